@@ -1,13 +1,13 @@
 //! Differences between two images of a page, byte by byte (NVWAL, section 3.2). Two differences that are close together
-//! share one range, if that takes no more bytes than two ranges.
+//! share one range, if one range takes no more bytes than two.
 //!
 //! The encoding of each range is `offset u16, length-1 u16, bytes`. Ranges are ascending and disjoint.
 
 use crate::FormatError;
 use crate::bytes::u16_le;
 
-/// Bytes of a range in addition to its data. If at most this many equal bytes lie between two differences, they are
-/// stored with them, because a second range would not be shorter.
+/// Bytes of a range in addition to its data. If at most this many equal bytes lie between two differences, the equal
+/// bytes are stored with the differences in one range, because two ranges would not be shorter.
 pub const RANGE_HEADER_BYTES: usize = 4;
 
 /// Appends to `out` the ranges in which `new` differs from `old`. Returns the number of ranges. Both images have the
@@ -57,8 +57,8 @@ pub fn apply(page: &mut [u8], ranges: u16, mut payload: &[u8]) -> Result<(), For
     if payload.is_empty() { Ok(()) } else { Err(damaged) }
 }
 
-/// The number of bytes compared at once while the pages are equal. It is large, because each comparison is a function
-/// call.
+/// The number of bytes compared at once while the pages are equal. The number is large because each comparison is a
+/// function call.
 const STRIDE: usize = 256;
 const WORD: usize = 8;
 
@@ -203,8 +203,8 @@ mod tests {
         out
     }
 
-    /// The fewest bytes that an encoding can take: each gap between two differences is stored, or another range begins,
-    /// whichever is shorter.
+    /// The fewest bytes that an encoding can take. At each gap between two differences, the encoding either stores the
+    /// gap or begins another range, whichever is shorter.
     fn least_bytes(old: &[u8], new: &[u8]) -> usize {
         let differences: Vec<usize> = (0..new.len()).filter(|&i| old[i] != new[i]).collect();
         let gaps = differences.windows(2).map(|two| (two[1] - two[0] - 1).min(RANGE_HEADER_BYTES));

@@ -1,13 +1,13 @@
 //! Generations of a log: their numbers, their slots, the word that says which one is in force, and their origins.
 //!
 //! A log starts over at most a few thousand times a second, so numbers of 60 bits do not run out. Many fields store only the
-//! low bits of the number. The high bits then go into the seed of a checksum; as long as they are 0 they do not change the
-//! seed.
+//! low bits of the number, and the seed of the checksum over such a field includes the high bits. As long as the high bits
+//! are 0, they do not change the seed.
 //!
 //! The *slot* of a generation is the state in which it begins. Its *origin* is its place in the history of the log: how many
-//! transactions were sealed before it, and when it began. A slot has no space for that, so the origin is stored separately,
-//! with a checksum of its own. If that checksum is wrong, the reader assumes a position that is higher than any that can have
-//! been counted before the generation.
+//! transactions were sealed before it, and when it began. A slot has no space for the origin, so the origin is stored
+//! separately, with a checksum of its own. If that checksum is wrong, the reader assumes a position higher than the number
+//! of transactions that can have been sealed before the generation.
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
@@ -38,9 +38,9 @@ pub const ACTIVE_OFFSET: u64 = 1152;
 /// No block: the `first_block` of an empty log.
 pub const NO_BLOCK: u32 = u32::MAX;
 
-/// The word that names the generation in force. Its low half is the generation's low half. Its high half is the complement of
-/// the low half, xored with the generation's high half. The slot stores its generation too. So a damaged word leads to a slot
-/// of another generation, and the reader notices.
+/// The word that names the generation in force. Its low half is the generation's low half. Its high half is the complement
+/// of the low half, xored with the generation's high half. Each slot stores its own generation too. So if a damaged word
+/// leads to a slot of another generation, the reader notices.
 #[must_use]
 pub fn active_word(generation: u64) -> u64 {
     let [low, high] = halves(generation);
@@ -69,8 +69,8 @@ pub fn origin_offset(generation: u64) -> u64 {
     1408 + generation % 2 * SLOT_BYTES as u64
 }
 
-/// The fields that the slots of all logs have in common: their first 64 bytes. Each engine defines the meaning of two of the
-/// fields.
+/// The first 64 bytes of a slot, whose fields the slots of all logs have in common. Each engine defines the meaning of two
+/// of the fields.
 pub(crate) struct SlotFields {
     /// The generation's number.
     pub(crate) generation: u64,

@@ -1,19 +1,20 @@
 //! The guard in the first page of a database whose committed data lives in a Duralite log.
 //!
-//! Stock SQLite refuses a database whose read version (byte 19) is above 2: "file is not a database". So the guard
-//! stops a program without Duralite before it reads a stale database (invariant 1). The write version (byte 18) stays
-//! as SQLite wrote it. Otherwise a connection that saw a write version above 2 would treat the database as read-only
-//! until it is closed, even if the guard is gone by then. Earlier builds raised both bytes; that is still read as a
-//! guard. The 20 bytes from 72 on, which SQLite reserves and leaves zero, name the log.
+//! Stock SQLite refuses a database whose read version (byte 19) is above 2: "file is not a database". The guard raises
+//! the read version, and so stops a program without Duralite before it reads a stale database (invariant 1). The write
+//! version (byte 18) stays as SQLite wrote it. Otherwise a connection that saw a write version above 2 would treat the
+//! database as read-only for as long as the connection is open, even after the guard has gone. Earlier builds raised
+//! both bytes, which is still read as a guard. The 20 bytes from 72 on, which SQLite reserves and leaves zero, name the
+//! log.
 //!
-//! A guard may be provisional; its check says so. Duralite puts a provisional guard on before the log is durable. Such
-//! a log has no commits yet: if a power loss destroys it, nobody misses it. Before the first commit Duralite makes the
-//! guard final, durably.
+//! A guard may be provisional, which its check says. Duralite writes a provisional guard before the log is durable.
+//! Such a log has no commits yet, so a power loss that destroys the log loses nothing. Before the first commit Duralite
+//! makes the guard final, durably.
 //!
 //! The guard has two values, which say what bytes 18 and 19 are without it: 2 for a database in WAL mode, 1 for a
 //! database with rollback journals. A program that uses a rollback journal holds no lock outside of a transaction, and
-//! keeps its cached pages as long as the change counter is unchanged. So the guard of such a database masks the counter
-//! too: the program then reads page 1 again, and stops there (invariant 22).
+//! keeps its cached pages as long as the change counter is unchanged. So the guard of such a database masks the change
+//! counter too. The program then finds another counter, reads page 1 again, and stops there (invariant 22).
 
 use std::ops::Range;
 
@@ -30,8 +31,8 @@ pub const ROLLBACK_GUARD: u8 = 0xD8;
 /// The end of the bytes in which the file may differ from what SQLite sees.
 pub const MASKED_END: u64 = 92;
 
-/// Where page 1 holds the write version and the read version, which say whether the database is in WAL mode. The guard
-/// replaces them.
+/// Where page 1 holds the write version and the read version, which say whether the database is in WAL mode. A guard
+/// replaces these bytes.
 pub const VERSIONS: Range<usize> = 18..20;
 /// Where page 1 names the log: the log's id, then a check.
 pub const LOG_ID: Range<usize> = 72..92;
@@ -60,8 +61,7 @@ pub enum JournalKind {
 }
 
 impl JournalKind {
-    /// The journal mode for these two versions, as SQLite wrote them. `None` for any other versions: no guard replaces
-    /// those.
+    /// The journal mode for these two versions, as SQLite wrote them. `None` for versions that no guard replaces.
     #[must_use]
     pub fn of_versions(versions: &[u8]) -> Option<Self> {
         match versions {
@@ -170,7 +170,7 @@ pub fn page_size_is_valid(page_bytes: u32) -> bool {
 }
 
 /// Turns bytes that were read at `offset` of a guarded database into what SQLite wrote. If the bytes contain a guard,
-/// that guard is removed; otherwise the database is assumed to be in WAL mode.
+/// the guard says which journal mode to restore. If not, the database is assumed to be in WAL mode.
 pub fn unmask(offset: u64, buf: &mut [u8]) {
     unmask_as(kind_within(offset, buf, JournalKind::of_guard).unwrap_or(JournalKind::Wal), offset, buf);
 }
@@ -257,7 +257,7 @@ fn id_check(id: LogId) -> u32 {
     (xxh3_64(&id.0) & 0xffff_ffff) as u32
 }
 
-/// Copies that part of `patch` which lies in `buf`. `buf` is at `offset` of the file, `patch` at `patch_at`.
+/// Copies into `buf` the part of `patch` that overlaps it. `buf` is at `offset` of the file, `patch` at `patch_at`.
 fn overlay(offset: u64, buf: &mut [u8], patch_at: usize, patch: &[u8]) {
     each_of(offset, buf, patch_at, patch, |byte, new| *byte = new);
 }

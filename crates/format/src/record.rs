@@ -11,8 +11,8 @@ use crate::{FormatError, LogId, diff, page_change};
 /// Bytes of a record header.
 pub const RECORD_HEADER_BYTES: u32 = 16;
 
-/// An upper bound on the bytes of a record, for pages of this size. The bound is generous, because two ranges are
-/// stored as one if they are closer together than a range header is long.
+/// An upper bound on the bytes of a record, for pages of this size. The bound holds with much to spare, because two
+/// ranges that are closer together than a range header is long are stored as one.
 #[must_use]
 pub fn largest_record(page_bytes: u32) -> u32 {
     RECORD_HEADER_BYTES + 2 * page_bytes
@@ -138,8 +138,8 @@ impl TxHeader {
         out
     }
 
-    /// Reads a header. The caller checks the mark before that. It checks the hash after it has read the records, of
-    /// which the first gives the transaction's first frame.
+    /// Reads a header. The caller must check the mark before this call. It must check the hash after it has read the
+    /// records, the first of which names the transaction's first frame.
     #[must_use]
     pub fn decode(bytes: &[u8; TX_HEADER_BYTES as usize]) -> Self {
         Self {

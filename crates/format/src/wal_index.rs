@@ -1,9 +1,9 @@
 //! SQLite's wal-index, in the byte order of the machine (sqlite.org/walformat.html). The version is 3007000, which all
 //! SQLite versions since 3.7 write.
 //!
-//! A wal-index consists of regions of 32 KiB. A region has the page numbers of up to 4096 frames, and a hash table that leads
-//! from a page to its frames. In the first region a header of 136 bytes replaces 34 page numbers. It contains SQLite's header
-//! twice, how much a checkpoint has written to the database, and the readers' marks.
+//! A wal-index consists of regions of 32 KiB. A region has the page numbers of up to 4096 frames, and a hash table that
+//! leads from a page to its frames. In the first region a header of 136 bytes replaces 34 page numbers. This header contains
+//! SQLite's own header twice, the number of frames that checkpoints have written to the database, and the readers' marks.
 
 use crate::sqlite_wal::{Checksum, WalHeader};
 
@@ -183,8 +183,8 @@ impl IndexHeader {
         Self(words).summed()
     }
 
-    /// The header of a wal-index that only one connection sees: without frames, with this salt and this change counter, and
-    /// with the sizes in this header.
+    /// The header of a wal-index that only one connection sees. That index has no frames, has this salt and this change
+    /// counter, and has the sizes of `self`.
     #[must_use]
     pub fn private(&self, change: u32, salt: [u32; 2]) -> Self {
         let mut words = self.0;

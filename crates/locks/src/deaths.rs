@@ -1,4 +1,4 @@
-//! Processes whose locks are in the way and that may be dead.
+//! Checks whether processes whose locks are in the way are dead, and frees the locks of the dead ones.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -7,18 +7,18 @@ use duralite_medium::{MediumError, Words};
 
 use crate::layout::{EPOCH, EXAMINED, member};
 
-/// The shortest time between two checks whether a process whose lock is in the way is alive. A dead process
-/// may stay unnoticed for that long. This is for connections that can wait: a queued connection tries again
-/// anyway, and a connection that begins to read can choose another mark.
+/// The shortest time between two checks whether the process whose lock is in the way is still alive, so a
+/// dead process may stay unnoticed for this long. Connections that can wait use this value, because a queued
+/// connection tries again anyway, and a connection that begins to read can choose another mark.
 pub(crate) const SUSPICION: Duration = Duration::from_millis(2);
-/// The shortest time between two such checks for a connection that cannot wait, and may be told that it is
-/// busy. It is shorter than any program needs to learn of the death.
+/// Like [`SUSPICION`], but for a connection that cannot wait, and would be told *busy* because of the dead
+/// process. This time is shorter than any program needs to learn that the process has died.
 pub(crate) const SUSPICION_AT_ONCE: Duration = Duration::from_micros(200);
 
 /// Finds dead processes, and frees the locks that they have left.
 pub(crate) struct Deaths {
     words: Words,
-    /// How many times this process has freed something of a dead process.
+    /// How many times this process has freed what a dead process held.
     pub(crate) recovered: AtomicU64,
 }
 
@@ -27,10 +27,11 @@ impl Deaths {
         Self { words, recovered: AtomicU64::new(0) }
     }
 
-    /// Whether it is time to ask the kernel again whether a process is alive that is in the way. Asking costs
-    /// a system call, and most of these processes are alive. Each process has its own time of the last check.
-    /// So a living process that is often in the way cannot keep a dead one from being found. All processes
-    /// share that time: otherwise, with many processes, each of them would ask.
+    /// Whether it is time to ask the kernel again if `process`, whose lock is in the way, is alive. Asking
+    /// costs a system call, and most such processes are alive, so the time of the last check is kept. It is
+    /// kept for each checked process separately, so that checks of a living process do not delay the check of
+    /// a dead one. It is kept in the segment, so that a process need not ask if another process has just
+    /// asked.
     pub(crate) fn suspects(&self, process: usize, after: Duration) -> bool {
         let at = member(process) + EXAMINED;
         let (last, now) = (self.words.load(at), self.words.segment().clock_ns());
@@ -39,8 +40,8 @@ impl Deaths {
         is_due && self.words.compare_exchange(at, last, now).is_ok()
     }
 
-    /// Asks the kernel whether a process is dead. If it is, clears the time of the last check, so that
-    /// everything else that the process has left is checked at once.
+    /// Asks the kernel whether a process is dead. If it is, clears the time of its last check, so that the
+    /// next one who finds something else that the dead process has left asks at once.
     pub(crate) fn is_dead(&self, process: usize) -> Result<bool, MediumError> {
         let is_dead = !self.words.segment().is_alive(process)?;
         if is_dead {

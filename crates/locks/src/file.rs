@@ -1,16 +1,16 @@
 //! The lock of the database file: the lock that SQLite believes it holds, the lock that the file really
 //! holds, and what may be concluded from them (invariant 44).
 //!
-//! SQLite takes SHARED before it reads. Everything that it concludes is valid until it gives SHARED back. So
-//! while SQLite believes that it holds SHARED or EXCLUSIVE, the file holds that lock without a gap: this type
-//! has no operation that gives it back. (RESERVED only announces a transaction, and under SHARED no other
-//! connection can commit one: see [`FileLock::refuse_exclusive`].) Sometimes this library must give up its
-//! lock, because another connection needs the file for itself. It does so only while SQLite believes that it
-//! holds nothing, under an [`Own`] lock.
+//! SQLite takes SHARED before it reads. Everything that SQLite concludes is valid until SQLite gives SHARED
+//! back. So while SQLite believes that it holds SHARED or EXCLUSIVE, the file holds that lock without a gap,
+//! because this type has no operation that gives it back. (That need not hold for RESERVED, which only
+//! announces a transaction, because under SHARED no other connection can commit one. See
+//! [`FileLock::refuse_exclusive`].) Sometimes this library must give up its lock, because another connection
+//! needs the file for itself. It does so only while SQLite believes that it holds nothing, under an [`Own`]
+//! lock.
 //!
-//! What this library itself concludes under a lock borrows from that lock: a [`Concluded`] value cannot
-//! outlive the lock under which it was drawn. The compiler refuses to use such a value after the lock was
-//! given back:
+//! What this library itself concludes under a lock is a [`Concluded`] value, which borrows from that lock,
+//! and so cannot outlive it. The compiler refuses to use such a value after the lock was given back:
 //!
 //! ```compile_fail,E0505
 //! # use duralite_locks::file::{FileLock, LockedFile};
@@ -105,7 +105,8 @@ pub trait LockedFile {
     /// Gives back everything stronger than SHARED, or the whole lock.
     ///
     /// # Errors
-    /// SQLite's code. The file then holds what it held before, or at least what was asked for.
+    /// SQLite's code. The file then holds the previous lock, or a weaker one that is at least what was asked
+    /// for.
     fn unlock(&self, level: Level) -> Result<(), Code>;
 
     /// The lock that the file holds; `None` if the file does not report it.
@@ -118,7 +119,7 @@ pub struct FileLock<F> {
     file: F,
     /// The lock that SQLite believes it holds.
     believed: AtomicU8,
-    /// The lock that was last taken and not given back. Needed for a file that does not report its lock.
+    /// The lock that was last taken and not given back. It is stored for files that do not report their lock.
     taken: AtomicU8,
     /// Whether SQLite has taken RESERVED since it had SHARED.
     reserved: AtomicBool,
@@ -146,8 +147,8 @@ impl<F: LockedFile> FileLock<F> {
         self.file.level().unwrap_or_else(|| level_of(&self.taken))
     }
 
-    /// Whether SQLite is writing with a rollback journal. SQLite takes RESERVED only for that: not in WAL
-    /// mode, and not to roll back what another process has left.
+    /// Whether SQLite is writing with a rollback journal. SQLite takes RESERVED only for such a transaction,
+    /// neither in WAL mode nor to roll back a journal that another process has left.
     pub fn in_rollback_transaction(&self) -> bool {
         self.reserved.load(Ordering::Relaxed)
     }
@@ -181,7 +182,7 @@ impl<F: LockedFile> FileLock<F> {
     /// `xLock`: takes a lock for SQLite. If this succeeds, SQLite believes that it holds the lock.
     ///
     /// # Errors
-    /// SQLite's code. SQLite still holds what it held before.
+    /// SQLite's code. What SQLite believes does not change.
     pub fn lock_for_sqlite(&self, level: Level) -> Result<(), Code> {
         self.take(level)?;
         self.believe(level.max(self.believed()));
@@ -191,8 +192,8 @@ impl<F: LockedFile> FileLock<F> {
     /// `xUnlock`: gives a lock back for SQLite.
     ///
     /// # Errors
-    /// SQLite's code. SQLite then nevertheless believes that it has given the lock back; the file may hold
-    /// more than that.
+    /// SQLite's code. SQLite then nevertheless believes that it has given the lock back, although the file
+    /// may still hold the stronger lock.
     pub fn unlock_for_sqlite(&self, level: Level) -> Result<(), Code> {
         let given_back = self.give_back(level);
         self.believe(level.min(self.believed()));
@@ -213,9 +214,9 @@ impl<F: LockedFile> FileLock<F> {
         }
     }
 
-    /// Tells SQLite that it has not got EXCLUSIVE, which [`Self::lock_for_sqlite`] has just taken: SQLite
-    /// believes again that it holds what it had before. The file keeps SHARED all the time, so no other
-    /// connection commits. Another connection may take RESERVED during this call. Neither can then commit
+    /// Takes back EXCLUSIVE, which [`Self::lock_for_sqlite`] has just taken, so that SQLite again believes
+    /// that it holds the lock `before`. The file keeps SHARED all the time, so no other connection commits.
+    /// Another connection may take RESERVED during this call. In that case neither connection can commit
     /// before the other has ended its transaction.
     pub fn refuse_exclusive(&self, before: Level) {
         if before < Level::Exclusive && self.give_back(Level::Shared).is_ok() && before > Level::Shared {
@@ -235,7 +236,8 @@ impl<F: LockedFile> FileLock<F> {
         (self.held() >= Level::Exclusive).then_some(Exclusive { lock: self, goes_back: false })
     }
 
-    /// EXCLUSIVE, if SQLite believes that it holds it, even if it does not: a fault that a test has to find.
+    /// EXCLUSIVE, as SQLite believes that it holds it, even if the file does not. This is a fault that a test
+    /// has to find.
     #[cfg(feature = "controls")]
     pub fn believed_exclusive(&self) -> Exclusive<'_, F> {
         Exclusive { lock: self, goes_back: false }
@@ -270,8 +272,9 @@ impl<F: LockedFile> Held<'_, F> {
     }
 
     /// Takes EXCLUSIVE. Returns `None` if another connection is in the way. PENDING keeps other connections
-    /// from beginning, and this connection waits for those that are just finishing. `wait` sleeps, and
-    /// returns whether to try again. Whatever was concluded before cannot be used after this call.
+    /// from beginning, and this connection waits for those that are just finishing: between two attempts it
+    /// calls `wait`, which sleeps, and returns whether to try again. No conclusion drawn before this call can
+    /// be used after it.
     ///
     /// # Errors
     /// SQLite's code. The file still holds the lock that it held before.
@@ -332,8 +335,8 @@ impl<'l, F: LockedFile> Own<'l, F> {
 impl<F: LockedFile> Drop for Own<'_, F> {
     fn drop(&mut self) {
         if !self.is_passed_on {
-            // Ignore an error. A lock that cannot be given back hinders other connections, but does not
-            // contradict what SQLite believes.
+            // Ignore an error, because a lock that cannot be given back only hinders other connections, and
+            // does not contradict what SQLite believes.
             let _ = self.held.lock.give_back(Level::None);
         }
     }

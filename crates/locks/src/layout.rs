@@ -13,7 +13,7 @@ pub const FIRST_READ: usize = 3;
 /// The word that is not 0 if some users may read the segment but not write it. The process that maps the
 /// segment sets it.
 pub const OUTSIDE: u64 = 8;
-/// Bytes that the table takes in the segment. It begins at a multiple of 64.
+/// Bytes that the table takes in the segment. The table begins at a multiple of 64.
 pub const LAYOUT_BYTES: u64 = WAITERS_OFFSET + WAITERS as u64 * LINE;
 
 pub(crate) const LINE: u64 = 64;

@@ -1,49 +1,52 @@
 //! The eight locks of SQLite's wal-index, in memory that the processes of a database share.
 //!
-//! **State.** There is no global lock state. Each process has one word: which locks it holds shared, which it
-//! holds exclusively, and which it claims. Within a process the table counts connections ([`Holder`]s). Only
-//! the first and the last connection that share a lock change the word, under a mutex. Connections in between
-//! take no mutex.
+//! **State.** There is no global lock state. Each process has one word, which says which locks the process
+//! holds shared, which it holds exclusively, and which it claims. Within a process the table counts the
+//! connections ([`Holder`]s) that share a lock. Only the first of them to take the lock, and the last to give
+//! it back, change the word, under a mutex. The others take no mutex.
 //!
-//! **Mutual exclusion.** Announce, then look. A process that wants a lock sets its bit and then reads the
-//! words of all others. Every operation is sequentially consistent, so of two processes that exclude each
-//! other at least one sees the other. If a shared bit or an exclusive bit is in the way, the lock is *busy*.
-//! Of two processes that claim a lock exclusively, the one with the lower process slot goes on, and waits
-//! until the other has withdrawn its claim. A shared lock also waits until a claim is settled. A claim waits
-//! only for claims with a higher slot, so no circle of waiters can arise.
+//! **Mutual exclusion.** Each process announces itself before it looks. A process that wants a lock sets its
+//! bit and then reads the words of all others. Every operation is sequentially consistent, so of two
+//! processes that exclude each other at least one sees the other. If another process holds the lock in a way
+//! that excludes this one, the lock is *busy*. Of two processes that claim a lock exclusively, the one with
+//! the lower process slot goes on, and waits until the other has withdrawn its claim. A process that wants
+//! the lock shared also waits until a claim is settled. A claim waits only for claims with a higher slot, so
+//! no circle of waiters can arise.
 //!
 //! **Death.** Only a process itself sets its word. A process that finds the word of a dead process in its way
-//! clears that word by a compare-and-exchange. The word has an epoch, which the next process in the slot
-//! advances. So the word of a living process is never mistaken for the word of the dead one.
+//! clears that word by a compare-and-exchange. The word contains an epoch, which the next process in the slot
+//! advances. So the compare-and-exchange never clears the word of a living process in place of the dead
+//! one's.
 //!
 //! **Fairness of WRITE.** SQLite handles *busy* by dropping its snapshot and calling the busy handler, which
-//! sleeps in the VFS. That sleep is [`Holder::wait_for_write`]. In it the connection queues, is woken when it
-//! is the oldest waiter, and gets the lock *reserved*. So SQLite finds the lock free when it tries again with
-//! a new snapshot. Two kinds of connections do not sleep there, and have no place in the queue: those whose
-//! busy handler does not use the VFS, and those that have already read in their transaction, for which SQLite
-//! calls no busy handler.
+//! sleeps in the VFS. That sleep is [`Holder::wait_for_write`]. During this sleep the connection is in the
+//! queue. It is woken when it is the oldest waiter, and then the lock is *reserved* for it. So SQLite finds
+//! the lock free when it tries again with a new snapshot. Two kinds of connections do not sleep there, and
+//! have no place in the queue: those whose busy handler does not use the VFS, and those that have already
+//! read in their transaction, for which SQLite calls no busy handler.
 //!
 //! Turns are measured in time, not in transactions, because each hand-over costs a wake-up and empties
 //! SQLite's page cache. A turn begins with a reservation and lasts for the time given to
-//! [`Table::with_turn`]. During a turn any running connection may take a free lock although others wait.
-//! After the turn the oldest waiter is next: any other connection is told that WRITE is *busy*, even if it is
-//! free. A waiter may take a free lock during a turn as well, with one exception. If the waiter is known to
-//! come back for WRITE at once, it leaves the lock to the connection whose turn it is, as long as that
+//! [`Table::with_turn`]. During a turn any running connection may take a free WRITE although others wait.
+//! After the turn the oldest waiter is next, so any other connection is told that WRITE is *busy*, even if
+//! WRITE is free. A waiter may also take a free WRITE during a turn, with one exception. A waiter that is
+//! known to come back for WRITE at once leaves WRITE to the connection whose turn it is, as long as that
 //! connection also keeps coming back.
 //!
-//! A connection that gives the lock back wakes the oldest waiter, unless its turn is not over and it always
-//! comes back at once. If this time it does not come back, the oldest waiter's sleep ends with the turn. If
-//! it comes back later, it is refused, and wakes the oldest waiter at that moment.
+//! A connection that gives WRITE back wakes the oldest waiter, unless the turn is not over and the connection
+//! always comes back at once. If such a connection once does not come back, the oldest waiter's sleep ends
+//! with the turn. If such a connection comes back after its turn, it is refused, and wakes the oldest waiter
+//! at that moment.
 //!
 //! After a while, a reservation that the connection has not taken up may be taken away. If a process dies
 //! before it wakes a sleeper, the sleeper notices that after one slice of its sleep. A waiter that is dead or
 //! stopped is passed over after a few slices.
 //!
 //! **Starting the log over** takes CHECKPOINT together with the read marks (invariant 45). SQLite before
-//! 3.51.3 does not notice if the log starts over after a checkpoint has read the header and before it does
-//! its work. That checkpoint then writes home frames that it does not have, and counts commits as written
-//! home that are not. So no connection starts the log over while another connection checkpoints, and no
-//! connection begins to checkpoint while the log starts over.
+//! 3.51.3 does not notice if the log starts over after a checkpoint has read the header and before the
+//! checkpoint does its work. That checkpoint then writes home frames that it does not have, and counts
+//! commits as written home that are not. So no connection starts the log over while another connection
+//! checkpoints, and no connection begins to checkpoint while the log starts over.
 //!
 //! **Readers who may not write** the segment are users who may only read the database. Such a reader cannot
 //! announce itself in a word. Instead it holds its mark as a lock on a byte of the file, which requires no
@@ -52,27 +55,27 @@
 //! then asks the kernel for such readers. Asking each time would cost a system call in every transaction that
 //! moves its own mark. So a process asks only in three cases:
 //!
-//! 1. It takes *several marks at once*: the log is about to start over, and readers may be reading its
-//!    frames.
-//! 2. It takes *a mark while any process holds CHECKPOINT*, itself included: a checkpoint relies on the
-//!    marks.
+//! 1. It takes *several marks at once*, because then the log is about to start over, and readers may be
+//!    reading its frames.
+//! 2. It takes *a mark while any process holds CHECKPOINT*, itself included, because a checkpoint relies on
+//!    the marks.
 //! 3. It takes *CHECKPOINT itself*, which is refused while such a reader holds any mark.
 //!
-//! So a process may move the mark of such a reader while no connection checkpoints. Nothing depends on the
-//! mark then, and a connection that wants to checkpoint later finds the reader by rule 3. While a checkpoint
-//! runs, no process moves the mark of such a reader. Proof: assume that the reader found no process at the
-//! mark when it looked. A process that claims the mark after that either sees CHECKPOINT, and finds the
-//! reader by rule 2, or it does not see CHECKPOINT. In that case CHECKPOINT was announced later still, and
-//! rule 3 found the reader. If the mark was moved before the reader looked, the mark has another value than
-//! the reader expects, and SQLite compares the values once it has the lock.
+//! So a process may move the mark of such a reader while no connection checkpoints. At such a time nothing
+//! depends on the mark, and a connection that wants to checkpoint later finds the reader by rule 3. While a
+//! checkpoint runs, no process moves the mark of such a reader. Proof: assume that the reader found no
+//! process at the mark when it looked. A process that claims the mark after that either sees CHECKPOINT, and
+//! finds the reader by rule 2, or it does not see CHECKPOINT. In that case CHECKPOINT was announced later
+//! still, and rule 3 found the reader. If the mark was moved before the reader looked, the mark has another
+//! value than the reader expects, and SQLite compares the values once it has the lock.
 //!
-//! Every side announces first and then looks, with a barrier in between; [`Segment::has_outside_readers`] and
-//! [`Segment::hold_mark`] contain the barrier. Recovery of the wal-index takes CHECKPOINT together with
-//! RECOVER, and need not wait for such readers: it writes nothing to the database, and does not change a mark
-//! that is taken according to rule 2.
+//! Each side, the process and the reader, announces itself first and then looks, with a barrier in between;
+//! [`Segment::has_outside_readers`] and [`Segment::hold_mark`] contain the barrier. Recovery of the wal-index
+//! takes CHECKPOINT together with RECOVER, but need not wait for such readers. It writes nothing to the
+//! database, and changes no mark that rule 2 finds taken.
 //!
-//! The price: a reader of this kind that stays long prevents all checkpoints. Any other reader holds back
-//! only the frames that it reads.
+//! The price is that a reader of this kind that stays long prevents all checkpoints, whereas any other reader
+//! holds back only the frames that it reads.
 //!
 //! [`Segment::has_outside_readers`]: duralite_medium::Segment::has_outside_readers
 //! [`Segment::hold_mark`]: duralite_medium::Segment::hold_mark

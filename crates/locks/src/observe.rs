@@ -1,5 +1,5 @@
-//! What processes hold, and what has happened, for programs that only observe and for code that decides by
-//! it. Nothing here takes or gives back a lock.
+//! Which locks processes hold, and counts of events, for programs that only observe and for code that bases a
+//! decision on them. Nothing here takes or gives back a lock.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -18,8 +18,8 @@ pub struct Held {
     pub shared: u8,
     /// The locks that the process holds exclusively, one bit for each.
     pub exclusive: u8,
-    /// Whether WRITE is among these only because it is reserved for a connection that has not come back for
-    /// it yet.
+    /// Whether the process holds WRITE only because WRITE is reserved for one of its connections, which has
+    /// not come back for it yet.
     pub is_reserved: bool,
     /// Since when the process has held the oldest of its read marks without a break, in nanoseconds of the
     /// segment's clock. `None` if it holds no read mark.

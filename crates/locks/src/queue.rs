@@ -1,10 +1,10 @@
 //! The queue for the WRITE lock: who waits, and whose turn it is.
 //!
-//! A waiter has a place in shared memory. The place's first word holds the waiter's ticket and its process
-//! together. So the waiter is either completely in the queue or not at all, wherever its process dies. A
-//! waiter stamps its place at least once a slice, awake or asleep. A waiter that has not stamped its place
-//! for [`PRESENCE`] is dead or stopped: the others stop waiting for it. If it continues, it has its old place
-//! in the order again.
+//! A waiter has a place in shared memory. One word of the place holds both the waiter's ticket and its
+//! process. So the waiter is either completely in the queue or not in it at all, at whatever point its
+//! process dies. A waiter stamps its place at least once a slice, awake or asleep. A waiter that has not
+//! stamped its place for [`PRESENCE`] is dead or stopped, so the others stop waiting for it. If a stopped
+//! waiter continues, it has its old place in the order again.
 
 use std::cell::LazyCell;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -25,8 +25,8 @@ const HIGH_WAITER: u64 = 3 * LINE;
 /// Always zero. A waiter without a place sleeps on this word.
 const NOWHERE: u64 = 4 * LINE;
 
-/// The number of arrivals in the queue. A process that has seen an empty queue need not look again until this
-/// number changes.
+/// How many waiters have ever entered the queue. A process that has seen an empty queue need not look again
+/// until this number changes.
 const ARRIVALS: u64 = 5 * LINE;
 
 /// Where the place with this number begins.
@@ -79,8 +79,8 @@ impl Queue {
         (0..(self.words.load(HIGH_WAITER) as usize).min(WAITERS)).map(place)
     }
 
-    /// Whether no connection waits. A connection that queues later announces itself first, and then looks
-    /// whether WRITE is free.
+    /// Whether no connection waits. A connection that queues after this call announces itself first, and then
+    /// looks whether WRITE is free, so it does not depend on being seen here.
     pub(crate) fn is_empty(&self) -> bool {
         let arrivals = self.words.load(ARRIVALS);
         if self.empty_at.load(Ordering::Relaxed) == arrivals {
@@ -131,8 +131,8 @@ impl Queue {
         Ok(true)
     }
 
-    /// After WRITE was given back: wakes the oldest waiter, if the waiter's time has come. `at_once` says
-    /// whether this connection comes back for WRITE at once.
+    /// Wakes the oldest waiter after WRITE was given back, unless the turn is not over and this connection
+    /// comes back for WRITE at once (`at_once`).
     pub(crate) fn pass_on(&self, at_once: bool) {
         let is_awaited = !self.is_empty();
         if is_awaited && (!at_once || self.left_of_turn().is_zero()) {
@@ -241,8 +241,8 @@ impl Waiter<'_> {
         self.queue.words.load(self.at + FUTEX)
     }
 
-    /// Sleeps, unless the waiter was woken since it read the number `seen`. Returns whether it has been woken
-    /// by now.
+    /// Sleeps for at most `limit`, unless the waiter was woken since it read the number `seen`. Returns
+    /// whether it has been woken by now.
     pub(crate) fn sleep(&self, seen: u64, limit: Duration) -> bool {
         let words = &self.queue.words;
         words.store(self.at + ASLEEP, 1);

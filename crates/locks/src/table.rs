@@ -1,9 +1,9 @@
 //! Taking a lock, and giving it back: from a connection's [`Holder`] down to the words of the processes.
 //!
 //! Read this file from top to bottom. First come the fields that a process keeps, and those for each
-//! connection. Then follow exclusive locks, taken and given back, and after them shared locks. For both, the
-//! process sets a bit of its word and *looks* at the words of the others. Readers who may not write the
-//! segment, and reservations of WRITE, come last.
+//! connection. Then follow exclusive locks, taken and given back, and after them shared locks. For both kinds
+//! of lock, the process sets bits of its word and then *looks* at the words of the others. Readers who may
+//! not write the segment, and reservations of WRITE, come last.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -79,12 +79,13 @@ struct Local {
 }
 
 /// How many connections of this process share each lock. While the count is not 0, the process has the lock
-/// in the segment. The count leaves 0 and returns to 0 under the table's mutex. In between it changes without
-/// the mutex, so that threads reading the same snapshot do not wait for one another.
+/// in the segment. The count changes from 0 and back to 0 only under the table's mutex. Other changes take no
+/// mutex, so that threads reading the same snapshot do not wait for one another.
 #[derive(Default)]
 pub(crate) struct Shares([Count; SLOTS]);
 
-/// A count on a cache line of its own, because threads take different locks at the same time.
+/// A count on a cache line of its own, so that threads that take different locks at the same time do not slow
+/// each other down.
 #[derive(Default)]
 #[repr(align(64))]
 struct Count(AtomicU32);
@@ -115,8 +116,8 @@ pub(crate) struct Holding {
 }
 
 impl Table {
-    /// Joins the table that begins at byte `base` of the segment. Before the first process joins, its
-    /// [`LAYOUT_BYTES`] are zeros.
+    /// Joins the table that begins at byte `base` of the segment. Before the first process joins, the
+    /// [`LAYOUT_BYTES`] from `base` on must be zeros.
     #[must_use]
     pub fn join(segment: Arc<dyn Segment>, base: u64) -> Arc<Self> {
         Self::with_turn(segment, base, TURN)
@@ -216,9 +217,9 @@ impl Holder {
 // Exclusive locks.
 
 impl Holder {
-    /// Takes `count` locks exclusively, beginning with `first`; either all of them or none. All read marks
-    /// but the first can be taken only together with CHECKPOINT. If this connection does not hold CHECKPOINT,
-    /// that lock is taken and given back together with the marks (invariant 45).
+    /// Takes `count` locks exclusively, beginning with `first`; either all of them or none. A request for all
+    /// read marks but the first starts the log over, which requires CHECKPOINT. If this connection does not
+    /// hold CHECKPOINT, this call takes it, and it is given back together with the marks (invariant 45).
     ///
     /// # Errors
     /// `Busy` if one of the locks cannot be had now, also because a waiter is due for WRITE; `Medium`.
@@ -256,8 +257,8 @@ fn mask_of(first: usize, count: usize) -> u8 {
     (((1u16 << count) - 1) << first) as u8
 }
 
-/// Whether these locks, taken exclusively, mean that SQLite starts the log over: all read marks but the
-/// first. SQLite takes them together only for that; a checkpoint and recovery take marks one by one.
+/// Whether these locks are all read marks but the first. SQLite takes those together, exclusively, only to
+/// start the log over; a checkpoint and recovery take marks one by one.
 #[must_use]
 pub const fn is_start_over(first: usize, count: usize) -> bool {
     first == FIRST_READ + 1 && count == SLOTS - FIRST_READ - 1
@@ -275,8 +276,8 @@ impl Table {
         }
         if first == WRITE && !self.queue.may_overtake(&self.deaths)? {
             drop(local);
-            // The connection that gave WRITE back last may have woken nobody, because it was known to come
-            // back until its turn was over.
+            // The connection that gave WRITE back last may have woken nobody, because it was expected to come
+            // back before its turn was over. So wake the oldest waiter here.
             self.wake_oldest_if_free();
             return self.busy();
         }
@@ -355,8 +356,9 @@ impl Table {
         if mask & 1 << HELD != 0 && local.reserved {
             local.reserved = false;
             if self.words.fetch_and(self.own, !RESERVED) & RESERVED == 0 {
-                // The reservation was taken away, and its bit was cleared. The bit cannot belong to another
-                // connection of this process, because the table is locked here.
+                // The reservation was taken away and its bit was cleared, so this connection has no WRITE to
+                // give back. No other connection of this process can have taken WRITE since, because the
+                // table is locked here.
                 mask &= !(1 << HELD);
             }
         }
@@ -367,17 +369,18 @@ impl Table {
         }
     }
 
-    /// Wakes the oldest waiter after a claim on WRITE was withdrawn. The waiter may have been awake, seen the
-    /// claim and gone back to sleep. If WRITE is held now, its holder wakes the waiter later.
+    /// Wakes the oldest waiter after a claim on WRITE was withdrawn, because that waiter may have been awake,
+    /// seen the claim and gone back to sleep. Wakes nobody if WRITE is held now, because the holder wakes the
+    /// waiter later.
     pub(crate) fn wake_oldest_if_free(&self) {
         if self.queue.oldest().is_some() && !self.is_write_taken() {
             self.queue.wake_oldest();
         }
     }
 
-    /// Whether the process whose connection holds WRITE also holds CHECKPOINT; within this process, whether
-    /// that same connection holds both. This is so during a checkpoint that keeps writers out, for example to
-    /// wait for readers, and for a moment when the log starts over.
+    /// Whether the process that holds WRITE also holds CHECKPOINT. If it is this process, one connection must
+    /// hold both. Both are held during a checkpoint that keeps writers out, for example to wait for readers,
+    /// and for a moment when the log starts over.
     #[must_use]
     pub fn is_write_taken_to_checkpoint(&self) -> bool {
         let both = (1 << WRITE | 1 << CHECKPOINT) << HELD;
@@ -399,9 +402,9 @@ impl Table {
 // Checking the other processes, for a lock of either kind.
 
 impl Table {
-    /// Checks every other process after this process has set its own bits. Returns whether nothing is in the
-    /// way of holding `mask`, exclusively or shared. Asks the kernel only now and then which processes are
-    /// alive.
+    /// Checks every other process after this process has set its own bits. Returns whether no other process
+    /// is in the way of holding `mask`, exclusively or shared. Asks the kernel only now and then which
+    /// processes are alive.
     fn look(&self, mask: u64, exclusive: bool, comes_again: bool) -> Result<bool, LockError> {
         let own = self.process;
         let held = if exclusive { mask | mask << HELD } else { mask << HELD };
@@ -425,10 +428,10 @@ impl Table {
                 if deaths.suspects(process, SUSPICION_AT_ONCE) && deaths.bury(process, word)? {
                     continue;
                 }
-                // Of two claims, the one with the lower slot goes on, so this process gives way to a lower
-                // slot. A process with a higher slot sees this process's bits and withdraws, or it looked
-                // earlier and holds the lock now, or it was stopped in between, possibly for long. `patience`
-                // ends the wait in the last case.
+                // Of two exclusive claims, the one with the lower slot goes on, so this process gives way to
+                // a lower slot. A process with a higher slot sees this process's bits and withdraws, or it
+                // looked earlier and holds the lock by now. It may also have been stopped in between,
+                // possibly for long, and `patience` ends the wait for such a process.
                 if exclusive && process < own || patience == 0 {
                     return Ok(false);
                 }
@@ -442,8 +445,8 @@ impl Table {
     /// Gives the process whose claim is in the way time to run.
     fn pause(&self, process: usize) {
         let word = self.words.load(member(process));
-        // No process wakes this sleep. It ends early if the word has changed already, and a simulated segment
-        // can observe it.
+        // No process wakes this sleep. `wait` is used instead of a plain sleep because it returns early if
+        // the word has changed already, and because a simulated segment can observe it.
         self.words.wait(member(process), (word & 0xffff_ffff) as u32, Duration::from_micros(50));
     }
 }
@@ -557,8 +560,8 @@ impl Shares {
         self.0[slot].0.fetch_update(Ordering::AcqRel, Ordering::Acquire, less).is_ok()
     }
 
-    /// Counts the first connection. The caller holds the mutex, and the process already has the lock in the
-    /// segment.
+    /// Counts the first connection that shares the lock. The caller holds the mutex, and the process already
+    /// has the lock in the segment.
     pub(crate) fn begin(&self, slot: usize) {
         self.0[slot].0.store(1, Ordering::Release);
     }
@@ -609,8 +612,8 @@ impl Table {
     }
 
     /// Takes a lock shared as an outside reader, for the first connection of this process. Returns `false` if
-    /// a process holds the lock exclusively. A lock that is not a mark is only examined, not taken: SQLite
-    /// takes it only to find out whether it is free, and gives it back at once.
+    /// a process holds or claims the lock exclusively. A lock that is not a mark is only examined, because
+    /// SQLite takes such a lock only to find out whether it is free, and gives it back at once.
     fn lock_from_outside(&self, slot: usize) -> Result<bool, LockError> {
         if slot >= FIRST_READ && !self.words.segment().hold_mark(slot)? {
             return Ok(false);
@@ -663,7 +666,7 @@ impl Table {
         local.reserved = true;
         let until = self.clock_ns() + RESERVATION.as_nanos() as u64;
         self.words.store(self.own + RESERVED_UNTIL, until);
-        // Advance the epoch: a process that saw an earlier reservation expire must not end this one.
+        // Advance the epoch, because a process that saw an earlier reservation expire must not end this one.
         self.words.fetch_add(self.own, EPOCH);
         self.words.fetch_or(self.own, RESERVED);
         Ok(true)

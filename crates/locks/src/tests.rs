@@ -125,7 +125,7 @@ impl ProcessSlot {
                 if !std::thread::panicking() {
                     resume_unwind(Box::new(Death));
                 }
-                // The process is dead: what it does while it unwinds has no effect.
+                // The process is dead, so what it does while it unwinds must have no effect.
                 return T::default();
             }
             Some(left) => *left -= 1,
@@ -569,16 +569,16 @@ fn in_a_crowd_nobody_is_passed_over_whose_turn_it_is() {
                 for other in 0..THREADS {
                     if waiting[other].is_some_and(|(since, _)| since < own) {
                         by_later_ones[other] += 1;
-                        // Only those pass that drew a ticket, or found themselves the oldest, before this one
-                        // came.
+                        // A connection may pass this one only if it drew its ticket, or found itself the
+                        // oldest, before this one came.
                         assert!(by_later_ones[other] < THREADS, "{other} is passed over in the queue");
                     }
                 }
             }
             Event::PassedOver(before_waiters) => {
                 passed_over += usize::from(before_waiters);
-                // Each of the others may pass once: it may have looked for waiters before this one began to
-                // wait.
+                // Each of the others may pass once, because it may have looked for waiters before this one
+                // began to wait.
                 assert!(passed_over < THREADS, "{passed_over} times between two turns");
             }
         }

@@ -19,17 +19,18 @@ pub(crate) const GONE: Duration = Duration::from_micros(10);
 /// A yield that takes longer than this has let another thread run.
 const LONG_YIELD: Duration = Duration::from_micros(5);
 
-/// How long the first transaction after a turn may overrun before the oldest waiter looks for itself.
+/// How long after the end of a turn the oldest waiter looks for itself, so that a transaction in progress at
+/// that time can end first.
 const GRACE: Duration = Duration::from_micros(100);
 
 impl Holder {
-    /// Sleeps until WRITE is reserved for this connection, for at most `limit`. Returns whether it is
+    /// Sleeps until WRITE is reserved for this connection, for at most `limit`. Returns whether WRITE is
     /// reserved. The connection keeps its place in the queue over several calls, until it takes the lock.
     ///
     /// SQLite's first sleeps last 1, 2 and 5 ms, and after each it tries to begin a transaction and fails.
-    /// Here they are one sleep: a call lasts at least 8 ms. The next calls return at once, until SQLite has
-    /// asked for as much sleep as the connection has had, or until the connection has done something else
-    /// for 8 ms.
+    /// Here they are one sleep: a call that does not get WRITE lasts at least 8 ms, even if `limit` is less.
+    /// The next calls return at once, until SQLite has asked for as much sleep in total as the connection has
+    /// had, or until the connection has done something else for 8 ms.
     ///
     /// # Errors
     /// `Medium`.
@@ -63,9 +64,10 @@ impl Table {
     /// time.
     ///
     /// A connection that comes back for WRITE at once wakes no waiter when it gives the lock back before its
-    /// turn is over. So it wakes the next waiter here, in advance, and that waiter sleeps no longer than the
-    /// turn. If such a connection itself has to wait, it watches the lock for a moment. In all other cases
-    /// the holder needs the processor, and wakes the next waiter when it is done.
+    /// turn is over. So such a connection wakes the next waiter here, in advance, when its own turn begins,
+    /// and that waiter then sleeps no longer than the turn. A waiter that itself comes back at once watches
+    /// the lock for a moment before it sleeps. All other waiters sleep at once, because the holder needs the
+    /// processor, and wakes the next waiter when it gives the lock back.
     fn wait_turn(&self, holder: u64, ticket: u64, at_once: bool, limit: Duration) -> Result<bool, LockError> {
         let queue = &self.queue;
         let deadline = self.clock_ns().saturating_add(limit.as_nanos() as u64);
@@ -80,8 +82,8 @@ impl Table {
                 waiter.show();
                 waiter.wakes()
             });
-            // Read the turn before the lock: a connection that gives the lock back after the turn wakes this
-            // waiter.
+            // Read the turn before the lock. A connection that gives the lock back after the turn wakes this
+            // waiter, so the waiter does not miss a lock that becomes free in between.
             let turn = queue.left_of_turn();
             let oldest = queue.oldest().map(|(at, _)| at);
             let its_turn = oldest.is_none() || oldest == waiter.as_ref().map(|waiter| waiter.at);
@@ -106,8 +108,8 @@ impl Table {
                 turn if at_once && turn > 2 * EARLY => turn - EARLY,
                 turn => turn + GRACE,
             };
-            // A turn that seems to end later than any turn can was begun by another clock. So limit the
-            // sleep.
+            // A turn that seems to end later than any turn can was stamped by a clock with another origin. So
+            // limit the sleep.
             let slice = slice.min(SLICE);
             let slice = slice.min(Duration::from_nanos(left));
             match (&waiter, seen) {
@@ -125,9 +127,10 @@ impl Table {
         Ok(false)
     }
 
-    /// Reserves WRITE for the oldest waiter. Returns whether it could. A waiter that always comes back at
-    /// once watches the lock for a moment, and leaves it to the running connection until that connection's
-    /// turn is over: each hand-over costs more than that connection's next commits.
+    /// Reserves WRITE for the oldest waiter. Returns whether that succeeded. A waiter that always comes back
+    /// at once first watches the lock for a moment, and leaves the lock to the running connection until that
+    /// connection's turn is over. It does so because each hand-over costs more than the running connection's
+    /// next commits.
     fn reserve_in_turn(&self, holder: u64, at_once: bool, turn: Duration) -> Result<bool, LockError> {
         if (!at_once || turn.is_zero()) && self.reserve(holder)? {
             return Ok(true);
@@ -135,9 +138,9 @@ impl Table {
         Ok(at_once && self.watch(turn) && self.reserve(holder)?)
     }
 
-    /// Watches WRITE for a moment, because a holder that only writes to memory is done sooner than a sleeper
-    /// wakes. Returns whether the lock is free, and not about to be taken again by the connection whose turn
-    /// it is.
+    /// Watches WRITE for a moment, because a holder that only writes to memory is done sooner than a sleeping
+    /// waiter would wake. Returns whether the lock is free, and the connection whose turn it is does not seem
+    /// about to take it again.
     fn watch(&self, turn: Duration) -> bool {
         let start = self.clock_ns();
         let until = start + (SPIN + turn.min(EARLY)).as_nanos() as u64;

@@ -1,6 +1,6 @@
 //! Instructions that write cache lines back to memory.
 //!
-//! All of them are inline assembly that may access memory as far as the compiler knows. So the compiler moves
+//! All of them are inline assembly that the compiler must assume to access any memory. So the compiler moves
 //! no store past them.
 #![allow(unsafe_code)] // cache-line instructions take addresses
 
@@ -81,7 +81,7 @@ pub fn detect_flush_instruction() -> FlushInstruction {
 ///
 /// # Safety
 ///
-/// These lines are mapped, and the processor has the instruction.
+/// All of these lines are mapped, and the processor has the instruction.
 #[inline(always)]
 pub(crate) unsafe fn flush_lines(instruction: FlushInstruction, first: *const u8, lines: u64) {
     let mut line = first.map_addr(|addr| addr & !(LINE_BYTES as usize - 1));
@@ -150,8 +150,8 @@ pub(crate) unsafe fn stream_lines(instruction: FlushInstruction, to: *mut u8, fr
         let (mut to, mut from) = (to.cast::<__m128i>(), from.cast::<__m128i>());
         for _ in 0..lines * (LINE_BYTES / 16) {
             // SAFETY: the caller guarantees both ranges and the alignment of `to`; SSE2 is part of x86-64.
-            // The assembly replaces an intrinsic that would forbid reading the bytes back before a fence; the
-            // processor allows it.
+            // The assembly replaces an intrinsic whose contract forbids reading the bytes back before a
+            // fence, although the processor allows it.
             unsafe {
                 std::arch::asm!(
                     "movntdq [{0}], {1}",

@@ -3,8 +3,8 @@
 use std::ops::Sub;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Counters of what was done to a medium through one object. The difference of two values is what was done in
-/// between.
+/// Counters of the operations on a medium through one object. The difference between two values of these
+/// counters is what was done between reading them.
 ///
 /// Counts are exact as long as one thread at a time uses the object. Threads that store, or read, at the same
 /// time may lose some of each other's counts.
@@ -14,8 +14,8 @@ pub struct Counters {
     pub stored_bytes: u64,
     /// Calls that stored or streamed.
     pub stores: u64,
-    /// Lines flushed, and lines touched by non-temporal stores. A line flushed twice counts twice. Not
-    /// counted under a persistency model without flushes.
+    /// Lines flushed, and lines touched by non-temporal stores. A line flushed twice counts twice. Stays 0
+    /// under a persistency model without flushes.
     pub flushed_lines: u64,
     /// Those of the flushed lines that were non-temporal stores.
     pub streamed_lines: u64,
@@ -60,9 +60,9 @@ const SHARDS: usize = 16;
 
 /// Counters that are kept with plain loads and stores.
 ///
-/// With one writer at a time nothing is lost. A locked addition would cost more than the flush that it
-/// counts. Threads count in separate shards, because moving a line between two cores that write it takes
-/// longer than the counted store.
+/// With one writer at a time no count is lost. A locked addition would lose none either, but would cost more
+/// than the flush that it counts. Threads count in separate shards, because moving a cache line between two
+/// cores that write it takes longer than the counted store.
 #[derive(Debug, Default)]
 pub(crate) struct CounterCells {
     shards: [Shard; SHARDS],
@@ -74,8 +74,9 @@ fn bump(cell: &AtomicU64, by: u64) {
 }
 
 impl CounterCells {
-    /// The shard of this thread. Threads are distinguished by the addresses of their stacks, which costs less
-    /// than a thread-local variable in a loaded library. One thread may use several shards.
+    /// The shard of this thread. The address of the thread's stack selects the shard, because that costs less
+    /// than a thread-local variable in a loaded library. So one thread may use several shards, and two
+    /// threads may share one.
     #[inline(always)]
     fn own(&self) -> &Shard {
         let on_the_stack = 0_u8;

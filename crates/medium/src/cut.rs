@@ -1,17 +1,17 @@
 //! Mappings of files that another program may truncate.
 //!
 //! Suppose that a process touches a page of a mapping that the file no longer has, or for which the file
-//! system has no space. That sends SIGBUS, which ends the process. A [watched](Watched) mapping survives it:
-//! the handler maps zeros over the rest of the mapping and marks the mapping as cut. After its access, the
-//! code finds the mark (invariant 19).
+//! system has no space. The kernel then sends SIGBUS, which ends the process. With a [watched](Watched)
+//! mapping the process survives, because the handler maps zeros over the rest of the mapping and marks the
+//! mapping as cut. The code that made the access checks for the mark afterwards (invariant 19).
 //!
-//! The handler is installed when the first mapping is watched; before that nothing is changed. It handles
-//! only faults inside watched mappings of this process. It passes everything else on to the handler that was
-//! installed before, in the way for which that one was installed: with or without `SA_SIGINFO`, on the
-//! thread's signal stack if it has one, or by the default action or none. If a host installs its own handler
-//! later, that one is called first. This handler is then reached only if the host's handler passes on faults
-//! that it does not know. Otherwise the host has removed the protection, and is ended by SIGBUS as it would
-//! be without this library.
+//! The handler is installed when the first mapping is watched; before that the process's signal handling is
+//! not changed. It handles only faults inside watched mappings of this process. It passes every other SIGBUS
+//! on to the action that was set before: a handler with or without `SA_SIGINFO`, which runs on the thread's
+//! signal stack if the thread has one, the default action, or none. If a host installs its own handler later,
+//! the host's handler is called first. This handler is then reached only if the host's handler passes on
+//! faults that it does not know. If it does not, the host has removed the protection, and SIGBUS ends the
+//! host as it would without this library.
 //!
 //! Everything that the handler does is allowed in a signal handler: it reads words in static memory, and
 //! makes system calls.
@@ -98,8 +98,8 @@ impl Watched {
         let start = base.addr();
         place.cut.store(false, Ordering::Relaxed);
         place.end.store(start + bytes, Ordering::Relaxed);
-        // A forked child inherits this entry but not the mapping, and may map something else at this address:
-        // the pid tells them apart.
+        // A forked child inherits this entry but not the mapping, and may map something else at this address.
+        // So the entry has the pid, and holds only in this process.
         place.process.store(own_pid(), Ordering::Relaxed);
         place.start.store(start, Ordering::Release);
         Self(place)
@@ -157,8 +157,8 @@ fn install() {
 }
 
 extern "C" fn on_sigbus(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
-    // SAFETY: the kernel passes valid pointers, and a fault has an address. A signal sent by a process has a
-    // code that is not positive.
+    // SAFETY: the kernel passes valid pointers, and a fault has an address. A signal sent by a process has
+    // none, but its code is not positive, so the address is not read.
     let fault = unsafe {
         let info = &*info;
         (info.si_code > 0).then(|| info.si_addr().addr())
@@ -215,9 +215,11 @@ fn hand_on(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
     match before.sa_sigaction {
         libc::SIG_IGN if !is_fault => {}
         libc::SIG_DFL | libc::SIG_IGN => {
-            // The kernel ends a process even if it ignores the fault.
-            // SAFETY: sets the default action in place of this handler. A fault comes again on return. A
-            // signal that was sent is sent again, and delivered on return.
+            // At a fault the kernel ends a process even if the process ignores SIGBUS. So an ignored fault
+            // gets the default action too.
+            // SAFETY: sets the default action in place of this handler. A fault is repeated when this handler
+            // returns. A signal that a process has sent must be raised again, and is delivered when this
+            // handler returns.
             unsafe {
                 libc::signal(signal, libc::SIG_DFL);
                 if !is_fault {

@@ -83,8 +83,8 @@ mod tests {
 
     use super::*;
 
-    /// Makes a sysfs with two namespaces, each in a region of its own, a partition, and a device that is
-    /// mapped to some of these.
+    /// Makes a sysfs with two namespaces (each in a region of its own), a partition, and a device-mapper
+    /// device on top of the devices `mapped_to`.
     fn sysfs(domains: [&str; 2], mapped_to: &[usize]) -> tempfile::TempDir {
         let sys = tempfile::tempdir().unwrap();
         let block = sys.path().join("dev/block");

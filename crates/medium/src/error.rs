@@ -59,8 +59,9 @@ pub enum MediumError {
         /// The error that the call returned.
         source: Errno,
     },
-    /// Another program truncated the file while it was mapped, or the file lost a page: an access found
-    /// nothing there. The contents of the mapping from there on are not valid.
+    /// An access to the mapping found no page of the file, because another program truncated the file while
+    /// it was mapped, or because the file lost the page. The contents of the mapping from the missing page on
+    /// are not valid.
     #[error("another program truncated {} while it was open, or a part of it cannot be read", path.display())]
     Cut {
         /// The file.

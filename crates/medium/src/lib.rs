@@ -93,21 +93,23 @@ impl fmt::Display for Guarantee {
 /// durable without a flush, and a flush does nothing. The store *is* durable once a fence after it has
 /// returned, and never later than a store that follows the fence.
 ///
-/// A process that dies loses no store.
+/// The death of a process loses none of its stores.
 ///
 /// # Sharing
 ///
-/// The caller's locks ensure that each byte has one writer at a time, and no reader that has not been told of
-/// it. Threads and processes may write different bytes at the same time, even words of one line, and others
-/// may read other bytes. A reader that has loaded a word written by `store_u64` sees every `store` that the
-/// writer made before it. Only [`fence`](Nvm::fence) orders streamed bytes.
+/// The caller's locks ensure that each byte has one writer at a time, and that no reader reads a byte before
+/// it was told that the byte is written. Threads and processes may write different bytes at the same time,
+/// even different words of one line, while others read other bytes. A reader that has loaded a word written
+/// by `store_u64` sees every `store` that the writer made before it. Only [`fence`](Nvm::fence) orders
+/// streamed bytes.
 ///
-/// A flush covers stores to the line by any thread. A fence waits only for the flushes of its own thread.
+/// A flush covers stores to the line by any thread. A fence waits only for the flushes of the thread that
+/// calls it.
 ///
 /// # Panics
 ///
 /// Every method that takes a range and returns no [`Result`] panics if the range is not inside
-/// [`len`](Nvm::len). So check positions that were read from the medium before using them.
+/// [`len`](Nvm::len). So the caller must check a position that it has read from the medium before using it.
 pub trait Nvm: Send + Sync + fmt::Debug {
     /// Bytes that the medium backs, as this process last learnt it.
     fn len(&self) -> u64;
@@ -120,11 +122,11 @@ pub trait Nvm: Send + Sync + fmt::Debug {
     /// Bytes of address space that are reserved: the most that [`len`](Nvm::len) can become.
     fn capacity(&self) -> u64;
 
-    /// Backs the medium up to `len` bytes. Does nothing if it is that long already. New bytes are zero unless
-    /// another process has stored something there.
+    /// Makes the medium `len` bytes long, with storage behind every byte. Does nothing if the medium is that
+    /// long already. New bytes are zero unless another process has stored something there.
     ///
-    /// On return the new length is durable if the medium is, and no later store into the new part can fail
-    /// for lack of space.
+    /// On return the new length is durable if the medium is durable, and no later store into the new part can
+    /// fail for lack of space.
     ///
     /// # Errors
     ///
@@ -132,18 +134,21 @@ pub trait Nvm: Send + Sync + fmt::Debug {
     /// [`capacity`](Nvm::capacity), or another error of the file system. `len()` does not change.
     fn grow(&self, len: u64) -> Result<(), MediumError>;
 
-    /// Truncates the medium, and its file, to `len` bytes. Does nothing if it is not longer than that. No
-    /// process may be using the removed part. In other processes [`len`](Nvm::len) does not change.
+    /// Truncates the medium, and its file, to `len` bytes. Does nothing if the medium is not longer than
+    /// that. No process may be using the removed part, because [`len`](Nvm::len) does not change in other
+    /// processes.
     ///
-    /// On return the new length is visible to every process. It is durable after the file's next sync.
+    /// On return the file has the new length for every process. The new length is durable after the file's
+    /// next sync.
     ///
     /// # Errors
     ///
     /// An error of the file system. The length then does not change.
     fn shrink(&self, len: u64) -> Result<(), MediumError>;
 
-    /// Whether everything read or stored so far existed. If another program truncates the file, the process
-    /// goes on, if the medium can prevent its end. What it has read since then is not valid.
+    /// Checks that every byte read or stored so far existed in the file. If another program truncates the
+    /// file, the process survives only on a medium that can prevent SIGBUS, and whatever it has read since
+    /// the truncation is not valid.
     ///
     /// # Errors
     ///
@@ -157,8 +162,8 @@ pub trait Nvm: Send + Sync + fmt::Debug {
         false
     }
 
-    /// Learns the present length if it is known to be shorter than `at_least`, because another process may
-    /// have grown the file.
+    /// Reads the present length from the file if the length known so far is less than `at_least`, because
+    /// another process may have grown the file.
     ///
     /// # Errors
     ///
@@ -169,7 +174,7 @@ pub trait Nvm: Send + Sync + fmt::Debug {
     fn read(&self, at: u64, buf: &mut [u8]);
 
     /// The first place from `at` on that may hold something other than zeros, or the end of the medium. `at`
-    /// itself if that is not known.
+    /// itself if the medium cannot tell.
     fn next_data(&self, at: u64) -> u64 {
         at
     }
@@ -207,8 +212,8 @@ pub trait Nvm: Send + Sync + fmt::Debug {
     fn compare_exchange_u64(&self, at: u64, current: u64, new: u64) -> Result<u64, u64>;
 
     /// Stores bytes: whole lines of the range with non-temporal stores, and the rest with ordinary stores and
-    /// flushes. The bytes are durable after the next fence, and only then are other processes sure to see
-    /// them.
+    /// flushes. The bytes are durable after the next fence. Other processes are sure to see the bytes only
+    /// after that fence.
     fn stream(&self, at: u64, bytes: &[u8]);
 
     /// Starts writing back every line that the range touches. The lines are durable after the next fence. An
@@ -237,8 +242,8 @@ pub trait Nvm: Send + Sync + fmt::Debug {
     /// [`MediumError::Unsupported`] if the file system cannot punch holes.
     fn system_free(&self, at: u64, len: u64) -> Result<(), MediumError>;
 
-    /// Backs again a range whose space was given back. As after growing, no later store into it can fail. The
-    /// range may end inside [`len`](Nvm::len) or beyond it.
+    /// Puts storage behind a range again whose space was given back. As after [`grow`](Nvm::grow), no later
+    /// store into the range can fail. The range may end inside [`len`](Nvm::len) or beyond it.
     ///
     /// # Errors
     ///
@@ -256,8 +261,8 @@ pub trait Nvm: Send + Sync + fmt::Debug {
     /// One line for people: what the medium is, where it is, and what is emulated.
     fn describe(&self) -> String;
 
-    /// Changes the added latency. The first latency that is not zero calibrates a clock, which takes some
-    /// milliseconds.
+    /// Changes the added latency. The first call with a latency that is not zero calibrates a clock, which
+    /// takes some milliseconds.
     fn set_latency(&self, latency: Latency);
 
     /// The added latency in force.
@@ -271,7 +276,7 @@ pub fn lines_touched(at: u64, len: u64) -> u64 {
     if len == 0 { 0 } else { (at + len - 1) / LINE_BYTES - at / LINE_BYTES + 1 }
 }
 
-/// The end of the range of `len` bytes at `at`. The end must not exceed `limit`.
+/// The end of the range of `len` bytes at `at`, checked not to exceed `limit`.
 ///
 /// # Errors
 /// [`MediumError::OutOfBounds`] if the end exceeds `limit`.

@@ -77,8 +77,8 @@ impl FileNvm {
         Self::map_open(Arc::new(file.into()), path, options)
     }
 
-    /// Maps a file that has other handles, and stays open as long as one of them exists. (Closing any
-    /// descriptor of a file releases the POSIX locks that the process has on the file.)
+    /// Maps a file that has other handles. The descriptor stays open until the last handle is dropped,
+    /// because closing any descriptor of a file releases the POSIX locks that the process has on the file.
     ///
     /// # Errors
     ///
@@ -217,13 +217,13 @@ impl FileNvm {
     /// Backs `from..to`, makes the file's size durable, and publishes the new length.
     fn back(&self, from: u64, to: u64) -> Result<(), MediumError> {
         let stat = rustix::fs::fstat(&*self.file).map_err(|errno| MediumError::from_errno("fstat", errno))?;
-        // Map first: blocks without addresses would be of no use.
+        // Map first, because blocks without addresses would be of no use.
         self.cover(to)?;
         self.fallocate(FallocateFlags::empty(), from, to - from)?;
         if self.dax {
-            // A block that is allocated but not initialised would commit the file system's journal when it is
-            // first touched. So write zeros to the new blocks. Do not write to what the file had before:
-            // another process has grown it and may be using that part.
+            // The first touch of a block that is allocated but not initialised would commit the file system's
+            // journal. So write zeros to the new blocks. Write none below the length that the file has by
+            // now, because another process may have grown the file and be using that part.
             write_zeros(&self.file, from.max(u64::try_from(stat.st_size).unwrap_or(to)), to)?;
             rustix::fs::fsync(&*self.file).map_err(|e| MediumError::from_errno("fsync", e))?;
         }
@@ -232,8 +232,8 @@ impl FileNvm {
         Ok(())
     }
 
-    /// Takes the page faults of a range now. With direct access, each would otherwise commit the file
-    /// system's journal in the middle of a transaction.
+    /// Takes the page faults of a range now. With direct access, each page fault could otherwise commit the
+    /// file system's journal in the middle of a transaction.
     fn populate(&self, from: u64, to: u64) -> Result<(), MediumError> {
         let page = rustix::param::page_size() as u64;
         let start = from - from % page;
@@ -575,9 +575,9 @@ pub(crate) fn map_shared(
     map(file, 0, bytes, protection, flags)
 }
 
-/// Maps `bytes` of a file from byte `at` on, shared with all processes, for use of only a few pages. The
-/// kernel reads nothing ahead. In a file that was never written, reading ahead would cost a short-lived
-/// process more than everything else that it does with the file.
+/// Maps `bytes` of a file from byte `at` on, shared with all processes, for a caller that uses only a few of
+/// the pages. The kernel is told not to read ahead. In a file that was never written, reading ahead would
+/// cost a short-lived process more than everything else that the process does with the file.
 pub(crate) fn map_sparse(
     file: &File,
     at: u64,
@@ -586,7 +586,7 @@ pub(crate) fn map_sparse(
 ) -> Result<NonNull<u8>, MediumError> {
     let base = map(file, at, bytes, protection, MapFlags::SHARED);
     let base = base.map_err(|errno| MediumError::from_errno("mmap", errno))?;
-    // If the kernel refuses the advice, it reads ahead.
+    // Ignore a refusal of the advice: the kernel then only reads ahead.
     // SAFETY: the advice concerns the whole mapping made above, and does not change its content.
     let _ = unsafe { rustix::mm::madvise(base.as_ptr().cast(), bytes, Advice::Random) };
     Ok(base)
@@ -626,14 +626,14 @@ pub(crate) fn is_dax_refusal(errno: Errno) -> bool {
     matches!(errno, Errno::OPNOTSUPP | Errno::INVAL)
 }
 
-/// Whether files in `dir` can be accessed directly. Finds out by mapping a temporary file without a name.
-/// Also `false` if such a file cannot be made.
+/// Whether files in `dir` can be accessed directly, which is found by mapping a temporary file without a
+/// name. Also `false` if such a file cannot be made.
 #[must_use]
 pub fn is_dax(dir: &Path) -> bool {
     has_dax(dir).unwrap_or(false)
 }
 
-/// Like [`is_dax`], but returns the error if it cannot be found out.
+/// Like [`is_dax`], but returns an error if the temporary file cannot be made.
 ///
 /// # Errors
 /// The system's error of making a file in the directory.
@@ -659,11 +659,11 @@ pub fn has_dax(dir: &Path) -> std::io::Result<bool> {
     }
 }
 
-// Where a file is mapped: as much of it as is needed. If that is no longer enough, the file is mapped again
-// at another address.
+// The views of a file. A view is a mapping of as much of the file as was needed so far. If that is no longer
+// enough, the file is mapped again at another address.
 
-/// The most views of a file. Each view is twice as long as the previous one, if the address space has room
-/// for it.
+/// The most views of a file, which is enough because each view is twice as long as the previous one (if the
+/// address space has room for that).
 const MOST_VIEWS: usize = 48;
 
 /// How views are mapped.
@@ -698,10 +698,10 @@ impl View {
     }
 }
 
-/// The mappings of a file. All of them show the same pages of memory, so a read, a store or a flush may go
-/// through any of them. The longest is used. The others are kept as long as this object exists, because
-/// another thread may be using an address in them. All views together are at most twice as long as the
-/// longest one.
+/// The mappings of a file. All views show the same pages of memory, so a read, a store or a flush may go
+/// through any of them. New accesses use the longest view. The others are kept as long as this object exists,
+/// because another thread may still be using an address in them. All views together are at most twice as long
+/// as the longest one.
 pub(crate) struct Views {
     how: How,
     /// The address of the longest view.
@@ -723,8 +723,8 @@ impl Views {
         Ok(views)
     }
 
-    /// Where the file's first byte is mapped. If [`Views::cover`] was called for a length before that length
-    /// was published, a thread that has learnt the length finds that many bytes here.
+    /// Where the file's first byte is mapped. [`Views::cover`] must be called for a length before that length
+    /// is published. Then a thread that has learnt the length finds at least that many bytes here.
     #[inline(always)]
     pub(crate) fn base(&self) -> *mut u8 {
         self.base.load(Ordering::Acquire)
@@ -765,8 +765,8 @@ impl Views {
         self.how.watched && all.any(|view| view.watched.as_ref().is_some_and(Watched::is_cut))
     }
 
-    /// Forgets the views. Unmaps them if this process has made them: a child has no such mappings, and may
-    /// have other mappings at those addresses.
+    /// Forgets the views. Unmaps them only if this process has made them, because a child does not have these
+    /// mappings, and may have other mappings at their addresses.
     pub(crate) fn end(&mut self, is_own: bool) {
         for mut view in self.all.iter_mut().filter_map(OnceLock::take) {
             // Stop watching first, because another mapping may soon be at this address.

@@ -5,11 +5,11 @@ use crate::{FlushInstruction, Latency, MediumError, Persistency};
 /// How a file is mapped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MapOptions {
-    /// The most bytes of the file that may be used. The file may be shorter; the rest of a longer file is not
+    /// The most bytes of the file that may be used. The file may be shorter. If it is longer, the rest is not
     /// used.
     pub capacity: u64,
-    /// Bytes of address space to reserve at first; `None` for the capacity. A file that outgrows its mapping
-    /// is mapped again, twice as long as needed.
+    /// Bytes of address space to reserve at first; `None` for the capacity. When the file outgrows its
+    /// mapping, a new mapping twice as long as needed is made.
     pub first_bytes: Option<u64>,
     /// Whether the file must be accessed directly (`MAP_SYNC`), so that flushed lines survive a power loss.
     pub dax: bool,
@@ -17,13 +17,14 @@ pub struct MapOptions {
     pub latency: Latency,
     /// The persistency model to emulate.
     pub persistency: Persistency,
-    /// Whether a store is durable without a flush, because the caches are in the persistence domain or such
-    /// memory is emulated. A flush then does nothing, and no latency is added for a flush or a fence.
+    /// Whether a store is durable without a flush, because the caches are in the persistence domain, or
+    /// because memory of that kind is emulated. A flush then does nothing, and no latency is added for a
+    /// flush or a fence.
     pub durable_on_store: bool,
     /// Whether the process survives a truncation of the file by another program.
     /// [`Nvm::check`](crate::Nvm::check) then reports the truncation.
     pub watched: bool,
-    /// Whether the mapping is only for reading. Then a caller must not store, flush or grow.
+    /// Whether the mapping is only for reading. If so, the caller must not store, flush or grow.
     pub read_only: bool,
 }
 

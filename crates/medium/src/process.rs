@@ -1,17 +1,18 @@
-//! Which process this is: a fork makes another process of it.
+//! Which process this is. Handles made before a fork recognise by it that they are in a child.
 //!
 //! A child has the memory and the descriptors of its parent, but none of its kernel locks. Whatever was
 //! attached before the fork belongs to the parent. So every handle remembers the [`ProcessId`] under which it
-//! was made, and compares it before each operation. The comparison takes no system call: the number is in a
-//! page that the kernel clears in a child, however the child was made (`fork`, a bare `clone`).
+//! was made, and before each operation compares it with the present one. The comparison takes no system call,
+//! because the present number is in a page that the kernel clears in every child, even one that a bare
+//! `clone` has made.
 //!
 //! A lock of an open file description lasts as long as any process has a descriptor of it. So a child that
 //! kept the parent's descriptors would keep the parent's locks after the parent's death. Descriptors that
-//! carry locks are therefore registered ([`OwnFile`]), and the child closes them: at once, by
-//! `pthread_atfork`, or, if no such handler runs, when the child first asks for its `ProcessId`. Mappings
-//! keep descriptions open too, so children do not inherit them ([`keep_from_children`]). The wal-index is an
-//! exception. When SQLite rolls back an inherited transaction, it reads and writes the wal-index without
-//! asking the VFS. So a child gets a copy of its own at the same address ([`map_for_this_process`]).
+//! carry locks are therefore registered ([`OwnFile`]), and the child closes them. A `pthread_atfork` handler
+//! does so at once. If no such handler runs, the child closes them when it first asks for its `ProcessId`.
+//! Mappings keep descriptions open too, so children do not inherit mappings ([`keep_from_children`]). The
+//! wal-index is an exception, because SQLite reads and writes it without asking the VFS when it rolls back an
+//! inherited transaction. So a child gets a copy of its own at the same address ([`map_for_this_process`]).
 
 #![allow(unsafe_code)] // a page with special treatment at forks, handlers of forks, and closing of descriptors
 
@@ -58,11 +59,11 @@ impl ProcessId {
 
 /// The page's first word; null before the first use.
 static WORD: AtomicPtr<u64> = AtomicPtr::new(ptr::null_mut());
-/// Whether the kernel does not clear the page in a child. Then the code asks the kernel for the process's id
-/// instead.
+/// Set if the kernel cannot clear the page in a child. The code then asks the kernel for the process's id
+/// instead of reading the page.
 static ASKS_KERNEL: AtomicBool = AtomicBool::new(false);
-/// The last number that was given to a process. A child inherits it, so a child's number is larger than its
-/// parent's.
+/// The last number that was given to a process. A child inherits this value and counts on from it, so a
+/// child's number is larger than its parent's.
 static LAST: AtomicU64 = AtomicU64::new(0);
 /// The id of the process that the number belongs to. Used only if the kernel does not clear the page.
 static KERNEL_PID: AtomicU32 = AtomicU32::new(0);
@@ -280,9 +281,9 @@ unsafe fn unshare(base: *mut libc::c_void) {
     let bytes = piece_bytes();
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-    // SAFETY: a new mapping at an address that the kernel chooses. It is filled from the old mapping and
-    // moved over it, as the caller permits. Stores of other processes during the copy may be torn; nothing
-    // relies on them.
+    // SAFETY: the new mapping is at an address that the kernel chooses. It is filled from the old mapping and
+    // then moved over it, as the caller permits. The copy may tear stores of other processes; nothing relies
+    // on those.
     unsafe {
         let copy = libc::mmap(ptr::null_mut(), bytes, protection, flags, -1, 0);
         if copy != libc::MAP_FAILED {
@@ -299,8 +300,9 @@ unsafe fn unshare(base: *mut libc::c_void) {
 /// The first descriptor that is not a standard stream.
 pub const FIRST_DESCRIPTOR: i32 = 3;
 
-/// Moves a file away from the descriptors of the standard streams. A program that has closed one of these
-/// goes on printing to it, and would print into the file. SQLite does the same for its own files.
+/// Moves a file away from the descriptors of the standard streams (0 to 2). A program that has closed a
+/// standard stream may go on printing to that descriptor, and would print into the file. SQLite does the same
+/// for its own files.
 ///
 /// # Errors
 /// The kernel's error if too many files are open.
@@ -311,11 +313,11 @@ pub fn off_standard_streams<F: AsFd + From<OwnedFd>>(file: F) -> io::Result<F> {
     Ok(rustix::io::fcntl_dupfd_cloexec(&file, FIRST_DESCRIPTOR)?.into())
 }
 
-/// A file whose locks belong to this process. A child does not inherit the file.
+/// A file whose locks belong to this process. A child closes the descriptor that it inherits.
 ///
-/// The last handle of an open file releases its locks before closing it. Closing alone is not enough: a
-/// process that another thread is just starting (`posix_spawn`, `vfork`) has the descriptors until it
-/// executes its program, and fork handlers are not called for it.
+/// The last handle of an open file releases its locks before closing it. Closing the file would not be enough
+/// to release them. A process that another thread is just starting (`posix_spawn`, `vfork`) has the
+/// descriptors until it executes its program, and no fork handler closes them there.
 #[derive(Debug)]
 pub struct OwnFile {
     file: ManuallyDrop<File>,
@@ -325,7 +327,8 @@ pub struct OwnFile {
 }
 
 impl OwnFile {
-    /// Opens a file. A fork waits until the file is registered.
+    /// Opens a file. A fork that begins during this call waits until the file is registered, so that the
+    /// child can close it.
     ///
     /// # Errors
     /// The errors of `open`.
@@ -419,9 +422,9 @@ impl Drop for Opening {
     }
 }
 
-/// Exists while a thread of this library works of which the application does not know. A `fork` by the
-/// application waits until this value is dropped, for at most two seconds. Otherwise a lock that the thread
-/// holds, such as the lock of SQLite's allocator, would never be released in the child.
+/// Exists while a thread works that this library has started without the application's knowledge. A `fork` by
+/// the application waits until this value is dropped, for at most two seconds. Otherwise a lock that the
+/// thread holds, such as the lock of SQLite's allocator, would never be released in the child.
 #[derive(Debug)]
 #[must_use]
 pub struct ForksWait(());
@@ -441,7 +444,8 @@ impl Drop for ForksWait {
     }
 }
 
-/// Keeps children from inheriting a mapping: it would keep the file open there, and with it the file's locks.
+/// Keeps children from inheriting a mapping, because an inherited mapping would keep the open file in
+/// existence, and with it the file's locks.
 ///
 /// # Safety
 /// `base` and `bytes` are a mapping, or whole pages of one.
@@ -452,7 +456,7 @@ pub(crate) unsafe fn keep_from_children(base: *mut u8, bytes: usize) {
 }
 
 /// State of a process that its children do not share. A child begins with a new state, because a lock in the
-/// old one may be held by a thread that does not exist in the child.
+/// parent's state may be held by a thread that does not exist in the child.
 pub struct PerProcess<T> {
     current: AtomicPtr<(ProcessId, T)>,
 }
@@ -469,8 +473,9 @@ impl<T: Default + Send + Sync + 'static> PerProcess<T> {
         self.get_after(|_| ())
     }
 
-    /// The state of this process. If a child has no state yet, first calls `inherit` with the parent's state.
-    /// A lock in the parent's state may be held by a thread that does not exist in the child.
+    /// The state of this process. In a child that has no state yet, first calls `inherit` with the parent's
+    /// state. `inherit` must not wait for a lock in that state, because a thread that does not exist in the
+    /// child may hold it.
     pub fn get_after(&self, inherit: impl FnOnce(&'static T)) -> &'static T {
         let process = ProcessId::current();
         loop {
@@ -511,8 +516,8 @@ const FORKING: i32 = i32::MIN;
 const PAUSE: Duration = Duration::from_micros(50);
 
 /// Counts threads at work that a fork must not interrupt. A fork waits until there are none, and a thread
-/// that arrives during a fork waits until the fork is over. Both wait only for a limited time, because either
-/// may hang.
+/// that arrives during a fork waits until the fork is over. A fork and an arriving thread wait only for a
+/// limited time, because what they wait for may hang.
 struct Gate {
     inside: AtomicI32,
     /// How many times to look again, [`PAUSE`] apart.

@@ -25,7 +25,7 @@ pub enum LogError {
         /// The limit.
         limit_bytes: u64,
     },
-    /// The logs in a region use all of it (invariant 10), and some of these logs are missing from the region's
+    /// The logs in a region use the whole region (invariant 10), and some of these logs are missing from the region's
     /// directory.
     #[error(
         "the logs in region {} use all of its {limit_bytes} bytes, and {missing_bytes} of these bytes belong \
@@ -98,8 +98,8 @@ pub enum LogError {
         /// The path of the database that the log was made for.
         owner: PathBuf,
     },
-    /// The caller wanted a copy of a database to adopt a log. But emptying the log into the copy would take pages from
-    /// the log that its own database still needs.
+    /// The caller wanted a copy of a database to adopt a log, which would empty the log into the copy. But the
+    /// database that the log belongs to still needs pages that the log holds.
     #[error(
         "log {} holds pages of its own database, which that database would lose: copy the log beside {} as \
          {}-duralite, and checkpoint that copy", log.display(), database.display(), database.display()
@@ -187,8 +187,8 @@ pub enum LogError {
         /// The error message, which says whose limit was reached.
         message: String,
     },
-    /// The VFS of SQLite below this library refused to read or write the database file. SQLite gets the result code of
-    /// that VFS.
+    /// The base VFS, which this library calls for the database file, refused to read or write it. SQLite gets the
+    /// result code of that VFS.
     #[error("SQLite's own VFS returned error {code} for {op} of the database file")]
     BaseVfs {
         /// The operation.
@@ -239,8 +239,8 @@ impl LogError {
         matches!(self, Self::Format { .. }) || matches!(self, Self::Io { kind, .. } if is_none(*kind))
     }
 
-    /// Whether a log or a region has another version of its format. Such a file is neither damaged nor lost: the build
-    /// that wrote it can read it.
+    /// Whether a log or a region has another version of its format. Such a file is neither damaged nor lost, because
+    /// the build that wrote it can read it.
     #[must_use]
     pub fn is_other_version(&self) -> bool {
         let Self::Format { source, .. } = self else { return false };

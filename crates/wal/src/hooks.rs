@@ -1,7 +1,7 @@
-//! Fault-injection hooks. With them, tests record what a log does to its medium and its directory, or make an operation
-//! fail. So the tests exercise the code that users run.
+//! Fault-injection hooks. With these hooks, tests record what a log does to its medium and its directory, or make an
+//! operation fail. So the tests exercise the same code that users run.
 //!
-//! A log looks for a hook once, when it is opened. Without a hook nothing stands between the log and its medium.
+//! A log looks for a hook only when it is opened. If there is no hook, the log uses its medium directly.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -33,7 +33,7 @@ pub enum FileStep {
 
 /// The layer between logs and their media.
 pub trait Hook: Send + Sync {
-    /// Called before a step. An error prevents the step.
+    /// Called before a step. If this call returns an error, the step is not done, and fails with that error.
     ///
     /// # Errors
     /// The error with which the step shall fail.

@@ -1,4 +1,4 @@
-//! Duralite's engines: they store SQLite's write-ahead log.
+//! Duralite's engines, which store SQLite's write-ahead log.
 //!
 //! A VFS uses [`Log`]: one attached log, addressed by the byte offsets of the `-wal` file that SQLite believes it
 //! writes. Below the log, [`log::stream`] turns bytes into frames and decides when a transaction is sealed, and an

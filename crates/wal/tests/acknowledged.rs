@@ -1,5 +1,5 @@
-//! Which write seals a transaction, and which committed frames may be written again: only those of a
-//! transaction whose process died before it acknowledged the commit (invariant 15).
+//! Which write seals a transaction, and which committed frames may be written again, namely only those
+//! of a transaction whose process died before it acknowledged the commit (invariant 15).
 
 #![allow(clippy::expect_used, reason = "a failed expectation is a failed test")]
 

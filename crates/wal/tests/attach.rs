@@ -19,7 +19,7 @@ use duralite_wal::log::offline;
 use duralite_wal::placement::{FileStep, Hook, LOG_DELETED, find_deleted, hook, pause_for};
 use duralite_wal::{DatabaseIdentity, Descriptor, EngineOptions, ErrorKind, Log, LogError, LogPlacement};
 
-/// Only a safety net: no test takes this long.
+/// Only a safety net, because no test takes this long.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 struct Place {
@@ -78,8 +78,9 @@ fn read_write(path: &Path) -> File {
     OpenOptions::new().read(true).write(true).open(path).expect("file")
 }
 
-/// Begins to attach a log that another process holds alone, as a checkpoint does. Then that other process
-/// does its `work` on the log's file. Returns the result of attaching.
+/// Begins to attach a log that another process has locked for itself, as a checkpoint does. While the
+/// attaching process waits, that other process does `work` on the log's file. Returns the result of
+/// attaching.
 fn attach_while(engine: &'static Descriptor, work: impl FnOnce(&Path)) -> Result<(), LogError> {
     let place = Place::new(engine);
     let log = place.create();

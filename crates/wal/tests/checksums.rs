@@ -126,8 +126,9 @@ fn inv07_a_commit_before_the_frames_that_were_overwritten_and_cut() {
         spill_and_go_back(&rig, &mut log);
         rig.frame(&mut log, 2, 0, 2, None);
         rig.frame(&mut log, 3, 3, 3, None);
-        // SQLite reads the checksum before the frame that it believes to have overwritten. In a real file it would find
-        // what it had spilled. An error here would be an error of a commit that every process can see.
+        // SQLite reads the checksum before the frame that it believes to have overwritten. In a real file SQLite would
+        // find the bytes that it had spilled. The read must succeed here too, because an error would fail a commit that
+        // every process can already see.
         let mut bytes = [1; 8];
         assert_eq!(log.read(&NoDatabase, rig.at(7) + 16, &mut bytes).expect("a frame that was cut"), 8);
         assert_eq!(bytes, [0; 8]);

@@ -114,8 +114,8 @@ fn inv03_a_log_that_a_copy_has_adopted_keeps_what_it_holds() {
             offline::checkpoint(&fixture.log.placement, &fixture.path("copy/app.db"), fixture.log.id, true)
                 .expect("checkpoint");
         let kept = checkpointed.kept.expect("it is put aside");
-        // So the log's own database, which still names it, would lose nothing if the checkpoint had been
-        // interrupted before.
+        // The log is put aside but not retired. So the log's own database, which still names the log,
+        // would have lost nothing if the checkpoint had been interrupted before it put the log aside.
         assert!(!placement::walk(&kept, &NoDatabase, &mut |_| ()).expect("walk").retired, "{engine:?}");
     }
 }

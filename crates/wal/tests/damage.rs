@@ -124,8 +124,8 @@ fn inv08_no_flipped_bit_in_what_is_committed_goes_unnoticed() {
             for _ in 0..120 {
                 let range = &log.used[rng.below(log.used.len() as u64) as usize];
                 let at = range.start + rng.below(range.len() as u64) as usize;
-                // The two top bits of a mark are the order. 1 and 3 differ in one bit; with 3 the hash decides, and the
-                // hash is right.
+                // The two top bits of a mark are the order. Orders 1 and 3 differ in one bit, so one flip turns 1 into
+                // 3. With order 3 the hash decides, and the hash is right, so that flip is not refused.
                 let refused = flip_byte(&log, at, sync);
                 assert!(refused >= 7, "byte {at}: only {refused} of 8 flips were refused");
             }
@@ -199,8 +199,8 @@ fn inv12_a_file_that_was_cut_is_refused() {
 }
 
 /// A log with a range of zeros is refused, except in one case that no log can distinguish from its end. In that case
-/// the range begins at or before the mark of a transaction, and covers that mark and everything behind it that recovery
-/// examines; and nothing before the range was damaged.
+/// the range begins at or before the mark of a transaction, and covers both the mark and everything behind the mark
+/// that recovery examines. Nothing before the range was damaged.
 #[test]
 fn inv12_ranges_of_zeros_and_of_noise_leave_an_error_or_a_prefix() {
     for sync in [SyncMode::Lazy, SyncMode::Checksum] {
@@ -250,8 +250,8 @@ fn inv08_zeros_behind_a_mark_are_an_error() {
     });
 }
 
-/// Zeros over a mark, or over a link to it, look like the log's end. But unless that transaction is the newest one, a
-/// complete transaction follows that was ordered behind all transactions before it.
+/// Zeros over a transaction's mark, or over a link to it, look like the log's end. But if that transaction is not the
+/// newest, a complete transaction follows that was ordered behind it, which shows recovery that the zeros are damage.
 #[test]
 fn inv08_zeros_over_a_mark_are_an_error_where_a_transaction_is_whole_behind_them() {
     for sync in [SyncMode::Lazy, SyncMode::Eager] {

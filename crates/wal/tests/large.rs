@@ -174,8 +174,8 @@ fn a_large_transaction_of_frames_goes_out_piece_by_piece() {
     assert!(block.with(|content| content.largest_write) < 2 << 20);
 }
 
-/// A log's table of block states has its full size from the beginning. So it has to be small, however much the log may
-/// grow.
+/// A log's table of block states has its full size from the beginning. So the table has to be small, however large the
+/// log may become.
 #[test]
 fn inv10_without_a_limit_the_file_system_is_the_limit() {
     for size in [1_u64 << 30, 1 << 36, 1 << 40, 1 << 44, 1 << 47] {

@@ -60,8 +60,8 @@ fn inv10_at_the_limit_writes_fail_and_everything_committed_stays() {
                 let mut stream = open(nvm.clone(), &options).expect("open");
                 let mut rng = Rng(seed * 7 + 1);
                 let mut model = Model::new(PAGE, 30);
-                // The log becomes full, starts over, and becomes full again: no space is lost from one generation to
-                // the next.
+                // The log becomes full, starts over, and becomes full again. It must hold as much each time, because
+                // no space may be lost from one generation to the next.
                 let mut frames = Vec::new();
                 for _ in 0..4 {
                     let (offset, data) = model.restart();

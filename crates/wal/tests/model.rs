@@ -207,16 +207,16 @@ fn inv11_processes_that_take_turns_agree() {
                     model.commit(transaction);
                 }
             }
-            // Refresh without the stream, as before a page is written home: the stream must notice what the engine has
-            // dropped.
+            // Refresh the engine without the stream, as happens before a page is written home. The stream must notice
+            // what the engine has dropped.
             if rng.chance(4) {
                 processes[rng.below(3) as usize].engine_mut().refresh().expect("refresh");
             }
             // Not every process looks each time, so a process's view may be many generations old.
             let reader = rng.below(6) as usize;
             if let Some(process) = processes.get_mut(reader) {
-                // First read a piece from the middle: what the stream remembers of it must not be used for another
-                // generation.
+                // First read a piece from the middle, because what the stream remembers of this piece must not be used
+                // for another generation.
                 let from = rng.below(model.committed.len() as u64 + 1) as usize;
                 let mut piece = vec![0; (model.committed.len() - from).min(30)];
                 let count = process.read(&NoDatabase, from as u64, &mut piece).expect("read");

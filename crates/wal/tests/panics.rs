@@ -267,7 +267,7 @@ fn inv09_a_panic_while_leading_frees_the_others_and_stops_this_process() {
     let waiter = log.durability_waiter().expect("a waiter");
     fuse.set(0);
     assert!(catch_unwind(AssertUnwindSafe(|| waiter.wait(ticket))).is_err());
-    // The panicking thread has released its lock: no thread waits for it, and no commit continues.
+    // The panicking thread has released its lock, so no thread waits for it. But no commit continues.
     assert!(matches!(waiter.wait_all(), Err(LogError::Poisoned(_))));
     assert!(matches!(log.size(), Err(LogError::Poisoned(_))));
 }

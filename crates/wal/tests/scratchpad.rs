@@ -244,8 +244,8 @@ fn inv10_a_log_is_short_of_room_by_what_it_has_itself() {
     assert!(commit(1, 6));
 }
 
-/// Uses a rollback journal as SQLite does, and crashes. Afterwards the journal is as it was last synced, or is gone if
-/// it was being deleted.
+/// Uses a rollback journal as SQLite does, and crashes. After the crash the journal must have a content that SQLite
+/// may find, namely that of the last sync or of an operation since then.
 fn crash_a_journal(seed: u64, durable_on_store: bool) {
     let mut rng = Rng(seed * 31 + 7);
     let rig = Rig::new(1, 256 << 10, durable_on_store);
@@ -434,7 +434,7 @@ fn inv25_every_flush_and_fence_of_a_commit_is_needed() {
     }
 }
 
-/// If a log says that the region counts it, then the region counts it. That holds wherever a crash interrupts the
+/// If a log says that the region counts it, the region really counts it. This holds wherever a crash interrupts the
 /// deletion of the log, and however often the deletion is begun.
 #[test]
 fn inv24_a_region_never_counts_fewer_logs_than_there_are() {

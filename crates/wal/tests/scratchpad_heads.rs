@@ -18,9 +18,9 @@ use rig::Rig;
 /// a header.
 const MAGIC: [u8; 8] = [0xd9, 0xd5, 5, 0xf9, 0x20, 0xa1, 0x63, 0xd7];
 
-/// Writes a journal of a large transaction, of which SQLite synced a part before the end. So it has a second header at
-/// `second`. Both headers contain `number`. Like SQLite, writes the magic number only after the bytes behind it are
-/// durable.
+/// Writes a journal of a large transaction, of which SQLite synced a part before the end, so that the journal has a
+/// second header at `second`. Both headers contain `number`. Like SQLite, writes the magic number of a header only
+/// after the bytes behind the header are durable.
 fn write_journal(journal: &dyn RollbackJournal, number: u8, second: u64) {
     let head: Vec<u8> = [&[0; 12][..], &[number; 500]].concat();
     journal.write(&head, 0).expect("write");
@@ -134,9 +134,9 @@ fn inv26_a_head_that_a_process_was_erasing_when_it_died_does_not_come_back() {
     }
 }
 
-/// A process ends a transaction visibly but not durably, and dies before it acknowledges the commit. The next process
-/// must not overwrite the journal before that end is durable. Otherwise a crash would make SQLite play back a mixture
-/// of both journals.
+/// A process ends a transaction, visibly to others but not yet durably, and dies before it acknowledges the commit. The
+/// next process must not overwrite the journal before the end of that transaction is durable. Otherwise a crash would
+/// make SQLite play back a mixture of both journals.
 #[test]
 fn inv26_a_journal_that_a_process_was_ending_when_it_died_does_not_come_back_with_other_records() {
     // The transaction ends by zeros over the header (PERSIST), by the length (TRUNCATE), or by the word that says that

@@ -29,8 +29,8 @@ struct GrownFile {
     durable_len: AtomicU64,
     /// Number of writes that went beyond the durable length.
     trusting_writes: AtomicU64,
-    /// Whether a power loss follows the next write. That write then survives, but the size of the file does
-    /// not.
+    /// Whether a power loss follows the next write. The bytes of that write then survive, but the file's new
+    /// size does not.
     loses_power: AtomicBool,
     left: Mutex<Option<Vec<u8>>>,
 }
@@ -88,7 +88,7 @@ impl Block for GrownFile {
         if durability == Durability::Normal { Ok(()) } else { self.flush() }
     }
     fn flush(&self) -> Result<(), MediumError> {
-        // A flush does not make the size durable: only preallocation promises that.
+        // A flush does not make the size durable, because only preallocation promises that.
         self.inner.flush()
     }
     fn counters(&self) -> BlockCounters {

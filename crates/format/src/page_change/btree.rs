@@ -3,9 +3,9 @@
 //!
 //! The code trusts nothing in a page. Every access is checked, and a contradiction yields `None`.
 //!
-//! The installed SQLite may insert and drop cells in another way. That does no harm, because the encoder applies this
-//! code too, and records all bytes that still differ. But this code must never change, because later versions read the
-//! same logs.
+//! The installed SQLite may insert and drop cells in another way than this code. The log is correct nevertheless,
+//! because the encoder applies this code too, and records all bytes that still differ. But this code must never change,
+//! because later versions must read the logs that it has encoded.
 
 use std::ops::{Deref, DerefMut};
 
@@ -39,7 +39,8 @@ pub(super) struct Tree<B> {
 }
 
 impl<B: Deref<Target = [u8]>> Tree<B> {
-    /// The page, if it looks like a b-tree page: it has a known type, and its pointers end before its content begins.
+    /// The page, if it looks like a b-tree page, which means that it has a known type, and that its pointers end before
+    /// its content begins.
     pub(super) fn new(bytes: B, header: usize) -> Option<Self> {
         let tree = Self { bytes, header };
         let known = matches!(tree.kind(), INDEX_INTERIOR | TABLE_INTERIOR | INDEX_LEAF | TABLE_LEAF);
@@ -138,8 +139,8 @@ impl<B: Deref<Target = [u8]>> Tree<B> {
     }
 }
 
-/// The part of a payload that an index cell may keep on the page, or keeps at least if the payload overflows. The file
-/// format defines it as `share` 255ths of the page.
+/// The most bytes of a payload that an index cell keeps on the page, or the fewest if the payload overflows. SQLite's
+/// file format defines each of these limits as a number of 255ths of the page (`share`), less a constant.
 fn index_payload(usable: usize, share: usize) -> Option<usize> {
     ((usable.checked_sub(12)?) * share / 255).checked_sub(23)
 }
@@ -278,8 +279,8 @@ impl<B: Deref<Target = [u8]>> Tree<B> {
 }
 
 impl<B: DerefMut<Target = [u8]>> Tree<B> {
-    /// Inserts a cell where SQLite would place it, or at `at`, if that is given: before the content, in a freeblock, or
-    /// anywhere else after the pointers.
+    /// Inserts a cell where SQLite would place it (before the content or in a freeblock), or at `at`, if that is given,
+    /// which may be anywhere after the pointers.
     pub(super) fn insert(&mut self, slot: usize, at: Option<usize>, cell: &[u8]) -> Option<()> {
         let cells = self.cells();
         if slot > cells {

@@ -1,6 +1,6 @@
-//! Changes that are operations on cells: their encoding in a payload, applying them, and finding the operations that lead from
-//! one page to another. Bytes that still differ after the operations follow as ranges, so a wrong guess only makes the payload
-//! longer.
+//! Changes that are operations on cells: their encoding in a payload, applying them, and finding the operations that lead
+//! from one page to another. Bytes that still differ after the operations follow as ranges, so a wrong guess of the
+//! operations only makes the payload longer.
 
 use super::btree::Tree;
 use super::payload::{DAMAGED, Reader, apply_ranges, encode_ranges, first_byte_of_cells, put};
@@ -12,9 +12,9 @@ pub(super) const OP_INSERT: u8 = 1;
 pub(super) const OP_INSERT_AT: u8 = 2;
 /// Drops cells, the last one first. Stored: slot of the first cell, number of cells less one.
 pub(super) const OP_DELETE: u8 = 3;
-/// Drops a cell, and inserts a similar cell at its slot, where SQLite would place it. Stored: slot, length of the new cell less
-/// one, length of the tail, bytes of ranges, and the ranges. The new cell is made of the old cell's first bytes, then zeros,
-/// then the tail, which is the end of the old cell. The ranges are then written over it.
+/// Drops a cell, and inserts a similar cell at its slot, where SQLite would place it. Stored: slot, length of the new cell
+/// less one, length of the tail, bytes of ranges, and the ranges. The new cell is made of the old cell's first bytes, then
+/// zeros, then the tail, which is the end of the old cell. At last the ranges are written over the new cell.
 pub(super) const OP_REPLACE: u8 = 4;
 /// Like [`OP_REPLACE`], but at a given place. Stored: place, then as for [`OP_REPLACE`].
 pub(super) const OP_REPLACE_AT: u8 = 5;
@@ -175,8 +175,7 @@ pub(super) fn encode(
 /// If the ranges take at most this many bytes, no other order of the operations is tried.
 const GOOD_ENOUGH: usize = 16;
 
-/// Tries two orders of the operations, because cells that one statement inserted may be on the page in the order of their
-/// places or in the order of their slots.
+/// Tries two orders of the operations, by place and by slot, because a statement may have inserted cells in either order.
 fn first_or_better(
     scratch: &mut Scratch,
     before: &Tree<&[u8]>,
@@ -325,8 +324,8 @@ impl Writer<'_> {
     }
 }
 
-// Determines which cells were inserted, deleted and changed. The search compares the places of cells; if the page was packed,
-// it compares their bytes.
+// Determines which cells were inserted, deleted and changed. The search compares the places of cells, or, if the page was
+// packed, the bytes of cells.
 
 /// What happened to a cell. Slots are those in the old page, in the new page, or in both.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -345,7 +344,7 @@ impl Step {
     }
 }
 
-/// If there are more steps than this, the page may have been packed. Then all places differ, but few cells do.
+/// If there are more steps than this, the page may have been packed. On a packed page all places differ, but few cells do.
 const FEW: usize = 6;
 
 /// The largest number of consecutive cells that may have been inserted or deleted on a packed page.
@@ -397,8 +396,8 @@ fn by_place(before: &Tree<&[u8]>, after: &Tree<&[u8]>, seen: &mut Vec<u64>, step
     between(before, after, middle, seen, steps);
 }
 
-/// Appends steps for the rest of the middle. Cells at the same distance from its beginning replace each other. Cells that are
-/// left over on only one page were deleted or inserted.
+/// Appends steps for the rest of the middle. New cells replace the old cells at the same distance from the middle's
+/// beginning. Further old cells were deleted, and further new cells inserted.
 fn finish(middle: &Middle, steps: &mut Vec<Step>) {
     let pairs = (middle.old..middle.old_end).zip(middle.new..middle.new_end);
     let replaced = pairs.len();

@@ -7,8 +7,8 @@
 //! reader will, and then records every byte that still differs. So a reader gets exactly the new page, whatever SQLite
 //! did.
 //!
-//! A log of page changes stores the shortest payload ([`encode`]). A log of page differences stores ranges. It stores
-//! operations or moves only if cells were rearranged, which the cell pointers show at little cost
+//! A log of page changes stores the shortest payload ([`encode`]). A log of page differences stores ranges, and
+//! operations or moves only if cells were rearranged, which a comparison of the cell pointers shows at little cost
 //! ([`encode_rearranged`]).
 
 mod btree;
@@ -33,8 +33,8 @@ const LITTLE_LEFT_OVER: usize = 8;
 const SHORT_CHANGE: usize = 10;
 /// If ranges take at most this many bytes after the cell operations, a search for moves is not worth its time.
 const FEW_LEFT_OVER: usize = 48;
-/// If plain ranges take at most the page's length divided by this, a search for moves of many cells is not worth its
-/// time.
+/// If plain ranges take at most the page's length divided by this number, a search for moves of many cells is not worth
+/// the time.
 const LONG_CHANGE: usize = 8;
 /// Only a payload longer than the page's length divided by this can be longer than the page without its zeros.
 const WHOLE_FROM: usize = 8;
@@ -50,8 +50,9 @@ pub struct Scratch {
 /// Appends to `out` a payload that makes `new` from `old`, and returns its kind. Both images have the same size, 512 to
 /// 65536 bytes. `header_bytes` is 100 for page 1, where the b-tree header follows the database header, else 0.
 ///
-/// If cells were inserted or deleted, and the operations leave little for ranges, the payload is these operations.
-/// Otherwise it is the shortest payload that was found, at most two bytes longer than what `diff::encode` makes.
+/// If cells were inserted or deleted, and the operations on cells leave few bytes for ranges, the payload is these
+/// operations. Otherwise it is the shortest payload that was found, at most two bytes longer than what `diff::encode`
+/// makes.
 pub fn encode(
     scratch: &mut Scratch,
     old: &[u8],
@@ -102,9 +103,9 @@ pub enum Difference {
 }
 
 /// Appends to `out` the ranges in which `new` differs from `old`, as `diff::encode` does. If cells were rearranged,
-/// appends a payload of cell operations or moves instead, provided that this leaves little for ranges or is shorter. If
-/// cells stayed in place or were added after all others, only the cell pointers are compared. The arguments are those
-/// of [`encode`].
+/// appends a payload of cell operations or moves instead, provided that such a payload leaves few bytes for ranges or
+/// is shorter. Cells that stayed in place or were added after all others do not count as rearranged, and then only the
+/// cell pointers are compared. The arguments are those of [`encode`].
 pub fn encode_rearranged(
     scratch: &mut Scratch,
     old: &[u8],
@@ -203,8 +204,8 @@ const FEW: usize = 4;
 /// How the cells of a page were rearranged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Rearranged {
-    /// No cell was rearranged: at most, cells changed in place or were added after all others. Also if the page is not
-    /// a b-tree page.
+    /// No cell was rearranged: cells only changed in place or were added after all others. Also the answer for a page
+    /// that is not a b-tree page.
     Hardly,
     /// A few cells were inserted among others, were deleted, or moved to another place.
     Few,

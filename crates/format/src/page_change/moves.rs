@@ -1,5 +1,5 @@
-//! Moves: bytes of the new page that are elsewhere in the old page, because cells were packed or rewritten, or an array
-//! slid. All moves read the old page, so their order does not matter.
+//! Moves: bytes of the new page that are elsewhere in the old page, because cells were packed or rewritten, or because
+//! an array slid. All moves read the old page, so the order of the moves does not matter.
 
 use super::btree::Tree;
 use super::payload::{DAMAGED, KIND_MOVES, Reader, apply_ranges, encode_ranges, put};
@@ -25,8 +25,8 @@ struct Move {
     length: usize,
 }
 
-/// Applies the moves, then writes the ranges over the page. The targets of the moves ascend and are disjoint, so that
-/// all moves together move at most a page.
+/// Applies the moves, then writes the ranges over the page. Requires that the targets of the moves ascend and are
+/// disjoint, so that all moves together move at most a page.
 pub(super) fn apply(page: &mut [u8], payload: &mut Reader<'_>) -> Result<(), FormatError> {
     let count = payload.number()?;
     let old = page.to_vec();
@@ -104,7 +104,7 @@ fn tidy(moves: &mut Vec<Move>) {
     });
 }
 
-/// If the number of pointers differs: the common end of the two pointer arrays, which then slid.
+/// Finds a move of the common end of the two pointer arrays, which slid if the number of pointers differs.
 fn of_pointers(before: &Tree<&[u8]>, after: &Tree<&[u8]>, moves: &mut Vec<Move>) {
     let (old, new) = (before.pointer_bytes(), after.pointer_bytes());
     let length = diff::common_suffix(old, new) / 2 * 2;
@@ -116,8 +116,8 @@ fn of_pointers(before: &Tree<&[u8]>, after: &Tree<&[u8]>, moves: &mut Vec<Move>)
 
 /// The cells that have moved to another place.
 fn of_cells(before: &Tree<&[u8]>, after: &Tree<&[u8]>, moves: &mut Vec<Move>) {
-    // A new cell that the old page does not have would be compared with all remaining cells. Limit the comparisons, so
-    // that this does not take too long.
+    // Limit the comparisons, because a new cell that the old page does not have is compared with all remaining cells of
+    // the old page.
     let mut comparisons = before.cells() + after.cells() + 64;
     let mut next = 0;
     for slot in 0..after.cells() {
@@ -134,8 +134,8 @@ fn of_cells(before: &Tree<&[u8]>, after: &Tree<&[u8]>, moves: &mut Vec<Move>) {
     }
 }
 
-/// On a page that is not a b-tree page: the bytes after the first difference, if they were near that place in the old
-/// page.
+/// Finds a move on a page that is not a b-tree page: the bytes after the first difference, if the old page has them
+/// near that place.
 fn of_a_slide(old: &[u8], new: &[u8], moves: &mut Vec<Move>) {
     let Some(first) = diff::next_difference(old, new, 0) else { return };
     let end = new.len() - diff::common_suffix(old, new);

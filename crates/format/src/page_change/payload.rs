@@ -1,10 +1,10 @@
 //! The bytes of a payload: its first byte, numbers, and ranges.
 //!
-//! The first byte names the kind of the change. Numbers of 0..=65535 take one to three bytes. Most of them are small: slots,
-//! distances, lengths of cells. The numbers in a list of ranges add up to at most a page, and the bounds are chosen so that at
-//! most one of them needs three bytes. Ranges are bytes that are written over a page. Each is stored as the distance from the
-//! end of the previous range, its length less one, and its bytes. Ranges ascend, are disjoint, and fill the rest of the
-//! payload.
+//! The first byte names the kind of the change. Numbers of 0..=65535 take one to three bytes. Most of the numbers are small,
+//! because they are slots, distances and lengths of cells. The numbers in a list of ranges add up to at most a page. So the
+//! encoding's bounds can be chosen such that at most one number of a list needs three bytes. Ranges are bytes that are
+//! written over a page. Each is stored as the distance from the end of the previous range, its length less one, and its
+//! bytes. Ranges ascend, are disjoint, and fill the rest of the payload.
 
 use crate::{FormatError, diff};
 
@@ -143,8 +143,8 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// If at most this many equal bytes lie between two differences, they are stored with them, because they cost about as much as
-/// the numbers of a second range.
+/// If at most this many equal bytes lie between two differences, they are stored with the differences in one range. The
+/// equal bytes take about as much space as the numbers of a second range would.
 const NOT_WORTH_A_SPLIT: usize = 3;
 
 /// Appends the ranges in which `new` differs from `old`. Both have the same length.

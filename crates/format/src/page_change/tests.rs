@@ -17,7 +17,7 @@ fn round_trip(old: &[u8], new: &[u8], header: usize) -> (ChangeKind, Vec<u8>) {
     assert!(page == new, "{as_kind:?} came out different");
     let mut plain = Vec::new();
     diff::encode(old, new, &mut plain);
-    // An inserted cell may replace another cell that left the same bytes there. Then ranges would be shorter.
+    // An inserted cell may replace another cell that left the same bytes there. In that case ranges are shorter.
     let least = if as_kind == ChangeKind::Cells { new.len() } else { plain.len() + 2 };
     assert!(payload.len() <= least, "{} bytes for {}", payload.len(), plain.len());
     (as_kind, payload)
@@ -63,7 +63,7 @@ fn rearranged_round_trip(old: &[u8], new: &[u8], header: usize) -> Option<Vec<u8
     }
     if found == Difference::Change {
         assert!(page == new, "came out different");
-        // An inserted cell may replace another cell that left the same bytes there. Then ranges would be
+        // An inserted cell may replace another cell that left the same bytes there. In that case ranges are
         // shorter.
         assert!(payload.len() < plain.len() || payload[0] & 0x0f == KIND_CELLS && payload.len() <= new.len());
     }

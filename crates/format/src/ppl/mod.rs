@@ -30,8 +30,8 @@ pub const TRANSACTIONS: u64 = 1024;
 pub const TRANSACTION_BYTES: usize = 64;
 /// Where the slots begin.
 pub const SLOTS_OFFSET: u64 = TRANSACTIONS_OFFSET + TRANSACTIONS * TRANSACTION_BYTES as u64;
-/// The largest number of slots. The segment stores for each slot which process is merging the slot's page, and has
-/// space for this many slots.
+/// The largest number of slots. The number is limited because the segment has space for only this many slots: it
+/// stores for each slot which process is merging the slot's page.
 pub const MOST_SLOTS: u32 = 512;
 /// Bytes of a slot before its page.
 pub const SLOT_HEADER_BYTES: u64 = 64;
@@ -40,8 +40,8 @@ pub const SLOT_HEADER_BYTES: u64 = 64;
 pub const SECTORS_PER_CHUNK: u32 = 32;
 /// Bytes of a piece of the common pool.
 pub const PIECE_BYTES: u32 = 1024;
-/// Bytes of an extent's state. States are stored beside the extents, and have no meaning after the last process has
-/// ended.
+/// Bytes of an extent's state. The states are stored beside the extents, but have no meaning after the last process
+/// has ended.
 pub const STATE_BYTES: u64 = 64;
 /// Bytes of an extent before its body.
 pub const EXTENT_HEADER_BYTES: u32 = 32;
@@ -400,8 +400,8 @@ pub enum TransactionKind {
 impl TransactionKind {
     const ALL: [Self; 3] = [Self::Begin, Self::Commit, Self::Abort];
 
-    /// The mark of this state in a transaction's record. Each transaction has marks of its own, so a mark left in the
-    /// same place by an earlier transaction means nothing here.
+    /// The mark of this state in a transaction's record. Each transaction has marks of its own, so a mark that an
+    /// earlier transaction has left in the same place is never taken for this transaction's.
     #[must_use]
     pub fn mark(self, id: LogId, number: u64) -> u64 {
         xxh3_64_with_seed(&number.to_le_bytes(), id.seed().wrapping_add(self as u64 + 1))
@@ -453,8 +453,8 @@ impl TransactionRecord {
     /// Reads the record at a place. `None` if there is no record, or if the writer never completed it.
     ///
     /// # Errors
-    /// `Damaged` if the mark says *commit* but the rest does not match the check: the writer stores that mark only
-    /// after the rest is durable.
+    /// `Damaged` if the mark says *commit* but the rest does not match the check. The cause must be damage, because
+    /// the writer stores that mark only after the rest is durable.
     pub fn decode(
         bytes: &[u8; TRANSACTION_BYTES],
         id: LogId,

@@ -1,6 +1,7 @@
 //! Layouts of the `scratchpad` engine. The constants follow `docs/format/scratchpad.md`.
 //!
-//! A log consists of a small file of its own, and of pages in a region that the logs of several databases share.
+//! A log consists of a small file that belongs to this log alone, and of pages in a region that the logs of several
+//! databases share.
 
 #[cfg(test)]
 mod tests;
@@ -114,8 +115,8 @@ pub const FOLLOW_AT: u64 = 48;
 /// Low bits of an owner's word that hold the process slot.
 const SLOT_BITS: u32 = 8;
 
-/// The log that owns a page. The first word of a page names the owner; the word's low byte is the slot of the process
-/// that took the page. The word of a free page is 0.
+/// The log that owns a page. The first word of a page in the region names the owner, and the low byte of that word is
+/// the slot of the process that took the page. The first word of a free page is 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Owner(u64);
 
@@ -368,7 +369,7 @@ pub const REGION_VERSION: u32 = 1;
 pub const REGION_SUPERBLOCK_BYTES: usize = 48;
 /// Offset of the count of pages in use. The count is a hint only.
 pub const USED_AT: u64 = 128;
-/// Offset of the count of the logs in the region. The count is never too low; it is too high if something other than
+/// Offset of the count of the logs in the region. The count is never too low. It is too high if something other than
 /// this library deleted a log.
 pub const LOGS_AT: u64 = 136;
 
@@ -453,8 +454,8 @@ impl RegionSuperblock {
 pub const JOURNAL_CHAIN_OFFSET: u64 = 1600;
 /// Offset of the word that says whether a journal exists, and how long it is. Both words are in the same cache line.
 pub const JOURNAL_STATE_OFFSET: u64 = 1608;
-/// Offset of the count of changes, in the same cache line. It is odd from the first store of a change of the journal
-/// until the process has made the whole change durable.
+/// Offset of the count of changes of the journal, in the same cache line as the two words before it. The count is odd
+/// from the first store of a change until the process has made the whole change durable.
 pub const JOURNAL_CHANGES_OFFSET: u64 = 1624;
 /// Every journal has fewer bytes than this.
 pub const JOURNAL_LIMIT: u64 = 1 << 47;

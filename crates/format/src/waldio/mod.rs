@@ -177,16 +177,16 @@ impl Slot {
     }
 }
 
-/// The seed of the checksums at a place in the log. With this seed, bytes of another log, generation or place never
-/// pass the check.
+/// The seed of the checksums at a place in the log. The seed differs between logs, generations and places, so bytes of
+/// another log, generation or place do not pass the check.
 fn seed_of(id: LogId, generation: u64, offset: u64) -> u64 {
     id.seed() ^ (generation << 40).wrapping_add(offset) ^ above(generation, MARK_GENERATION_BITS)
 }
 
 /// Bytes of a group header.
 pub const GROUP_HEADER_BYTES: u64 = 64;
-/// First bytes of a group header. They cannot be the size of a transaction, which is smaller or equals
-/// [`TX_TAKES_GROUP`].
+/// First bytes of a group header. A reader cannot take this number for the size of a transaction, because that is
+/// smaller or equals [`TX_TAKES_GROUP`].
 pub const GROUP_MAGIC: u32 = 0xD17A_6E0F;
 
 const GROUP_ORDERED: u32 = 1;
@@ -266,8 +266,8 @@ pub fn group_time(header: &[u8]) -> u64 {
     u64_le(header, GROUP_TIME)
 }
 
-/// The hash over a group's transactions. It covers the header of the first transaction last, because a writer that
-/// writes a large transaction piece by piece knows this header only at the end.
+/// The hash over a group's transactions. The hash covers the header of the first transaction last, because a writer
+/// that writes a large transaction piece by piece knows that header only at the end.
 #[derive(Clone)]
 pub struct BodyHash(Box<xxhash_rust::xxh3::Xxh3>);
 
@@ -302,8 +302,8 @@ pub fn body_hash(id: LogId, generation: u64, offset: u64, body: &[u8]) -> u64 {
 
 /// Bytes of a transaction header.
 pub const TX_HEADER_BYTES: u32 = 32;
-/// The size that the header of a transaction has if the transaction is alone in its group: it ends where the group
-/// ends.
+/// The value in a transaction's size field if the transaction is the only one in its group, and so ends where the
+/// group ends.
 pub const TX_TAKES_GROUP: u32 = 0xFFFF_FFF8;
 
 /// The header of one transaction in a group.
@@ -436,9 +436,10 @@ impl Mark {
 
 /// Where the mark of a frame may be, in the order in which writers and readers try these places.
 ///
-/// A mark inside the page uses 32 bytes that are zero. They are at the page's end (reserved bytes, or an overflow page
-/// that is not full), or at either end of the unallocated gap of a b-tree page (SQLite file format, section 1.6). A
-/// mark in the gap does not change where the page says that the gap is.
+/// A mark inside the page replaces 32 bytes that are zero. These bytes are at the page's end (reserved bytes, or the
+/// unused end of an overflow page). Or they are at either end of the unallocated gap of a b-tree page (SQLite file
+/// format, section 1.6). A mark in the gap does not change the page's own fields that say where the gap is, so a
+/// reader finds the mark by them.
 fn places(page: &[u8], first_page: bool) -> [Option<usize>; 3] {
     let gap = gap_of(page, first_page).filter(|gap| gap.len() >= MARK_BYTES);
     [
@@ -466,7 +467,7 @@ fn gap_of(page: &[u8], first_page: bool) -> Option<std::ops::Range<usize>> {
     (start < end && end <= page.len()).then_some(start..end)
 }
 
-/// Bytes of a frame. The page alone, padded to whole blocks, is enough if the mark is `inside` the page or fits into
+/// Bytes of a frame. The frame is just the page, padded to whole blocks, if the mark is `inside` the page or fits into
 /// the padding. Otherwise the frame needs one more block.
 #[must_use]
 pub fn frame_bytes(page_bytes: u32, block_bytes: u32, inside: bool) -> u32 {

@@ -63,7 +63,7 @@ fn the_log_does_not_start_over_under_it() {
     assert_eq!(process.lock_exclusive(FIRST_READ + 1, SLOTS - FIRST_READ - 1), BUSY);
     assert_eq!(process.lock_exclusive(1, SLOTS - 1), BUSY);
     reader.unlock_shared(MARK);
-    // A reader of the database file alone does not hinder the log from starting over.
+    // A reader that reads only the database file does not hinder the log from starting over.
     reader.lock_shared(FIRST_READ).unwrap();
     process.lock_exclusive(FIRST_READ + 1, SLOTS - FIRST_READ - 1).unwrap();
 }

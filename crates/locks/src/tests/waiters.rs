@@ -277,7 +277,7 @@ fn a_turn_is_left_to_whoever_comes_back_and_not_to_whoever_is_gone() {
     assert_eq!(see(&[(true, 0), (false, 1), (true, 2)], TURN), [None, None, Some(false)]);
     // The running connection does not come back.
     assert_eq!(see(&[(false, 1), (false, 2), (false, gone + 2)], TURN), [None, None, Some(true)]);
-    // The turn of the running connection is about to end: the waiter waits for that end.
+    // The turn of the running connection is about to end, so the waiter waits for that end.
     let near = wait::EARLY / 2;
     assert_eq!(see(&[(false, 1), (true, 2), (false, gone + 2), (true, gone + 3)], near), [None; 4]);
     // The turn is over.

@@ -39,8 +39,8 @@ pub(super) struct Direct {
 
 impl Direct {
     /// Opens an open file a second time, for direct I/O. `None` if the file system has no direct I/O. Kernels
-    /// before 6.1 do not report the alignment. Then it is found by trying: in the file itself or, if the file
-    /// is empty, in a temporary file in `dir`.
+    /// before 6.1 do not report the alignment. On those it is found by trial reads of the file itself, or, if
+    /// the file is empty, of a temporary file in `dir`.
     pub(super) fn open(file: &File, path: &Path, dir: &Path) -> Option<Self> {
         let direct = reopen(file, path, OFlags::DIRECT)?;
         let (offset_align, memory_align) = match told_alignment(&direct) {
@@ -50,7 +50,7 @@ impl Direct {
             }
             None => match scratch(dir) {
                 Some(file) => tried_alignment(&reopen(&file, dir, OFlags::DIRECT)?)?,
-                // Try the largest alignment: no device in use requires more.
+                // Try the largest alignment first, because no device in use requires more.
                 None => (LARGEST_SECTOR, LARGEST_SECTOR),
             },
         };

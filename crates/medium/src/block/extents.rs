@@ -16,8 +16,8 @@ const EXTENT_INLINE: u32 = 0x200;
 const EXTENT_TAIL: u32 = 0x400;
 const EXTENT_UNWRITTEN: u32 = 0x800;
 const EXTENT_SHARED: u32 = 0x2000;
-/// Flags of blocks that a write would have to allocate, initialise or move: not written yet, compressed,
-/// inside the inode, or shared with another file.
+/// Flags of blocks that a write would have to allocate, initialise or move, because they are not written yet,
+/// compressed, inside the inode, or shared with another file.
 const EXTENT_UNREADY: u32 =
     EXTENT_UNKNOWN | EXTENT_DELAYED | EXTENT_ENCODED | EXTENT_INLINE | EXTENT_UNWRITTEN | EXTENT_SHARED;
 /// Flags of extents without a place of their own on the device.
@@ -60,15 +60,15 @@ struct Request {
     extents: [RawExtent; BATCH],
 }
 
-/// The present extents of a file's first `len` bytes. Data that is still in the page cache stays there.
-/// `None` if the file system does not report extents.
+/// The present extents of a file's first `len` bytes. Does not write back data that is still in the page
+/// cache. `None` if the file system does not report extents.
 #[must_use]
 pub fn extents(file: &File, len: u64) -> Option<Vec<Extent>> {
     extents_between(file, 0, len, 0)
 }
 
-/// Whether every byte below `len` is allocated and initialised, after data in the page cache has been
-/// written. `None` if the file system does not report this.
+/// Writes back the page cache, and returns whether every byte below `len` is then allocated and initialised.
+/// `None` if the file system does not report this.
 #[must_use]
 pub fn is_initialised(file: &File, len: u64) -> Option<bool> {
     is_range_initialised(file, 0, len)

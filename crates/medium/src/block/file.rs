@@ -34,26 +34,26 @@ pub struct BlockOptions {
 const STEP: u64 = 1 << 20;
 /// A file of blocks.
 ///
-/// Reads of a few blocks go through the page cache. Large reads, and all writes, bypass it, if
-/// [`BlockOptions::access`] and the file system allow that; local file systems keep the two ways coherent.
-/// Without direct I/O, a block is written with `pwrite` and made durable with `fdatasync`.
+/// Reads of a few blocks go through the page cache. Large reads and all writes bypass it, if
+/// [`BlockOptions::access`] and the file system allow direct I/O. Local file systems keep cached and direct
+/// I/O coherent. Without direct I/O, a block is written with `pwrite` and made durable with `fdatasync`.
 ///
 /// [`len`](Block::len) is the file's size, rounded down to a block.
 ///
 /// # Preallocation
 ///
-/// New blocks are zeroed by writing them. If the file system merely reserved them, their first write would
-/// have to mark them as initialised, in the file system's journal. Only one process at a time may
-/// preallocate, and meanwhile no process may write past [`len`](Block::len).
+/// New blocks are zeroed by writing them. If the file system merely reserved the blocks, the first write to
+/// each would have to mark it as initialised in the file system's journal. Only one process at a time may
+/// preallocate, and no process may write past [`len`](Block::len) during that call.
 ///
 /// A crash in the middle leaves a longer file, never a shorter one, and changes no byte below the old length.
-/// The length grows only as far as zeros were written. So everything beyond the length that the caller
-/// recorded is zeros, and only has to be preallocated again: if the file is long enough already,
-/// [`Block::preallocate`] makes its length durable and writes nothing.
+/// The length grows only as far as zeros were written, so everything beyond the length that the caller
+/// recorded is zeros. After such a crash the caller only has to call [`Block::preallocate`] again. If the
+/// file is long enough already, that call makes the length durable and writes nothing.
 ///
 /// A preallocation that fails gives back the space that it took. Space is reserved before the length grows,
-/// so other processes do not see a length that is later reduced. (File systems that cannot reserve space are
-/// an exception.)
+/// so other processes do not see a length that is later reduced, except on file systems that cannot reserve
+/// space.
 #[derive(Debug)]
 pub struct FileBlock {
     file: OwnFile,
@@ -90,14 +90,15 @@ fn is_unknown(errno: Errno) -> bool {
     errno == Errno::OPNOTSUPP || errno == Errno::NOSYS
 }
 
-/// A read of at least this many bytes bypasses the page cache, because that takes a third of the time.
-/// Recovery reads whole logs in such pieces.
+/// A read of at least this many bytes bypasses the page cache, because a direct read of that size takes a
+/// third of the time. Recovery reads whole logs in such pieces.
 const LARGE_READ: usize = 64 << 10;
 /// The most buffers that one system call fills.
 const MOST_PARTS: usize = 1024;
 
-/// Writes all of `blocks` with `write(blocks, at)`, which may be interrupted or write less than asked. Each
-/// further write begins at a multiple of `unit` bytes.
+/// Writes all of `blocks` by calling `write(blocks, at)` as often as needed, because one call may be
+/// interrupted or write less than asked. After a partial write, the next call begins at a multiple of `unit`
+/// bytes.
 fn write_fully(
     unit: usize,
     mut at: u64,
@@ -124,8 +125,8 @@ fn write_fully(
 /// Makes the entries of a directory durable: the names of files that were created, renamed or removed in it.
 ///
 /// # Errors
-/// An error of the system. A file system that cannot sync directories has no entries to lose, so that is not
-/// an error.
+/// An error of the system. If the file system cannot sync directories, it has no entries to lose, so the call
+/// succeeds.
 pub fn sync_directory(dir: &Path) -> Result<(), MediumError> {
     match File::open(dir).map_err(failed("open"))?.sync_all() {
         Err(error) if Errno::from_io_error(&error) == Some(Errno::INVAL) => Ok(()),
@@ -134,10 +135,10 @@ pub fn sync_directory(dir: &Path) -> Result<(), MediumError> {
 }
 
 impl FileBlock {
-    /// Opens a file, which must be open for reading and, unless `read_only`, for writing. Errors and
-    /// [`Block::describe`] name the file by `path`, which also determines the file system. If `options`
-    /// leaves the block size or the access open, the device is probed, once per file system and process; that
-    /// takes some milliseconds.
+    /// Makes a block file of `file`, whose descriptor must be open for reading and, unless `read_only`, for
+    /// writing. Errors and [`Block::describe`] name the file by `path`, which also determines the file
+    /// system. If `options` leaves the block size or the access open, the device is probed, once per file
+    /// system and process; that takes some milliseconds.
     ///
     /// # Errors
     /// [`MediumError::FileSystem`] for a file system that breaks write-ahead logs.
@@ -253,8 +254,8 @@ impl FileBlock {
         .map_err(|errno| MediumError::from_errno("pwrite", errno))
     }
 
-    /// Makes one write that is itself durable. Returns `false`, and has promised nothing, if the system has
-    /// no such write.
+    /// Makes one write that is durable when it returns, without a flush. Returns `false` if the system has no
+    /// such write; then none of `blocks` is promised to be written.
     fn write_through(&self, at: u64, blocks: &[u8]) -> Result<bool, MediumError> {
         if self.direct.is_none() || self.no_dsync.load(Ordering::Relaxed) {
             return Ok(false);
@@ -270,7 +271,7 @@ impl FileBlock {
                 self.no_dsync.store(true, Ordering::Relaxed);
                 Ok(false)
             }
-            // Do not fall back: a second write might succeed, but would prove nothing.
+            // Do not fall back on another kind of write, which might succeed, but would prove nothing.
             Err(errno) => Err(MediumError::from_errno("pwritev2", errno)),
         }
     }
@@ -283,8 +284,8 @@ impl FileBlock {
         let sector = u64::from(LARGEST_SECTOR);
         let mut at = from;
         while at < to {
-            // Write up to a sector's boundary first, through the page cache: bytes before `at` share that
-            // sector, and the page cache knows them.
+            // Write up to a sector's boundary first, through the page cache, because bytes before `at` share
+            // that sector, and the page cache merges them with the zeros.
             let aligned = at.is_multiple_of(sector);
             let end = if aligned { (at + STEP).min(to) } else { at.next_multiple_of(sector).min(to) };
             let step = &zeros.as_slice()[..(end - at) as usize];
@@ -298,8 +299,8 @@ impl FileBlock {
         Ok(())
     }
 
-    /// Reads past the page cache, which does not contain what was written past it. Returns `false` if that
-    /// fails; then the contents of `buf` are undefined.
+    /// Reads directly from the device. Returns `false` if that fails; then the contents of `buf` are
+    /// undefined, and the caller reads through the page cache.
     fn read_directly(&self, direct: &Direct, at: u64, buf: &mut [u8]) -> bool {
         let unit = u64::from(direct.offset_align.max(direct.memory_align));
         let start = at - at % unit;
@@ -343,14 +344,14 @@ impl FileBlock {
 
     /// Initialises blocks behind the present end of the file.
     fn extend(&self, from: u64, to: u64) -> Result<(), MediumError> {
-        // Reserve the space in one piece if the file system can. The reserved blocks are not initialised, and
-        // the length does not change. So the length never covers blocks that were not zeroed.
+        // Reserve the space in one piece if the file system can. The reserved blocks are not initialised, so
+        // the length does not change yet: it never covers blocks that were not zeroed.
         self.take_space(FallocateFlags::KEEP_SIZE, from, to)?;
         self.write_zeros(from, to, true)?;
         self.sync_metadata()?;
         if is_range_initialised(&self.file, from, to) == Some(false) {
-            // After direct writes the blocks would still have to be changed by a commit. So write them
-            // through the page cache.
+            // On this file system, blocks that were zeroed by direct writes would have to be changed again by
+            // a commit. So write the zeros again, through the page cache.
             self.write_zeros(from, to, false)?;
             self.sync_metadata()?;
             let unsettled = is_range_initialised(&self.file, from, to) == Some(false);
@@ -387,14 +388,15 @@ impl Block for FileBlock {
             *self.sure.lock().unwrap_or_else(PoisonError::into_inner) = Some(length);
             let extended = self.extend(length, len);
             if extended.is_err() {
-                // Give the space back: if the file cannot hold the log, it should not hold the space either.
+                // Give the space back, because a file that cannot hold the log should not hold the space
+                // either.
                 let _ = rustix::fs::ftruncate(&self.file, length);
             }
             *self.sure.lock().unwrap_or_else(PoisonError::into_inner) = None;
             extended
         } else {
             // The file is long enough, but the process that extended it may have died before the length was
-            // durable.
+            // durable. So make the length durable here.
             self.sync_metadata()
         };
         extended?;
@@ -466,7 +468,7 @@ impl Block for FileBlock {
         let len = parts.iter().map(|part| part.len() as u64).sum();
         checked_end(at, len, self.len())?;
         self.read_bytes.fetch_add(len, Ordering::Relaxed);
-        // Read through the page cache, as for single pages: the kernel then reads ahead.
+        // Read through the page cache, as for single pages, because the kernel then reads ahead.
         let mut slices: Vec<IoSliceMut<'_>> = parts.iter_mut().map(|part| IoSliceMut::new(part)).collect();
         let mut left = &mut slices[..];
         while !left.is_empty() {
@@ -487,15 +489,15 @@ impl Block for FileBlock {
     fn will_read(&self, at: u64, len: u64) {
         // A length of 0 would mean the rest of the file.
         if let Some(len) = NonZeroU64::new(len) {
-            // Ignore an error: then the bytes are read only when they are needed.
+            // Ignore an error, because the bytes are then only read when they are needed.
             let _ = rustix::fs::fadvise(&self.file, at, Some(len), Advice::WillNeed);
         }
     }
 
     fn next_data(&self, at: u64) -> Result<Range<u64>, MediumError> {
         let (stat, len) = (self.file.metadata().map_err(failed("fstat"))?, self.len());
-        // Ask the file system about holes only if the file must have some. A log's own blocks are all
-        // initialised.
+        // Ask the file system about holes only if the file must have some, because it has fewer blocks than
+        // its length needs. For a log this saves the call, because a log's own blocks are all initialised.
         if at >= len || stat.blocks().saturating_mul(512) >= stat.len() {
             return Ok(at..len.max(at));
         }
@@ -547,8 +549,8 @@ impl Block for FileBlock {
     }
 
     fn writes_reach_device(&self) -> bool {
-        // Direct writes go to the device. But if they had to allocate blocks, a crash of the system would
-        // lose the information where these blocks are.
+        // Direct writes go to the device. But if such a write had to allocate blocks (`unsettled`), a crash
+        // of the system could lose the metadata that says where these blocks are.
         self.direct.is_some() && !self.unsettled.load(Ordering::Relaxed)
     }
 

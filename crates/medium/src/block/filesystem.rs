@@ -22,8 +22,8 @@ const VOLATILE: [&str; 4] = ["tmpfs", "ramfs", "devtmpfs", "rootfs"];
 const WITHOUT_SYNC: [(&str, &str); 2] = [("overlay", "volatile"), ("overlay", "fsync=volatile")];
 /// Mount options, of any file system, with which a sync leaves its data in the cache of the disk.
 const WITHOUT_BARRIER: [&str; 4] = ["nobarrier", "barrier=0", "barrier=none", "fsync_mode=nobarrier"];
-/// The types that `statfs` reports, for file systems with a type of their own. They are used if no mount is
-/// listed.
+/// The types that `statfs` reports, for file systems with a type of their own. Used if the list of mounts has
+/// no entry for the path.
 const TYPES: [(u32, &str); 11] = [
     (0x6969, "nfs"),
     (0x0102_1997, "9p"),
@@ -45,17 +45,18 @@ pub struct FileSystem {
     pub name: String,
     /// Whether the file system is in memory only.
     pub volatile: bool,
-    /// Why synced data does not survive a power loss there, in words; `None` if no reason is known. A disk
-    /// that lies about its cache is not recognised, nor is a file system in a file of another one.
+    /// Why synced data does not survive a power loss on this file system, in words; `None` if no reason is
+    /// known. Not recognised are a disk that lies about its cache, and a file system that lies in a file of
+    /// another one.
     pub unsynced: Option<String>,
 }
 
 /// Finds the file system of an existing path, and refuses file systems that are known to break a write-ahead
 /// log.
 ///
-/// The list of mounts distinguishes virtiofs from other FUSE file systems, which `statfs` does not. If the
-/// list cannot be read, or has no entry for the path, the type that `statfs` reports decides. An unknown type
-/// is accepted.
+/// The list of mounts is read because it distinguishes virtiofs from other FUSE file systems, whereas
+/// `statfs` does not. If the list cannot be read, or has no entry for the path, the type that `statfs`
+/// reports decides. An unknown type is accepted.
 ///
 /// # Errors
 /// [`MediumError::FileSystem`] for a refused file system; an error of the system.
@@ -68,7 +69,7 @@ pub fn check_filesystem(path: &Path) -> Result<FileSystem, MediumError> {
     let kind = statfs(path).map_err(|errno| MediumError::from_errno("statfs", errno))?.f_type as u32;
     let mount = Mount { id: mount_id(path), unique: unique_mount_id(path), device, kind };
     // Use what is known of the mount, because reading the list of mounts takes longer than the rest of an
-    // open. Except under the type FUSE, which stands for different file systems.
+    // open. Always read the list under the type FUSE, because that type stands for different file systems.
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some((_, found)) = known.iter().find(|(other, _)| *other == mount && kind != FUSE) {
         return Ok(found.clone());
@@ -85,8 +86,8 @@ pub fn check_filesystem(path: &Path) -> Result<FileSystem, MediumError> {
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Mount {
     id: Option<u64>,
-    /// A number that no other mount ever gets. A later mount may have the `id` and `device` of one that is
-    /// gone.
+    /// A number that no other mount ever gets. The `id` and `device` would not be enough, because a later
+    /// mount may get those of a mount that is gone.
     unique: Option<u64>,
     device: u64,
     kind: u32,
@@ -104,8 +105,7 @@ fn mount_id(path: &Path) -> Option<u64> {
     (stat.stx_mask & StatxFlags::MNT_ID.bits() != 0).then_some(stat.stx_mnt_id)
 }
 
-/// The mount's number that no other mount has had since the start of the system. `None` on kernels before
-/// 6.8.
+/// A number of this mount that no other mount has had since the system started. `None` on kernels before 6.8.
 fn unique_mount_id(path: &Path) -> Option<u64> {
     const MNT_ID_UNIQUE: StatxFlags = StatxFlags::from_bits_retain(0x4000);
     let stat = statx(CWD, path, AtFlags::empty(), MNT_ID_UNIQUE).ok()?;
@@ -180,8 +180,8 @@ impl<'a> Listed<'a> {
     }
 }
 
-/// The mount of a path: by the mount's number, else by its device, else by the path itself. (The files of
-/// some file systems have another device than their mount.)
+/// The mount of a path: by the mount's number, else by its device, else by the path itself. The path is
+/// needed because the files of some file systems have another device than their mount.
 fn find<'a>(mounts: &'a str, mount: Option<u64>, device: &str, path: &Path) -> Option<Listed<'a>> {
     let entries = || mounts.lines().filter_map(Listed::parse);
     let by_mount = mount.and_then(|mount| entries().find(|entry| entry.number == mount));

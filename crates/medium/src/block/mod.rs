@@ -1,9 +1,9 @@
 //! A preallocated file on a block device, behind one trait.
 //!
 //! Every effect that a log has on a block device goes through [`Block`]: whole blocks are *written*, and a
-//! *flush* makes them durable. No write allocates anything. The file's blocks are initialised and its
-//! metadata durable before the first log block is written there (WALDIO, section 4.1). So the file system's
-//! journal has nothing to do at a commit.
+//! *flush* makes them durable. No write to the log allocates anything, because the file's blocks are
+//! initialised and its metadata durable before the first log block is written there (WALDIO, section 4.1). So
+//! a commit adds nothing to the file system's journal.
 
 mod direct;
 mod extents;
@@ -31,8 +31,8 @@ pub enum Durability {
     Full,
     /// One write that the device itself makes durable, if the device can (the paper's persistent direct I/O).
     Fua,
-    /// A write only. The data does not survive a power loss; it survives a crash of the system if it was
-    /// written directly (the paper's normal synch).
+    /// A write without a flush (the paper's normal synch). The data does not survive a power loss. It
+    /// survives a crash of the system if it was written directly.
     Normal,
 }
 
@@ -57,7 +57,8 @@ pub struct BlockCounters {
 ///
 /// A written sector of 512 bytes *may* become durable at any moment after the call begins, in any order with
 /// others. It *is* durable after a [`flush`](Block::flush) that began after the write has returned. A sector
-/// is atomic: after a power loss it holds either what was written last or what was durable before.
+/// is atomic: after a power loss it holds either what the last write stored or what was durable before that
+/// write.
 ///
 /// If a write or a flush fails, nothing is known about the blocks concerned, even if a later flush succeeds.
 ///
@@ -76,8 +77,8 @@ pub trait Block: Send + Sync + fmt::Debug {
         self.len() == 0
     }
 
-    /// Free bytes in the file system of the blocks, for this user. If that is not known, a number larger than
-    /// any file system.
+    /// Free bytes for this user in the file system that holds the blocks. If the free space is not known, a
+    /// number larger than any file system.
     fn free_bytes(&self) -> u64 {
         u64::MAX
     }
@@ -121,9 +122,9 @@ pub trait Block: Send + Sync + fmt::Debug {
     fn refresh_len(&self) -> Result<(), MediumError>;
 
     /// Truncates the file to `len` bytes (a multiple of the block). The caller must be sure that nobody needs
-    /// the rest, and that every object of the file learns its length again before relying on it. Not durable
-    /// on return: after a power loss the bytes may be back, until as much is preallocated again. A medium
-    /// that cannot give space back does nothing.
+    /// the removed part, and that every object of this file, in any process, learns the length again before
+    /// it relies on it. Not durable on return: after a power loss the removed bytes may be back, until the
+    /// same part is preallocated again. A medium that cannot give space back does nothing.
     ///
     /// # Errors
     /// An error of the file system.
@@ -151,14 +152,14 @@ pub trait Block: Send + Sync + fmt::Debug {
         Ok(())
     }
 
-    /// Announces that these bytes will be read soon. A medium that can begins to fetch them, without waiting.
-    /// If that fails, the later read reports the error.
+    /// Announces that these bytes will be read soon. If the medium is able to, it begins to fetch the bytes,
+    /// and does not wait for them. If that fails, the later read reports the error.
     fn will_read(&self, _at: u64, _len: u64) {}
 
     /// The first range from `at` on that may hold something other than zeros. The range ends where the next
-    /// bytes are known to be zeros. So searching a sparse file takes only as long as its data requires. An
-    /// empty range at [`len`](Block::len) if there is no such range; everything from `at` on if the medium
-    /// cannot tell.
+    /// bytes are known to be zeros. So searching a sparse file takes only as long as its data requires.
+    /// Returns an empty range at [`len`](Block::len) if only zeros follow, and everything from `at` on if the
+    /// medium cannot tell.
     ///
     /// # Errors
     /// An error of the file system.
@@ -192,7 +193,7 @@ pub trait Block: Send + Sync + fmt::Debug {
     fn guarantee(&self) -> Guarantee;
 
     /// Whether a write that has returned has reached the device, so that it survives a crash of the system.
-    /// That is not so for a write through the page cache.
+    /// `false` if writes go through the page cache.
     fn writes_reach_device(&self) -> bool {
         false
     }

@@ -16,7 +16,7 @@ use super::scratch::{SPACE, scratch};
 use crate::block::AlignedBuf;
 
 /// The result of a probe. Times are medians of durable overwrites in nanoseconds. A time is `None` if that
-/// way of writing does not exist or was not measured.
+/// kind of write does not exist on the device or was not measured.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Probe {
     /// The faster way to write.
@@ -43,12 +43,12 @@ const PATIENCE: Duration = Duration::from_millis(30);
 /// The probes that this process has made, by device. So opening many databases probes once.
 static KNOWN: LazyLock<Mutex<HashMap<u64, Probe>>> = LazyLock::new(Mutex::default);
 
-/// Determines the fastest way to make a durable overwrite in a directory. Measures once a day for each device
-/// and user, as long as the machine runs, in about 30 ms. Without shared memory, measures once for each
-/// device and process.
+/// Determines the fastest way to make a durable overwrite in a directory. The measurement takes about 30 ms.
+/// It is made at most once a day for each device and user, and again after the machine was restarted; without
+/// shared memory, once for each device and process.
 ///
-/// If nothing can be measured, for lack of space or permission, the answer is the cautious one: buffered
-/// blocks of 4096 bytes. The next call then tries again.
+/// If nothing can be measured, for lack of space or permission, the answer is the cautious choice, namely
+/// buffered blocks of 4096 bytes. The next call then tries again.
 #[must_use]
 pub fn probe(dir: &Path) -> Probe {
     let Ok(device) = fs::metadata(dir).map(|meta| meta.dev()) else { return unknown("not examined") };
@@ -111,8 +111,8 @@ fn choose(times: Times, physical: Option<u32>) -> Probe {
     let [buffered_ns, direct_ns, direct_dsync_ns, small_ns] = times;
     let access = match (direct_ns, buffered_ns) {
         (None, _) => Access::Buffered,
-        // Prefer direct writes unless they are clearly slower: on most disks the noise of other load is
-        // larger than the difference between the two.
+        // Prefer direct writes unless they are clearly slower, because on most disks the noise of other load
+        // is larger than the difference between direct and buffered writes.
         (Some(direct), Some(buffered)) if direct > buffered + buffered / 5 => Access::Buffered,
         _ => Access::Direct,
     };
@@ -183,8 +183,8 @@ impl Way {
     }
 }
 
-/// The device's physical block size: what the device writes without touching a neighbour. `None` if that is
-/// not known.
+/// The device's physical block size, namely the number of bytes that the device can write without rewriting
+/// bytes beside them. `None` if it is not known.
 fn physical_block(device: u64) -> Option<u32> {
     let sys = format!("/sys/dev/block/{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
     let read = |name: &str| {

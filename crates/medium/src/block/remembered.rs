@@ -1,10 +1,11 @@
-//! Remembers measurements of devices for other processes. A program that is started for a single commit
-//! should not spend more time measuring than working.
+//! Remembers measurements of devices for other processes, because a program that is started for a single
+//! commit should not spend more time measuring than working.
 //!
-//! The measurements are in a file of this user in shared memory, which is gone when the machine is started
-//! again. The file has a line for each device: the device's number, the time of the measurement in seconds
-//! since 1970, and the four times in nanoseconds. The content is only a hint about speed; what is safe on a
-//! device is determined each time. So no failure here is an error, and the last writer wins.
+//! The measurements are in a file of this user in shared memory, so the file is gone when the machine is
+//! started again. The file has a line for each device: the device's number, the time of the measurement in
+//! seconds since 1970, and the four times in nanoseconds. The content is only a hint about speed, and what is
+//! safe on a device is determined each time. So failures here are ignored, and if two processes write the
+//! file, the last one wins.
 
 use std::fmt::Write as _;
 use std::fs::{self, OpenOptions};

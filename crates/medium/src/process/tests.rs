@@ -2,8 +2,8 @@
 
 use super::*;
 
-/// Runs `child` in a child made by `fork` or by a bare `clone`. The exit status says whether `child` returned
-/// `true`.
+/// Runs `child` in a child made by a bare `clone` if `bare`, else by `fork`. The exit status says whether
+/// `child` returned `true`.
 fn in_child(bare: bool, child: impl FnOnce() -> bool) -> libc::pid_t {
     // SAFETY: the child calls nothing that could need a lock of another thread, and then exits.
     let pid = unsafe {

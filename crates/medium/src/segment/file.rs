@@ -40,8 +40,8 @@ const MARKS: usize = 32;
 struct Marks {
     /// One bit for each mark.
     held: u32,
-    /// Whether the reader reads along with processes that have a slot. In that case the segment must not
-    /// begin again.
+    /// Whether the reader reads along with processes that have a slot, and not what a crash has left. No
+    /// process may then make the file a new segment, because the reader relies on the present one.
     live: bool,
 }
 
@@ -98,9 +98,9 @@ unsafe impl Send for FileSegment {}
 unsafe impl Sync for FileSegment {}
 
 impl FileSegment {
-    /// Maps `bytes` of the file and takes a process slot. With `fresh` the file becomes a new segment: its
-    /// first `fresh` bytes and the wal-index are zeros, and the other bytes may be anything. In that case the
-    /// caller must have made sure that nobody else uses the segment.
+    /// Maps `bytes` of the file and takes a process slot. With `fresh` the file becomes a new segment, whose
+    /// first `fresh` bytes and wal-index are zeros, whereas the other bytes may be anything. The caller must
+    /// have made sure that nobody else uses the segment before it passes `fresh`.
     ///
     /// # Errors
     /// [`MediumError::NoSpace`], [`MediumError::Crowded`] if every process slot is taken,
@@ -109,9 +109,9 @@ impl FileSegment {
         let failed = MediumError::from_errno;
         let had = length_of(&file)?;
         if fresh.is_some() {
-            // Back the segment by space from the start, because on a full file system a store into a hole
-            // kills the process. Keep the space that the file has already: a full file system may not give it
-            // back.
+            // Reserve space for the whole segment now, because on a full file system a store into a hole
+            // kills the process. Do not truncate the file first, because a full file system may not give the
+            // space again.
             match rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, bytes) {
                 Ok(()) => {}
                 Err(Errno::OPNOTSUPP | Errno::NOSYS) => write_zeros(&file, 0, bytes)?,
@@ -130,7 +130,7 @@ impl FileSegment {
             })
             .unwrap_or(Err(MediumError::Crowded { most: PROCESS_SLOTS }))?;
         if fresh.is_some() {
-            // Clear the index while holding a process slot: a reader that finds the index empty then waits
+            // Clear the index while holding a process slot, so that a reader that finds the index empty waits
             // for this process.
             index.clear()?;
         }
@@ -141,7 +141,8 @@ impl FileSegment {
         // Bytes that the file did not have before are zeros already.
         if let Some(zeros) = fresh.filter(|_| had > 0) {
             let zeros = segment.bytes.min(usize::try_from(zeros).unwrap_or(usize::MAX));
-            // Take all page faults in one call, if the kernel can do that. Otherwise they come one by one.
+            // Take all page faults in one call. If the kernel cannot do that, ignore the error: the page
+            // faults then come one by one.
             // SAFETY: a part of the mapping. The call does not change its content.
             let _ = unsafe {
                 rustix::mm::madvise(segment.base.as_ptr().cast(), zeros, Advice::LinuxPopulateWrite)
@@ -174,9 +175,9 @@ impl FileSegment {
         self.readable
     }
 
-    /// Whether a reader who may not write holds a mark and reads along with processes that have a slot, even
-    /// if all these processes have died since. If so, the segment in this file is in use, and processes have
-    /// used it during the life of that reader's process.
+    /// Whether a reader who may not write holds a mark of the kind that reads along with processes that have
+    /// a slot, even if all these processes have died since. If so, the segment in this file is in use, and
+    /// processes have used it during the life of that reader's process.
     ///
     /// # Errors
     /// If the kernel does not report this.
@@ -212,8 +213,8 @@ impl FileSegment {
         Ok(stat.st_nlink > 0)
     }
 
-    /// Sets whether this reader reads along with processes that have a slot, from now on. The reader keeps
-    /// its marks, which become marks of that kind.
+    /// Sets whether this reader, from now on, reads along with processes that have a slot. The reader keeps
+    /// its marks, which become marks of the kind that says so.
     ///
     /// # Errors
     /// If the kernel refuses this.
@@ -242,8 +243,8 @@ impl FileSegment {
         Self::has_processes(&self.file)
     }
 
-    /// Announces that this process uses the log in this way, as others may too. Returns `false` if another
-    /// process is the only one that may.
+    /// Announces that this process uses the log in the way `kind`, which other processes may do too. Returns
+    /// `false` if another process has made itself the only one ([`Self::take_use`]).
     ///
     /// # Errors
     /// If the kernel does not report this.
@@ -251,7 +252,8 @@ impl FileSegment {
         locks::set(&self.file, Kind::Shared, kind.at())
     }
 
-    /// Makes this process the only one that uses the log in this way. Returns `false` if others use it so.
+    /// Makes this process the only one that may use the log in the way `kind`. Returns `false`, without
+    /// effect, if others use the log in that way.
     ///
     /// # Errors
     /// If the kernel does not report this.
@@ -273,8 +275,8 @@ impl FileSegment {
         self.index.region(number, extend)
     }
 
-    /// Copies bytes of the wal-index from its beginning on. Bytes that other processes are storing may be
-    /// copied in part. Returns how many bytes there were. Maps nothing.
+    /// Copies bytes from the beginning of the wal-index to `buf`, without mapping anything. Bytes that other
+    /// processes are storing may be copied in part. Returns how many bytes were copied.
     ///
     /// # Errors
     /// An error of the file system.
@@ -379,7 +381,8 @@ impl Segment for FileSegment {
             tv_sec: i64::try_from(limit.as_secs()).unwrap_or(i64::MAX),
             tv_nsec: i64::from(limit.subsec_nanos()),
         };
-        // Woken, another value, interrupted or timed out: the caller checks again in any case.
+        // Ignore why the sleep ended (woken, another value, interrupted or timed out), because the caller
+        // checks again in any case.
         let _ = futex::wait(self.half(at), futex::Flags::empty(), expected, Some(&timeout));
     }
 

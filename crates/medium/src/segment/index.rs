@@ -1,9 +1,9 @@
 //! SQLite's wal-index, behind the words in the segment's file: regions of 32 KiB that are mapped one by one.
 //!
 //! The regions are mapped through a second open file description. After a fork, SQLite in the child goes on
-//! reading what it has mapped. If the mappings used the description that carries the process's lock, the lock
-//! would live as long as the child. SQLite also writes there when it rolls back an inherited transaction, so
-//! a child has a copy instead (invariant 14).
+//! reading what it has mapped. If the mappings used the description that carries the parent's lock, that lock
+//! would live as long as the child. SQLite in the child also writes to the wal-index when it rolls back an
+//! inherited transaction, so the child gets a private copy of each mapping (invariant 14).
 #![allow(unsafe_code)] // mappings
 
 use std::fs::{File, OpenOptions};
@@ -36,8 +36,8 @@ pub(super) struct Index {
     pieces: Mutex<Vec<NonNull<u8>>>,
 }
 
-// SAFETY: the mappings belong to this object alone and stay where they are until the drop. It gives out only
-// their addresses.
+// SAFETY: the mappings belong to this object alone and stay where they are until the drop. The object gives
+// out only their addresses.
 unsafe impl Send for Index {}
 // SAFETY: only the list of mappings is shared between threads, under a mutex.
 unsafe impl Sync for Index {}
@@ -69,7 +69,7 @@ impl Index {
 
     /// Fills every region with zeros. No process uses the file now, but a process that is about to end may
     /// still have it mapped. So the file is not truncated. The first piece keeps its space, because the next
-    /// open needs it: on a full disk another program would take it.
+    /// open needs that space and, on a full disk, another program might take it.
     pub(super) fn clear(&self) -> Result<(), MediumError> {
         let length = self.length()?;
         let first = length.min(self.start + piece_bytes());

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use super::Segment;
 use crate::MediumError;
 
-/// A segment that only one process uses: to inspect a log without joining the processes that use it, and for
-/// tests. Every slot but the first is free.
+/// A segment that only one process uses, for tests and for inspecting a log without joining the processes
+/// that use the log. Every slot but the first is free.
 #[derive(Debug)]
 pub struct LocalSegment {
     bytes: Mutex<Vec<u8>>,

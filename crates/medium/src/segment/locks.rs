@@ -11,11 +11,11 @@ use crate::MediumError;
 
 /// Offset of the locks of the processes, far behind the file's content.
 pub(super) const PROCESSES_AT: i64 = 1 << 40;
-/// A connection that uses the database holds this byte's lock shared; a connection that must be alone holds
-/// it exclusively. There is one byte for each [`Use`].
+/// The first of the bytes for the ways of using the log, one for each [`Use`]. A process that uses the log in
+/// that way holds the byte's lock shared. A process that must be the only one holds it exclusively.
 pub(super) const USE_AT: i64 = 1 << 41;
 /// Two bytes for each mark of readers who may not write the file: the first for a reader that reads along
-/// with processes, the second for a reader of what a crash has left.
+/// with processes that have a slot, the second for a reader of what a crash has left.
 pub(super) const READER_AT: i64 = 1 << 42;
 
 /// For what a process uses a log.
@@ -83,7 +83,7 @@ pub fn set(file: &File, kind: Kind, at: i64) -> Result<bool, MediumError> {
 /// Releases the lock of the byte at `at`.
 pub fn clear(file: &File, at: i64) {
     let lock = lock_of(libc::F_UNLCK as libc::c_short, at, 1);
-    // An error does not matter: at worst the kernel has no memory to split a range, and keeps the lock.
+    // Ignore an error: at worst the kernel has no memory to split a range, and keeps the lock.
     // SAFETY: the file is open and the lock description complete.
     let _ = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const lock) };
 }

@@ -1,6 +1,6 @@
 //! Memory that the processes of one database share: words for coordination, and bytes for passing data.
 //!
-//! Nothing in it is durable. What has to survive the last process is on another medium.
+//! Nothing in a segment is durable. What has to outlive the processes is on another medium.
 
 mod file;
 mod index;
@@ -31,8 +31,8 @@ pub const PROCESS_SLOTS: usize = 128;
 /// sequentially consistent. So if two processes each announce something and then look, at least one of them
 /// sees the other.
 ///
-/// A process slot is a number below [`PROCESS_SLOTS`] that a living process holds. The kernel frees it when
-/// the process dies, however it dies, so a free slot proves that its last holder is gone.
+/// A process slot is a number below [`PROCESS_SLOTS`] that a living process holds. The kernel frees the slot
+/// when the process dies, however it dies, so a free slot proves that its last holder is gone.
 ///
 /// # Panics
 ///
@@ -68,9 +68,9 @@ pub trait Segment: Send + Sync {
     /// Adds to the word, wrapping. Returns the previous value.
     fn fetch_add(&self, at: u64, value: u64) -> u64;
 
-    /// The `count` words from byte `base` on, if they are memory that this process may change: then each
-    /// operation above is one instruction on such a word. Otherwise empty: this process may only read, or the
-    /// operations do more than that. [`Words`] works in both cases.
+    /// The `count` words from byte `base` on, if each operation above is just one instruction on a word of
+    /// memory. Otherwise an empty slice, because this process may only read, or because the operations do
+    /// more than the instruction. [`Words`] works in both cases.
     fn words(&self, _base: u64, _count: usize) -> &[AtomicU64] {
         &[]
     }
@@ -81,15 +81,16 @@ pub trait Segment: Send + Sync {
     /// Copies bytes to the segment.
     fn write(&self, at: u64, bytes: &[u8]);
 
-    /// Orders copies of bytes and operations on words. Copies before the fence are done before operations on
-    /// words after it; operations on words before it are done before copies after it. Without a fence, copies
-    /// are ordered only if a process sees a word that another process stored.
+    /// Orders copies of bytes against operations on words. Copies before the fence are done before operations
+    /// on words after the fence, and operations on words before the fence are done before copies after the
+    /// fence. Without a fence, copies are ordered only between a process that stores a word and a process
+    /// that sees that word.
     fn fence(&self) {
         std::sync::atomic::fence(Ordering::AcqRel);
     }
 
-    /// Sleeps while the low half of the word at `at` is `expected`, until woken or for at most `limit`. May
-    /// return early for no reason.
+    /// Sleeps until woken or for at most `limit`. Returns at once if the low half of the word at `at` is not
+    /// `expected`, and may return early for no reason.
     fn wait(&self, at: u64, expected: u32, limit: Duration);
 
     /// Wakes up to `count` threads that sleep on the word.
@@ -98,8 +99,8 @@ pub trait Segment: Send + Sync {
     /// The time in nanoseconds, by a clock that never goes back and is the same in every process.
     fn clock_ns(&self) -> u64;
 
-    /// The same clock's value at its last tick, a few milliseconds ago. This costs a quarter of
-    /// [`Segment::clock_ns`].
+    /// The value of the clock of [`Segment::clock_ns`] at its last tick, a few milliseconds ago. Reading this
+    /// value takes a quarter of the time.
     fn coarse_clock_ns(&self) -> u64 {
         self.clock_ns()
     }
@@ -113,8 +114,8 @@ pub trait Segment: Send + Sync {
     /// If the kernel does not report this.
     fn is_alive(&self, process: usize) -> Result<bool, MediumError>;
 
-    /// Whether this process may only read the segment, and so has no process slot. Then operations that would
-    /// change a word have no effect.
+    /// Whether this process may only read the segment, and so has no process slot. In such a process,
+    /// operations that would change a word have no effect.
     fn is_read_only(&self) -> bool {
         false
     }
@@ -125,7 +126,8 @@ pub trait Segment: Send + Sync {
     }
 
     /// Whether a reader who may only read the segment holds one of the `count` marks from `first` on. A
-    /// reader that is not found here sees what this process announced in words before the call.
+    /// reader that takes its mark too late to be found here sees what this process announced in words before
+    /// the call.
     ///
     /// # Errors
     /// If the kernel does not report this.
@@ -134,8 +136,8 @@ pub trait Segment: Send + Sync {
     }
 
     /// Holds a mark for a reader who may only read the segment, so that other processes find the reader. A
-    /// process either finds this reader, or has announced itself in words that the reader sees from now on.
-    /// Returns `false` if the mark cannot be had.
+    /// process that does not find this reader has announced itself in words before, and the reader sees those
+    /// words from now on. Returns `false` if the mark cannot be held.
     ///
     /// # Errors
     /// If the kernel does not report this.

@@ -8,12 +8,13 @@ use std::time::Duration;
 
 use super::Segment;
 
-/// Some words of a segment, whose place is found and checked only once.
+/// A range of a segment's words, whose place in memory is found and checked only once.
 ///
 /// Each operation does the same as the operation of that name of [`Segment`], sequentially consistent.
-/// Positions are bytes from the first of these words on. If the words are memory ([`Segment::words`]), an
-/// operation is one comparison and the processor's instruction. Otherwise the segment carries it out. So a
-/// simulated segment still decides before each operation which process goes on, and what that process sees.
+/// Positions are in bytes, counted from the first of these words. If the words are memory
+/// ([`Segment::words`]), an operation is one comparison and the processor's instruction. Otherwise the
+/// segment carries the operation out. So a simulated segment still decides before each operation which
+/// process goes on, and what that process sees.
 ///
 /// # Panics
 ///
@@ -31,8 +32,8 @@ unsafe impl Send for Words {}
 // SAFETY: threads may share a segment and a slice of atomics.
 unsafe impl Sync for Words {}
 
-/// The number of the word at `at`. If a position is not a multiple of 8, its lowest bits become the highest
-/// here, so that no slice has a word of that number.
+/// The number of the word at byte `at`. The rotation turns the low bits of `at` into the highest bits of the
+/// number. So if `at` is not a multiple of 8, no slice has a word of that number.
 #[inline]
 fn number(at: u64) -> usize {
     usize::try_from(at.rotate_right(3)).unwrap_or(usize::MAX)
@@ -56,8 +57,8 @@ impl Words {
     /// The word at `at`, if the words are memory.
     #[inline]
     fn word(&self, at: u64) -> Option<&AtomicU64> {
-        // SAFETY: borrowed from the object behind `segment`. That object stays where it is, and is not
-        // replaced before this one releases its share of it.
+        // SAFETY: the words are borrowed from the object behind `segment`. That object stays where it is as
+        // long as this one holds its share of it.
         unsafe { self.memory.as_ref() }.get(number(at))
     }
 

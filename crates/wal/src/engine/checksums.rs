@@ -1,7 +1,8 @@
 //! SQLite's checksums of the frames in an engine.
 //!
-//! SQLite's checksums do not protect the log; that is the engine's task. [`crate::log::stream`] says why some of them
-//! may be wrong. An engine stores only the checksums of commit frames, as SQLite computed them.
+//! SQLite's checksums do not protect the log, because each engine has checksums of its own for that.
+//! [`crate::log::stream`] says why some of SQLite's checksums may be wrong. An engine stores only those of commit
+//! frames, as SQLite computed them.
 
 use duralite_format::sqlite_wal::Checksum;
 
@@ -18,9 +19,10 @@ pub(crate) fn known(frame: &Frame) -> Option<Checksum> {
 }
 
 /// Recomputes SQLite's checksums over all committed frames and compares them with those stored at the commit frames.
-/// Returns the first commit frame whose stored checksum SQLite cannot have computed: some page is then no longer what
-/// was committed. SQLite may have continued either the true checksum of the frame before, or the checksum stored there.
-/// After a commit frame without a known checksum, any checksum is accepted.
+/// Returns the first commit frame whose stored checksum SQLite cannot have computed, which means that some page is no
+/// longer what was committed. SQLite may have continued either the true checksum of the previous commit frame or the
+/// checksum stored at that frame, so a checksum that continues either is accepted. After a commit frame without a known
+/// checksum, any checksum is accepted.
 ///
 /// # Errors
 /// As [`crate::engine::LogReader::read_page`].

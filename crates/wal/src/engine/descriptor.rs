@@ -1,7 +1,7 @@
 //! An engine's descriptor: everything that the rest of the product knows about an engine.
 //!
 //! A new engine is a module with a descriptor, a document of its format, and a line in [`crate::engines`]. Inside this
-//! crate only that registry names engines, besides the re-exports in `lib.rs` and an error that names a region. Tests,
+//! crate no other module names engines, except for the re-exports in `lib.rs` and an error that names a region. Tests,
 //! scripts and documents list engines too: see CONTRIBUTING.md, "Adding an engine".
 
 use std::fmt;
@@ -43,24 +43,24 @@ pub struct Descriptor {
     pub writes_home: bool,
     /// The size of the engine's part of the segment, the memory that the processes using a log share.
     pub shared: SharedBytes,
-    /// Writes an empty log into a new file, which has no name yet. In memory the log is durable on return, as far as
-    /// the medium guarantees. On blocks it is durable once the file has been synced, or after
+    /// Writes an empty log into a new file, which has no name yet. A log in memory is durable on return, as far as the
+    /// medium guarantees. A log on blocks is durable once the file has been synced, or after
     /// [`harden`](crate::engine::LogWriter::harden).
     pub format: fn(&NewLog<'_>) -> Result<(), LogError>,
-    /// Opens a log. A process that attaches the log alone also recovers it.
+    /// Opens a log. If no other process uses the log, also recovers it.
     pub attach: fn(Attaching<'_>) -> Result<Box<dyn Engine>, LogError>,
     /// Opens a log for a user who may only read it. Changes nothing.
     pub attach_outside: fn(AttachingOutside<'_>) -> Result<Box<dyn Engine>, LogError>,
     /// Opens a log for inspection, in the state to which recovery would bring it. Changes nothing, and takes no lock.
     pub open_read_only: fn(&OpenFile<'_>) -> Result<Box<dyn Engine>, LogError>,
-    /// Reads and checks the head of a log. It is given the first [`HEAD_BYTES`] of the file, or fewer if the file is
-    /// shorter.
+    /// Reads and checks the head of a log. The function gets the first [`HEAD_BYTES`] of the file, or all bytes if the
+    /// file is shorter.
     pub inspect: fn(&OpenFile<'_>, &[u8]) -> Result<LogHead, LogError>,
-    /// Whether a log that nobody uses holds no commits, and its home nothing that the database file lacks. `false` if
-    /// the engine cannot tell.
+    /// Whether a log that nobody uses is empty: the log holds no commits, and its home holds nothing that the database
+    /// file lacks. `false` if the engine cannot tell.
     pub is_empty: fn(&OpenFile<'_>) -> bool,
-    /// Releases what a log owns outside its file, before the file is deleted. Nobody uses the log or needs its
-    /// contents.
+    /// Releases what a log owns outside its file, before the file is deleted. The caller has made sure that nobody
+    /// uses the log or needs its contents.
     pub release: fn(&OpenFile<'_>) -> Result<(), LogError>,
     /// Visits every committed transaction in order, then rebuilds every page and checks SQLite's checksums. Reads the
     /// database file where pages need it. Changes nothing.
@@ -84,8 +84,8 @@ pub type Walk =
 const KEPT_BYTES: u64 = 512 << 10;
 
 impl Descriptor {
-    /// Whether making a new log is cheaper than attaching this one: a process that attaches it would read a large part
-    /// of the file, to look for records behind the log's end.
+    /// Whether making a new log is cheaper than attaching this one. That is so if a process that attaches this log
+    /// would read a large part of the file, to look for records behind the log's end.
     pub(crate) fn is_long_to_find(&self, log: &File) -> bool {
         let is_read = self.needs.contains(&Medium::LogBlocks);
         is_read && log.metadata().is_ok_and(|log| log.len() > KEPT_BYTES)
@@ -144,8 +144,8 @@ pub struct Attaching<'a> {
     pub options: &'a EngineOptions,
     /// The log's file.
     pub file: OpenFile<'a>,
-    /// The database file itself, for an engine whose home maps it. The connection owns the file; the engine does not
-    /// keep it.
+    /// The database file itself, for an engine whose home maps the file. The connection owns the file, so the engine
+    /// must not keep this reference.
     pub database: &'a dyn DatabaseFile,
     /// The segment, the memory that the processes using the log share.
     pub segment: Arc<FileSegment>,
@@ -153,13 +153,14 @@ pub struct Attaching<'a> {
     pub base: u64,
     /// Whether no other process uses the log. The engine's part of the segment then begins again with zeros.
     pub alone: bool,
-    /// Whether the log belongs to another database and is to be applied to a copy of it. The engine then leaves
-    /// unchanged what the log holds for that other database.
+    /// Whether the log belongs to another database, and is attached only to be applied to a copy of that database. The
+    /// engine then leaves unchanged what the log holds for the other database.
     pub of_another: bool,
     /// Whether this process has just made the log: the log is empty, and there is nothing to recover.
     pub is_new: bool,
-    /// Only for a process that is alone: the [`SharedBytes::zeroed`] bytes of the engine's part of the segment, as the
-    /// last process to use the log left them. `None` if they are not known, or the system has been restarted since.
+    /// For a process that uses the log alone: the [`SharedBytes::zeroed`] bytes of the engine's part of the segment,
+    /// as the last process that used the log left them. `None` if those bytes are not known, or if the system has been
+    /// restarted since.
     pub left: Option<Vec<u8>>,
 }
 
@@ -169,8 +170,8 @@ pub struct AttachingOutside<'a> {
     pub options: &'a EngineOptions,
     /// The log's file.
     pub file: OpenFile<'a>,
-    /// The segment, the memory that the processes using the log share. `None` if no process uses the log: the engine
-    /// then reads the log as a crash has left it.
+    /// The segment, the memory that the processes using the log share. `None` if no process uses the log, in which
+    /// case the engine reads the log as a crash has left it.
     pub shared: Option<Arc<FileSegment>>,
     /// Offset of the engine's part of the segment in bytes.
     pub base: u64,
@@ -212,8 +213,8 @@ impl LogPlacement {
         Self { engine, dir: dir.to_path_buf(), media }
     }
 
-    /// The same placement, but with memory as the kind that it really is ([`MediaSet::as_found`]). A log in memory has
-    /// the same format on both kinds.
+    /// The same placement, but with each memory treated as the kind that it really is ([`MediaSet::as_found`]). A log
+    /// in memory has the same format in emulated and in persistent memory, so either can be opened.
     #[must_use]
     pub fn as_found(mut self) -> Self {
         self.media = self.media.as_found();

@@ -1,10 +1,11 @@
 //! The home: the layer through which this library and SQLite read and write the pages of a database. The home is the
 //! database file, or what an engine puts in front of that file.
 //!
-//! Most engines put nothing in front of the file: SQLite and this library then read and write the file itself. Some
-//! engines store pages, or parts of pages, outside the file: in log sectors that are applied to pages as they are read,
-//! or in a mapping of the file in persistent memory. Such an engine supplies a [`Home`], and every access to pages goes
-//! through that home ([`Homed`]):
+//! Most engines put nothing in front of the file, so SQLite and this library read and write the file itself. Some engines
+//! store pages, or parts of pages, outside the file: in log sectors that are applied to pages as they are read, or in a
+//! mapping of the file in persistent memory. Such an engine supplies a [`Home`], and every access to pages goes through that
+//! home ([`Homed`]):
+//!
 //! | who | calls | holding |
 //! | --- | --- | --- |
 //! | SQLite, in a read transaction | `read`, `size` | SHARED |
@@ -14,25 +15,26 @@
 //! | the VFS, before it lifts the guard | `read`, `sync`, `drain` | EXCLUSIVE, the mutex of the log |
 //! | [`crate::log::offline`] | all | the database and the log to itself |
 //!
-//! SQLite's locks are those of the wal-index (WRITE, CHECKPOINT, read marks) and of the database file (SHARED,
-//! EXCLUSIVE). So writers exclude each other across processes. But a `read` may run beside a `write` of other pages. It
-//! may even run beside a `write` of the same page, if SQLite does not use the bytes that this `read` returns. A home is
-//! called on any thread, by callers with or without their process's mutex of the log, and never takes that mutex
-//! itself.
+//! SQLite's locks are those of the wal-index (WRITE, CHECKPOINT, read marks) and of the database file (SHARED, EXCLUSIVE).
+//! So writers exclude each other across processes. But a `read` may run beside a `write` of other pages. It may even run
+//! beside a `write` of the same page, in cases in which SQLite does not use the bytes that this `read` returns. A home is
+//! called on any thread, by callers with or without their process's mutex of the log, and never takes that mutex itself.
 //!
 //! # The header
 //!
-//! The guard (invariant 1) is always in the file itself, because every process that has not attached the log looks for
-//! it there. The guard's own bytes, [`guard::VERSIONS`] and [`guard::LOG_ID`], never belong to a home. For the rest of
-//! the first [`HEADER_BYTES`] each home says [where](Home::header) they are:
+//! The guard (invariant 1) is always in the file itself, because every process that has not attached the log looks for it
+//! there. The guard's own bytes, [`guard::VERSIONS`] and [`guard::LOG_ID`], never belong to a home. For the rest of the
+//! first [`HEADER_BYTES`], each home says [where](Home::header) the newest version is:
 //!
 //! - In the file: [`Homed`] reads and writes the header there, and bypasses the home.
-//! - Shared with the file, because the home has mapped the file: every access goes through the home. The guard is
+//! - Shared with the file, because the home has mapped the file. Every access goes through the home, and the guard is
 //!   visible in the header, as for a database without a home.
 //! - Held: the home is given the whole of page 1, without a guard. When [`Homed`] reads page 1 from the home, it copies
 //!   the guard of the file into that page.
 //!
-//! A held header leaves an older header in the file:
+//! If the home holds the header, the file has an older header:
+//!
+//! | when | the header in the file |
 //! | --- | --- |
 //! | the guard is put on | that of the database, written again and synced before the first commit: SQLite has made page 1 without a log |
 //! | under the guard | as the home last wrote it ([`write_past_guard`]), or as it was before; with the guard |
@@ -40,15 +42,16 @@
 //! | after `drain` | that of the database, with the guard |
 //! | the guard is lifted | that of the database |
 //!
-//! However old the header in the file is, its magic number, page size and kind of guard are correct. Nothing relies on
-//! its other fields. SQLite reads fields that may be old (the size of the database, the bytes reserved in pages) before
-//! it has opened the WAL; once it has, it reads them again from page 1. A home keeps the header in the file complete:
-//! the file always has its first page. If a power loss tears the header while the home writes it, the log is found by
-//! its owner, and `offline` drains the log with the header that the home holds.
+//! However old the header in the file is, its magic number, page size and kind of guard are correct. Nothing relies on its
+//! other fields. Before SQLite has opened the WAL, it reads fields that may be old (the size of the database, the bytes
+//! reserved in pages). Once it has opened the WAL, it reads these fields again from page 1. A home makes sure that the file
+//! always has its whole first page, and so a complete header. If a power loss tears the header while the home writes it, the
+//! file may no longer name the log. The log is then found by its owner, and `offline` drains the log with the header that
+//! the home holds.
 //!
-//! The home must survive a crash without help: a log is never recovered with the help of its home. A home obeys the
-//! same invariants as the file: only durable log records are written to it (5), and the log starts over only after
-//! `sync` (6).
+//! A log is recovered without its home, so recovery of the log cannot repair the home, and the home must survive a crash by
+//! its own means. A home obeys the same invariants as the file: only pages whose log records are durable are written to it
+//! (5), and the log starts over only after `sync` (6).
 
 mod files;
 pub mod memory;
@@ -67,8 +70,8 @@ const SHAPE: std::ops::Range<usize> = 16..21;
 
 /// An open database file itself, without a home in front of it.
 ///
-/// Inside SQLite it is the file that the base VFS has opened for one connection. Closing any other descriptor of the
-/// file would release that connection's locks.
+/// Inside SQLite it is the file that the base VFS has opened for one connection. No code opens that file a second time,
+/// because closing another descriptor of the file would release that connection's locks.
 pub trait DatabaseFile {
     /// Fills `buf` from byte `offset` on, as far as the file reaches, and returns how many bytes it read. The rest of
     /// `buf` is unspecified.
@@ -102,9 +105,9 @@ pub trait DatabaseFile {
     /// `Io`, `BaseVfs`.
     fn truncate(&self, bytes: u64) -> Result<(), LogError>;
 
-    /// Maps the file as memory. All threads of this process that map the file share one mapping: what they store in it
-    /// is in the file, and what is written to the file is in it. The mapping is read-only if this user may not write
-    /// the file. Dropping it does not release the locks that SQLite holds on the file ([`memory`]).
+    /// Maps the file as memory. All threads of this process that map the file share one mapping. A store to the mapping
+    /// changes the file, and a write to the file changes the mapping. The mapping is read-only if this user may not write
+    /// the file. Dropping the mapping does not release the locks that SQLite holds on the file ([`memory`]).
     ///
     /// # Errors
     /// `Medium`: the file system has no direct access, or too little space to fill the file's holes; `Io`.
@@ -117,7 +120,7 @@ pub trait DatabaseFile {
 /// Where the header of a database with a home is: see [this module](self).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Header {
-    /// In the file. It never belongs to the home.
+    /// In the file. The header never belongs to the home.
     File,
     /// In the home, like the pages. The file has an older header.
     Held,
@@ -128,14 +131,14 @@ pub enum Header {
 /// The layer that an engine puts in front of the database file. All connections of a process share one home, and each
 /// connection passes its own `file`. [This module](self) says which caller uses which method under which lock.
 ///
-/// Errors of `file` are passed on unchanged: SQLite then gets the result code of its own VFS. For an error of the home
-/// itself, SQLite gets the code of the error's kind, or the I/O error of the operation. After a failed `sync` or
-/// `drain`, everything committed is written again before the log starts over or the guard is lifted.
+/// Errors of `file` are passed on unchanged, so SQLite gets the result code of its own VFS. For an error of the home itself,
+/// SQLite gets the code of the error's kind, or else the I/O error of the operation. After a failed `sync` or `drain`,
+/// everything committed is written again before the log starts over or the guard is lifted.
 ///
-/// With a home, SQLite maps no part of the file: `xFetch` answers that there is no mapping, and SQLite reads instead.
-/// The VFS gives hints about the size of the file to the home, not to the file.
+/// With a home, SQLite maps no part of the file, because `xFetch` answers that there is no mapping, and SQLite then reads.
+/// The VFS passes SQLite's hints about the size of the file to the home, not to the file.
 pub trait Home: Send + Sync {
-    /// Where the header is: see [this module](self). It never changes for a log.
+    /// Where the header is: see [this module](self). The answer never changes for a log.
     fn header(&self) -> Header;
 
     /// Fills `buf` from byte `offset` on with what was written last, as far as [`Home::size`] reaches. Returns how many
@@ -145,23 +148,23 @@ pub trait Home: Send + Sync {
     /// Any; the statement fails.
     fn read(&self, file: &dyn DatabaseFile, buf: &mut [u8], offset: u64) -> Result<usize, LogError>;
 
-    /// Writes a page. From then on `read` returns the new page in every process. If the header is in the file, the
-    /// first page comes without its header. Not durable.
+    /// Writes a page. From then on `read` returns the new page in every process. If the header is in the file, `bytes` of
+    /// the first page begin after the header. Not durable.
     ///
     /// # Errors
     /// Any; the checkpoint fails, and the page stays in the log.
     fn write(&self, file: &dyn DatabaseFile, bytes: &[u8], offset: u64) -> Result<(), LogError>;
 
-    /// Makes durable what any process has written through this home. Makes `file` durable too, because [`Homed`] may
-    /// have written the header to it without the home. On return `read` finds all of this after a power loss, without
+    /// Makes durable what any process has written through this home. Makes `file` durable too, because [`Homed`] may have
+    /// written the header directly to `file`. On return, `read` would find all of these pages after a power loss, without
     /// the help of the log.
     ///
     /// # Errors
     /// Any; the log keeps what it holds.
     fn sync(&self, file: &dyn DatabaseFile) -> Result<(), LogError>;
 
-    /// Tells the home that a checkpoint has written all the pages that it will write. These need not be all pages in
-    /// the log. The caller holds CHECKPOINT. Not every checkpoint calls `sync` afterwards.
+    /// Tells the home that a checkpoint has written its last page. The checkpoint need not have written all pages in the
+    /// log. The caller holds CHECKPOINT. Not every checkpoint calls `sync` afterwards.
     ///
     /// # Errors
     /// Any; the caller ignores the error, since a lasting problem shows again.
@@ -190,11 +193,11 @@ pub trait Home: Send + Sync {
     fn truncate(&self, file: &dyn DatabaseFile, bytes: u64) -> Result<(), LogError>;
 
     /// Writes to `file` everything that `read` shows and the file lacks, and makes the file durable. On return the file
-    /// alone is the database, with the same size, for a program without this library. It survives a power loss. The
-    /// guard in `file` stays: the home writes a header that it holds with [`write_past_guard`]. The caller excludes all
-    /// other users of the database. A crash during the call leaves what `read` shows unchanged, and a second call
-    /// changes nothing. The home may then discard its own copy of what `file` now has. So a log that remains another
-    /// database's is never drained into a copy of that database ([`crate::log::offline`] refuses to).
+    /// holds the whole database, with the same size, for a program without this library, and survives a power loss. The
+    /// guard in `file` stays, because a home that holds the header writes it with [`write_past_guard`]. The caller excludes
+    /// all other users of the database. A crash during the call leaves what `read` shows unchanged, and a second call
+    /// changes nothing. After the call the home may discard its own copy of what `file` now has. So the home of a log that
+    /// still belongs to another database is never drained into a copy of that database ([`crate::log::offline`] refuses to).
     ///
     /// # Errors
     /// Any; the guard and the log stay.
@@ -215,9 +218,9 @@ impl<'a> Homed<'a> {
         Self { file, home }
     }
 
-    /// If the home holds the header: writes the header of a first page to the file as well, when processes that have
-    /// not attached the log would otherwise see a wrong header. Outside of WAL mode SQLite may change the page size and
-    /// the mode.
+    /// Writes the header of a first page to the file as well, if the home holds the header and the file would otherwise show
+    /// a wrong one to processes that have not attached the log. That is so after SQLite, outside of WAL mode, has changed
+    /// the page size or the mode.
     fn renew_header(&self, bytes: &[u8], offset: u64) -> Result<(), LogError> {
         let Some(new) = bytes.get(..HEADER_BYTES).filter(|_| offset == 0) else { return Ok(()) };
         let mut old = [0; HEADER_BYTES];
@@ -228,7 +231,7 @@ impl<'a> Homed<'a> {
         Ok(())
     }
 
-    /// Makes the home write everything to the file; see [`Home::drain`]. Without a home it does nothing: the caller has
+    /// Makes the home write everything to the file; see [`Home::drain`]. Does nothing without a home, because the caller has
     /// synced the file.
     ///
     /// # Errors
@@ -238,9 +241,9 @@ impl<'a> Homed<'a> {
     }
 }
 
-/// Writes bytes of a home to the file from byte `offset` on, except for the guard's own bytes. Those stay as they are
-/// on disk, even if a power loss tears this write. During the call nobody may put the guard on or lift it: the caller
-/// prevents that, for example by holding SHARED. Not durable.
+/// Writes bytes of a home to the file from byte `offset` on, except for the guard's own bytes. The guard's bytes stay as
+/// they are on disk, even if a power loss tears this write. The caller must prevent others from putting the guard on or
+/// lifting it during the call, for example by holding SHARED. Not durable.
 ///
 /// # Errors
 /// As [`DatabaseFile::read`] and [`DatabaseFile::write`].

@@ -168,7 +168,8 @@ impl MediaOptions {
         Ok(())
     }
 
-    /// Checks that the settings name a medium that `who` needs. Passes for media that the settings need not name.
+    /// Checks that the settings name a medium that `who` needs. Always succeeds for a medium that the settings need
+    /// not name.
     ///
     /// # Errors
     /// A text that says how to name the medium.
@@ -342,8 +343,9 @@ impl MediaSet {
         self
     }
 
-    /// A number for the kinds of memory in the set, regardless of their directories. Processes whose sets differ in
-    /// this number must not use a log at the same time. The number is stored in the segment, and is never 0.
+    /// A number that stands for the kinds of memory in the set, regardless of the directories. Processes whose sets
+    /// differ in this number must not use a log at the same time, so the number is stored in the segment and
+    /// compared. It is never 0.
     pub(crate) fn word(&self) -> u64 {
         const BLOCKS: u64 = 3;
         const BOTH: u64 = 4;
@@ -376,7 +378,8 @@ fn cannot_use(dir: &Path, error: &std::io::Error) -> String {
     format!("cannot use directory {}: {}", dir.display(), in_words(error))
 }
 
-/// Checks that a directory exists. If it does not, the caller fails: no engine may fall back on another medium.
+/// Checks that a directory exists. If it does not, the caller must fail, because no engine may fall back on another
+/// medium.
 pub(crate) fn check_directory(dir: &Path) -> Result<(), String> {
     let dir = if dir.as_os_str().is_empty() { Path::new(".") } else { dir };
     let found = dir.metadata().map_err(|error| cannot_use(dir, &error))?;

@@ -8,9 +8,9 @@
 //! An engine may store a page as a difference from the page in the database file. So every method that stores, reads or
 //! drops frames is given that `file`. It is the file itself, without a home in front of it, and the guard is visible in
 //! it. The file belongs to the connection, and an engine never keeps it. Nor does an engine open the file a second
-//! time: inside SQLite, closing a second descriptor would release the locks held through the first. The engine reads
-//! the file under the same locks as a [`crate::engine::home`] does, on any thread, while other processes may write
-//! other pages.
+//! time, because inside SQLite, closing a second descriptor would release the locks held through the first. The engine
+//! reads the file under the same locks as a [`crate::engine::home`] does, on any thread, while other processes may
+//! write other pages.
 
 pub mod checksums;
 pub mod descriptor;
@@ -42,8 +42,8 @@ pub struct Frame {
     /// SQLite's cumulative checksum after this frame, as SQLite computed it. The log stores it for commit frames only.
     /// Zeros if SQLite has written no checksum.
     pub checksum: Option<Checksum>,
-    /// Size of the frame's record in the log, including the record's header, in bytes. `None` if the log does not store
-    /// a record for each frame.
+    /// Size of the frame's record in the log, in bytes, including the record's header. `None` if the log does not store
+    /// one record per frame.
     pub record_bytes: Option<u32>,
 }
 
@@ -74,8 +74,8 @@ pub struct Fill {
 /// A clock: returns the time in milliseconds since 1970.
 pub type Clock = fn() -> u64;
 
-/// The system's clock as of its last tick, a few milliseconds ago. A commit takes two microseconds, and reading the
-/// exact time would add a twentieth of one.
+/// The time of the system's clock at its last tick, a few milliseconds ago. A commit takes two microseconds, and
+/// reading the exact time would add a twentieth of a microsecond.
 #[must_use]
 pub fn wall_clock() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
@@ -121,8 +121,8 @@ pub struct Led {
 
 /// Makes sealed transactions durable, without the lock of the stream that sealed them.
 pub trait DurabilityWaiter: Send + Sync {
-    /// Returns when the transaction is as durable as the log's `durability` makes it: with `durability=normal` it is
-    /// only written.
+    /// Returns when the transaction is as durable as the log's `durability` makes it. With `durability=normal` the
+    /// transaction is only written, and not flushed.
     ///
     /// # Errors
     /// If the transaction could not be made durable. Whether it is durable is in doubt until the log is attached again,
@@ -136,7 +136,7 @@ pub trait DurabilityWaiter: Send + Sync {
     fn wait_all(&self) -> Result<(), LogError>;
 
     /// Returns when there is space to seal a transaction of ordinary size without waiting. Only the holder of the WRITE
-    /// lock calls this method. Nobody else can use the space up before that holder seals.
+    /// lock calls this method, so nobody else can use the space up before that holder seals.
     ///
     /// # Errors
     /// As [`DurabilityWaiter::wait`].
@@ -150,14 +150,14 @@ pub trait DurabilityWaiter: Send + Sync {
     fn force(&self) -> Result<(), LogError>;
 
     /// Prepares for the log to start over; the holder of the WRITE lock calls it. Returns whether the log may start
-    /// over. It may not as long as a stopped process may still complete a write to the log.
+    /// over. The log must not start over as long as a stopped process may still complete a write to it.
     ///
     /// # Errors
     /// As [`DurabilityWaiter::wait`].
     fn settle(&self) -> Result<bool, LogError>;
 
-    /// What this process has made durable as leader. Zeros for an engine that makes each transaction durable
-    /// separately.
+    /// Counts of what this process has made durable as leader. Zeros for an engine that makes each transaction durable
+    /// separately, and so has no leader.
     fn led(&self) -> Led {
         Led::default()
     }
@@ -202,9 +202,9 @@ pub trait LogFile: Send {
     /// SQLite's header of the log's current generation; `None` while the log is empty.
     fn wal_header(&self) -> Option<&WalHeader>;
 
-    /// Starts the log over, with this header or empty. The new generation is durable on return; with a header, in a log
-    /// without blocks yet, with the first of them. The caller has synced everything committed so far into the database
-    /// file (invariant 6).
+    /// Starts the log over, with this header or empty. The new generation is durable on return, with one exception: in
+    /// a log that has no blocks yet, a generation with a header becomes durable together with the first blocks. The
+    /// caller has synced everything committed so far into the database file (invariant 6).
     ///
     /// # Errors
     /// `NoSpace`, `LimitReached`, and `Busy` while a stopped process may still write to the log. On an error the old
@@ -236,15 +236,15 @@ pub trait LogFile: Send {
 
 /// Reads committed frames, and follows what other processes commit.
 pub trait LogReader: Send {
-    /// Adds to this reader's index what other processes have committed. Cheap when there is nothing new. Drops staged
-    /// frames if other processes have committed, or started the log over, since they were staged.
+    /// Adds to this reader's index what other processes have committed. Cheap when there is nothing new. Drops the
+    /// staged frames if another process has committed, or started the log over, since these frames were staged.
     ///
     /// # Errors
     /// `Corrupt` when the log contradicts itself.
     fn refresh(&mut self) -> Result<(), LogError>;
 
-    /// A version number of the set of committed frames: the low half of the generation above, and below it a number
-    /// that changes with every commit.
+    /// A version number of the set of committed frames. The upper half is the low half of the generation, and the lower
+    /// half is a number that changes with every commit.
     fn version(&self) -> u64;
 
     /// Number of committed frames, as of the last refresh.
@@ -273,8 +273,8 @@ pub trait LogReader: Send {
     /// Whether a committed frame is as durable as the log's `durability` makes it.
     fn is_durable(&self, frame: u32) -> bool;
 
-    /// Whether the generation that was last read is still in force. If it is not, frames read since the last refresh
-    /// may belong to another generation.
+    /// Whether the generation that the last refresh found is still in force. If it is not, frames read since that
+    /// refresh may belong to another generation.
     fn is_current(&self) -> bool;
 
     /// Reads the page of a frame, staged or committed; a staged frame takes precedence.
@@ -313,9 +313,9 @@ pub trait LogWriter: Send {
     fn discard_staged(&mut self) -> Result<(), LogError>;
 
     /// Seals the staged frames. On return every process can see them. The committer passes the ticket to
-    /// [`DurabilityWaiter::wait`], which waits until they are durable. `None`: there is nothing to wait for. The
-    /// transaction is durable already, or Group Synch or [`crate::SyncMode::Async`] acknowledges it before it is
-    /// durable.
+    /// [`DurabilityWaiter::wait`], which waits until the frames are durable. `None` if the committer has nothing to
+    /// wait for, because the transaction is durable already, or because Group Synch or [`crate::SyncMode::Async`]
+    /// acknowledges it before it is durable.
     ///
     /// # Errors
     /// `NoSpace`, `LimitReached`: nothing is committed.
@@ -331,8 +331,8 @@ pub trait LogWriter: Send {
     /// An error of the medium.
     fn force(&mut self) -> Result<(), LogError>;
 
-    /// Makes a new log durable whose file has not been synced yet, and allocates space for its first transactions.
-    /// Returns `false` if the engine cannot do this; the caller then has to sync the file.
+    /// Makes a new log durable, without a sync of its file by the caller, and allocates space for the log's first
+    /// transactions. Returns `false` if the engine cannot do this; the caller then has to sync the file.
     ///
     /// # Errors
     /// `NoSpace`, `LimitReached`; an error of the medium.

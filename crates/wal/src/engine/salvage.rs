@@ -1,8 +1,8 @@
 //! Salvages the contents of a damaged log: the database as of the last transaction before the damage, and, separately,
 //! the intact transactions after it. Writes nothing to the log, its region, or the database.
 //!
-//! Recovery refuses a log that is damaged before its end, because acknowledged transactions are missing from it. This module
-//! reads what is still readable. Each engine finds its own transactions: see `salvage` in its descriptor.
+//! Recovery refuses a log that is damaged before its end, because acknowledged transactions cannot be read any more. This
+//! module reads the rest. Each engine finds its own transactions: see `salvage` in its descriptor.
 
 use std::collections::HashSet;
 use std::fs::{File, OpenOptions};
@@ -98,8 +98,8 @@ pub struct Salvaged {
     pub damage: Option<Damage>,
     /// The pages that the log holds as of `point`, in ascending order.
     pub pages: Vec<u32>,
-    /// Pages of which the database file has a version newer than `point`, as far as can be told, while the log has no older
-    /// image.
+    /// Pages of which the database file has a version newer than `point` (as far as can be told), and the log has no image
+    /// as of `point`.
     pub newer: Vec<u32>,
     /// Pages that only the database file has, perhaps in a version older than `point` (`ppl`).
     pub older: Vec<u32>,
@@ -107,8 +107,8 @@ pub struct Salvaged {
     pub checkpointed: Option<u64>,
     /// How many transactions after the damage are intact.
     pub later: u64,
-    /// Whether the log is one sequence of transactions. If not (`ppl`), a transaction after the damage may have changed pages
-    /// of which nothing is known.
+    /// Whether the log is one sequence of transactions. In a log that is not (`ppl`), a transaction after the damage may
+    /// have changed further pages, of which the log no longer says anything.
     pub is_sequence: bool,
     /// How many transactions are lost between `point` and the last intact transaction, as far as the log numbers them.
     pub missing: Option<u64>,
@@ -262,8 +262,8 @@ fn read_home(database: &dyn DatabaseFile, page_number: u32, page: &mut [u8]) -> 
     Ok(read == page.len())
 }
 
-/// Returns the error if it is damage, which marks the end of the readable part. Fails with any other error: the log cannot be
-/// read at all.
+/// Returns the error if its kind is damage, because damage only ends the readable part. Fails with any other error, because
+/// the log then cannot be read at all.
 pub(crate) fn damage_of(error: LogError) -> Result<LogError, LogError> {
     if error.kind() == ErrorKind::Corrupt { Ok(error) } else { Err(error) }
 }
@@ -283,7 +283,7 @@ impl Images {
         Self { page_bytes: page_bytes as usize, known: FxHashMap::default(), order: Vec::new() }
     }
 
-    /// Drops all images: transactions are missing here, and they may have changed the pages.
+    /// Drops all images, because transactions are missing here that may have changed the pages.
     pub(crate) fn clear(&mut self) {
         self.known.clear();
         self.order.clear();
@@ -337,7 +337,7 @@ impl Images {
 pub enum Contents {
     /// The database file, and over it the pages that the log holds as of the last transaction before the damage.
     BeforeDamage,
-    /// The database file alone, without the guard: the result of the last checkpoint, if that checkpoint was completed.
+    /// Only the database file, without the guard. It is the result of the last checkpoint, if that checkpoint was completed.
     FileAlone,
 }
 
@@ -361,8 +361,8 @@ pub fn create(out: &Path) -> Result<File, LogError> {
     opened.map_err(|error| LogError::io("create", out, &error))
 }
 
-/// Copies the database file alone, without the guard, into a file that [`create`] has made; for a log that cannot be read at
-/// all. Returns the size in pages. Durable on return, except for the file's name.
+/// Copies only the database file, without the guard, into a file that [`create`] has made. This is for a log that cannot be
+/// read at all. Returns the size in pages. Durable on return, except for the file's name.
 ///
 /// # Errors
 /// `Unexpected` if the database file does not say how large its pages are; errors of reading the file, and of writing.
@@ -438,13 +438,13 @@ impl Salvaged {
     /// were rolled back. The journal stays. Durable on return.
     ///
     /// # Errors
-    /// `Corrupt` for a damaged journal: the database may have been rolled back in part.
+    /// `Corrupt` for a damaged journal. The written database may then have been rolled back in part.
     pub fn roll_back(&self, (file, out): (&File, &Path), id: LogId) -> Result<usize, LogError> {
         let Some(journal) = self.journal.clone() else { return Ok(0) };
         let file = file.try_clone().map_err(|error| LogError::io("open", out, &error))?;
         let file = OpenDatabase::new(file, out);
         let played = play_back(&Kept(journal), &file, id);
-        // `play_back` has put the guard of the log on page 1: lift it.
+        // `play_back` has put the guard of the log on page 1, so lift it.
         let mut header = [0; HEADER_BYTES];
         if file.read(&mut header, 0)? == HEADER_BYTES {
             guard::lift(&mut header);

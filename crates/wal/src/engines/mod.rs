@@ -21,7 +21,7 @@ pub static ENGINES: &[&Descriptor] =
 static ADDED: OnceLock<&'static [&'static Descriptor]> = OnceLock::new();
 
 /// Adds engines of a program that links this crate, after those of the product. Call this once, before the first
-/// database is opened: settings that were read earlier do not include those of the new engines.
+/// database is opened, because settings that were read earlier lack those of the new engines.
 ///
 /// # Errors
 /// If one of the engines has a name or a magic number that is already used, or engines have been added before.
@@ -57,8 +57,8 @@ pub fn by_magic(first_bytes: &[u8]) -> Option<&'static Descriptor> {
 /// The placement of a log on these media, for the first engine that finds all its media there.
 ///
 /// # Errors
-/// A text that says what is missing. It is about the first engine whose media are all named in the settings; if no
-/// engine's media are, about the last engine.
+/// A text that says what is missing. The text is about the first engine whose media are all named in the settings, or,
+/// if there is no such engine, about the last engine.
 pub fn choose(media: &MediaSet) -> Result<LogPlacement, String> {
     let (mut why, mut is_named) = (String::new(), false);
     for engine in all() {

@@ -1,12 +1,12 @@
 //! Following a log from another process: every transaction in order, through all generations.
 //!
 //! A follower describes its progress by a *position*: the number of transactions that were sealed since the log was
-//! made. It is given a transaction only when that transaction is durable and can no longer be replaced. That is so once
-//! its commit was acknowledged, or another transaction has been committed after it (invariant 16). A follower *pins* a
-//! position. The log then does not start over past that position, until the log comes near its limit.
+//! made. The follower gets a transaction only when that transaction is durable and can no longer be replaced. That is
+//! so once its commit was acknowledged, or once another transaction was committed behind it (invariant 16). A follower
+//! may *pin* a position. The log then keeps the transactions after that position, until it comes near its limit.
 //!
-//! A follower counts as a user of the database. So the log is not deleted while it is being followed, and the database
-//! keeps its guard.
+//! A follower counts as a user of the database. So while a log is being followed, the log is not deleted, and the
+//! database keeps its guard.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -23,8 +23,8 @@ use crate::log::recover;
 use crate::shared::pins;
 use crate::{DatabaseIdentity, EngineOptions, ErrorKind, Log, LogError, placement};
 
-/// How long a follower sleeps before it checks again. Under Group Synch transactions become durable without waking
-/// followers.
+/// How long a follower sleeps before it checks again. It has to check, because under Group Synch nobody wakes followers
+/// when transactions become durable.
 const SLICE: Duration = Duration::from_millis(20);
 
 /// A transaction, as a follower reads it.
@@ -36,8 +36,8 @@ pub struct FollowedTransaction {
     pub time_ms: u64,
     /// Size of the database in pages after the transaction.
     pub db_pages: u32,
-    /// The pages that the transaction has written, in the order of its frames. If a page occurs more than once, its
-    /// last image is valid.
+    /// The pages that the transaction has written, in the order of its frames. If a page occurs more than once, the
+    /// image of the last occurrence is valid.
     pub pages: Vec<u32>,
     first_frame: u32,
     generation: u64,
@@ -66,8 +66,9 @@ pub struct Follower {
 
 impl Follower {
     /// Follows the log that a database names. Recovers the log if no other process uses it. Not for a process that has
-    /// SQLite connections to the database: the follower opens a descriptor of the database, and closing it would
-    /// release the locks of those connections ([`Follower::open_log`] opens no descriptor).
+    /// SQLite connections to the database. The follower opens a descriptor of the database, and closing that descriptor
+    /// would release the locks of those connections. Such a process calls [`Follower::open_log`], which opens no
+    /// descriptor.
     ///
     /// # Errors
     /// `NoLog` if the database names no log, `Busy` if it is not in WAL mode; otherwise as [`Follower::open_log`].
@@ -109,7 +110,7 @@ impl Follower {
         if log.outside().is_some() {
             return Err(busy("only a user who may write its log can follow it"));
         }
-        // From here on this process uses the log, so no other process can be alone with it and delete it.
+        // From here on this process uses the log, so no other process can be the only user of the log and delete it.
         let failed = |source| LogError::Medium { path: log.segment_path().to_path_buf(), source };
         let used = |kind| log.segment().share_use(kind).map_err(failed);
         if !used(SegmentUse::Any)? || !used(SegmentUse::Wal)? || log.path_now()?.is_none() {
@@ -131,8 +132,8 @@ impl Follower {
     }
 
     /// The position before the first transaction in the log. To obtain a copy of the database, a caller pins this
-    /// position and copies the database file. Then it reads every transaction from this position on and applies it to
-    /// the copy.
+    /// position and copies the database file. Then the caller reads every transaction from this position on and applies
+    /// the transaction to the copy.
     ///
     /// # Errors
     /// `Corrupt`, `Poisoned`.
@@ -152,7 +153,7 @@ impl Follower {
         self.own_log()?.guarded(|stream| {
             stream.engine_mut().refresh()?;
             let engine = stream.engine();
-            // Only the newest transaction can still be open: a transaction before it is final, or was replaced.
+            // Only the newest transaction can still be open, because each earlier transaction is final or was replaced.
             // Replaced transactions are never given to followers.
             let newest = engine.transactions().checked_sub(1).and_then(|last| engine.transaction_after(last));
             let open = newest.is_some_and(|newest| !is_final(engine, newest.last_frame, acknowledged));
@@ -160,14 +161,14 @@ impl Follower {
         })
     }
 
-    /// The first transaction after a position; `None` if there is none yet. Positions may skip numbers: a transaction
-    /// that was sealed, never acknowledged and then replaced is not returned.
+    /// The first transaction after a position; `None` if there is none yet. Positions may skip numbers, because a
+    /// transaction that was sealed, never acknowledged and then replaced is not returned.
     ///
     /// # Errors
-    /// `LostPlace` if the log no longer has the transactions after the position: the caller has to copy the database
-    /// again; `Corrupt`, `Poisoned`.
+    /// `LostPlace` if the log no longer has the transactions after the position, so that the caller has to copy the
+    /// database again; `Corrupt`, `Poisoned`.
     pub fn read_since(&mut self, position: u64) -> Result<Option<FollowedTransaction>, LogError> {
-        // Load this word before reading the log. The log that is read then holds every commit that the word
+        // Load this word before reading the log, so that the log as read below holds every commit that the word
         // acknowledges.
         let acknowledged = self.own_log()?.acknowledged();
         self.log.guarded(|stream| {
@@ -209,10 +210,11 @@ impl Follower {
         oldest.map_or(Ok(()), |oldest| Err(LogError::LostPlace { position, oldest }))
     }
 
-    /// Pins a position instead of the position pinned before: the log keeps everything after it. The pin ends when the
-    /// log reaches three quarters of its limit, when a transaction finds no space, or when the follower or its process
-    /// ends. Returns `false` if the log is about to start over; the earlier pin then stays. In that case the caller
-    /// should read further before it pins again, as long as the log still has the transactions.
+    /// Pins a position instead of the position pinned before, so that the log keeps everything after `position`. The
+    /// pin ends when the log reaches three quarters of its limit, when a transaction finds no space, or when the
+    /// follower or its process ends. Returns `false` if the log is about to start over past that position. The earlier
+    /// pin then stays, and the caller should read on, as long as the log still has the transactions, before it pins
+    /// again.
     ///
     /// # Errors
     /// As [`Follower::read_since`].
@@ -235,8 +237,8 @@ impl Follower {
         }
     }
 
-    /// The log, if this process opened the follower. A child process cannot use what its parent shares with other
-    /// processes (invariant 14).
+    /// The log, if this process opened the follower. Fails in a child process, which cannot use what its parent shares
+    /// with other processes (invariant 14).
     fn own_log(&mut self) -> Result<&mut Log, LogError> {
         if self.process.is_current() {
             return Ok(&mut self.log);
@@ -277,7 +279,8 @@ impl Drop for Follower {
 fn is_final(engine: &dyn Engine, last_frame: u32, acknowledged: u64) -> bool {
     let generation = engine.origin().generation & 0xffff_ffff;
     let frames = if acknowledged >> 32 == generation { acknowledged & 0xffff_ffff } else { 0 };
-    // Settled by a later commit: the process that made that commit had this transaction in its snapshot.
+    // A later commit settles a transaction, because the process that made that commit had this transaction in its
+    // snapshot.
     let settled = last_frame < engine.committed() || u64::from(last_frame) <= frames;
     settled && engine.is_durable(last_frame)
 }
@@ -322,9 +325,9 @@ pub struct ListedTransaction {
     pub durable: bool,
 }
 
-/// The transactions of the log's current generation that no later transaction has replaced, oldest first. They are
-/// those of all processes, up to the newest transaction that was sealed at that moment. A checkpoint may have written
-/// them to the database file already; they stay in the log until it starts over.
+/// The transactions of the log's current generation that no later transaction has replaced, oldest first. The list has
+/// the transactions of all processes, up to the newest that was sealed when the list was made. A checkpoint may have
+/// written these transactions to the database file already, but they stay in the log until the log starts over.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Listing {
     /// The transactions, oldest first.
@@ -344,8 +347,8 @@ impl Listing {
 }
 
 impl Log {
-    /// Lists what is in the log now. This takes time and memory for each frame. The log may start over at any time
-    /// afterwards.
+    /// Lists what is in the log now. This takes time and memory in proportion to the frames. The log may start over at
+    /// any time after this call.
     ///
     /// # Errors
     /// `Corrupt`, `Poisoned`; `Busy` for a user who may only read the log, if another process recovers the log during

@@ -51,8 +51,8 @@ pub struct Log {
     on_close: OnClose,
     /// Why this process acknowledges no more commits (invariant 9).
     poisoned: Option<String>,
-    /// Whether an operation is running. The flag stays set after a panic: the caller catches the panic, but the state that the
-    /// operation left is in doubt.
+    /// Whether an operation is running. The flag stays set after a panic, which the caller catches, because the state that
+    /// the operation left is in doubt.
     unfinished: bool,
 }
 
@@ -146,8 +146,8 @@ impl Log {
         placement::is_deleted(&self.file)
     }
 
-    /// Logs of earlier databases that were renamed so that this new log could have their name: the old and the new path of
-    /// each. They are kept.
+    /// The old and the new path of each log of an earlier database that was renamed so that this new log could have its
+    /// name. Those logs are kept.
     #[must_use]
     pub fn moved(&self) -> &[(PathBuf, PathBuf)] {
         &self.moved
@@ -247,8 +247,8 @@ impl Log {
         self.outside.as_ref()
     }
 
-    /// For a user who may only read the log: attaches it again if other processes have used it since this process last looked.
-    /// Returns whether other processes use the log now.
+    /// For a user who may only read the log: attaches the log again if other processes have used it since this process last
+    /// looked. Returns whether other processes use the log now.
     ///
     /// # Errors
     /// `Busy` while a process attaches the log; as [`Log::attach`].
@@ -262,7 +262,7 @@ impl Log {
     }
 
     /// For a user who may only read the log: fails with `Busy` if other processes have recovered the log since this process
-    /// read it, because what was read is then not valid.
+    /// attached it, because in that case what this process has read is not valid.
     pub(crate) fn check_outside(&self) -> Result<(), LogError> {
         let engine = self.stream.engine();
         let is_lost = |outside: &Arc<Outside>| outside.is_lost() || outside.is_overtaken(engine);
@@ -325,8 +325,8 @@ impl Log {
         })
     }
 
-    /// Processes a write by SQLite. If the write completes a commit frame, seals the transaction and returns it. Before a write
-    /// at offset 0 the caller has synced the database file (invariant 6).
+    /// Processes a write by SQLite. If the write completes a commit frame, seals the transaction and returns it. Before a
+    /// write at offset 0 the caller must have synced the database file (invariant 6).
     ///
     /// # Errors
     /// `NoSpace`, `LimitReached` and `Busy` fail this write only; any other error poisons the log.
@@ -345,13 +345,13 @@ impl Log {
             stream.write(file, offset, data)
         });
         if written.as_ref().is_err_and(|error| error.kind() == ErrorKind::Full) {
-            // Let the log start over: losing a follower's place is better than refusing every commit.
+            // Let the log start over, because losing a follower's place is better than refusing every commit.
             self.pins.press(self.stream.engine().origin().position);
         }
         written
     }
 
-    /// Truncates the stream, and with it the log's file. The caller has synced the database file first (invariant 6).
+    /// Truncates the stream, and with it the log's file. The caller must have synced the database file before (invariant 6).
     ///
     /// # Errors
     /// As [`Log::write`].
@@ -367,7 +367,7 @@ impl Log {
         self.stream.limit_size(bytes);
     }
 
-    /// Called when SQLite releases the WRITE lock: frees the space of a transaction that was rolled back.
+    /// Frees the space of a transaction that was rolled back. Called when SQLite releases the WRITE lock.
     pub fn end_write(&mut self) {
         if self.stream.engine().has_staged() {
             // An error here is ignored, because it occurs again in the next writer's operation.
@@ -376,16 +376,16 @@ impl Log {
     }
 
     /// Whether a write of `bytes` may make the open transaction too large for the usual way of sealing. In that case every
-    /// transaction sealed before has to be durable first. The write waits for that itself, unless the caller has called
-    /// [`DurabilityWaiter::wait_all`].
+    /// transaction sealed before has to be durable first. The write itself waits for that, unless the caller has called
+    /// [`DurabilityWaiter::wait_all`] before.
     #[must_use]
     pub fn outgrows(&self, bytes: usize) -> bool {
         self.stream.engine().outgrows(bytes)
     }
 
     /// Whether the followers permit the log to start over. The holder of the WRITE lock calls this method. After it returns
-    /// `true`, no follower can pin a position that would prevent the start. The VFS asks before SQLite decides; a write or
-    /// truncation that starts the log over asks again.
+    /// `true`, no follower can pin a position that would prevent the start. The VFS calls this method before SQLite decides
+    /// whether to start over, and each write or truncation that starts the log over checks again.
     ///
     /// # Errors
     /// `Corrupt`, `Medium`, `Poisoned`.
@@ -409,8 +409,8 @@ impl Log {
         Err(LogError::Busy { path: self.path.clone(), what })
     }
 
-    /// Whether a transaction may have been written since the log was made or truncated. SQLite begins a WAL with a header, so
-    /// the log then has one.
+    /// Whether a transaction may have been written since the log was made or truncated. That is so if the log has a WAL
+    /// header, because SQLite begins a WAL with a header.
     #[must_use]
     pub fn was_begun(&self) -> bool {
         self.stream.engine().wal_header().is_some()
@@ -437,8 +437,8 @@ impl Log {
 
 /// Checkpoints, and recovery.
 impl Log {
-    /// Checks that SQLite's recovery will accept every recovered frame. SQLite then applies all of them, so that no transaction
-    /// may replace any of them.
+    /// Checks that SQLite's recovery will accept every recovered frame. SQLite then applies all recovered frames, so from
+    /// then on no transaction may replace any of them.
     ///
     /// # Errors
     /// `Corrupt`.
@@ -453,8 +453,9 @@ impl Log {
         Ok(())
     }
 
-    /// Has to be called before a page is written to the database file (invariant 5). May wait for other processes while the log
-    /// is locked; [`DurabilityWaiter::force`], if there is a waiter, waits without locking the log.
+    /// Has to be called before a page is written to the database file, because the page's log records must be durable first
+    /// (invariant 5). May wait for other processes while the log is locked. [`DurabilityWaiter::force`], if there is a
+    /// waiter, waits without locking the log, so a caller can call it first.
     ///
     /// # Errors
     /// `Corrupt`, `Poisoned`.
@@ -525,8 +526,8 @@ impl Log {
         self.is_provisional
     }
 
-    /// Makes durable a log that a provisional guard names, its name, and space for its first transactions. Called before the
-    /// first transaction is written. Afterwards the guard can be made final.
+    /// Makes durable a log that a provisional guard names, together with the log's name and space for its first
+    /// transactions. Called before the first transaction is written. After this call the guard can be made final.
     ///
     /// # Errors
     /// `NoSpace`, `LimitReached`: the caller may try again. `Io`, `Medium`.
@@ -560,8 +561,8 @@ impl Log {
     }
 
     /// Deletes the log's files, wherever the log has been moved. If somebody has deleted the log already, deletes the files
-    /// that are left. The log holds nothing any more. After a power loss it may be back; it is then deleted when the database
-    /// is opened next.
+    /// that are left. The caller has made sure that the log holds nothing any more. The deletion is not durable: if a power
+    /// loss brings the log back, the log is deleted when the database is opened next.
     ///
     /// # Errors
     /// `Io`.
@@ -573,7 +574,7 @@ impl Log {
         };
         log_file::remove(&path, &placement::segment_path(&path, self.id()))
             .map_err(|error| LogError::io("delete", &path, &error))?;
-        // Make the deletion durable: other logs may already use the space that this log had in a region.
+        // Make the deletion durable, because other logs may already use the space that this log had in a region.
         if self.rollback_journal().is_some() { placement::sync_names(&path) } else { Ok(()) }
     }
 

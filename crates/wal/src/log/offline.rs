@@ -27,8 +27,8 @@ pub struct Checkpointed {
     pub kept: Option<PathBuf>,
 }
 
-/// Reads and classifies a database file's header. Not for a process that has the database open through SQLite: closing
-/// the file here would release all POSIX locks that the process holds on it.
+/// Reads and classifies a database file's header. Not for a process that has the database open through SQLite, because
+/// closing the file here would release all POSIX locks that the process holds on the file.
 ///
 /// # Errors
 /// `Io`.
@@ -46,8 +46,8 @@ pub enum Afterwards {
 }
 
 /// Rolls back a hot rollback journal in the log, writes everything else in the log home, lifts the guard and deletes
-/// the log. The file is then an ordinary SQLite database and synced, and the log's home holds nothing that the file
-/// lacks. With `adopt`, the database may be a copy of the one that the log was made for; the log is then put aside
+/// the log. On return the file is an ordinary SQLite database and synced, and the log's home holds nothing that the
+/// file lacks. With `adopt`, the database may be a copy of the one that the log was made for; the log is then put aside
 /// instead of deleted. No other process may have the database open.
 ///
 /// # Errors
@@ -64,8 +64,8 @@ pub fn checkpoint(
     checkpoint_into(&file, placement, &db, id, adopt, afterwards, &pause())
 }
 
-/// Like [`checkpoint`], for a database that was copied together with its log. No other database needs this copy of the
-/// log, so it is deleted.
+/// Like [`checkpoint`], for a database that was copied together with its log. Deletes this copy of the log, because no
+/// other database needs it.
 ///
 /// # Errors
 /// As [`checkpoint`].
@@ -116,7 +116,7 @@ pub fn checkpoint_into(
     };
     let pages = played + write_home(&mut log, file, database)?;
     let db_pages = log.db_pages()?;
-    // A log of another database that is put aside keeps what it holds. If the process dies before the log has its new
+    // Do not retire a log of another database, which is only put aside. If this process dies before the log has its new
     // name, the log's own database finds the log unchanged.
     if own || afterwards == Afterwards::Delete {
         log.retire()?;
@@ -138,8 +138,8 @@ pub fn is_unused(database: &Path) -> Result<bool, LogError> {
     }
 }
 
-/// Lifts the guard of a database whose log is lost. The database is then what the last checkpoint left: without later
-/// commits, and possibly inconsistent if that checkpoint was interrupted.
+/// Lifts the guard of a database whose log is lost. After that the database is what the last checkpoint left. It lacks
+/// all later commits, and may be inconsistent if that checkpoint was interrupted.
 ///
 /// # Errors
 /// `Busy` if a process has the database open, `Io`.
@@ -162,8 +162,8 @@ fn dispose(log: &mut Log, own: bool, afterwards: Afterwards) -> Result<Option<Pa
         Afterwards::Delete => {
             let path = log.path_now()?;
             log.unlink()?;
-            // Sync the directory: if a power loss brought this log back, it would belong to another database, and
-            // nobody would delete it.
+            // Sync the directory, because a log that belongs to another database, and that a power loss brings back,
+            // would be deleted by nobody.
             if let Some(path) = path.filter(|_| !own) {
                 placement::sync_names(&path)?;
             }
@@ -172,8 +172,8 @@ fn dispose(log: &mut Log, own: bool, afterwards: Afterwards) -> Result<Option<Pa
     }
 }
 
-/// The attached log. Returns `None` for a log that could not be attached if nothing has been committed in it: no
-/// process uses it, and it is what a power loss has left.
+/// The attached log. Returns `None` for a log that could not be attached, if nothing has been committed in it. That is
+/// so if no process uses the log and it is only what a power loss has left.
 fn or_nothing(
     attached: Result<OpenLog, LogError>,
     file: &dyn DatabaseFile,
@@ -200,8 +200,8 @@ fn busy(database: &Path) -> LogError {
 }
 
 /// Whether a log that is kept for its own database would lose something of that database by being written home into a
-/// copy. A home that shares the file holds no pages of its own. But a journal that is played back into the copy would
-/// be lost to the log's own database.
+/// copy. A home that shares the file holds no pages of its own, so nothing is lost there. But any other home would be
+/// emptied, and a journal would be gone after it was played back into the copy.
 fn loses_by_checkpoint(log: &Log) -> Result<bool, LogError> {
     let holds_pages = log.home().is_some_and(|home| home.header() != Header::Shared);
     let has_journal = log.rollback_journal().map_or(Ok(None), |journal| journal.size())?.is_some();

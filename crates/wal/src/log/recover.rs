@@ -13,9 +13,9 @@ use crate::engine::settings::OnClose;
 use crate::placement::{self, OpenLog, Pause};
 use crate::{DatabaseIdentity, EngineOptions, Log, LogError};
 
-/// SQLite itself recovers a log of at most this many frames if the last process to use it kept it: that needs no flush,
-/// and takes less time than a flush. (SQLite reads such a log frame by frame, and for each frame the engine reads the
-/// records that make up the page.)
+/// SQLite itself recovers a log of at most this many frames if the last process that used the log kept it. Such a
+/// recovery needs no flush, and takes less time than one. (SQLite reads the log frame by frame, and for each frame the
+/// engine reads the records that make up the page.)
 const KEPT_FRAMES: u32 = 16;
 
 /// Who recovers a log.
@@ -50,8 +50,8 @@ fn who_recovers(open: &OpenLog, may: WriteHome, on_close: OnClose) -> Recovers {
     }
 }
 
-/// Returns the log that was just opened, recovered or ready for SQLite to recover it. Until this function returns,
-/// other processes that attach the log wait.
+/// Takes the log that was just opened, and either recovers it or leaves it for SQLite to recover. Until this function
+/// returns, other processes that attach the log wait.
 ///
 /// # Errors
 /// `Corrupt` if SQLite would not accept every frame; the errors of starting the log over.
@@ -95,15 +95,15 @@ impl Log {
 
 /// Attaches the log that a guarded database names. If no other process uses the log, recovery writes the newest image
 /// of each page to the database file, syncs the file, and empties the log. SQLite then finds no frame to checksum. So
-/// the work is proportional to the pages, not to the commits. Other processes that attach the log wait until recovery
-/// is done.
+/// the work is proportional to the pages in the log, not to the commits. Other processes that attach the log wait until
+/// recovery is done.
 ///
-/// A log counts as missing if its guard is provisional and older than the last start of the system. Such a log holds no
-/// commits, and a power loss may have destroyed a part of it.
+/// A log counts as missing if its guard is provisional and older than the last start of the system. Such a log is not
+/// used, because it holds no commits, and a power loss may have destroyed a part of it.
 ///
 /// A short log that its last user kept ([`OnClose::Keep`]) is not recovered here. SQLite recovers the log itself if the
-/// database file cannot be written, or if the engine has a home or stores rollback journals. The caller holds SHARED on
-/// the database: so no process without the log reads or writes the database during recovery.
+/// database file cannot be written, or if the engine has a home or stores rollback journals. The caller must hold
+/// SHARED on the database, so that no process that has not attached the log can change the database during recovery.
 ///
 /// # Errors
 /// As [`Log::attach`].
@@ -120,21 +120,21 @@ pub fn recover(
         if open.is_of_another_boot {
             return Err(LogError::Missing { database: db.path.clone(), id, searched: placement.dir.clone() });
         }
-        // Clear leftovers as before a new log is made. Other processes that would change the header wait until this
-        // process has checked the log.
+        // Clear leftovers, as before a new log is made. No process changes the header during this, because processes
+        // that would change it wait until this process has checked the log.
         placement::collect_leftovers(file, placement, db);
     }
     recovered(open, file, WriteHome::Allowed, options, &db.path)
 }
 
-/// Writes everything in the log to the file. Returns whether that succeeded. If not, the file takes no more space than
-/// before: on a full disk, opening the database may need the space for something else.
+/// Writes everything in the log to the file. Returns whether that succeeded. After a failure, truncates the file to its
+/// earlier size, because on a full disk, opening the database may need the space for something else.
 fn put_home(log: &mut Log, file: &dyn DatabaseFile, database: &Path) -> bool {
     let Ok(size) = file.size() else { return false };
     let is_home = write_home(log, file, database).is_ok();
     if !is_home && file.size().is_ok_and(|now| now > size) {
-        // If the truncation fails, the file is only longer than it needs to be. Sync it, because a journaling file
-        // system reuses the space only once the truncation is in its journal.
+        // Ignore an error, because the file is then only longer than it needs to be. Sync the truncation, because a
+        // journaling file system reuses the space only once the truncation is in its journal.
         let _ = file.truncate(size).and_then(|()| file.sync());
     }
     is_home

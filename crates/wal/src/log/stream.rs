@@ -1,19 +1,19 @@
 //! The `-wal` file that SQLite believes it uses, served from an engine's frames.
 //!
 //! SQLite writes the log as a byte stream: a 32-byte header, then for each frame 24 bytes and a page. This module recognises
-//! the frames in those writes and decides when a transaction is sealed. On reads it rebuilds the bytes, checksums included, so
-//! that SQLite's own recovery accepts them. None of this module's state survives a crash or needs to.
+//! the frames in those writes and decides when a transaction is sealed. On reads it rebuilds the bytes, checksums included,
+//! so that SQLite's own recovery accepts them. The state of this module does not survive a crash, and need not.
 //!
-//! **SQLite's checksums.** They do not protect the log; that is the engine's task. SQLite before 3.41 may compute wrong
-//! checksums: it overwrites pages of spilled frames in place, and `ROLLBACK TO` truncates those frames. The commit frame then
-//! has zeros as its checksum, or a sum over bytes that were truncated. All later checksums continue from that one, until the
-//! wal-index is rebuilt. So a stored checksum is only what SQLite computed. When SQLite's recovery reads the log, this module
-//! computes the checksums that it reads, from the first frame on.
+//! **SQLite's checksums.** They do not protect the log, because each engine has checksums of its own. SQLite before 3.41 may
+//! compute wrong checksums if it overwrites pages of spilled frames in place, and `ROLLBACK TO` then truncates those frames.
+//! The commit frame then has zeros as its checksum, or a sum over bytes that were truncated. All later checksums continue
+//! from that wrong one, until the wal-index is rebuilt. So a stored checksum may differ from the true one. When SQLite's
+//! recovery reads the log, this module computes the checksums that it reads, from the first frame on.
 //!
-//! **When a transaction is sealed.** When SQLite has written its commit frame (the frame whose size field is not 0), at every
-//! setting of `PRAGMA synchronous` (invariant 4). There is one exception: if SQLite has overwritten pages of frames that it
-//! spilled earlier, it rewrites the checksums in the headers of the frames from there on. Sealing then waits for the rewritten
-//! header of the commit frame.
+//! **When a transaction is sealed.** A transaction is sealed when SQLite has written its commit frame (the frame whose size
+//! field is not 0), at every setting of `PRAGMA synchronous` (invariant 4). There is one exception. If SQLite has
+//! overwritten pages of frames that it spilled earlier, it rewrites the checksums in the headers of all frames from the
+//! first such frame on. Sealing then waits for the rewritten header of the commit frame.
 
 use duralite_format::sqlite_wal::{Checksum, FRAME_HEADER_BYTES, FrameHeader, WAL_HEADER_BYTES, WalHeader};
 
@@ -31,8 +31,9 @@ const CHECKSUM: (usize, usize) = (16, 8);
 pub struct Sealed {
     /// The transaction's name: the low half of the generation, and the commit frame.
     pub commit: u64,
-    /// The ticket with which the committer waits until the transaction is durable. `None`: there is nothing to wait for. The
-    /// transaction is durable already, or Group Synch or [`crate::SyncMode::Async`] acknowledges it before it is durable.
+    /// The ticket with which the committer waits until the transaction is durable. `None` if there is nothing to wait for,
+    /// because the transaction is durable already, or because Group Synch or [`crate::SyncMode::Async`] acknowledges it
+    /// before it is durable.
     pub ticket: Option<Ticket>,
     /// How full the log is after the transaction.
     pub fill: Fill,
@@ -187,7 +188,7 @@ impl<E: Engine + ?Sized> WalStream<E> {
     }
 
     /// Processes a write by SQLite. A write that completes a commit frame seals the transaction and returns it. A write at
-    /// offset 0 starts the log over: the caller has synced the database file before (invariant 6).
+    /// offset 0 starts the log over, so the caller must have synced the database file before (invariant 6).
     ///
     /// # Errors
     /// `NoSpace`, `LimitReached`: the write did not happen; other errors as the engine's.
@@ -201,8 +202,8 @@ impl<E: Engine + ?Sized> WalStream<E> {
             return self.write_wal_header(file, offset, data);
         }
         if !self.completes_frame(offset) {
-            // Skip this between a frame's header and its page: no other process can have written (invariant 11), so there is
-            // nothing to apply.
+            // Skip the refresh between a frame's header and its page, because no other process can have written in between
+            // (invariant 11).
             self.refresh()?;
         }
         let header =
@@ -216,8 +217,8 @@ impl<E: Engine + ?Sized> WalStream<E> {
         }
     }
 
-    /// Processes a truncation by SQLite. A truncation to nothing shrinks the log's file to the size of a new log; the caller
-    /// has synced the database file (invariant 6). A truncation behind the last frame does nothing.
+    /// Processes a truncation by SQLite. A truncation to nothing shrinks the log's file to the size of a new log, so the
+    /// caller must have synced the database file before (invariant 6). A truncation behind the last frame does nothing.
     ///
     /// # Errors
     /// `Unexpected` for a truncation into committed frames; other errors as [`crate::engine::LogFile::begin_generation`].
@@ -233,8 +234,8 @@ impl<E: Engine + ?Sized> WalStream<E> {
         self.engine.clear(file, 0)
     }
 
-    /// Called when SQLite releases the WRITE lock. Drops what SQLite has written and not committed, so that others may use the
-    /// space.
+    /// Called when SQLite releases the WRITE lock. Drops the frames that SQLite has written and not committed, so that
+    /// others may use the space.
     ///
     /// # Errors
     /// As [`crate::engine::LogWriter::discard_staged`].
@@ -244,8 +245,8 @@ impl<E: Engine + ?Sized> WalStream<E> {
 
     fn refresh(&mut self) -> Result<(), LogError> {
         self.engine.refresh()?;
-        // The engine may have dropped the staged frames in a call that did not come through this stream. Then forget the open
-        // transaction.
+        // The engine may have dropped the staged frames in a call that did not come through this stream. If so, forget the
+        // open transaction here too.
         if !self.open.headers.is_empty() && !self.engine.has_staged() {
             self.open = OpenTransaction::default();
         }
@@ -344,8 +345,8 @@ impl<E: Engine + ?Sized> WalStream<E> {
             if frame > self.engine.committed() + 1 {
                 return Err(LogError::Unexpected("a frame behind the end of the log"));
             }
-            // The new transaction may replace only one that was never acknowledged, because its process died before it learned
-            // that the commit was sealed (invariant 15).
+            // The new transaction may replace only a transaction that was never acknowledged because its process died first
+            // (invariant 15).
             let (generation, last) = (self.acknowledged >> 32, self.acknowledged & 0xffff_ffff);
             if self.engine.version() >> 32 == generation && u64::from(frame) <= last {
                 return Err(LogError::Unexpected("a frame that would replace an acknowledged one"));
@@ -524,8 +525,8 @@ impl<E: Engine + ?Sized> WalStream<E> {
             .map(|cursor| cursor.sum)
     }
 
-    /// The nearest frame before `number` whose checksum is stored, with that checksum. Without one, frame 0 with the checksum
-    /// of the WAL header.
+    /// The nearest frame before `number` whose checksum is stored, with that checksum. If there is no such frame, returns 0
+    /// and the checksum of the WAL header.
     fn known_before(&self, header: &WalHeader, number: u32) -> (u32, Checksum) {
         let stored = |at: u32| self.engine.frame(at).as_ref().and_then(known).map(|sum| (at, sum));
         (1..number).rev().find_map(stored).unwrap_or((0, header.checksum))

@@ -1,14 +1,14 @@
 //! The metrics of processes. Each process counts its use of a log in memory that other processes can read: its commits
 //! by latency, and other events.
 //!
-//! Each process slot has a block of its own. So no two processes write the same cache line, and a commit stores its
-//! counts without a system call. Only the slot's process writes to its block, and no decision depends on the contents.
-//! So a reader may find numbers that a process left half updated when it died, or even invented numbers.
+//! Each process slot has a block of its own, to which only the slot's process writes. So no two processes write the
+//! same cache line, and a commit stores its counts without a system call. A reader may find numbers that a process left
+//! half updated when it died, or even invented numbers. That does no harm, because no decision depends on them.
 //!
 //! **A slot that is used again continues** the counts of its earlier process. So the sums over all blocks only grow
 //! until the segment begins again. A block stores the number of the segment's beginning from which it counts
 //! ([`INCARNATION`](crate::placement)); a block with another number is old and is ignored. So nothing has to be cleared
-//! when the segment begins again: each process clears its own block when it joins.
+//! when the segment begins again, because each process clears its own block when it joins.
 //!
 //! The blocks are at the end of the segment, after the engine's part. They are lost when the last process ends.
 
@@ -79,11 +79,12 @@ impl Filled {
     }
 }
 
-// A histogram of times, whose buckets grow in width: each power of two of nanoseconds is divided into eight buckets.
+// A histogram of times. Longer times have wider buckets, because each interval between two powers of two (in
+// nanoseconds) is divided into eight buckets.
 //
-// A bucket counts the times above the limit of the bucket before it, up to its own limit. From 256 ns on, a bucket is
-// at most an eighth as wide as the times in it are long, so a percentile is at most an eighth too long. Times above the
-// last limit, 137 seconds, are counted in the last bucket.
+// A bucket counts the times above the limit of the bucket before it, up to its own limit. From 256 ns on, the width of
+// a bucket is at most an eighth of the times in it, so a percentile is at most an eighth too long. Times above the last
+// limit, 137 seconds, are counted in the last bucket.
 
 /// Number of buckets in a histogram.
 pub const BUCKETS: usize = 240;
@@ -200,8 +201,8 @@ pub enum Counter {
     /// Transactions that failed validation because another transaction had written a page that they use, other than
     /// page 1.
     PageConflicts,
-    /// Transactions that failed validation because page 1 had changed: the schema, the free list or the size of the
-    /// database.
+    /// Transactions that failed validation because page 1 had changed, and with it the schema, the free list or the
+    /// size of the database.
     SchemaConflicts,
     /// Transactions that failed validation because the database had become smaller.
     ShrinkConflicts,
@@ -308,7 +309,7 @@ pub struct ProcessMetrics {
     pub is_alive: bool,
     /// When the process joined, by the segment's clock, in nanoseconds.
     pub joined_ns: u64,
-    /// Commits of this process alone.
+    /// Commits of this process, without those of the earlier processes in its slot.
     pub commits: u64,
     /// The latencies of the commits.
     pub latencies: Histogram,

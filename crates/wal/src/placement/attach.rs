@@ -1,7 +1,7 @@
 //! Attaching a log: find its file, wait for other processes that attach it, lock it, and enter it alone or join the
 //! processes that use it. [`attach`] takes these steps in order. [`super::whose`] decides whose the log is, and
-//! [`how_to_enter`] whether this process is alone. After a process has entered alone, `log/recover.rs` decides who
-//! recovers the log. `create` opens a new log with the same [`Place`].
+//! [`how_to_enter`] whether any other process uses the log. If none does, `log/recover.rs` then decides who recovers
+//! the log. `create` opens a new log with the same [`Place`].
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -24,8 +24,9 @@ use crate::metrics::Recorder;
 use crate::shared::log_file::{self, Lock, Pause, is_in_place};
 use crate::{DatabaseIdentity, EngineOptions, ErrorKind, LogError};
 
-/// Opens the log that a guarded database names. If no other process uses the log, this process recovers it; committed
-/// transactions stay as they are. Waits for other processes as long as `pause` permits, and then returns `Busy`.
+/// Opens the log that a guarded database names. If no other process uses the log, this process recovers it, which
+/// changes no committed transaction. Waits for other processes as long as `pause` permits, and returns `Busy` if that
+/// was not long enough.
 pub(crate) fn attach(
     database: &dyn DatabaseFile,
     placement: &LogPlacement,
@@ -48,8 +49,8 @@ pub(crate) fn attach(
     };
     let head = check_owner(&path, &file, db, id, adopt)?;
     let place = Place::new(placement, &path, id);
-    // Only one process at a time attaches. Otherwise two could both find themselves alone: the second one looks after
-    // the first has found itself alone, but before it announces that it uses the log.
+    // Only one process at a time attaches. Otherwise two could both find that no other process uses the log: the second
+    // may look after the first has looked, and before the first announces that it uses the log.
     let attaching = segment::lock(&place.segment_path, db, pause)?;
     let gone = || {
         let what = "another process has just checkpointed its log or renamed it; open the database again";
@@ -68,7 +69,7 @@ pub(crate) fn attach(
     if alone && placement.is_dax() {
         sync_what_was_emulated(&path, &file)?;
     }
-    // Both files may be gone by now: a process that checkpoints the log may have deleted them.
+    // Both files may be gone by now, because a process that checkpoints the log may have deleted them.
     let segment = segment::open_again(&place.segment_path, &attaching)?.ok_or_else(gone)?;
     let segment = place.join(segment, alone)?;
     let mut log = place.open(
@@ -79,8 +80,8 @@ pub(crate) fn attach(
         Found { alone, of_another: !head.is_of(db), is_new: false, left },
     )?;
     log.attaching = Some(attaching);
-    // Wait here for a tool that checkpoints the log without SQLite's locks. A process that uses SQLite cannot have
-    // deleted the log, because that takes EXCLUSIVE on the database, while the attaching connection holds SHARED.
+    // Wait here for a tool that checkpoints the log without SQLite's locks. A process that uses SQLite cannot delete
+    // the log now, because deleting it takes EXCLUSIVE on the database, while the attaching connection holds SHARED.
     let shared = log_file::lock(&log.file, Lock::Shared, pause);
     if !shared.map_err(|error| LogError::io("lock", &path, &error))? {
         return Err(LogError::Busy {
@@ -94,9 +95,9 @@ pub(crate) fn attach(
     Ok(log.on_file_systems(&db.path))
 }
 
-/// Syncs a log in persistent memory. It may have been used as emulated memory on the same file system. Blocks that were
-/// first written then are not durable, nor are stores that the emulated persistency model did not flush. Without this
-/// sync, a commit that survives a power loss might follow one that does not.
+/// Syncs a log in persistent memory, because the log may have been used as emulated memory on the same file system
+/// before. Blocks that were first written during that use may not be durable, nor stores that the emulated persistency
+/// model did not flush. Without this sync, a commit that survives a power loss might follow one that does not.
 fn sync_what_was_emulated(path: &Path, file: &File) -> Result<(), LogError> {
     file.sync_all().map_err(|error| LogError::io("sync", path, &error))
 }
@@ -112,19 +113,19 @@ enum Entry {
     Join,
 }
 
-/// Determines whether no other process uses the log. If so, this process holds the log's exclusive lock afterwards. The
-/// kernel releases the locks of a dead process one after another. So the process's lock on the log may outlive the lock
-/// that attaching processes wait for. Only a living process, in a segment that was completed, proves that the log is in
-/// use.
+/// Determines whether no other process uses the log. If so, this process holds the log's exclusive lock on return. A
+/// lock on the log alone does not prove that the log is in use. The kernel releases the locks of a dead process one
+/// after another, so the lock on the log may outlive the lock that attaching processes wait for. Only a living process,
+/// in a segment that was completed, proves that the log is in use.
 ///
-/// A process that gets the exclusive lock reads no state older than what was acknowledged. Every descriptor of an
-/// engine is a duplicate of the descriptor that holds the lock. So the lock of a dead process is released with the last
-/// of these duplicates, when none of the process's operations is still running. The dead process had flushed everything
-/// that it acknowledged (or, under Group Synch, flushed it when it closed the log). It may then still hold the shared
-/// memory, whose locks have been released, and the lock of its own process slot. No other process takes that slot
-/// before it is free. A process that does not get the exclusive lock joins the state in force. The last process that
-/// uses that state may end at any time: transactions that it sealed and did not flush stay in the ring for the next
-/// leader.
+/// A process that gets the exclusive lock reads no state older than what was acknowledged. Every descriptor through
+/// which an engine writes is a duplicate of the descriptor that holds the lock. So the lock of a dead process is
+/// released only with the last of these duplicates, when none of the process's operations is still running. The dead
+/// process had flushed everything that it acknowledged (or, under Group Synch, flushed it when it closed the log). The
+/// dead process may still hold the shared memory, whose locks have been released, and the lock of its own process slot.
+/// No other process takes that slot before it is free. A process that does not get the exclusive lock joins the shared
+/// state as it is. The last other process that uses this state may end at any time, because transactions that it sealed
+/// and did not flush stay in the ring for the next leader.
 fn how_to_enter(
     file: &File,
     place: &Place<'_>,
@@ -195,8 +196,8 @@ impl OpenLog {
         self.outside.is_none().then(|| Recorder::new(self.segment.clone(), base))
     }
 
-    /// The same log, with what is known about the file systems of the log and of the database. For emulated memory they
-    /// do not matter: it guarantees nothing that a file system could fail to keep.
+    /// The same log, with what is known about the file systems of the log and of the database. For a log in emulated
+    /// memory these do not matter, because such memory guarantees nothing that a file system could fail to keep.
     pub(super) fn on_file_systems(mut self, database: &Path) -> Self {
         let is_of_blocks = self.kind.needs.first() == Some(&Medium::LogBlocks);
         let log = is_of_blocks.then(|| ("the log", &*self.path));
@@ -261,7 +262,7 @@ impl<'a> Place<'a> {
         segment::join(self.placement, &self.segment_path, self.id, file, alone)
     }
 
-    /// Opens the log itself. If this process is alone, it recovers the log.
+    /// Opens the log itself. If no other process uses the log, recovers it.
     pub(super) fn open(
         self,
         options: &EngineOptions,
@@ -284,7 +285,7 @@ impl<'a> Place<'a> {
             is_new,
             left,
         })?;
-        // This store has to be the last step: from here on other processes may join.
+        // This store has to be the last step, because from here on other processes may join.
         if alone {
             segment::complete(&segment);
         }

@@ -14,11 +14,11 @@ use crate::shared::{identity, log_file};
 use crate::{DatabaseIdentity, EngineOptions, LogError};
 
 /// Makes a log for a database that names no log. The log and its directory entry are durable on return, unless the log
-/// is provisional: then [`Log::harden`](crate::Log::harden) makes them durable.
+/// is provisional, in which case [`Log::harden`](crate::Log::harden) makes them durable later.
 ///
 /// No file of the log has a name before it is complete, and the segment gets its name last. If the process dies during
-/// this call, it leaves nothing, or a log without commits that [`find::collect`] deletes. The same holds for a power
-/// loss, which may also leave a part of a log that is not durable yet.
+/// this call, it leaves nothing, or a log without commits, which [`find::collect`] deletes later. A power loss may also
+/// leave a part of a log that was not durable yet, which [`find::collect`] deletes too.
 pub(crate) fn create(
     database: &dyn DatabaseFile,
     placement: &LogPlacement,
@@ -40,11 +40,11 @@ pub(crate) fn create(
     let place = Place::new(placement, &path, id);
     let segment_path = place.segment_path.clone();
     let file = log_file::make_file(&placement.dir, &path, db)?;
-    // The file may have a name already. The lock keeps others from taking the file for the remains of a power loss, and
-    // deleting it.
+    // The file may have a name already, so lock it: the lock keeps others from taking the file for the remains of a
+    // power loss and deleting it.
     file.lock_shared().map_err(|error| LogError::io("lock", &path, &error))?;
-    // A log can be provisional if everything that it has is in its file: a power loss that destroys the file then
-    // leaves nothing else of the log.
+    // A log can be provisional only if everything that belongs to it is in its file. A power loss that destroys the
+    // file then leaves nothing else of the log.
     let is_provisional = !placement.engine.rollback_journals;
     let make = || {
         // Make the segment before the log, because the log may use all the space that is left.
@@ -75,7 +75,8 @@ pub(crate) fn create(
 }
 
 /// Deletes what crashes have left of logs of this database, which names no log. First makes the database's header
-/// durable as it is. No other process may be about to change the header.
+/// durable, so that the database also names no log after a power loss. No other process may be about to change the
+/// header.
 pub(crate) fn collect_leftovers(
     database: &dyn DatabaseFile,
     placement: &LogPlacement,
@@ -85,8 +86,8 @@ pub(crate) fn collect_leftovers(
 }
 
 /// Makes the database's header durable as it is. The process that lifted the guard may have died before its sync, or
-/// its sync may have failed. The header is written again first: after a failed sync, only bytes that were written again
-/// are sure to be synced.
+/// its sync may have failed. The header is written again before the sync, because after a failed sync only bytes that
+/// were written again are sure to be synced.
 fn settle_header(database: &dyn DatabaseFile) -> Result<(), LogError> {
     let mut header = [0; HEADER_BYTES];
     let len = database.read(&mut header, 0)?;

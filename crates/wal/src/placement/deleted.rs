@@ -1,4 +1,4 @@
-//! A log that was deleted while processes have it open: finding it, and copying it before the last of these processes ends.
+//! Finds a log that was deleted while processes have it open, and copies it before the last of these processes ends.
 //!
 //! The kernel keeps a deleted file as long as a process has it open, and shows it as `/proc/PID/fd/N`. A user who may read the
 //! memory of that process may open the file there.
@@ -28,8 +28,8 @@ const NAMELESS: &[u8] = b"#";
 const PATIENCE: Duration = Duration::from_secs(20);
 /// The pause between two readings, after the writers were told to stop.
 const PAUSE: Duration = Duration::from_millis(10);
-/// The pause between two readings if the writers could not be told to stop. Each writer checks for itself every tenth of a
-/// second.
+/// The pause between two readings if the writers could not be told to stop. It is long enough for each writer to notice the
+/// deletion, because writers check for themselves every tenth of a second.
 const PAUSE_UNTOLD: Duration = Duration::from_millis(500);
 const PIECE_BYTES: usize = 1 << 20;
 
@@ -59,8 +59,8 @@ pub fn find_deleted(id: LogId) -> Result<Option<DeletedLog>, LogError> {
     Ok(open_files()?.find_map(log_at))
 }
 
-/// Every file that a process has open, as far as this user may see: the process, and the path by which its open file can be
-/// opened.
+/// Every file that any process has open, as far as this user may see: the process, and a path by which the open file can be
+/// opened again.
 fn open_files() -> Result<impl Iterator<Item = (u32, PathBuf)>, LogError> {
     let proc = Path::new("/proc");
     let processes = fs::read_dir(proc).map_err(|error| LogError::io("read", proc, &error))?;
@@ -121,18 +121,21 @@ pub(crate) fn is_deleted(file: &File) -> bool {
 
 impl DeletedLog {
     /// Copies the log to `to`, with the mode and owner of its database `db`; durable on return. First tells writers, through
-    /// the segment, that the log was deleted; the segment may have been deleted too. A writer whose commit is in the log checks
-    /// whether it was told, and if so acknowledges nothing. So the copy holds everything that any writer has acknowledged or
-    /// will acknowledge. The log is read twice, and the copy is accepted if nothing changed between the two readings.
+    /// the segment (which may have been deleted too), that the log was deleted. A writer whose commit is in the log checks
+    /// this before it acknowledges the commit, and acknowledges nothing if it was told. So the copy holds everything that
+    /// any writer has acknowledged or will acknowledge. The log is read twice, and the copy is accepted if nothing changed
+    /// between the two readings.
     ///
     /// If this user may not write to the segment, writers find out for themselves that the log was deleted. The copy may then
     /// lack a commit of a writer that was stopped for longer than the time between the two readings.
     ///
-    /// A process that commits nothing more may still write pages to the database file, and some logs are useless without that
-    /// file. So `as_of` gets the database file as it was at the moment of the copy. `as_of` is not made durable.
+    /// A process that commits nothing more may still write pages to the database file, and some logs are useless without a
+    /// matching version of that file. So this method copies the database file to `as_of`, as it was at the moment of the
+    /// copy. `as_of` is not made durable.
     ///
-    /// `to` must not have the name of a log. Otherwise a process that opens the database would take the copy for a log that no
-    /// process uses, while others still use the deleted log. Give the copy such a name when those have ended.
+    /// `to` must not have the name of a log. Otherwise a process that opens the database would take the copy for a log that
+    /// no process uses, while others still use the deleted log. Give the copy such a name only when the processes that use
+    /// the deleted log have ended.
     ///
     /// # Errors
     /// `Busy` if a process goes on writing, or `to` has the name of a log; `Io`.
@@ -183,8 +186,9 @@ impl DeletedLog {
         is_same(&from, &to).map_err(failed)
     }
 
-    /// Sets the word that every process checks before it writes, and again before it acknowledges. Returns whether there was
-    /// such a word. There may be two segments: a process may have made a new one under the name of a deleted one.
+    /// Sets the word that every process checks before it writes, and again before it acknowledges. Returns whether any
+    /// segment had such a word. There may be two segments, because a process may have made a new one under the name of a
+    /// deleted one, so the word is set in both.
     fn stop_writers(&self) -> Result<bool, LogError> {
         let path = names::segment(&self.path, self.id);
         let named = open_to_write(&path).filter(|file| is_complete(file));
@@ -198,8 +202,8 @@ impl DeletedLog {
     }
 }
 
-/// Copies files until two successive readings of all of them are the same. Returns whether this was achieved. Each copy is then
-/// its file as it was at one moment between the two readings.
+/// Copies files until two successive readings of all of them are the same. Returns `false` if that did not happen in time.
+/// Each copy is then its file as it was at one moment between the two readings.
 fn copy_settled(files: &[(&File, &File)], pause: Duration) -> io::Result<bool> {
     let start = Instant::now();
     let mut is_first = true;

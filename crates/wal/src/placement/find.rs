@@ -1,11 +1,12 @@
 //! Finding the file of a log in a directory in which anybody may have renamed, copied or deleted files. Also deals with
 //! logs that their databases do not name.
 //!
-//! A crash leaves such a log in two cases: after a new log has got its name but before its id is in the database, and
-//! after the guard was lifted but before the log is deleted. A power loss may leave the name of a provisional log, and
-//! a part of its contents. People also delete, replace and restore databases. A database that names no log needs no
-//! log. So a log without commits that was made for this very file is deleted. Any other log that has the name of a new
-//! log is kept under its longer name. [`super::whose`] decides whose a log is; this module acts on that decision.
+//! A crash leaves a log that its database does not name in two cases: after a new log has got its name but before its
+//! id is in the database, and after the guard was lifted but before the log is deleted. A power loss may leave the name
+//! of a provisional log, and a part of its contents. People also delete, replace and restore databases. A database that
+//! names no log needs no log. So a log without commits that was made for this very file is deleted. Any other log that
+//! has the name of a new log is kept under its longer name. [`super::whose`] decides whose a log is; this module acts
+//! on that decision.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -21,11 +22,11 @@ use crate::shared::log_file::{self, is_in_place};
 use crate::{DatabaseIdentity, ErrorKind, LogError};
 
 impl LogPlacement {
-    /// The path of the log that the database at this path names: with this id, and of the directory's engine. `None` if
-    /// that log is not in this directory.
+    /// The path of the log that the database at this path names, which has this id and is of the directory's engine.
+    /// `None` if that log is not in this directory.
     ///
     /// # Errors
-    /// `Io` if that cannot be determined: a log that cannot be opened at the moment is not missing.
+    /// `Io` if that cannot be determined, because a log that cannot be opened at the moment is not missing.
     pub fn find(&self, database: &Path, id: LogId) -> Result<Option<PathBuf>, LogError> {
         let is_it = |head: &Head| head.log_id == id && head.engine == self.engine;
         let with_id = names::with_id(&self.dir, database, id);
@@ -35,8 +36,8 @@ impl LogPlacement {
         for path in [Some(&with_id), plain.as_ref()].into_iter().flatten() {
             match read_head(path) {
                 Ok(Some(head)) if is_it(&head) || *path == with_id && head.engine == self.engine => {
-                    // A file whose name contains the id is the log, or its name is wrong. If its name is wrong,
-                    // attaching it fails.
+                    // A file whose name contains the id is the log, or has a wrong name. Return it in both cases,
+                    // because attaching a file with a wrong name fails with the reason.
                     return Ok(Some(path.clone()));
                 }
                 Ok(_) => {}
@@ -83,7 +84,7 @@ fn scan(
         match read_head(&path) {
             Ok(Some(head)) if is_it(&head) => return Ok(Some(path)),
             Ok(None) if is_of_other_version(&path, placement.engine, id) => return Ok(Some(path)),
-            // Skip logs that this user may not read: they may be other databases', and unreadable on purpose.
+            // Skip logs that this user may not read, because they may be other databases', and unreadable on purpose.
             Ok(_) => {}
             Err(error) if error.kind() == ErrorKind::ReadOnly => {}
             Err(error) => return Err(error),
@@ -93,7 +94,7 @@ fn scan(
 }
 
 /// Reads the head of a log; `None` if no log has this name, or the file is not a log. Fails if that cannot be
-/// determined: a log that cannot be opened at the moment is not missing.
+/// determined, because a log that cannot be opened at the moment is not missing.
 fn read_head(path: &Path) -> Result<Option<Head>, LogError> {
     match open_and_read(path, false) {
         Ok((_, head)) => Ok(Some(head)),
@@ -102,15 +103,15 @@ fn read_head(path: &Path) -> Result<Option<Head>, LogError> {
     }
 }
 
-/// Whether there is a file with this name whose head is illegible: damaged, or of another version. If the caller
-/// attaches that log, it gets the error.
+/// Whether there is a file with this name whose head is illegible (damaged, or of another version). A caller that then
+/// attaches the log gets the error that says which.
 fn is_illegible(path: &Path) -> bool {
     matches!(open_and_read(path, false), Err(LogError::Format { .. }))
 }
 
 /// Whether a file is the log with this id in another version of the engine's format. Every version has the id in the
-/// same place. If the caller attaches that log, it learns the version. A damaged log does not count: under a
-/// provisional guard it may be what a power loss left, and then no commit is missing.
+/// same place. If the caller attaches that log, it learns the version. A damaged log does not count, because under a
+/// provisional guard it may be what a power loss left of a log without commits.
 fn is_of_other_version(path: &Path, engine: &Descriptor, id: LogId) -> bool {
     let Ok(file) = open_log(path, false) else { return false };
     let other = matches!(Head::read(path, &file), Err(error) if error.is_other_version());
@@ -168,8 +169,8 @@ pub(crate) fn where_now(path: &Path, file: &OwnFile, id: LogId) -> Result<Option
 
 /// Deletes logs that were made for this database, which names no log, if they hold nothing. Also deletes what a power
 /// loss has left of such logs. Logs that a process uses or is making stay. With `scan`, also deletes logs that were
-/// made while the database had another name. Before the first deletion, `make_sure` has to confirm that the database
-/// durably names no log.
+/// made while the database had another name. Before the first deletion, calls `make_sure`, which has to confirm that
+/// the database durably names no log.
 pub(super) fn collect(dir: &Path, db: &DatabaseIdentity, scan: bool, make_sure: &dyn Fn() -> bool) {
     let entries = if scan { entries(dir) } else { Vec::new() };
     let mut seen = Vec::new();
@@ -185,8 +186,9 @@ pub(super) fn collect(dir: &Path, db: &DatabaseIdentity, scan: bool, make_sure: 
             log_file::remove_torn(&path, &|meta| is_named_after(name, meta, db), make_sure);
             continue;
         };
-        // With the lock, this process may delete the log. But the log may have been deleted since it was opened, and
-        // its name may be that of a log that another process has just made. So check the name too.
+        // With the lock, this process may delete the log. But since it was opened, the log may have been deleted, and
+        // another process may have made a new log of the same name. So check that the name is still that of the locked
+        // file.
         let is_unused = || file.try_lock().is_ok() && is_in_place(&path, &file).unwrap_or(false);
         match fate(&path, &file, db) {
             Fate::Stays => {}
@@ -238,8 +240,9 @@ fn collect_memory(dir: &Path, entries: &[PathBuf], db: &DatabaseIdentity) {
 /// The most files of a directory that are examined. In a larger directory a leftover may stay; it holds nothing.
 const LOOKED_AT: usize = 1000;
 
-/// The most logs with the names of other databases that are opened. This database may have had such a name. But each of
-/// these logs has to be opened and read, and a directory may hold the logs of hundreds of databases.
+/// The most logs named after other databases that are opened. They are opened because this database may have had
+/// another name. Their number is limited because a directory may hold the logs of hundreds of databases, and each has
+/// to be opened and read.
 const OTHERS_OPENED: usize = 16;
 
 fn entries(dir: &Path) -> Vec<PathBuf> {
@@ -266,7 +269,7 @@ pub(super) fn free_plain_name(
     if !file.metadata().is_ok_and(|meta| db.trusts(&meta)) {
         return Ok(None);
     }
-    // Do not move the log if another process holds it: that process is about to delete the log by this name.
+    // Do not move the log if another process holds it, because that process is about to delete the log by this name.
     if head.is_of(db) && file.try_lock().is_err() {
         return Ok(None);
     }
@@ -276,8 +279,8 @@ pub(super) fn free_plain_name(
         return Ok(None);
     }
     std::fs::rename(plain, &aside).map_err(|error| LogError::io("put aside", plain, &error))?;
-    // The log may be the database's after all, if the lifting of the guard was not durable. Make its longer name
-    // durable, so that the log can be found whatever file gets the plain name.
+    // If the lifting of the guard was not durable, a power loss may make the database name this log again. So make the
+    // log's longer name durable, by which it can be found whatever file gets the plain name.
     sync_names(plain)?;
     Ok(Some((plain.to_path_buf(), aside)))
 }
@@ -297,7 +300,7 @@ pub(crate) fn remove_unused(path: &Path, id: LogId) {
     let Ok((file, head)) = open_and_read(path, true) else { return };
     let is_it = head.log_id == id && file.try_lock().is_ok() && is_in_place(path, &file).unwrap_or(false);
     if is_it && head.release(path, &file).is_ok() {
-        // The log may hold commits, which would come back after a power loss together with the log's name. So sync the
+        // The log may hold commits, which would come back if a power loss brought the log's name back. So sync the
         // directory.
         drop(log_file::remove(path, &names::segment(path, id)).and_then(|()| log_file::sync_names(path)));
     }

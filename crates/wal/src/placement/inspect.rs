@@ -1,14 +1,15 @@
 //! Inspecting a log that other processes may be using. The inspection writes nothing, takes no lock and no process
 //! slot, and makes no process wait.
 //!
-//! A reading while others write may mix two states. So a reading counts only if nothing changed during it ([`look`]):
-//! if processes use the log, the reading goes through their segment, and the log must not have started over in the
-//! meantime; if no process uses the log, none may have begun to. Otherwise the log is read again. A contradiction
-//! counts as damage only if no process uses the log (invariant 12).
+//! A reading while others write may mix two states. So a reading counts only if nothing relevant changed during it
+//! ([`look`]). If processes use the log, the reading goes through their segment, and counts only if the log has not
+//! started over during it. If no process uses the log, the reading counts only if no process began to use the log
+//! during it. A reading that does not count is repeated. A contradiction counts as damage only if no process uses the
+//! log (invariant 12).
 //!
 //! Processes may come, go and die while an observer watches them ([`Watch`]), and the segment may begin again or be
 //! deleted. So each look checks whether the segment is still the one in use. Any user who may write the database may
-//! have written the segment's contents, so they are read only as numbers.
+//! have written anything to the segment, so its contents are used only as numbers to show.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -73,7 +74,7 @@ pub fn open_log_read_only(path: &Path) -> Result<Box<dyn Engine>, LogError> {
 }
 
 /// Visits every committed transaction of a log in order, with the code that recovers logs. Then rebuilds every page and
-/// checks SQLite's checksums. Writes nothing. Reads from the database whatever the pages need;
+/// checks SQLite's checksums. Writes nothing. Reads from the database whatever is needed to rebuild pages;
 /// [`crate::engine::home::NoDatabase`] is enough for engines whose pages are all in the log.
 ///
 /// # Errors
@@ -208,8 +209,9 @@ fn undecided(path: &Path, error: Option<&LogError>) -> LogError {
 }
 
 /// Visits every committed transaction of a log in order, and checks SQLite's checksums, even if other processes use the
-/// log. Calls `begin` at the start of each reading: transactions visited before that no longer count. While the log is
-/// in use, the offsets of records and the order of commits are not reported.
+/// log. Calls `begin` at the start of each reading. Transactions that were visited before that call no longer count,
+/// because the log is read again from its beginning. While the log is in use, the offsets of records and the order of
+/// commits are not reported.
 ///
 /// # Errors
 /// As [`look`], and the error with which recovery would fail.
@@ -229,7 +231,7 @@ pub fn look_through(
 }
 
 /// As [`walk`], for an engine that reads together with the processes that use the log. Returns `None` if the log has
-/// started over in the meantime.
+/// started over during the walk.
 fn walk_along(
     mut engine: Box<dyn Engine>,
     database: &dyn DatabaseFile,
@@ -291,8 +293,8 @@ pub struct Glance {
     pub beginning: u64,
     /// What processes have counted, including those that have ended.
     pub processes: Vec<ProcessMetrics>,
-    /// Writes to the database file since the segment began: of pages in checkpoints, and of the database's size at
-    /// their ends.
+    /// Writes to the database file since the segment began, namely those of pages in checkpoints, and those of the
+    /// database's size at the ends of checkpoints.
     pub home_writes: u64,
     /// How often writing or syncing the database has failed since everything was last written to it again.
     pub home_failures: u64,
@@ -375,8 +377,8 @@ impl Watch {
             home_writes: self.segment.load(HOME_WRITES),
             home_failures: self.segment.load(HOME_FAILURES),
         };
-        // The segment may have begun again during the look, so that blocks of both beginnings were read. Then return
-        // nothing.
+        // The segment may have begun again during the look, so that blocks from before and after were read. In that
+        // case return nothing.
         fence(Ordering::SeqCst);
         let same = beginning == beginning_of(self.segment.load(INCARNATION));
         Ok(same.then_some(glance))

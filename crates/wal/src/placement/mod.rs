@@ -3,8 +3,8 @@
 //!
 //! `whose` decides whose a log is, and changes nothing; the other modules act on these decisions. `create` makes a log,
 //! and `attach` opens one. Both use `names` for the names of its files, `find` to search and clear the directory, and
-//! `segment` for its shared memory. `outside` attaches a log for a user who may only read. `deleted` is about a log
-//! that was deleted while in use, and `inspect` reads a log for tools.
+//! `segment` for its shared memory. `outside` attaches a log for a user who may only read. `deleted` finds and copies a
+//! log that was deleted while in use, and `inspect` reads a log for tools.
 
 mod attach;
 mod create;

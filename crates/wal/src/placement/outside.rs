@@ -1,14 +1,14 @@
 //! Attaching a log as a user who may only read the database (invariant 13).
 //!
-//! Such a user has no process slot of the segment: the process maps memory that it may not change, and announces itself
-//! with locks of the kernel. While processes with slots are alive, it reads along with them. If there are none, the log
-//! is as a crash has left it: this process then reads for itself what recovery would find, and SQLite builds a private
-//! wal-index from that.
+//! The process of such a user has no slot in the segment, because it maps the segment's memory without the right to
+//! change it. It announces itself with locks of the kernel instead. While processes with slots are alive, it reads
+//! along with them. If there are none, the log is as a crash has left it. In that case this process reads for itself
+//! what recovery would find, and SQLite builds a private wal-index from that.
 //!
 //! A process that wants to open the database never waits for such a reader. So the segment may begin again while a
 //! reader has it mapped. There is one exception: if a reader that reads along is in the middle of a transaction, the
-//! process that would begin the segment again continues with it as it is. [`Outside::look_again`] adapts the reader to
-//! such changes.
+//! process that would begin the segment again uses the segment as it is. If the segment has begun again,
+//! [`Outside::look_again`] adapts the reader.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -44,8 +44,8 @@ pub struct Outside {
     generation: AtomicU64,
 }
 
-/// Attaches for reading a log whose opening for writing failed with `denied`. Fails with `denied` if the log cannot be
-/// opened at all.
+/// Attaches, for reading only, a log that could not be opened for writing (error `denied`). Fails with `denied` if the
+/// log cannot be opened for reading either.
 pub(super) fn attach(
     placement: &LogPlacement,
     options: &EngineOptions,
@@ -55,7 +55,7 @@ pub(super) fn attach(
     denied: LogError,
     pause: Pause<'_>,
 ) -> Result<(Outside, Box<dyn Engine>), LogError> {
-    // Perhaps this user may not read the log either. Then `denied` is the better answer.
+    // Perhaps this user may not read the log either. In that case `denied` is the better answer.
     let Ok(file) = open_log(path, false) else { return Err(denied) };
     check_owner(path, &file, db, id, false)?;
     let segment_path = names::segment(path, id);
@@ -102,8 +102,8 @@ impl Outside {
     }
 
     /// For a reader that does not read along with others: whether the log has started over since the reader opened it.
-    /// Other processes did not wait for this reader, so what it has read through its own wal-index belongs to no
-    /// transaction.
+    /// Other processes did not wait for this reader. So if the log has started over, what the reader has read through
+    /// its own wal-index belongs to no transaction.
     #[must_use]
     pub(crate) fn is_overtaken(&self, engine: &dyn Engine) -> bool {
         let generation = self.generation.load(Ordering::Acquire);
@@ -149,7 +149,7 @@ impl Outside {
         }
         self.check_names()?;
         let live = if self.is_live() {
-            // SQLite has the wal-index mapped. That wal-index is from the current start of the system, because this
+            // SQLite has the wal-index mapped. That wal-index is not from before a restart of the system, because this
             // process already ran while processes with slots were alive.
             if !is_complete(&attaching) {
                 return busy("its log needs recovery: a user who may write the log has to open the database");
@@ -207,7 +207,7 @@ impl Outside {
             if !held {
                 return Ok(false);
             }
-            // The process that holds the lock is dying, or only inspects the log: try again.
+            // The process that holds the lock is dying, or only inspects the log. So try again.
             if !pause(tries) {
                 break;
             }
@@ -218,8 +218,8 @@ impl Outside {
 
     /// Opens the log again. The caller keeps others from attaching the log during this call.
     fn open(&self, live: bool) -> Result<Box<dyn Engine>, LogError> {
-        // Load this word before opening the log. If a process attaches the log from here on and commits, a later look
-        // notices it.
+        // Load this word before opening the log. If a process attaches the log from here on and commits, the word
+        // changes, and a later look notices that.
         let incarnation = self.segment.load(INCARNATION);
         let shared = live.then(|| Arc::clone(&self.segment));
         let engine = (self.engine.attach_outside)(AttachingOutside {

@@ -3,7 +3,8 @@
 //!
 //! Processes of several versions may meet in a segment, so its first word is the version of its layout. A process that
 //! begins the segment again clears that word first ([`clear`]) and stores it last ([`complete`]), so that no process
-//! joins in between. A segment from an earlier start of the system is only what a power loss left.
+//! joins in between. A segment from before the last start of the system is only what a power loss left, so it is never
+//! joined.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -37,8 +38,8 @@ const MEDIA: u64 = 8;
 /// How often syncing or writing the database has failed since everything in the log was written to the database again,
 /// or the log became empty.
 pub const HOME_FAILURES: u64 = 16;
-/// The newest commit that was acknowledged: the low half of its generation in the upper half, its last frame in the
-/// lower half.
+/// The newest commit that was acknowledged. The upper half of the word is the low half of the commit's generation, and
+/// the lower half is the commit's last frame.
 pub const ACKNOWLEDGED: u64 = 24;
 
 /// The time, by the segment's clock, until which it is one process's turn to start the log over. The lowest bits are
@@ -47,12 +48,12 @@ pub const RESTART_UNTIL: u64 = 32;
 /// The time until which transactions of concurrent connections do not begin, so that the log can start over. The lowest
 /// bits are as in [`RESTART_UNTIL`].
 pub const BEGINS_AFTER: u64 = 112;
-/// A transaction of a concurrent connection that has been writing since before this time, by the segment's clock, is to
-/// end. 0 where there has been no such connection.
+/// A transaction of a concurrent connection that has been writing since before this time, by the segment's clock, has
+/// to end. 0 if there has been no such connection.
 pub const OVERDUE_BEFORE: u64 = 120;
 
-/// Which guard is in the database's header, or that another log is about to replace this one. A connection stores this
-/// word under EXCLUSIVE when it changes the header. 0 if the guard is unknown, or about to change.
+/// Says which guard is in the database's header, or that another log is about to replace this one. A connection stores
+/// this word under EXCLUSIVE when it changes the header. 0 if the guard is unknown or about to change.
 pub const GUARD_KIND: u64 = 48;
 
 /// How often the database file has been written to while its WAL was in the log.
@@ -60,19 +61,19 @@ pub const HOME_WRITES: u64 = 56;
 /// The value of [`HOME_WRITES`] when the last successful sync of the file began, plus 1; 0 if there was none.
 pub const HOME_SYNCED: u64 = 64;
 
-/// Not 0 once the guard is confirmed: the log's file and the guard are known to be durable, and the guard is final.
-/// This word says nothing about single commits.
+/// Not 0 once the guard is confirmed, which means that the log's file and the guard are known to be durable, and that
+/// the guard is final. This word says nothing about single commits.
 pub const GUARD_CONFIRMED: u64 = 80;
 
-/// Not 0 once a process has seen that the log was deleted while in use: from then on no process commits to the log.
+/// Not 0 once a process has seen that the log was deleted while in use. From then on no process commits to the log.
 pub const LOG_DELETED: u64 = 88;
 /// The bit of [`LOG_DELETED`] that a process sets after it has seen the deletion.
 pub const DELETION_SEEN: u64 = 1;
 /// The bit of [`LOG_DELETED`] that a process sets before it copies the log.
 pub const DELETED_LOG_COPIED: u64 = 2;
 
-/// The id of the segment's log, in 16 bytes. It identifies a deleted segment in `/proc`, whose path may not show the
-/// id.
+/// The id of the segment's log, in 16 bytes. It identifies a deleted segment that is found in `/proc`, because the path
+/// there may not show the id.
 const LOG_ID: u64 = 96;
 
 /// The start of the system during which the words were written ([`boot`]); 0 if unknown.
@@ -144,7 +145,8 @@ fn boot() -> u64 {
     *BOOT.get_or_init(|| std::fs::read_to_string(BOOT_ID).map_or(0, |id| number(&id)))
 }
 
-/// The first 64 of the id's 128 bits. They include the UUID's version, which is not random; that does no harm.
+/// The first 64 of the id's 128 bits. They include the UUID's version, which is not random. That does no harm, because
+/// the other bits are.
 fn number(id: &str) -> u64 {
     let digits: String = id.chars().filter(char::is_ascii_hexdigit).take(16).collect();
     u64::from_str_radix(&digits, 16).unwrap_or(0)
@@ -239,17 +241,17 @@ pub(super) fn lock(path: &Path, db: &DatabaseIdentity, pause: Pause<'_>) -> Resu
             return Err(LogError::Busy { path: db.path.clone(), what: ATTACHING });
         }
         let links = file.metadata().map_err(|error| LogError::io("examine", path, &error))?.nlink();
-        // Another process may have deleted the file before this process locked it. Then try again.
+        // Another process may have deleted the file before this process locked it. If so, try again.
         if links > 0 {
             return Ok(file);
         }
     }
 }
 
-/// Marks the segment as incomplete. If this process dies before it has completed the segment again, no process then
-/// joins words that may be from before a power loss. Returns `false` if the segment has to go on as it is: a reader
+/// Marks the segment as incomplete. So if this process dies before it has completed the segment again, no process joins
+/// words that may be from before a power loss. Returns `false` if the segment has to be used as it is, because a reader
 /// without a process slot is in the middle of a transaction that relies on it. That reader's process already ran while
-/// processes with slots were alive. So no power loss came in between, and the words say what is left to do, as after
+/// processes with slots were alive. So no power loss has happened since, and the words say what is left to do, as after
 /// the death of any process.
 ///
 /// This process clears the word first and then looks for such readers. A reader takes its mark first and then looks at
@@ -316,8 +318,8 @@ pub(super) fn join(
     if segment.is_readable() {
         segment.store(READABLE, 1);
     }
-    // Emulated memory and direct access to the same file give different guarantees. Processes of different kinds must
-    // not share the log, because each would rely on what the others have stored.
+    // Emulated memory and direct access to the same file give different guarantees. So processes that use different
+    // kinds of memory must not share the log, because each relies on what the others have stored.
     if alone {
         segment.store(BOOT, boot());
         segment.store(MEDIA, media);
@@ -331,7 +333,7 @@ pub(super) fn join(
     Ok(segment)
 }
 
-/// Lets other processes join. This is the last step of a process that attaches the log alone.
+/// Lets other processes join. This is the last step of a process that attaches a log that no other process uses.
 pub(super) fn complete(segment: &FileSegment) {
     segment.store(0, MAGIC);
 }

@@ -1,5 +1,5 @@
-//! What a log's file says about itself, and whose the log is (invariants 3 and 13). This module only decides: it
-//! changes nothing, and returns each decision as a value for its caller to act on.
+//! What a log's file says about itself, and whose the log is (invariants 3 and 13). This module only decides. It
+//! changes nothing, and returns each decision as a value, on which the caller acts.
 //!
 //! There are three questions. May this process use the log that a database names ([`check_owner`])? If log and database
 //! do not name each other, may the log be applied to the database ([`claim`])? And what becomes of a log beside a
@@ -126,8 +126,8 @@ pub struct FoundLog {
 pub enum Claim {
     /// The log was made for this very database file.
     Own,
-    /// Database and log were copied together, or moved together to another file system; or the database was replaced in
-    /// its place. The log may be applied to the database, and no other database can need it.
+    /// Database and log were copied together, or moved together to another file system, or another database file has
+    /// replaced the log's own. The log may be applied to the database, and no other database can need it.
     Copy,
     /// Only the database was copied, so the original database needs the log.
     Foreign,
@@ -136,10 +136,10 @@ pub enum Claim {
 /// What a database may do with the log that it names.
 ///
 /// A user may copy a database together with its log, in use or after a crash. That user gets what a user of stock
-/// SQLite gets from a copy of a database and its `-wal`. But a copy of the database alone must not take the log of its
+/// SQLite gets from a copy of a database and its `-wal`. But a copy of just the database must not take the log of its
 /// original. The original may be where this process cannot see it: renamed, not mounted, or in another user's
 /// directory. It may also be open in this process, so that opening it here and closing it would release SQLite's locks
-/// on it. So the original is not examined; the log itself shows whether it is a copy.
+/// on it. So the original is not examined. Instead the log itself shows whether it is a copy.
 ///
 /// # Errors
 /// `Io` if the log cannot be opened, `Format` if it is of another version.
@@ -161,8 +161,8 @@ struct Signs {
     is_named_after: bool,
     /// The log's file is not the file that the log says it was made in.
     is_copy: bool,
-    /// The log is beside the database, and was made for another file that had the database's path before. SQLite would
-    /// apply a `-wal` file in that place too.
+    /// The log is beside the database, and was made for another file that had the database's path before. The log may
+    /// be applied, because SQLite would also apply a `-wal` file in that place.
     is_replaced: bool,
 }
 
@@ -194,18 +194,19 @@ impl Signs {
 
 /// What becomes of a log in the log directory of a database that names no log.
 pub(super) enum Fate {
-    /// The log stays as it is: another database may need it.
+    /// The log stays as it is, because another database may need it.
     Stays,
-    /// The log is deleted if no process uses it and it holds no commits. What a copy refers to outside its file belongs
-    /// to the original log, and stays.
+    /// The log is deleted if no process uses it and it holds no commits. If the log is a copy, everything outside its
+    /// file that it refers to belongs to the original log, and stays.
     GoesIfEmpty { head: Head, is_copy: bool },
     /// The log's head is illegible, as the error says. The log is deleted if it is what a power loss has left of a log
     /// without commits.
     GoesIfTorn(LogError),
 }
 
-/// Decides by the table under "A database that names no log" in the README: the first row that fits. A log may be a
-/// copy: a directory that was copied while its database was being closed contains a copy of a log that has ended.
+/// Decides by the first row that fits in the table under "A database that names no log" in the README. A log may be a
+/// copy, because a directory that was copied while its database was being closed contains a copy of a log that has
+/// ended.
 pub(super) fn fate(path: &Path, file: &OwnFile, db: &DatabaseIdentity) -> Fate {
     let head = Head::read(path, file);
     let is_trusted = file.metadata().is_ok_and(|meta| db.trusts(&meta));

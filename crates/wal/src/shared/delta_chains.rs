@@ -1,7 +1,7 @@
 //! Pages as chains of records: the index of an engine that logs differences.
 //!
-//! A page's image as of a record results from the page's records, from the last whole image up to that record. The chains are
-//! volatile: an engine rebuilds them by scanning its log.
+//! A page's image as of a record results from the page's records, beginning with the last whole image and ending with that
+//! record. The chains are only in memory, so an engine rebuilds them by scanning its log.
 
 use std::collections::hash_map::Entry;
 
@@ -32,8 +32,8 @@ impl FoundRecord {
     }
 }
 
-/// Bytes of page images that recovery keeps until the log starts over. Without an image, rebuilding a page costs a read of the
-/// device for each of the page's records.
+/// The most bytes of page images that recovery keeps until the log starts over. The images are kept because, without an
+/// image, rebuilding a page costs a read of the device for each of the page's records.
 const RECOVERY_BYTES: usize = 64 << 20;
 
 /// The chains of one generation.
@@ -63,9 +63,9 @@ impl DeltaChains {
         }
     }
 
-    /// Sets whether to cache images of the pages that are found from now on, as far as the cache has room. Recovery does so,
-    /// because it reads the newest image of each page next, and a page's records are scattered over the log. Other processes do
-    /// not, because they read few of the pages whose records they apply.
+    /// Sets whether to cache images of the pages that are found from now on, as far as the cache has room. Recovery caches
+    /// images, because it reads the newest image of each page next, and a page's records are scattered over the log. Other
+    /// processes cache none, because they read few of the pages whose records they apply.
     pub(crate) fn keep_images(&mut self, keep: bool) {
         self.keeps_images = keep;
         self.widen();
@@ -117,8 +117,8 @@ impl DeltaChains {
     /// until its page is read.
     ///
     /// # Errors
-    /// `Corrupt` if a frame leaves a gap, or if the frames are not those of the transaction. Also if a chain is longer than any
-    /// valid chain: reading the pages of a damaged log must not take longer than usual.
+    /// `Corrupt` if a frame leaves a gap, or if the frames are not those of the transaction. Also if a chain is longer than
+    /// any valid chain, because reading the pages of a damaged log must not take longer than usual.
     pub(crate) fn found(
         &mut self,
         at: u64,
@@ -144,9 +144,9 @@ impl DeltaChains {
         Some(staged).filter(|staged| !staged.head.is_impossible(self.zeros.len() as u32))
     }
 
-    /// Stages one record that a scan has found. The record's bytes are in memory now; later they would cost a read of the
-    /// device. So `change` applies the record to the cached image of the page, if there is an image. Returns `false` where
-    /// [`DeltaChains::found`] fails.
+    /// Stages one record that a scan has found. Also uses `change` to bring the cached image of the page, if there is one,
+    /// up to this record. That is done now because the record's bytes are in memory, and would later cost a read of the
+    /// device. Returns `false` where [`DeltaChains::found`] fails.
     pub(crate) fn found_at_hand(
         &mut self,
         at: u64,
@@ -155,7 +155,7 @@ impl DeltaChains {
     ) -> bool {
         let RecordHeader { page_number, base, .. } = *header;
         let Some(Staged { number, before, .. }) = self.apply(at, header) else { return false };
-        // An error is dropped here: reading the page reports a wrong record.
+        // Ignore an error here, because reading the page reports a wrong record.
         if self.keeps_images && base == Base::Zeros {
             let mut page = self.zeros.clone();
             match change(&mut page) {
@@ -258,8 +258,8 @@ impl DeltaChains {
         Ok(())
     }
 
-    /// Makes the record of a frame: encodes the page into `payload`, by [`DeltaChains::difference`], and returns the record's
-    /// header.
+    /// Makes the record of a frame. Encodes the page into `payload`, by [`DeltaChains::difference`], and returns the
+    /// record's header.
     pub(crate) fn encode_record(
         &mut self,
         frame: u32,
@@ -415,8 +415,8 @@ pub(crate) struct Index {
     undo: Vec<(u32, Option<Head>)>,
 }
 
-/// The number of entries for which each list keeps memory when a new generation begins. Without that, a log that starts over
-/// every thousand frames would allocate the memory again each time.
+/// The number of entries for which each list keeps memory when a new generation begins. If the lists kept none, a log that
+/// starts over every thousand frames would allocate the memory again each time.
 const KEPT: usize = 1 << 14;
 
 impl Index {
@@ -554,7 +554,7 @@ impl Index {
         number: RecordNumber,
         since: Option<RecordNumber>,
     ) -> Result<(bool, Vec<&Record>), LogError> {
-        // Usually no record follows `since`: do not allocate.
+        // Usually no record follows `since`, so do not allocate memory in advance.
         let mut chain = Vec::new();
         let mut next = Some(number);
         while let Some(number) = next.filter(|_| next != since) {

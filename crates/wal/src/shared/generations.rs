@@ -100,8 +100,8 @@ impl InForce {
     }
 }
 
-/// When the last transaction of a generation was sealed; without a transaction, when the generation began. A transaction stores
-/// only the time since the transaction before it.
+/// When the last transaction of a generation was sealed or, without a transaction, when the generation began. This time is
+/// kept because a transaction stores only the time since the transaction before it.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct SealTime {
     /// In milliseconds since 1970. Meaningless if the log does not say when the generation began.

@@ -1,9 +1,9 @@
 //! The user-level heap of NVRAM blocks (NVWAL, section 3.3, and algorithm 1, lines 4 to 13).
 //!
-//! A block is free, pending or in use. The writer takes a block in four steps: state *pending*, block header, link, state *in
-//! use*. Each step is durable before the next. So a crash leaves a linked block, or a block without a link to it, which
-//! recovery frees. The table of states in NVRAM is the only copy. Processes share the table, and only the holder of SQLite's
-//! WRITE lock changes it (invariant 11).
+//! A block is free, pending or in use. The writer takes a block in four steps: state *pending*, block header, link, state
+//! *in use*. Each step is durable before the next. So a crash leaves either a linked block, or a block to which no link
+//! leads, and which recovery frees. The table of states in NVRAM is the only copy. Processes share the table, and only the
+//! holder of SQLite's WRITE lock changes it (invariant 11).
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -106,8 +106,8 @@ impl Heap {
     /// Opens the heap of a formatted medium.
     ///
     /// # Errors
-    /// `Corrupt` if the medium's size word is damaged, or the file is shorter than this word says. `Medium` if the log needs
-    /// more address space than this process may use.
+    /// `Corrupt` if the medium's size word is damaged, or if the file is shorter than the size word says. `Medium` if the
+    /// log needs more address space than this process may use.
     pub(crate) fn open(
         nvm: Arc<dyn Nvm>,
         geometry: Geometry,
@@ -188,8 +188,8 @@ impl Heap {
         }
         self.set_state(block, BlockState::Pending);
         if std::mem::take(&mut self.grown_by_another) {
-            // The process that grew the log may have died before the new size was durable, and this block may be in the new
-            // part. So flush the size.
+            // This block may be in a part by which another process has grown the log, and that process may have died before
+            // the new size was durable. So flush the size.
             self.nvm.flush(self.geometry.grown_offset, 8);
         }
         self.nvm.fence();
@@ -232,8 +232,8 @@ impl Heap {
             self.set_state(block, BlockState::Free);
             self.hint = self.hint.min(block);
             if self.mode == HeapMode::System {
-                // The file system may not take back a block's space. Then the block stays allocated in the file, and only space
-                // is lost.
+                // Ignore an error, because a block whose space the file system does not take back only stays allocated in
+                // the file.
                 let _ = self.nvm.system_free(self.at(block, 0), u64::from(self.block_bytes()));
             }
         }
@@ -253,7 +253,7 @@ impl Heap {
         }
         let mut at = 0;
         while at < self.grown {
-            // Skip holes in the table: a damaged log may claim far more blocks than it has.
+            // Skip holes in the table, because a damaged log may claim far more blocks than it has.
             let skipped = self.nvm.next_data(self.geometry.state_offset(at)) - self.geometry.states_offset;
             at = skipped.min(u64::from(self.grown)) as u32;
             let count = ((self.grown - at) as usize).min(TABLE_STEP);
@@ -358,7 +358,8 @@ impl Heap {
     }
 
     /// Gives back to the file system the space of the blocks beyond `keep_bytes`. No block may be in use. The file keeps its
-    /// length, because other processes have it mapped: if they still read there, they see zeros.
+    /// length, because other processes have it mapped, and must see zeros instead of faulting if they still read in that
+    /// part.
     pub(crate) fn shrink(&mut self, keep_bytes: u64) {
         let kept = self.kept_blocks(keep_bytes);
         if kept >= self.grown {
@@ -422,8 +423,8 @@ impl Heap {
 
 // The list of a generation's blocks, as far as this process has followed the links.
 
-/// Blocks in the order of the list. No block is in the list twice: a list that returns to one of its own blocks is damaged. So
-/// following a damaged list takes no more steps than the log has blocks with valid headers.
+/// Blocks in the order of the list. No block is in the list twice, because a list that returns to one of its own blocks is
+/// refused as damaged. So following a damaged list takes no more steps than the log has blocks with valid headers.
 #[derive(Debug, Default)]
 pub(crate) struct BlockList {
     order: Vec<u32>,

@@ -90,9 +90,9 @@ impl DatabaseIdentity {
         &bytes[..bytes.len().min(PATH_LIMIT)]
     }
 
-    /// Whether a log's file can be trusted: whether a user made it who may write the database anyway. The database's
-    /// owner, this user and the superuser may. If the database's group may write it, so may every user who could give
-    /// the log's file to that group. If everybody may write the database, every file is trusted.
+    /// Whether a log's file can be trusted, because a user made it who may write the database anyway. The database's
+    /// owner, this user and the superuser are trusted. If the database's group may write the database, so is every user
+    /// who could give the log's file to that group. If everybody may write the database, every file is trusted.
     pub(crate) fn trusts(&self, file: &Metadata) -> bool {
         let owner = file.uid();
         owner == self.uid

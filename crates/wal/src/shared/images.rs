@@ -1,5 +1,5 @@
-//! A bounded cache of page images. The engine computes the next difference of a page against its image, which is as of
-//! the page's newest record. A page without a cached image is rebuilt from the log. The version of an image is the
+//! A bounded cache of page images. The engine computes the next difference of a page from the image as of the page's
+//! newest record. If that image is not cached, the engine rebuilds it from the log. The version of an image is the
 //! number of a record or of a transaction.
 
 use rustc_hash::FxHashMap;

@@ -1,12 +1,12 @@
 //! The file of one log, and the steps on it: opening and identifying it, locking it, making it, naming it, making it
-//! durable, and deleting it (invariant 13). The callers decide when to take these steps; nothing here knows what a log
+//! durable, and deleting it (invariant 13). The callers decide when to take these steps. No code here knows what a log
 //! holds.
 //!
-//! A file with the name of a log may be any file, because a database's name may end like a log's. It may even be a
-//! database that this process has open through some other SQLite or VFS. Closing any descriptor of that file would
-//! release all POSIX locks that the process holds on it, while SQLite goes on as if it held them. So a file that turns
-//! out to be no log stays open until the process ends. This costs at most one descriptor for each such file, and later
-//! checks read the file through that descriptor.
+//! A file with the name of a log may be any file, because a database's name may end like a log's. It may even be a database
+//! that this process has open through some other SQLite or VFS. Closing any descriptor of such a database would release all
+//! POSIX locks that the process holds on it, while SQLite goes on as if it still held them. So a file that turns out to be
+//! no log stays open until the process ends. This costs at most one descriptor for each such file, and later checks read the
+//! file through that descriptor.
 //!
 //! Nothing here waits for a lock without limit, because another process may be stopped. An attempt is repeated as often
 //! as the caller's patience permits.
@@ -40,8 +40,8 @@ const SHORT: u64 = 4 << 20;
 /// Device and inode: while a file is open, no other file can get the same pair.
 type FileNumber = (u64, u64);
 
-/// Files that have the name of a log but are not logs. They are never closed. A child process begins with an empty
-/// list.
+/// Files that have the name of a log but are not logs. This process never closes them, because that would release locks. A
+/// child process, which holds no locks, begins with an empty list.
 static NO_LOGS: PerProcess<Mutex<Vec<(FileNumber, OwnFile)>>> = PerProcess::new();
 
 /// The directory through which this process can name its open files.
@@ -62,8 +62,8 @@ pub(crate) fn open(path: &Path, write: bool, is_log: fn(&[u8]) -> bool) -> Resul
     check_kept(path, (meta.dev(), meta.ino()), is_log)?;
     let mut options = OpenOptions::new();
     options.read(true).write(write).custom_flags(OFlags::NOFOLLOW.bits().cast_signed());
-    // If the descriptor got the number of a standard stream, it would be duplicated to a higher number and closed. That
-    // close would release locks.
+    // Occupy the numbers of the standard streams first. If the file's descriptor got such a number, it would be duplicated
+    // to a higher number and closed, and that close would release locks.
     let fillers = fill_standard_streams().map_err(failed)?;
     let file = OwnFile::open(|| options.open(path)).map_err(failed)?;
     drop(fillers);
@@ -104,7 +104,8 @@ fn fill_standard_streams() -> io::Result<Vec<File>> {
 
 fn keep(file: OwnFile) {
     let Ok(meta) = file.metadata() else {
-        // This hardly ever fails for an open file. Whatever the file is, keep it open: closing it might release locks.
+        // This hardly ever fails for an open file. Whatever the file is, keep it open, because closing it might release
+        // locks.
         std::mem::forget(file);
         return;
     };
@@ -212,8 +213,8 @@ pub(crate) fn make_file(dir: &Path, path: &Path, db: &DatabaseIdentity) -> Resul
     Ok(file)
 }
 
-/// Gives a file the mode and owner of the database. Both are needed: the umask reduces the mode given to `open`, and a
-/// new file belongs to this user. A user who may write the database but does not own it cannot give the file to the
+/// Gives a file the mode and owner of the database. Both have to be set, because the umask reduces the mode given to `open`,
+/// and a new file belongs to this user. A user who may write the database but does not own it cannot give the file to the
 /// owner, only to a group that both belong to.
 pub(crate) fn adjust(file: &File, mode: u32, db: &DatabaseIdentity) -> io::Result<()> {
     let meta = file.metadata()?;
@@ -233,8 +234,8 @@ fn unless_denied(result: io::Result<()>) -> io::Result<()> {
     }
 }
 
-/// Creates a file. If the file system can, the file has no name yet, so that a process that dies while making a log
-/// leaves nothing behind.
+/// Creates a file, without a name if the file system can do that, so that a process that dies while it makes a log leaves
+/// nothing behind.
 pub(crate) fn open_new(dir: &Path, path: &Path, mode: u32) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).mode(mode);
@@ -288,18 +289,18 @@ pub(crate) fn sync_names(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Deletes a log that holds nothing, after the segment of its users, which is useless without the log. Does not sync
-/// the directory. A power loss may therefore bring the log's name back; the log is deleted again when the database is
-/// opened next.
+/// Deletes a log that holds nothing. First deletes its segment, which is useless without the log. Does not sync the
+/// directory. A power loss may therefore bring the log's name back; the log is deleted again when the database is opened
+/// next.
 pub(crate) fn remove(path: &Path, segment: &Path) -> io::Result<()> {
     hooks::step(FileStep::Remove, path)?;
     drop(std::fs::remove_file(segment));
     std::fs::remove_file(path)
 }
 
-/// Deletes a file that turned out to be no log, if it is what a power loss leaves of a new log that was not yet
-/// durable. A deleted file is also closed, which is safe because no connection holds locks on such a file. `is_own` is asked
-/// first whether the file belongs to the database, and `make_sure` last, right before the deletion.
+/// Deletes a file that turned out to be no log, if its contents are what a power loss leaves of a new log that was not yet
+/// durable. Also closes a file that it deletes, which is safe, because no connection holds locks on such a file. `is_own` is
+/// asked first whether the file belongs to the database, and `make_sure` last, right before the deletion.
 pub(crate) fn remove_torn(path: &Path, is_own: &dyn Fn(&Metadata) -> bool, make_sure: &dyn Fn() -> bool) {
     let number = || path.symlink_metadata().map(|meta| (meta.dev(), meta.ino()));
     let Ok(meta) = path.symlink_metadata() else { return };

@@ -78,8 +78,8 @@ pub(crate) fn first_bytes(nvm: &dyn Nvm, most: u64) -> Vec<u8> {
 }
 
 /// Checks that a log's file has the length that the log's size word gives. `bytes` are the file's first bytes, and `at`
-/// is the word's offset in them. `file_bytes` computes a file's length from a number of units, of which there are at
-/// most `limit`.
+/// is the word's offset in `bytes`. The word is a number of units, at most `limit`, from which `file_bytes` computes
+/// the file's length.
 ///
 /// # Errors
 /// `Format`; `Io` if the file cannot be examined.

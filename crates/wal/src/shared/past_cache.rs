@@ -1,8 +1,8 @@
 //! Chooses between non-temporal stores and ordinary stores that are flushed.
 //!
-//! The paper assumes that a non-temporal store costs less for a line that is written once (Xu et al., JCST 2016,
-//! section 5.2). But that depends on the memory, and no documentation states it. So the process tries both ways at
-//! intervals and measures them. The choice affects only speed, never what is durable at which point.
+//! The paper assumes that for a line that is written once, a non-temporal store costs less (Xu et al., JCST 2016,
+//! section 5.2). But the costs depend on the memory, and no documentation states them. So the process uses each way now
+//! and then and measures the time. The choice affects only speed, never what is durable at which point.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -17,8 +17,8 @@ const MEASURED: usize = 1024;
 /// Units from the end of one trial to the beginning of the next. So the more expensive way is used for one unit of 128.
 const INTERVAL: u32 = 126 * TRIED;
 
-/// The measured cost of a line. The most expensive quarter of the measurements is ignored, because the machine was busy
-/// with something else.
+/// The measured cost of a line. The most expensive quarter of the measurements is ignored, because the machine may have
+/// been busy with something else during these.
 #[derive(Debug, Default)]
 pub(crate) struct Price(Vec<(u64, Duration)>);
 
@@ -82,8 +82,8 @@ struct Trial {
 }
 
 impl Choice {
-    /// The choice that the setting asks for. By the rule of the average, a log is always written through: its pages are
-    /// all written less often than the average of all pages.
+    /// The choice that the setting asks for. By the rule of the average ([`HomeSync::Average`]), a log is always
+    /// written through, because its pages are all written less often than the average of all pages.
     pub(crate) fn new(sync: HomeSync) -> Self {
         let trial = (sync == HomeSync::Adaptive).then(Mutex::default);
         let through = matches!(sync, HomeSync::WriteThrough | HomeSync::Average);

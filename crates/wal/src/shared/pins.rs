@@ -4,14 +4,15 @@
 //! **Pins.** Each process slot has one word: the position that its follower has pinned plus 1, or 0. A writer starts
 //! the log over under SQLite's WRITE lock. It first announces in `RECYCLABLE` the position up to which it would recycle
 //! the log, and then reads the pins. A follower stores its pin first, and then reads the announcement. So at least one
-//! of the two sees the other: either the log is kept, or the pin is refused. The pin of a dead process is ignored.
+//! of the two sees the other, and either the log is kept or the pin is refused. The pin of a dead process is ignored.
 //!
-//! The writer's decision is stored in `DECIDED`, and holds as long as the log ends where it ends now. SQLite asks
-//! before it resets the wal-index, but the log starts over later. By then a follower may have stored a pin that it is
-//! about to withdraw; the writer must not change its answer because of that pin.
+//! The writer's decision is stored in `DECIDED`, and holds as long as no transaction is added to the log. It is stored
+//! because the VFS asks before SQLite resets the wal-index, but the log starts over only later. By that time a follower
+//! may have stored a pin that it is about to withdraw, and the writer must not change its answer because of such a pin.
 //!
-//! A writer that dies after its announcement leaves it in place. Then pins before the announced position are refused
-//! although the log still has those transactions, until a writer starts the log over or asks again. Nothing is lost.
+//! If a writer dies after its announcement, the announcement stays in place. Until another writer starts the log over
+//! or asks again, pins before the announced position are refused, although the log still has those transactions. No
+//! transaction is lost by that.
 //!
 //! **Sleeping.** A follower that is about to sleep makes `WATCH` odd. A process that acknowledges a commit and finds
 //! `WATCH` odd makes it even and wakes all followers. If no follower sleeps, a commit only loads the word.
@@ -130,8 +131,8 @@ impl Pins {
         self.words.store(PRESSED, oldest.saturating_add(1));
     }
 
-    /// Announces that this process is about to sleep. Returns the argument for [`Pins::sleep`]. Before it calls that,
-    /// the caller checks again whether it still has to wait.
+    /// Announces that this process is about to sleep. Returns the argument for [`Pins::sleep`]. Between the two calls,
+    /// the caller must check again whether it still has to wait, because an earlier acknowledgement wakes nobody.
     #[must_use]
     pub fn watch(&self) -> u64 {
         loop {

@@ -1,5 +1,5 @@
-//! Leaves of a b-tree whose rows are inserted, deleted and changed as SQLite does it: most bytes only move,
-//! and few are new.
+//! Leaves of a b-tree whose rows are inserted, deleted and changed as SQLite does it, so that most bytes
+//! only move, and few are new.
 
 use duralite_format::page_change;
 

@@ -1,5 +1,5 @@
-//! A part of a medium, as a medium of its own. With several files in one memory, a crash affects all of them
-//! at once.
+//! A part of a medium, as a medium of its own. So several files can be parts of one memory, and a crash
+//! affects all of them at once.
 
 use std::sync::Arc;
 

@@ -6,8 +6,8 @@ use crate::block::is_initialised;
 use std::fs::OpenOptions;
 use std::process::{Command, Stdio};
 
-/// A directory next to the test program. It is more likely to be on a disk than the directory for temporary
-/// files.
+/// A directory next to the test program, because that is more likely to be on a disk than the directory for
+/// temporary files.
 fn temporary() -> tempfile::TempDir {
     let test = std::env::current_exe().unwrap();
     tempfile::tempdir_in(test.parent().unwrap()).unwrap()
@@ -102,8 +102,8 @@ fn what_is_given_back_is_zeros_when_it_comes_back() {
         block.shrink(1 << 19).unwrap();
         block.shrink(1 << 20).unwrap();
         assert_eq!((block.len(), block.file.metadata().unwrap().len()), (1 << 19, 1 << 19));
-        // The other object learns the length when it asks. It preallocates what is missing, although it had
-        // those bytes before.
+        // The other object learns in this call that the file was truncated. So the call preallocates the
+        // missing part, although this object once saw the file as long as that.
         other.preallocate(1 << 20).unwrap();
         let mut back = [1; 4096];
         other.read((1 << 20) - 4096, &mut back).unwrap();

@@ -48,14 +48,14 @@ fn a_fresh_segment_is_zero_and_a_short_file_is_refused() {
     assert_eq!(join(&dir, 4096, Some(8)).unwrap().load(0), 0);
 }
 
-/// Longer than any test may take. A sleep of this length never ends by itself, so a test that relies on that
-/// fails.
+/// Longer than any test may take. A sleep of this length ends only if somebody wakes it, so a test in which
+/// nobody does fails.
 const FOR_EVER: Duration = Duration::from_secs(1 << 30);
 
 /// Runs work that has to end. Calls `meanwhile` repeatedly until the work has ended.
 fn must_end(work: impl FnOnce() + Send + 'static, meanwhile: impl Fn()) {
     let (tell, told) = std::sync::mpsc::channel();
-    // Do not join the thread: work that never ends must not keep the test from failing.
+    // Do not join the thread, because work that never ends must not keep the test from failing.
     std::thread::spawn(move || {
         work();
         tell.send(()).unwrap();

@@ -70,8 +70,8 @@ impl DatabaseFile for OpenDatabase {
     }
 }
 
-/// The database at a path. The first call opens it for reading, because a log may not need it. Not for a process in which
-/// SQLite has the database open: see [`crate::log::offline::inspect`].
+/// The database at a path. The file is opened for reading only at the first call, because a log may not need the database.
+/// Not for a process in which SQLite has the database open: see [`crate::log::offline::inspect`].
 pub struct DatabaseAt {
     path: PathBuf,
     open: OnceCell<OpenDatabase>,
@@ -119,8 +119,8 @@ impl DatabaseFile for DatabaseAt {
     }
 }
 
-/// For a caller that has a log but no database file: every call is an error. That suffices for engines whose logs hold whole
-/// pages, or everything needed to rebuild them.
+/// For a caller that has a log but no database file. Every call fails, so this works only with engines whose logs hold whole
+/// pages, or everything needed to rebuild pages.
 pub struct NoDatabase;
 
 const NONE: LogError = LogError::Unexpected("a page that needs the database, with no database file");

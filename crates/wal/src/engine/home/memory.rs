@@ -1,14 +1,14 @@
 //! Database files as memory: one mapping of each file for all connections of a process.
 //!
-//! Closing *any* descriptor of a file releases the POSIX locks that the process has on the file, and SQLite's locks are of that
-//! kind. So the end of a mapping does not close its descriptor, and the next mapping of the file uses the descriptor again. It
-//! is closed only by a closing connection that holds EXCLUSIVE, because then no other connection of this process has a lock
-//! ([`close_left`], invariant 18). A child process begins with no mappings: it closes the inherited descriptors at once, which
-//! releases none of its own locks.
+//! Closing *any* descriptor of a file releases the POSIX locks that the process has on the file, and SQLite's locks are of
+//! that kind. So the end of a mapping does not close its descriptor, and the next mapping of the file uses the same
+//! descriptor. The descriptor is closed only by a closing connection that holds EXCLUSIVE, because at that time no other
+//! connection of this process has a lock ([`close_left`], invariant 18). A child process begins with no mappings: it closes
+//! the inherited descriptors at once, which releases none of its own locks.
 //!
-//! A mapping reserves twice as much address space as the file has bytes, so that the file can grow. That leaves address space
-//! for many databases and everything else. A file that outgrows its mapping is mapped again, and both mappings stay as long as
-//! they are used.
+//! A mapping reserves twice as much address space as the file has bytes, so that the file can grow. Reserving no more leaves
+//! address space for many databases and everything else. A file that outgrows its mapping is mapped again, and each mapping
+//! stays as long as it is used.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -59,9 +59,9 @@ fn key_of(stat: &Stat) -> Key {
     (stat.st_dev, stat.st_ino)
 }
 
-/// Maps a file. `named` is a descriptor of the file (which may allow no access), and `path` is the file's name. All callers in
-/// this process share the mapping. The exception is a mapping that has found its file cut: those who have it keep it, and new
-/// callers get another mapping.
+/// Maps a file. `named` is a descriptor of the file (which may allow no access), and `path` is the file's name. All callers
+/// in this process share the mapping. If an access has found that the file was truncated under the mapping, those who have
+/// that mapping keep it, and new callers get another one.
 ///
 /// # Errors
 /// `Medium`: not DAX, no address space, or no space to fill the file's holes. `Io`: the file cannot be opened.
@@ -136,7 +136,7 @@ pub(super) fn map_open(
         ..MapOptions::default()
     };
     match FileNvm::map_open(Arc::clone(file), path, &options(wide)) {
-        // The process may not reserve that much: try with only as much address space as is necessary.
+        // The process may not reserve that much, so try with only as much address space as is necessary.
         Err(MediumError::Io { op: "mmap", source: Errno::NOMEM }) => {
             FileNvm::map_open(Arc::clone(file), path, &options(len.max(LEAST_FALLBACK)))
         }
@@ -166,9 +166,9 @@ pub fn is_left_open(named: impl AsFd) -> bool {
     homes().get(&key_of(&stat)).is_some_and(|open| open.iter().all(|open| open.mapping.strong_count() == 0))
 }
 
-/// Closes the descriptors of the file that no mapping needs any more. That releases every POSIX lock that this process has on
-/// the file. So the caller holds EXCLUSIVE through the base VFS, which shows that the process has no other lock, and releases
-/// EXCLUSIVE next.
+/// Closes the descriptors of the file that no mapping needs any more, which releases every POSIX lock that this process has
+/// on the file. So the caller must hold EXCLUSIVE through the base VFS, which shows that no other connection of the process
+/// has a lock, and must release EXCLUSIVE next.
 pub fn close_left(named: impl AsFd) {
     let Ok(stat) = rustix::fs::fstat(&named) else { return };
     let mut homes = homes();

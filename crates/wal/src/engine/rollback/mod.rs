@@ -1,12 +1,12 @@
-//! Rollback journals: an engine may keep SQLite's `-journal`, as it keeps its `-wal`.
+//! Rollback journals: an engine may keep SQLite's `-journal`, as it keeps SQLite's `-wal`.
 //!
 //! In the journal modes DELETE, TRUNCATE and PERSIST SQLite writes the pages that a transaction is about to change into a
 //! journal, syncs the journal, and changes the database. To commit, SQLite invalidates the journal: it deletes the journal,
 //! truncates it to nothing, or zeroes its header. A journal that a crash leaves is *hot*: the next connection that reads the
-//! database writes the pages back. An engine with a [`RollbackJournal`] stores the journal's bytes. Only SQLite interprets
-//! them, and [`play_back`], which rolls a transaction back without SQLite.
+//! database writes the pages back. An engine with a [`RollbackJournal`] stores the journal's bytes. Only two interpret these
+//! bytes: SQLite, and [`play_back`], which rolls a transaction back without SQLite.
 //!
-//! A journal in a log is valid only while the guard names that log (invariant 21): a database that names no log has no such
+//! A journal in a log is valid only while the guard names that log (invariant 21), so a database without a guard has no such
 //! journal.
 
 use std::ffi::OsStr;
@@ -30,8 +30,7 @@ pub trait RollbackJournal: Send + Sync {
     /// Any; the statement fails.
     fn size(&self) -> Result<Option<u64>, LogError>;
 
-    /// Creates an empty journal. The caller holds RESERVED, and there is no journal. The new journal cannot become hot until
-    /// something is written to it.
+    /// Creates an empty journal. The caller holds RESERVED, and no journal exists yet. An empty journal is never hot.
     ///
     /// # Errors
     /// `NoSpace`, `LimitReached` become `SQLITE_FULL`.
@@ -43,9 +42,9 @@ pub trait RollbackJournal: Send + Sync {
     /// Any; the statement fails.
     fn read(&self, buf: &mut [u8], offset: u64) -> Result<usize, LogError>;
 
-    /// Writes all of `bytes` from byte `offset` on. The offset is within the journal or at its end, but SQLite may leave a gap
-    /// up to the next sector; the content of the gap is undefined. Durable after [`RollbackJournal::sync`]. The first 8 bytes
-    /// of the journal decide whether it is hot. They reach the medium as a whole or not at all.
+    /// Writes all of `bytes` from byte `offset` on. The offset is within the journal or at its end, but SQLite may leave a
+    /// gap up to the next sector; the content of the gap is undefined. Durable after [`RollbackJournal::sync`]. The first 8
+    /// bytes of the journal decide whether it is hot, so a write of these bytes reaches the medium as a whole or not at all.
     ///
     /// # Errors
     /// `NoSpace`, `LimitReached` become `SQLITE_FULL`: earlier writes stay in the journal.
@@ -114,14 +113,14 @@ pub struct PlayedBack {
     /// Size of the database in pages. `None` if nothing was rolled back, because the transaction is committed or the journal is
     /// not valid.
     pub db_pages: Option<u32>,
-    /// The super-journal that the journal named. The super-journal stays: another database may need it.
+    /// The super-journal that the journal named. The super-journal stays, because another database may need it.
     pub super_journal: Option<PathBuf>,
 }
 
-/// Rolls the database back if the journal is hot, and deletes the journal. The pages go to `file`, the database as it is on
-/// disk, through its home. Page 1 gets the guard of the log `id`. The database is durable before the journal is deleted, and
-/// the deletion is durable on return. After a crash in between, the journal can be played back again. The caller must be the
-/// only user of the database.
+/// Rolls the database back if the journal is hot, and deletes the journal. The pages go through the home, if there is one,
+/// to `file`, the database as it is on disk. Page 1 gets the guard of the log `id`. The database is durable before the
+/// journal is deleted, and the deletion is durable on return. After a crash in between, the journal can be played back
+/// again. The caller must be the only user of the database.
 ///
 /// # Errors
 /// Those of `journal` and `file`.

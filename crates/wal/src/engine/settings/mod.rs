@@ -1,4 +1,5 @@
-//! Settings as rows of a table. A row says everything about its setting: name, valid values, how to set and to read it.
+//! Settings as rows of a table. A row says everything about its setting: the name, the valid values, how to set it, and
+//! how to read it.
 //!
 //! A row is in the module of the engine that the setting belongs to. The rows of the media, and those that several engines
 //! share, are in this file. An engine's descriptor names the engine's rows, including the shared ones.
@@ -370,7 +371,7 @@ static LOG_DIR: EngineSetting = EngineSetting::new(
 /// What the last connection does with the log when it closes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OnClose {
-    /// Writes everything home and lifts the guard. The database file alone is then the database.
+    /// Writes everything home and lifts the guard. After that the database file holds the whole database.
     #[default]
     Drain,
     /// Leaves the guard and the log to the next connection that opens the database.
@@ -387,8 +388,8 @@ impl OnClose {
 pub struct EngineOptions {
     /// Where media are, and how emulated media work.
     pub media: MediaOptions,
-    /// The most bytes that a log may take, 0 for all that the file system has. `None` leaves the limit to the engine's own
-    /// part.
+    /// The most bytes that a log may take, or 0 for all that the file system has. With `None` the engine's own options set
+    /// the limit.
     pub limit_bytes: Option<u64>,
     /// Bytes of page images kept in memory; `None` leaves the number to the engine's own part.
     pub cache_bytes: Option<usize>,

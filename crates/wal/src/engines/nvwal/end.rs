@@ -1,10 +1,10 @@
-//! Checks that a log really ends where the scan stops. The scan stops at zeros. Unused space holds zeros, but damage may leave
-//! them too.
+//! Checks that a log really ends where the scan stops. The scan stops at zeros, which unused space holds, but which damage
+//! may leave too.
 //!
-//! A transaction of the order `Ordered` was marked only after everything before it was durable. So if such a transaction is
-//! whole after the end, the transactions before it existed, and the log is damaged. What the check reads does not grow with the
-//! log, with three exceptions: the table of block states, a cache line of each block that is in the table but in no list, and a
-//! transaction that is complete except for its mark.
+//! A transaction of the order `Ordered` was marked only after everything before it was durable. So if there is such a
+//! transaction, and whole, after the end, then the transactions before it existed, and the log is damaged. The check reads
+//! an amount that does not grow with the log, with three exceptions: the table of block states, a cache line of each block
+//! that is in the table but in no list, and a transaction that is complete except for its mark.
 
 use duralite_format::FormatError;
 use duralite_format::nvwal::{BLOCK_HEADER_BYTES, Order, TX_HEADER_BYTES, decode_mark, encode_mark};
@@ -19,7 +19,7 @@ const LOOK_BYTES: u32 = 64 << 10;
 
 impl Nvwal {
     /// Returns the blocks that links lead to from the last block of the committed list. Each of these blocks is durable,
-    /// because a writer stores a link only after that.
+    /// because a writer stores a link to a block only after the block is durable.
     ///
     /// # Errors
     /// `Corrupt` if a link leads to no block of this generation, or back into the list.
@@ -68,8 +68,8 @@ impl Nvwal {
         scan::next_transaction(&mut self.heap, &BlockList::default(), at, expected, &mut self.record)
     }
 
-    /// Finds marks of later transactions near the end, and at the beginning of blocks that are in no list. Returns their
-    /// places.
+    /// Finds marks of later transactions near the end, and at the beginning of blocks that are in no list. Returns the
+    /// places of these marks.
     fn marks_near_end(&mut self) -> Result<Vec<(u32, Position)>, LogError> {
         let (generation, mut found) = (self.in_force.slot.generation, Vec::new());
         let (mut block, mut from, mut left) = (self.tail.block, self.tail.offset, LOOK_BYTES);
@@ -88,7 +88,7 @@ impl Nvwal {
             let Some(next) = next.filter(|_| left > 0) else { break };
             (block, from) = (*next, BLOCK_HEADER_BYTES);
         }
-        // Also look at blocks in no list: the link to such a block may be lost.
+        // Also look at blocks in no list, because the link to such a block may be lost.
         for block in self.heap.taken() {
             if !self.blocks.contains(block)
                 && !near.contains(block)

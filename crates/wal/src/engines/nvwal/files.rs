@@ -31,7 +31,7 @@ pub static DESCRIPTOR: Descriptor = Descriptor {
     settings: SETTINGS,
     rollback_journals: false,
     writes_home: false,
-    // Processes share no segment: all state that they share is in the log itself.
+    // Processes share no part of the segment, because all state that they share is in the log itself.
     shared: SharedBytes { zeroed: 0, all: 0 },
     format,
     attach,
@@ -60,7 +60,7 @@ fn format(new: &NewLog<'_>) -> Result<(), LogError> {
     Nvwal::format(nvm.as_ref(), &superblock)
 }
 
-/// Maps and opens a log. A process that is alone with the log repairs its heap.
+/// Maps and opens a log. If no other process uses the log, repairs its heap.
 fn attach(log: Attaching<'_>) -> Result<Box<dyn Engine>, LogError> {
     let Attaching { placement, options, file, alone, .. } = log;
     let superblock = superblock_of(&file)?;
@@ -73,8 +73,8 @@ fn attach(log: Attaching<'_>) -> Result<Box<dyn Engine>, LogError> {
     Ok(Box::new(engine))
 }
 
-/// Opens a log for a user who may only read it. The reader sees what other processes commit, because the
-/// log's own memory shows it.
+/// Opens a log for a user who may only read it. The reader sees what other processes commit, because it maps
+/// the same memory as they do.
 fn attach_outside(log: AttachingOutside<'_>) -> Result<Box<dyn Engine>, LogError> {
     let AttachingOutside { options, file, .. } = log;
     let superblock = superblock_of(&file)?;

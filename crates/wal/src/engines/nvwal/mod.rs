@@ -1,8 +1,8 @@
 //! NVWAL: the write-ahead log in byte-addressable memory (Kim et al., ASPLOS 2016).
 //!
-//! A transaction is one header and one record per frame. A record holds the bytes in which a page differs from its last logged
-//! image (section 3.2). The engine stores them in blocks of a user-level heap (3.3), and makes them durable in one of the orders
-//! of section 4. The layout is `docs/format/nvwal.md`.
+//! A transaction is one header and one record per frame. A record holds the bytes in which a page differs from its last
+//! logged image (section 3.2). The engine stores transactions in blocks of a user-level heap (3.3), and makes them durable
+//! in one of the orders of section 4. The layout is `docs/format/nvwal.md`.
 //!
 //! Invariants kept here: 4, 7, 8, 10, 11, 12. The state that survives a crash is on the medium only. Each process rebuilds the
 //! fields of [`Nvwal`] by scanning the log.
@@ -57,8 +57,8 @@ pub struct Activity {
 
 /// The limit in bytes of a log for which no limit is set, if the size of the file system is not known.
 const NO_LIMIT: u64 = 1 << 40;
-/// If the engine chooses the size of blocks, a log may have about this many blocks at most. Each block costs a byte of the
-/// table of states, which has its full size from the beginning.
+/// If the engine chooses the size of blocks, it allows a log at most about this many blocks. The number is limited because
+/// each block costs a byte of the table of states, which has its full size from the beginning.
 const STATES: u64 = 1 << 20;
 const LARGEST_BLOCK: u32 = 1 << 28;
 
@@ -82,8 +82,8 @@ pub struct Nvwal {
     writer: Writer,
     /// Ranges of sealed transactions that have not been flushed yet.
     unforced: Vec<(u64, u64)>,
-    /// Ranges that another process stored last. This process has read them, but the other process may have died before it
-    /// flushed them. So this process makes them durable before it marks a transaction that depends on them.
+    /// Ranges that another process stored last. This process has read these ranges, but the other process may have died
+    /// before it flushed them. So this process flushes them before it marks a transaction that depends on them.
     doubtful: Vec<(u64, u64)>,
     activity: Activity,
     payload: Vec<u8>,
@@ -164,7 +164,7 @@ impl Nvwal {
     /// Corrects the states of the blocks after a crash. No other process may have the log open.
     ///
     /// # Errors
-    /// `Corrupt`, also if the log continues after its end: otherwise the blocks there would be freed.
+    /// `Corrupt`, also if the log continues after its end, because freeing the blocks there would destroy transactions.
     pub fn recover_heap(&mut self) -> Result<(), LogError> {
         self.check_end()?;
         self.cut_behind_tail()?;
@@ -240,7 +240,7 @@ impl Nvwal {
     /// One step of [`LogReader::refresh`]: applies the next committed transaction of the generation that the `active` word
     /// names. Returns that transaction, if there is one.
     fn follow(&mut self, active: u64) -> Result<Option<FoundTransaction>, LogError> {
-        // Until a generation is loaded, its `active` is 0. A damaged word that is 0 must not pass for it.
+        // Until a generation is loaded, `in_force.active` is 0. So check the number too, because a damaged word may be 0.
         if active != self.in_force.active || self.in_force.slot.generation == 0 {
             self.load_generation(active)?;
         }
@@ -472,7 +472,7 @@ impl LogReader for Nvwal {
             match self.follow(active) {
                 Ok(Some(_)) => {}
                 Ok(None) => return Ok(()),
-                // The generation changed during the scan, which may have read recycled blocks: scan again.
+                // The generation changed during the scan, which may have read recycled blocks. So scan again.
                 Err(_) if self.heap.nvm.load_u64(ACTIVE_OFFSET) != active => {}
                 Err(error) => return Err(error),
             }

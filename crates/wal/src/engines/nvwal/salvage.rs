@@ -165,7 +165,8 @@ impl Nvwal {
     }
 
     /// Passes to `later` the whole transactions after the last one applied. Returns where the first of them begins. If that
-    /// first one has the order `Ordered`, it proves that the log is damaged, even if `damage` is still `None`.
+    /// first transaction has the order `Ordered`, it proves that the log is damaged, and sets `damage` if that is still
+    /// `None`.
     fn read_behind(
         &mut self,
         has_position: bool,
@@ -183,7 +184,8 @@ impl Nvwal {
             let found = self.transaction_at(at, sequence);
             let Ok(Some(found)) = found else { continue };
             if damage.is_none() && found.order != Order::Ordered {
-                // This is no damage: a crash may leave a transaction that is not ordered after one that is not whole.
+                // This is no damage, because a crash may leave a transaction that is not `Ordered` behind one that is not
+                // whole.
                 return Ok(None);
             }
             if until.is_none() || sequence != before + 1 {
@@ -193,7 +195,7 @@ impl Nvwal {
             for part in &found.records {
                 record.resize(part.header.record_bytes as usize, 0);
                 nvm.read(part.at, &mut record);
-                // Ignore an error: `images` then drops the page.
+                // Ignore an error, because `images` has dropped the page in that case.
                 images.lay(&record).ok();
             }
             before = sequence;

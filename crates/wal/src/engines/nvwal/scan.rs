@@ -29,8 +29,8 @@ impl Position {
     }
 }
 
-/// If the records of a transaction continue in another block, they begin at this offset: after the word that a scanner would
-/// take for a commit mark.
+/// If the records of a transaction continue in another block, they begin at this offset, behind the word where a scanner
+/// looks for a commit mark. So the scanner never takes a record for a mark.
 pub(crate) const CONTINUED_AT: u32 = BLOCK_HEADER_BYTES + 8;
 
 /// A committed transaction.
@@ -74,7 +74,8 @@ pub(crate) struct Expected {
     pub(crate) frames: u32,
 }
 
-/// Reads the next transaction from `tail` on, if one is committed there. Reads it record by record into `scratch`.
+/// Reads the next transaction from `tail` on, record by record, into `scratch`. Returns `None` if no transaction is
+/// committed there.
 ///
 /// # Errors
 /// `Corrupt` if no crash can have left these bytes.

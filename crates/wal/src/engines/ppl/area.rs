@@ -138,7 +138,7 @@ impl Area {
         self.nvm.store(at, &bytes[..8]);
     }
 
-    /// Takes an extent out of its chain by erasing the extent's header. That is durable once the caller has fenced.
+    /// Takes an extent out of its chain by erasing the extent's header. The erasure is durable once the caller has fenced.
     pub(super) fn erase_header(&self, extent: Extent) {
         let at = self.at(extent, 0);
         self.nvm.store_u64(at, 0);
@@ -297,8 +297,8 @@ impl Need {
         self.pieces += other.pieces;
     }
 
-    /// Extents with the same space as `self`, chosen from the free ones: pieces replace missing sectors, and sectors replace
-    /// missing pieces. `None` if the free extents are not enough.
+    /// A need for the same space as `self` that the free extents can satisfy: pieces replace missing sectors, and sectors
+    /// replace missing pieces. `None` if the free extents are not enough.
     pub(super) fn within(self, sectors: u64, pieces: u64, sector_bytes: u32) -> Option<Self> {
         let short = self.sectors.saturating_sub(sectors);
         let in_pieces = u64::from(sector_bytes.div_ceil(PIECE_ROOM));

@@ -1,8 +1,9 @@
-//! A page's log: a chain of extents with one stream of records (SQLite/PPL, section 3.2, log writer); and which page has which
-//! chain.
+//! A page's log, namely a chain of extents with one stream of records (SQLite/PPL, section 3.2, log writer), and the page
+//! table, which says which page has which chain.
 //!
-//! A record has a header of two words, and begins where both words fit into the extent. If an extent is full, the payload
-//! continues in the next extent. The stream ends at a record whose first word is 0, or after the last extent.
+//! A record has a header of two words, and begins where both words fit into the extent. If an extent becomes full within a
+//! record, the record's payload continues in the next extent. The stream ends at a record whose first word is 0, or after
+//! the last extent.
 //!
 //! Processes that share memory find a page's chain in the page table: a hash of the page number chooses one of its lists of
 //! chains. A process that may only read finds the chains by a scan.
@@ -115,9 +116,9 @@ impl<'a> Walk<'a> {
         read_record_word(word).map(|(transaction, _)| transaction)
     }
 
-    /// Looks for a record of the page behind the end of the chain, because zeros over the first word of a record may have cut
-    /// off the stream. Such a record belongs to a committed transaction later than `after`. Anything that an extent held before
-    /// the chain took it belongs to an earlier transaction, and is not returned.
+    /// Looks for a record of the page behind the end of the chain, because zeros over the first word of a record may have
+    /// cut off the stream. Such a record belongs to a committed transaction later than `after`. Anything that an extent held
+    /// before the chain took the extent belongs to an earlier transaction, and is not returned.
     pub(super) fn behind_end(&self, page_number: u32, (after, committed): (u64, u64)) -> Option<u64> {
         let mut payload = Vec::new();
         let mut from = self.offset;
@@ -278,7 +279,7 @@ impl Area {
         Ok(())
     }
 
-    /// Ends a chain at a place. That is durable once the caller has fenced.
+    /// Ends a chain at a place. The new end is durable once the caller has fenced.
     pub(super) fn cut(&self, extent: Extent, offset: u32) {
         if self.geometry.extent_bytes(extent) - offset >= RECORD_HEADER_BYTES {
             let at = self.at(extent, offset);
@@ -288,8 +289,8 @@ impl Area {
     }
 }
 
-/// The bit of an extent's order that marks the beginning of a relocated chain: a merge moved the newest records of an older
-/// chain into it.
+/// The bit of an extent's order that marks the beginning of a relocated chain. A merge has moved the newest records of an
+/// older chain into such a chain.
 pub(super) const RELOCATED: u32 = 1 << 31;
 
 /// A record to be stored.

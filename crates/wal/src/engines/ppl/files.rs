@@ -101,8 +101,8 @@ impl Ppl {
         Ok(())
     }
 
-    /// Opens a log. The processes using it share [`SHARED_BYTES`] of `segment` from `base` on. If the process is
-    /// `alone`, those bytes are zeros, and this call recovers the log.
+    /// Opens a log. The processes using it share [`SHARED_BYTES`] of `segment` from `base` on. If no other process
+    /// uses the log (`alone`), those bytes are zeros, and this call recovers the log.
     ///
     /// # Errors
     /// `Format` and `Corrupt`; `Medium`.
@@ -134,7 +134,7 @@ fn superblock_on(nvm: &dyn Nvm, path: &Path) -> Result<Superblock, LogError> {
         .map_err(|source| LogError::Format { log: path.to_path_buf(), source })
 }
 
-/// Maps and opens a log. A process that is alone with the log recovers it.
+/// Maps and opens a log. If no other process uses the log, recovers it.
 pub(super) fn attach(log: Attaching<'_>) -> Result<Box<dyn Engine>, LogError> {
     let Attaching { placement, options, file, segment, base, alone, .. } = log;
     let superblock = superblock_of(&file)?;
@@ -147,7 +147,7 @@ pub(super) fn attach(log: Attaching<'_>) -> Result<Box<dyn Engine>, LogError> {
     Ok(Box::new(join(area, superblock, &options, Words::new(segment, base), Some(pins), alone)?))
 }
 
-/// Joins the processes that use a log. A process that is alone with the log recovers it.
+/// Joins the processes that use a log. If there are none, recovers the log.
 fn join(
     area: Area,
     superblock: Superblock,

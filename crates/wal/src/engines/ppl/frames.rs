@@ -1,8 +1,8 @@
 //! The frames of the generation, and those of the open transaction.
 //!
-//! The frames of the generation say which page each frame holds, and which transaction wrote it. SQLite needs them only while
-//! it has the log open, because after a crash it finds an empty log. So they are in memory that processes share, and nothing
-//! flushes them.
+//! The frames of the generation say which page each frame holds, and which transaction wrote it. SQLite needs the frames
+//! only while it has the log open, because after a crash it finds an empty log. So the entries of frames are in memory that
+//! processes share, and nothing flushes them.
 //!
 //! Each transaction has an entry. Entries are words in a list of pieces, taken from the common pool.
 
@@ -147,7 +147,7 @@ impl Frames {
             match self.follow(area, words) {
                 Ok(more) if words.load(GENERATION) == self.generation => return Ok(changed | more),
                 Err(error) if words.load(GENERATION) == self.generation => return Err(error),
-                // The pieces that this process read had been reused for something else: start again.
+                // The pieces that this process read had been reused for something else, so start again.
                 _ => self.generation = 0,
             }
         }
@@ -197,8 +197,8 @@ impl Frames {
         let (db_pages, _) = halves(self.read_word(area)?);
         let (low, high) = halves(self.read_word(area)?);
         let time_ms = self.read_word(area)?;
-        // In a list that another process is changing, the count may be any value. Do not allocate memory for an impossible
-        // count.
+        // In a list that another process is changing, the count may be any value. So refuse an impossible count before
+        // memory for it is allocated.
         if u64::from(count) > u64::from(area.chunks()) * area.geometry.chunk_bytes / 4 {
             return Err(area.out_of_list());
         }
@@ -294,8 +294,8 @@ impl Frames {
         })
     }
 
-    /// The transactions whose frames would be replaced by a new transaction from `first_frame` on. Returns the number of the
-    /// first of them, and the pages of all of them.
+    /// The transactions whose frames a new transaction from `first_frame` on would replace. Returns the number of the first
+    /// of these transactions, and the pages of all of them.
     pub(super) fn replaced_by(&self, first_frame: u32) -> Option<(u64, &[u32])> {
         let number = self.number_of(first_frame)?;
         Some((number, self.pages.get(first_frame.saturating_sub(1) as usize..)?))
@@ -372,8 +372,8 @@ impl Staged {
         Ok(())
     }
 
-    /// The pages of the frames from `first` to `last`; and, for each page, the place of its newest frame among them. `None` if
-    /// one of the frames is not staged.
+    /// The pages of the frames from `first` to `last`, and for each page the place of its newest frame among these frames.
+    /// `None` if one of the frames is not staged.
     pub(super) fn newest(&self, first: u32, last: u32) -> Option<(Vec<u32>, Vec<usize>)> {
         let (from, to) = (self.slot(first)?, self.slot(last)?);
         let frames = self.frames.get(from..=to)?;

@@ -1,9 +1,9 @@
-//! The database as SQLite sees it: pages on flash, with the records of the log applied. Each page has the records up to the
-//! point to which SQLite has checkpointed it.
+//! The database as SQLite sees it: pages on flash, with the records of the log applied. A page is shown with its records up
+//! to its home position, the transaction up to which SQLite has checkpointed it.
 //!
 //! SQLite's checkpoint is *logical*: SQLite hands over a page as it is after some transaction, and the engine only moves the
-//! page's home position to that transaction. Readers of older snapshots still find their versions of pages, because no merge
-//! goes beyond the home position.
+//! page's home position to that transaction. Readers of older snapshots still find their versions of the page, because no
+//! merge goes beyond the home position.
 
 use std::sync::Arc;
 
@@ -85,8 +85,8 @@ impl Home for LoggedHome {
         Ok(())
     }
 
-    /// What SQLite wrote is durable in the log already, so a sync only does the merges that are due. The first sync also syncs
-    /// the file: some process may have put the guard on the file and died before the guard was durable.
+    /// What SQLite wrote is durable in the log already, so a sync only does the merges that are due. The first sync also
+    /// syncs the file, because some process may have put the guard on the file and died before the guard was durable.
     fn sync(&self, file: &dyn DatabaseFile) -> Result<(), LogError> {
         let words = &self.0.words;
         if words.load(FILE_SYNCED) == 0 {
@@ -107,8 +107,8 @@ impl Home for LoggedHome {
         }
     }
 
-    /// Sets only the size that the home shows. The file is truncated later, by the drain: until then, later records may be
-    /// changes of pages beyond the new end.
+    /// Sets only the size that the home shows. The file is truncated later, by the drain. The database may grow again before
+    /// that, and new records may then be changes of pages that are beyond the end now.
     fn truncate(&self, _file: &dyn DatabaseFile, bytes: u64) -> Result<(), LogError> {
         let _turn = self.0.lock()?;
         self.0.words.store(HOME_PAGES, bytes.div_ceil(u64::from(self.0.page_bytes)));
@@ -121,8 +121,8 @@ impl Home for LoggedHome {
 }
 
 impl Store {
-    /// Makes `page` the home's version of a page. If a transaction in the log left the page with these contents, the home
-    /// position moves to that transaction. Otherwise the page is committed as a transaction of its own.
+    /// Makes `page` the home's version of a page. If a transaction in the log left the page with these contents, the page's
+    /// home position moves to that transaction. Otherwise this call commits the page as a transaction of its own.
     fn move_home(&self, file: &dyn DatabaseFile, page_number: u32, page: &[u8]) -> Result<(), LogError> {
         self.words.add(CHECKPOINTED, 1);
         let found = match self.recent.version_of(page_number, page) {
@@ -138,7 +138,7 @@ impl Store {
             self.words.store(HOME_PAGES, u64::from(page_number));
         }
         if let Found::After(number) = found
-            // A page that has no chain any more was merged in the meantime, and is home.
+            // A page that has no chain any more has been merged since it was searched, and is home.
             && let Some(first) = self.area.find_chain(page_number)?
             && self.area.state(first, State::Home) < number
         {
@@ -223,8 +223,8 @@ impl Store {
         Ok(())
     }
 
-    /// Writes every page to the file as the home shows it, and drops all other records. The caller is the only user of the
-    /// database.
+    /// Writes every page to the file as the home shows it, and then drops all records that are left. The caller is the only
+    /// user of the database.
     fn drain(&self, file: &dyn DatabaseFile) -> Result<(), LogError> {
         // No process is merging now. The owner of a slot has died, and a living process may have its process slot by now.
         (0..self.area.geometry.slots).for_each(|slot| self.words.own_slot(slot, false));
@@ -254,9 +254,9 @@ impl Store {
         self.drop_chains()
     }
 
-    /// Undoes, as one transaction, what was sealed but never published because its writer died. Dropping the chains with such
-    /// records one after the other would not do: a crash in between would leave a part of that transaction, and recovery would
-    /// show it.
+    /// Undoes, as one transaction, a transaction that was sealed but never published because its writer died. Its chains are
+    /// not dropped one after the other, because a crash in between would leave a part of that transaction, and recovery
+    /// would show this part.
     fn undo_unseen(&self, file: &dyn DatabaseFile) -> Result<(), LogError> {
         let end = self.home_pages(file)?;
         let mut unseen = self.area.all_chains()?;

@@ -9,11 +9,12 @@
 //! 1. With the lock: store the images of a batch in slots, flush them, and fence once. Then the chains name the slots, and
 //!    readers read the images there.
 //! 2. Without the lock: write the images to the database file, and sync the file once for the batch.
-//! 3. With the lock: remove chains without newer records from the page table. For the other chains, move the newer records to a
-//!    new log sector, or note in the chain up to where it is merged. Then erase the headers of extents, fence, erase the slots,
-//!    and fence.
+//! 3. With the lock: remove chains without records newer than the image from the page table. For the other chains, move the
+//!    newer records to a new log sector, or note in the chain up to where it is merged. Then erase the headers of extents,
+//!    fence, erase the slots, and fence.
 //!
-//! Whichever process dies in between, the slot holds the image of the page, and the next merge writes that image again.
+//! If a process dies between any two steps, the slot still holds the image of the page, and the next merge writes that image
+//! again.
 
 use duralite_format::ppl::{
     EXTENT_HEADER_BYTES, Extent, ExtentHeader, MERGED_AT, RECORD_HEADER_BYTES, SLOT_HEADER_BYTES, SlotHeader,
@@ -70,8 +71,8 @@ struct Merging {
 }
 
 impl Store {
-    /// Merges pages, in batches of as many as there are slots. The merges are durable on return. Returns how many pages were
-    /// merged.
+    /// Merges pages, in batches of at most as many pages as there are slots. The merges are durable on return. Returns how
+    /// many pages were merged.
     pub(super) fn merge(
         &self,
         file: &dyn DatabaseFile,
@@ -132,8 +133,8 @@ impl Store {
         self.area.state(first, State::Bytes) >= self.full_bytes || slot != 0
     }
 
-    /// Merges pages as far as they are home, the least recently logged first, until half of the space is free. Returns how many
-    /// pages were merged.
+    /// Merges pages up to their home positions, the least recently logged pages first, until half of the space is free.
+    /// Returns how many pages were merged.
     pub(super) fn relieve(&self, file: &dyn DatabaseFile, cause: Cause) -> Result<Merged, LogError> {
         let mut pages = Vec::new();
         for (page_number, first) in self.area.all_chains()? {
@@ -166,7 +167,7 @@ impl Store {
             Ok(if is_kept { Published { batch: Vec::new(), ..published } } else { published })
         });
         if published.as_ref().map_or(true, |published| published.batch.is_empty()) {
-            // Erase the slots: after a crash, a slot that no chain names would be taken for the image of its page.
+            // Erase the slots, because after a crash, a slot that no chain names would be taken for the image of its page.
             self.erase_slots(stored.into_iter());
             return published;
         }
@@ -250,8 +251,8 @@ impl Store {
         (0..self.area.geometry.slots).rev().filter(is_free).collect()
     }
 
-    /// Frees slots; durable on return. Either no chain names the slots, or the records that their images replace have been
-    /// erased.
+    /// Frees slots; durable on return. Before this call, either no chain names the slots, or the records that the images in
+    /// the slots replace have been erased.
     pub(super) fn erase_slots(&self, slots: impl Iterator<Item = u32>) {
         for slot in slots {
             let at = self.area.geometry.slot_offset(slot);
@@ -270,8 +271,9 @@ impl Store {
         self.area.nvm.flush(at, SLOT_HEADER_BYTES + image.len() as u64);
     }
 
-    /// Announces that transactions up to `upto` can no longer be read one by one. Returns whether a follower has pinned one of
-    /// them. No pin is missed, because a follower stores its pin first and then checks the announcement.
+    /// Announces that transactions up to `upto` can no longer be read one by one. Returns whether a follower has pinned one
+    /// of these transactions. This call misses no pin, because a follower stores its pin first and then checks the
+    /// announcement.
     fn loses_a_follower(&self, upto: u64) -> Result<bool, LogError> {
         if upto > self.words.load(LOST) {
             self.words.store(LOST, upto);
@@ -279,8 +281,8 @@ impl Store {
         Ok(upto > self.merge_limit()?)
     }
 
-    /// The transaction beyond which no page may be merged, because a follower has pinned later transactions. If the log is
-    /// nearly full, pins are ignored.
+    /// The transaction beyond which no page may be merged, because a follower has pinned the transactions after it. There is
+    /// no limit if nothing is pinned. If the log is nearly full, pins are ignored.
     fn merge_limit(&self) -> Result<u64, LogError> {
         let Some(pins) = &self.pins else { return Ok(u64::MAX) };
         let Some(pinned) = pins.oldest().map_err(|source| self.area.medium(source))? else {
@@ -301,9 +303,9 @@ impl Store {
         let mut image = vec![0; self.page_bytes as usize];
         let pages = self.home_pages(file)?;
         for merging in batch {
-            // Pages beyond the end of the database are written too. The database may grow over them again without SQLite
-            // writing them, and later records of them are changes from what the file holds. A drain skips them, because it
-            // truncates the file afterwards.
+            // Pages beyond the end of the database are written too. The database may grow over such pages again without
+            // SQLite writing them, and later records of these pages are then changes of what the file holds. A drain skips
+            // them, because it truncates the file afterwards.
             if cause == Cause::Closing && u64::from(merging.page_number) > pages {
                 continue;
             }
@@ -369,9 +371,9 @@ impl Store {
         new.into_iter().for_each(|extent| self.area.give_back(&self.words, turn, extent));
     }
 
-    /// Frees the extents of a chain that is no longer in the page table. It marks all records of the chain as merged, cuts the
-    /// chain, and then frees the extents from the last to the first. So a crash in between leaves a chain without gaps, and
-    /// recovery does not take the records behind the cut for those of a damaged chain.
+    /// Frees the extents of a chain that is no longer in the page table. First marks all records of the chain as merged and
+    /// cuts the chain, and then frees the extents from the last to the first. So a crash in between leaves a chain without
+    /// gaps, and recovery does not take records behind the cut for a sign of damage.
     pub(super) fn drop_extents(&self, turn: &Turn<'_>, extents: &[Extent]) {
         if let Some(first) = extents.first() {
             self.set_merged(*first, self.words.load(SEALED));
@@ -445,8 +447,8 @@ impl Store {
         self.area.nvm.fence();
         self.area.set_state(new, State::Last, chain.last);
         self.area.set_state(new, State::Home, chain.home);
-        // Store the header last. From then on the sector is the page's log, because recovery takes the newest log that it
-        // finds.
+        // Store the header last, because from then on the sector is the page's log: recovery takes the newest log of a page
+        // that it finds.
         let header =
             ExtentHeader { page_number: merging.page_number, order: RELOCATED, taken_by: chain.last };
         self.area.store_header(new, &header, merging.upto);

@@ -1,4 +1,4 @@
-//! SQLite/PPL: a log for each page in byte-addressable memory, for flash that should wear less (Oh et al., VLDB 2015).
+//! SQLite/PPL: a log for each page, in byte-addressable memory, so that flash wears less (Oh et al., VLDB 2015).
 //!
 //! A commit stores its change of each page as a record in that page's log sector. The engine writes a page to the database file
 //! only when the page's log is full. Until then a read applies the records to the page. The layout is
@@ -103,8 +103,8 @@ impl Ppl {
         }
     }
 
-    /// Starts the log over. Any transaction that SQLite has not checkpointed was never visible to a reader, so compensation
-    /// records undo it.
+    /// Starts the log over. A transaction that SQLite has not checkpointed by now was never visible to a reader, so
+    /// compensation records undo it.
     fn start_over(&mut self, file: &dyn DatabaseFile, header: Option<&WalHeader>) -> Result<(), LogError> {
         self.settle_open()?;
         self.refresh()?;
@@ -253,9 +253,9 @@ impl LogFile for Ppl {
         Fill { used_bytes, limit_bytes }
     }
 
-    /// Looks only at the growth since the log last started over, because a checkpoint can reverse only that growth. Pages that
-    /// are home keep their logs until other pages need the space. So a log that does not grow needs no checkpoint, however full
-    /// it is.
+    /// Looks only at the growth since the log last started over, because a checkpoint can reverse only that growth. Pages
+    /// that are home keep their logs until other pages need the space. So a log that has not grown needs no checkpoint,
+    /// however full it is.
     fn is_short(&self) -> bool {
         let (used, limit) = self.store.area.fill(&self.store.words);
         let since = used.saturating_sub(self.store.words.load(USED_BEFORE));
@@ -278,7 +278,7 @@ impl LogFile for Ppl {
         self.start_over(file, None)
     }
 
-    /// Never: chains keep their sectors across generations, so there is no tail of the file to cut off.
+    /// Always `false`, because chains keep their sectors across generations, so there is no tail of the file to cut off.
     fn has_surplus(&self, _keep_bytes: u64) -> bool {
         false
     }

@@ -1,5 +1,5 @@
-//! Recovery (SQLite/PPL, section 3.4). It drops the records of a transaction that was not committed. Afterwards all pages are
-//! home as of the last commit (invariant 7), and SQLite finds an empty log.
+//! Recovery (SQLite/PPL, section 3.4). It drops the records of a transaction that was not committed. After recovery the home
+//! positions of all pages are at the last commit (invariant 7), and SQLite finds an empty log.
 //!
 //! Recovery reads the headers of all extents. It finds the ends of the chains by walking the records of the extents in use. The
 //! cost is proportional to the extents, not to the commits since the last recovery.
@@ -67,8 +67,8 @@ pub(super) fn last_commit(area: &Area) -> Result<TransactionRecord, LogError> {
 /// The extents of a page, before they are assembled into a chain.
 #[derive(Default)]
 struct Parts {
-    /// Extents that begin a chain. For each: the transaction that took the extent, up to where it is merged, the extent, and
-    /// whether it is relocated.
+    /// Extents that begin a chain. For each: the transaction that took the extent, the transaction up to which the chain is
+    /// merged, the extent, and whether the chain is relocated.
     firsts: Vec<(u64, u64, Extent, bool)>,
     /// The other extents. For each: its order, the transaction that took it, and the extent.
     others: Vec<(u32, u64, Extent)>,
@@ -106,7 +106,7 @@ pub(super) fn scan(
 /// Reads all extents and slots of a log whose chains may be damaged. Stores nothing.
 ///
 /// # Errors
-/// A damaged chain is not an error here: it is returned.
+/// A damaged chain is not an error here, but is part of the result.
 pub(super) fn scan_damaged(
     area: &Area,
     page_bytes: u32,
@@ -175,7 +175,7 @@ fn scan_all(
             Some((_, end)) if end.bytes == 0 && slot.is_none() => scanned.litter.extend(extents),
             None => scanned.litter.extend(extents),
             Some((mut chain, end)) => {
-                // A chain that was being dropped ends before its last extents: they are not needed.
+                // A chain that was being dropped ends before its last extents, which are not needed any more.
                 scanned.litter.extend(chain.extents.drain(end.at.0 + 1..));
                 scanned.chains.insert(page_number, (chain, end));
             }
@@ -258,9 +258,9 @@ fn incomplete(area: &Area, page_number: u32) -> LogError {
     LogError::Corrupt { offset, what: FormatError::Damaged { what: "a page's log" } }
 }
 
-/// Finds the end of a chain: behind the last record of a committed transaction. Refuses a chain in which zeros have cut off a
-/// later record. Returns `None` if a complete merge has already erased the chain's end, and the slot has everything that the
-/// chain held.
+/// Finds the end of a chain, behind the last record of a committed transaction. Refuses a chain in which zeros have cut off
+/// a later record. Returns `None` if a complete merge has already erased the chain's end, in which case the slot has
+/// everything that the chain held.
 fn walk(
     area: &Area,
     (page_number, page_bytes): (u32, u32),
@@ -300,7 +300,8 @@ fn walk(
 }
 
 impl Store {
-    /// Derives all words that processes share from the log, and drops what is not committed. The caller is alone with the log.
+    /// Derives all words that processes share from the log, and drops what is not committed. No other process may use the
+    /// log.
     pub(super) fn recover(&self) -> Result<(), LogError> {
         let turn = self.words.lock().map_err(|source| self.area.medium(source))?;
         let turn = turn.ok_or(LogError::Unexpected("a lock in new memory"))?;
@@ -400,8 +401,8 @@ impl Store {
         Ok(())
     }
 
-    /// Makes durable what is visible, whether it was stored or erased. A process may have died after it stored a word and
-    /// before it flushed that word, and the next steps of recovery rely on such words.
+    /// Makes every word durable as it is visible now. A process may have died after it stored or erased a word and before it
+    /// flushed that word, and the next steps of recovery rely on such words.
     fn settle_doubtful(&self) {
         let (nvm, geometry) = (&self.area.nvm, &self.area.geometry);
         nvm.flush(GROWN_OFFSET, 8);

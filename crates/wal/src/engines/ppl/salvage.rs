@@ -1,8 +1,8 @@
 //! Reads logs for `duralite verify` and `duralite salvage`, with the code that recovers logs.
 //!
-//! A `ppl` log is not one sequence: each page has a chain of records. If a page's chain is damaged, the page is known up to the
-//! record before the damage. So "before the damage" means: up to the newest transaction after which every page that has a chain
-//! is known.
+//! A `ppl` log is not one sequence, because each page has a chain of records. If a page's chain is damaged, the page is
+//! known up to the record before the damage. So here "before the damage" means up to the newest transaction as of which
+//! every page that has a chain is known.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -29,8 +29,8 @@ use crate::engine::walk::{WalkSummary, WalkedRecord, WalkedTransaction};
 use crate::{ErrorKind, LogError};
 
 /// Visits, in order, every committed transaction of which the log has records. Checks every record, and rebuilds every page
-/// from its version in the database file. In a damaged log it visits the transactions before the damage; for that, `damaged`
-/// opens the log again without its chains. Stores nothing.
+/// from its version in the database file. In a damaged log, visits the transactions before the damage. To find these,
+/// `damaged` opens the log again without its chains. Stores nothing.
 pub(super) fn walk(
     log: Result<Ppl, LogError>,
     damaged: impl FnOnce() -> Result<(Area, Superblock), LogError>,

@@ -18,8 +18,8 @@ use crate::shared::log_memory::flush_all;
 
 /// SQLite's code for a full disk.
 const FULL: i32 = 13;
-/// How long a writer sleeps between two attempts to find space, and how many attempts it makes. Few suffice while another
-/// process may be checkpointing; more are made while another process is merging.
+/// How long a writer sleeps between two attempts to find space, and how many attempts it makes: `FEW_WAITS` if another
+/// process may be checkpointing, `MOST_WAITS` while another process is merging.
 const WAIT: Duration = Duration::from_millis(1);
 const FEW_WAITS: u32 = 250;
 const MOST_WAITS: u32 = 5000;
@@ -125,8 +125,7 @@ impl Store {
         let begun = TransactionRecord { number, kind, db_pages, time_ms, retired: *retired };
         let at = TransactionRecord::offset(number);
         let bytes = begun.encode(self.area.id);
-        // Clear the mark first. In this order, a torn record never carries the mark of the transaction that had this place
-        // before.
+        // Clear the mark first, so that a torn record never carries the mark of the transaction that had this place before.
         let mark = TransactionRecord::mark_offset(number);
         nvm.store_u64(mark, 0);
         nvm.store(at + 16, &bytes[16..]);
@@ -167,15 +166,17 @@ impl Store {
             .ok_or(LogError::Unexpected("a page for which there is no room"))?;
         let header = ExtentHeader { page_number, order: 0, taken_by: number };
         self.area.store_header(first, &header, 0);
-        // No flush here: the header is flushed together with the first record, which begins in the same line.
+        // No flush is needed here, because the header is flushed together with the first record, which begins in the same
+        // line.
         self.begin_chain(first);
         self.area.enter_chain(page_number, first);
         Ok(first)
     }
 
-    /// Whether a page that is not beyond `end` has a newest version that is not home. Once SQLite has checkpointed everything
-    /// that it published, such a version belongs to a transaction that was sealed but never published, because its writer died.
-    /// A page beyond the end needs no undo: if the database grows again, the page's next record is a whole page.
+    /// Whether the newest version of a page is beyond its home position, and the page not beyond `end`. Once SQLite has
+    /// checkpointed everything that it published, such a version belongs to a transaction that was sealed but never
+    /// published, because its writer died. A page beyond the end needs no undo, because if the database grows again, the
+    /// page's next record is a whole page.
     pub(super) fn is_unseen(&self, page_number: u32, first: Extent, end: u64) -> bool {
         u64::from(page_number) <= end && self.is_ahead(first)
     }
@@ -206,8 +207,8 @@ impl Store {
         Ok(changes)
     }
 
-    /// Whether a page is beyond the end of the database after the newest commit. Anything stored for it is from an earlier
-    /// time.
+    /// Whether a page is beyond the end of the database as of the newest commit. Anything that is stored for such a page is
+    /// from before the database was truncated, and must not be used.
     pub(super) fn is_new(&self, file: &dyn DatabaseFile, page_number: u32) -> Result<bool, LogError> {
         let pages = match self.words.load(DB_PAGES) {
             0 => self.home_pages(file)?,

@@ -1,9 +1,9 @@
 //! The pages of a database whose newest records are in a log. The rest of the engine, including its home, builds on this
 //! module.
 //!
-//! A page as of a transaction is a base image with the page's records up to that transaction applied. The base is the page on
-//! flash, or the image in a slot while the page is being merged (SQLite/PPL, section 3.2, log roller). Readers take no lock: a
-//! reader compares the epoch before and after its read, and reads again if the epoch has changed.
+//! A page as of a transaction is a base image with the page's records up to that transaction applied. The base is the page
+//! on flash, or, while the page is being merged, the image in a slot (SQLite/PPL, section 3.2, log roller). Readers take no
+//! lock. Instead a reader compares the epoch before and after its read, and reads again if the epoch has changed.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -175,7 +175,7 @@ impl Store {
                     return read;
                 }
             } else if tries % SPINS == SPINS - 1 && !self.words.segment().is_read_only() {
-                // The process that was rebuilding the page table may have died. Then taking the lock repairs the table.
+                // The process that was rebuilding the page table may have died. If so, taking the lock repairs the table.
                 drop(self.lock()?);
             }
             if tries > SPINS {
@@ -231,8 +231,8 @@ impl Store {
         Ok(Version { transaction: version.transaction.max(base), is_chained: true })
     }
 
-    /// Collects in `scratch` the records of the chain that make the page as of transaction `upto`, from the last whole image
-    /// on.
+    /// Collects in `scratch` the records of the chain from which the page as of transaction `upto` is rebuilt, beginning
+    /// with the last whole image.
     fn collect(&self, base: u64, upto: u64, scratch: &mut Scratch) -> Result<Collected, LogError> {
         let mut walk = Walk::new(&self.area, &scratch.chain.extents, self.page_bytes).upto(upto);
         let mut found = Collected { transaction: 0, is_whole: false };
@@ -251,7 +251,7 @@ impl Store {
         Ok(found)
     }
 
-    /// The header of a slot. It need not be checked here: recovery checked it, or a living process stored it.
+    /// The header of a slot. It need not be checked here, because recovery checked it, or a living process stored it.
     pub(super) fn slot_header(&self, slot: u32) -> Result<SlotHeader, LogError> {
         let at = self.area.geometry.slot_offset(slot);
         if slot >= self.area.geometry.slots {
@@ -282,8 +282,8 @@ struct Collected {
     is_whole: bool,
 }
 
-/// Whether two images of a page are the same. In page 1 the version bytes are ignored: in one of the images they may be the
-/// guard's, and then it is not known what SQLite wrote there.
+/// Whether two images of a page are the same. In page 1 the version bytes are ignored, because in one of the images they may
+/// be the guard's, so that it is not known what SQLite wrote there.
 pub(super) fn is_same(page_number: u32, one: &[u8], other: &[u8]) -> bool {
     if page_number != 1 || one.len() != other.len() {
         return one == other;

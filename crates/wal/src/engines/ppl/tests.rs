@@ -169,8 +169,8 @@ fn flip(nvm: &RecordingNvm, at: u64) {
     nvm.store(at, &[byte[0] ^ 0x55]);
 }
 
-/// While two pages are merged, both are changed again, and the record of one of them is damaged. By then the merge has moved
-/// the log of the other page. Later commits have to go to that page's old log.
+/// While two pages are merged, both are changed again, and the new record of one page is damaged. The merge fails at that
+/// record, after it has moved the log of the other page. Later commits of the other page have to go to its old log.
 #[test]
 fn inv17_a_merge_whose_end_fails_leaves_no_moved_log() {
     let rig = Rig::new(2);
@@ -192,7 +192,7 @@ fn inv17_a_merge_whose_end_fails_leaves_no_moved_log() {
     flip(&rig.nvm, damaged.load(std::sync::atomic::Ordering::Relaxed));
     commit(&mut log, &rig.file, &[(2, 5)], PAGES).unwrap();
     assert!(rig.recovered(2) == image(5) && rig.recovered(3) == image(4));
-    // The failed merge also gives up its slots: the next merge continues with them, in this process as in any other.
+    // The failed merge also gives up its slots, so the next merge continues with them, in this process as in any other.
     assert_eq!(slots_used(&log), 2);
     log.home().unwrap().checkpointed(&rig.file).unwrap();
     assert_eq!(slots_used(&log), 0);
@@ -272,7 +272,8 @@ fn pages_beyond_the_end_are_left_alone_when_the_log_starts_over() {
     assert!(rig.recovered(1) == image(3));
 }
 
-/// Another process has grown the log and filled it beyond the part that this process knows.
+/// Another process has grown the log and filled it beyond the part that this process knows. This process must count the new
+/// part too.
 #[test]
 fn a_log_that_another_process_has_grown_is_counted_anew() {
     let rig = Rig::new(20);
@@ -294,8 +295,8 @@ fn a_log_that_another_process_has_grown_is_counted_anew() {
     assert!(rig.recovered(390) == image(5) && rig.recovered(3) == image(100));
 }
 
-/// SQLite writes home a page that equals none of the page's versions. It would replace a version that was committed and not
-/// checkpointed.
+/// SQLite writes home a page that equals none of the page's versions. The write must fail as long as it would replace a
+/// version that was committed and not checkpointed.
 #[test]
 fn inv17_a_page_that_nobody_committed_never_replaces_one_that_was() {
     let rig = Rig::new(2);

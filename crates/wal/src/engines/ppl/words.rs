@@ -1,6 +1,7 @@
 //! The words in the segment that the processes using a log share, and the lock of the log's structure.
 //!
-//! No word outlives the last process. A process that attaches a log alone derives all words from the log.
+//! No word outlives the last process. A process that attaches a log that no other process uses derives all words from the
+//! log.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -21,7 +22,7 @@ pub(super) const EPOCH: u64 = 8;
 pub(super) const SEALED: u64 = 16;
 /// The transaction that is being stored, or 0.
 pub(super) const OPEN: u64 = 24;
-/// The generation: 1 when a process attaches the log alone, and one more each time the log starts over.
+/// The generation: 1 when a process attaches a log that no other process uses, and one more each time the log starts over.
 pub(super) const GENERATION: u64 = 32;
 /// Every page is home up to this transaction at least.
 pub(super) const FLOOR: u64 = 40;
@@ -39,11 +40,13 @@ pub(super) const FRAMES_LAST: u64 = 104;
 pub(super) const FRAMES_END: u64 = 112;
 /// Transactions up to this one can no longer be read one by one, because merges may have dropped their records.
 pub(super) const LOST: u64 = 120;
-/// One area for even generations and one for odd ones. Each holds the transaction before the generation, the time at which the
-/// generation began, 1 if it has a WAL header, that header, and the first piece of its frames as a link.
+/// One area for even generations and one for odd ones. Each holds the transaction before the generation, the time at which
+/// the generation began, 1 if the generation has a WAL header (else 0), that header, and a link to the first piece of the
+/// generation's frames.
 const ORIGINS: u64 = 128;
 const ORIGIN_BYTES: u64 = 64;
-/// Counts since a process attached the log alone: pages merged, with a word for each cause; pages checkpointed; frames.
+/// Counts of merged pages (a word for each cause), of checkpointed pages, and of frames. They begin at 0 when a process
+/// attaches a log that no other process uses.
 pub(super) const MERGED: u64 = 256;
 pub(super) const CHECKPOINTED: u64 = 288;
 pub(super) const FRAMES: u64 = 296;
@@ -58,7 +61,7 @@ pub(super) const SLOTS: u64 = MOST_SLOTS as u64;
 const SLEEPERS: u64 = SLOT_OWNERS + 8 * SLOTS;
 /// 1 if, since a process last checked, a page's log may have become full or a merge was not completed.
 pub(super) const DUE: u64 = SLEEPERS + 8;
-/// 1 if the database file was synced since a process attached the log alone.
+/// 1 if the database file was synced since a process attached the log while no other process used it.
 pub(super) const FILE_SYNCED: u64 = DUE + 8;
 /// How often a process has attached the log.
 const ATTACHED: u64 = FILE_SYNCED + 8;
@@ -196,8 +199,8 @@ impl Words {
         self.segment.is_alive(slot_of(owner))
     }
 
-    /// Clears the slot owners that name a dead process that had this process's slot number before. Returns whether that dead
-    /// process held the lock. If so, the caller has to take the lock, which leads to a repair.
+    /// Clears those slot owners that name a dead process which had the same process slot as this process. Returns whether
+    /// that dead process held the lock. If so, the caller has to take the lock, which repairs what the dead process left.
     pub(super) fn forget_predecessor(&self) -> bool {
         let is_predecessor = |word: u64| word != 0 && word != self.id && slot_of(word) == slot_of(self.id);
         for slot in 0..SLOTS {
@@ -256,8 +259,8 @@ impl Words {
         self.store(Self::first_frames_at(generation), link);
     }
 
-    /// The last piece of the current generation's frames as a link, and the offset at which the entries end; zeros if there are
-    /// no frames.
+    /// A link to the last piece of the current generation's frames, and the offset at which the entries end; zeros if there
+    /// are no frames.
     pub(super) fn last_frames(&self) -> (u64, u64) {
         if self.first_frames(self.load(GENERATION)) == 0 {
             return (0, 0);
@@ -313,8 +316,8 @@ mod tests {
         assert_eq!(alive.is_merged_by_another(5), Ok(true), "what is its own it keeps");
         let taken = alive.lock().ok().flatten();
         assert!(taken.as_ref().is_some_and(|turn| turn.inherited), "there is something to repair");
-        // If the first process were late instead of dead, dropping its turn would not release the lock, because it no longer
-        // holds it.
+        // If the first process is only late instead of dead, dropping its turn must not release the lock, because that
+        // process no longer holds the lock.
         drop(held);
         assert_eq!(alive.load(LOCK), alive.id);
         drop(taken);

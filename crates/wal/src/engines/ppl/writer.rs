@@ -1,9 +1,9 @@
 //! The open transaction (SQLite/PPL, section 3.2, log capturer). Until it is sealed, its frames are kept in memory, as changes
 //! of the committed pages.
 //!
-//! The paper stores records as SQLite changes pages. Here SQLite hands over whole pages, some of them more than once, and may
-//! withdraw them (`ROLLBACK TO`). So the engine stores records only at the commit, when it knows which frames are valid. What
-//! SQLite rolls back leaves nothing in the log.
+//! The paper stores records as SQLite changes pages. Here SQLite hands over whole pages, some of them more than once, and
+//! may withdraw them (`ROLLBACK TO`). So the engine stores records only at the commit, when it knows which frames are valid,
+//! and frames that SQLite rolls back leave nothing in the log.
 
 use duralite_format::page_change::{self, ChangeKind};
 
@@ -19,7 +19,7 @@ use crate::engine::home::DatabaseFile;
 
 /// The version number of an image that is on flash only. Such an image is valid only until the open transaction is sealed.
 const ON_FLASH: u64 = 0;
-/// No version: the change is a whole page, and needs no earlier image.
+/// Stands for no version, because the change is a whole page, and needs no earlier image.
 const NO_IMAGE: u64 = u64::MAX;
 
 impl Ppl {
@@ -110,8 +110,8 @@ impl Ppl {
         let undone = changes.len();
         let mut versions = Vec::with_capacity(bases.len());
         for at in bases {
-            // A page that was written unchanged needs no record. Neither does a page beyond the end of the database: SQLite
-            // spilled it into the log because its cache was full.
+            // A page that was written unchanged needs no record. Neither does a page beyond the end of the database, which
+            // SQLite spilled into the log because its cache was full.
             if let Some(StagedFrame { page_number, base, payload }) = self.staged.take(at)
                 && !page_change::is_empty(&payload)
                 && page_number <= db_pages
@@ -162,9 +162,9 @@ impl Ppl {
         self.images.remove(page_number);
     }
 
-    /// The changes that undo the transactions whose frames this transaction replaces. Those transactions were sealed, but their
-    /// writer died before any reader could see them. Pages that this transaction changes need no undo, because their changes
-    /// are relative to the newest version.
+    /// The changes that undo the transactions whose frames this transaction replaces. Those transactions were sealed, but
+    /// their writer died before any reader could see them. Pages that this transaction itself changes need no undo, because
+    /// its changes are relative to the newest version.
     fn undo_replaced(
         &mut self,
         file: &dyn DatabaseFile,

@@ -74,8 +74,8 @@ fn format(new: &NewLog<'_>) -> Result<(), LogError> {
     Ok(())
 }
 
-/// Gives back everything that a log owns in its region, because the log holds nothing and is about to be deleted. A copy of a
-/// log owns no pages. If another log of this id is in use, the pages stay.
+/// Gives back everything that a log owns in its region, because the log holds nothing and is about to be deleted. Gives back
+/// nothing for a copy of a log, which owns no pages, or if another log of this id is in use.
 fn release(log: &OpenFile<'_>) -> Result<(), LogError> {
     let opening = Opening { mapping: Mapping::flushed(), segment: None, is_kept: false };
     let (superblock, nvm, region) = match opening.open(log) {
@@ -123,8 +123,8 @@ impl Scratchpad {
         Ok(())
     }
 
-    /// Opens a log and its region. A process that is `alone` recovers the log. Without a segment the log is opened read-only,
-    /// in the state to which recovery would bring it, and nothing is stored.
+    /// Opens a log and its region. If no other process uses the log (`alone`), recovers the log. Without a segment, opens
+    /// the log read-only, in the state to which recovery would bring it, and stores nothing.
     ///
     /// # Errors
     /// `Format` and `Corrupt`.
@@ -222,7 +222,7 @@ impl Role {
     }
 }
 
-/// Maps and opens a log. A process that is alone with the log recovers it.
+/// Maps and opens a log. If no other process uses the log, recovers it.
 fn attach(log: Attaching<'_>) -> Result<Box<dyn Engine>, LogError> {
     let Attaching { placement, options, database, file, segment, base, alone, of_another, .. } = log;
     let mapping = Mapping::of(placement, &options.media);

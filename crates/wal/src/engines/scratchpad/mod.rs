@@ -1,9 +1,9 @@
-//! The log of a single-level store (Xu et al., JCST 2016). The log is in a small memory in which a store is durable without a
-//! flush. The database is in ordinary persistent memory.
+//! The log of a single-level store (Xu et al., JCST 2016). The log is in a small memory in which a store is durable without
+//! a flush, and the database is in ordinary persistent memory.
 //!
-//! A transaction takes pages of a region that the logs of several databases share. It stores an entry for each database page
-//! that it changes. The mark in its last entry commits it (section 5.1). A rollback journal takes pages of the region too. The
-//! layout is `docs/format/scratchpad.md`.
+//! A transaction takes pages of a region that the logs of several databases share, and stores in them an entry for each
+//! database page that it changes. The mark in the last entry commits the transaction (section 5.1). A rollback journal takes
+//! pages of the region too. The layout is `docs/format/scratchpad.md`.
 //!
 //! | module | what it does |
 //! | --- | --- |
@@ -89,7 +89,8 @@ pub struct Scratchpad {
     open: Option<OpenTransaction>,
     /// The page list of an earlier transaction, kept for reuse.
     spare: Vec<(u32, u32)>,
-    /// Offset of the last commit's mark, if another process stored it: it is visible, but may not be durable.
+    /// Offset of the last commit's mark, if another process stored the mark, so that the mark is visible, but may not be
+    /// durable.
     doubtful: Option<u64>,
     /// Whether another process began the generation, so that it is visible but may not be durable.
     doubtful_generation: bool,
@@ -98,8 +99,8 @@ pub struct Scratchpad {
     diff: bool,
     /// How lines of the region become durable.
     choice: Arc<Choice>,
-    /// The database file in memory. `None` for a process that only inspects the log, or may only read it: the file has the same
-    /// bytes as the mapping.
+    /// The database file in memory. `None` for a process that only inspects the log, or may only read it. Such a process
+    /// reads the file, which has the same bytes as the mapping.
     home: Option<Arc<MappedHome>>,
     activity: Activity,
     payload: Vec<u8>,
@@ -152,8 +153,8 @@ impl Scratchpad {
     /// One step of [`LogReader::refresh`]: applies the next committed transaction of the generation that the `active` word
     /// names. Returns that transaction, if there is one.
     fn follow(&mut self, active: u64) -> Result<Option<FoundTransaction>, LogError> {
-        // Until a generation is loaded, `active` has its initial value. A damaged word that equals it must not pass for a
-        // generation.
+        // Until a generation is loaded, `in_force` has its initial value. So check the number too, because a damaged word
+        // may equal the initial `active`.
         if active != self.in_force.active || self.in_force.slot.generation == 0 {
             self.load_generation(active)?;
         }
@@ -185,8 +186,8 @@ impl Scratchpad {
         Ok(Some(found))
     }
 
-    /// The transaction after the last one applied. If there was a scan, the scan has found it; otherwise the link in the last
-    /// transaction leads to it.
+    /// The transaction after the last one applied. If a scan was made, the scan has found that transaction; otherwise the
+    /// link in the last transaction leads to it.
     fn next_transaction(&self) -> Result<Option<FoundTransaction>, LogError> {
         let expected = Expected {
             generation: self.in_force.slot.generation,
@@ -263,7 +264,8 @@ fn apply_from<'a>(
     }
 }
 
-/// Gives back the pages of a transaction that is staged and not sealed: nobody needs them when this process closes the log.
+/// Gives back the pages of a transaction that is staged and not sealed, because nobody needs them when this process closes
+/// the log.
 impl Drop for Scratchpad {
     fn drop(&mut self) {
         if let Some(open) = self.open.take() {
@@ -295,7 +297,7 @@ impl LogFile for Scratchpad {
         self.superblock.head.page_bytes
     }
 
-    /// The home counts too: a page at home is only as safe as the file that holds it.
+    /// The guarantee of the home counts too, because a page at home is only as safe as the file that holds it.
     fn guarantee(&self) -> Guarantee {
         let region = self.region.nvm.guarantee();
         match &self.home {
@@ -361,7 +363,8 @@ impl LogFile for Scratchpad {
         self.clock = clock;
     }
 
-    /// The region is shared: this log cannot use the pages of other logs, and its own checkpoints do not give those pages back.
+    /// Counts only this log's pages and the free ones, because this log cannot use the pages of other logs, and its own
+    /// checkpoints do not give those pages back.
     fn fill(&self) -> Fill {
         let used_bytes = self.pages.len() as u64 * PAGE_BYTES;
         let pages = u64::from(self.region.superblock.limit_pages).saturating_sub(1);
@@ -373,7 +376,7 @@ impl LogFile for Scratchpad {
         Fill { used_bytes, limit_bytes }
     }
 
-    /// Never for an empty log, because a checkpoint would free nothing.
+    /// Always `false` for an empty log, because a checkpoint would free nothing.
     fn is_short(&self) -> bool {
         let fill = self.fill();
         fill.used_bytes > 0 && fill.used_bytes >= fill.limit_bytes / 2
@@ -382,7 +385,7 @@ impl LogFile for Scratchpad {
     fn retire(&mut self) -> Result<(), LogError> {
         self.refresh()?;
         self.switch_generation(None, true);
-        // A journal that is still here is not hot: journal mode PERSIST leaves such journals.
+        // A journal that is still here is not hot, but one that journal mode PERSIST has left. So delete it.
         self.rollback.delete()?;
         // No other process uses the log, so all its pages can be given back.
         room::release(&self.region, &*self.nvm);
@@ -405,7 +408,7 @@ impl LogFile for Scratchpad {
         self.start_over(None)
     }
 
-    /// Never: the log gives its pages back to the region whenever it starts over.
+    /// Always `false`, because the log gives its pages back to the region whenever it starts over.
     fn has_surplus(&self, _keep_bytes: u64) -> bool {
         false
     }
@@ -451,7 +454,8 @@ impl LogReader for Scratchpad {
             match self.follow(active) {
                 Ok(Some(_)) => {}
                 Ok(None) => return Ok(()),
-                // The generation changed during the scan, so the pages that it read may have been reused: scan again.
+                // The generation changed during the scan, so the pages that the scan read may have been reused. So scan
+                // again.
                 Err(_) if self.active_now() != active => {}
                 Err(error) => return Err(error),
             }

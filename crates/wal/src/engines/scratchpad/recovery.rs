@@ -24,7 +24,7 @@ impl Scratchpad {
                 found = self.follow(active).map(|found| found.is_some());
             }
             match found.and_then(|_| self.check_nothing_follows()) {
-                // A running process has started the log over during the scan: scan again.
+                // A running process has started the log over during the scan, so scan again.
                 _ if self.active_now() != active => {}
                 done => return done,
             }
@@ -59,9 +59,9 @@ impl Scratchpad {
         Ok(())
     }
 
-    /// If no transaction was found: checks that the link to the first transaction leads to the beginning of one. As long as the
-    /// log has that link, it owns the transaction's pages ([`Self::forget_first`]). So if there is no such beginning, the pages
-    /// have been given to other logs.
+    /// If no transaction was found, checks that the link to the first transaction leads to the beginning of a transaction.
+    /// As long as the log has that link, it owns the transaction's pages ([`Self::forget_first`]). So if there is no such
+    /// beginning, the pages must have been given to other logs, which is damage.
     fn check_first(&self) -> Result<(), LogError> {
         let Some(first) = self.linked_next().filter(|_| self.sequence == 0) else { return Ok(()) };
         let generation = self.in_force.slot.generation;
@@ -73,9 +73,9 @@ impl Scratchpad {
         Err(self.region.corrupt(first, "the first transaction, whose pages others have been given"))
     }
 
-    /// Clears the link to the first transaction if there is no such transaction. An uncommitted first transaction may own
-    /// pages, so the link has to be cleared before these are given back. The caller holds the WRITE lock, or is alone with the
-    /// log.
+    /// Clears the link to the first transaction if no first transaction is committed. An uncommitted one may own pages, so
+    /// the link has to be cleared before these pages are given back. The caller holds the WRITE lock, or no other process
+    /// uses the log.
     pub(super) fn forget_first(&self) {
         let at = first_link_offset(self.in_force.slot.generation);
         if self.sequence == 0 && self.nvm.load_u64(at) != 0 {
@@ -86,7 +86,7 @@ impl Scratchpad {
     }
 
     /// Repairs the region after a crash: gives back pages that nothing committed refers to, and stores the links from each
-    /// transaction to the next. The caller is alone with the log. After a crash at any point, recovery can run again.
+    /// transaction to the next. No other process may use the log. After a crash at any point, recovery can run again.
     ///
     /// # Errors
     /// `Corrupt`.

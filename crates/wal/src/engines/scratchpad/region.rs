@@ -1,8 +1,8 @@
 //! The pages of a region that logs of several databases share: taking pages, giving them back, and reading a chain of them.
 //!
 //! A process takes a page by exchanging the page's owner word atomically, from 0 to its own word, and gives the page back by
-//! storing 0. So no lock is needed. A process that dies loses no page: the next process that is alone with the log gives back
-//! all pages of the log that nothing refers to.
+//! storing 0. So no lock is needed. If a process dies, its pages are not lost, because the next process that uses the log
+//! alone gives back all pages of the log that nothing refers to.
 //!
 //! Invariants kept here: 10, 12, 24. The pages survive a crash; the other fields of [`Region`] are hints. `room` handles the
 //! case that no page is free.

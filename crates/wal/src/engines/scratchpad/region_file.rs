@@ -1,9 +1,9 @@
 //! The file of a region: making it, finding it, mapping it, and determining which processes use it.
 //!
-//! A directory has one region for each owner, group and mode of databases (invariant 13). Each process that uses a region holds
-//! a shared lock on one byte of the region's file, and a shared lock on another byte that stands for its log. So other
-//! processes can tell whether a log is still in use even if its file is gone. The last process deletes a region that no log
-//! needs.
+//! A directory has one region for each owner, group and mode of databases (invariant 13). Each process that uses a region
+//! holds a shared lock on one byte of the region's file, and a shared lock on another byte that stands for its log. So other
+//! processes can tell whether a log is still in use, even if the log's file is gone. The last process deletes a region that
+//! no log needs.
 
 use std::ffi::OsStr;
 use std::fs::{File, OpenOptions};
@@ -125,8 +125,8 @@ impl RegionFile {
         if held { Ok(()) } else { Err(self.busy()) }
     }
 
-    /// Makes the lock of a log exclusive. If another process uses the log, returns `false`, and keeps this process's earlier
-    /// lock.
+    /// Makes this process's lock on a log's byte exclusive. Returns `false` if another process uses the log; this process
+    /// then keeps its earlier lock.
     pub(super) fn hold_alone(&self, owner: Owner) -> Result<bool, LogError> {
         lock_byte(&self.file, ByteLock::Exclusive, Self::log_at(owner))
             .map_err(|source| LogError::Medium { path: self.path.clone(), source })
@@ -327,7 +327,8 @@ pub(super) fn find(
     for _ in 0..RegionFile::TRIES {
         match find_in(&searched, superblock, &db, write)? {
             Found::Open(found) => return Ok(*found),
-            // Try again: a process that closes the region holds it exclusively for a moment, to check whether any log needs it.
+            // Try again, because a process that closes the region holds it exclusively for a moment, to check whether any
+            // log needs it.
             Found::Taken => std::thread::sleep(RegionFile::PAUSE),
             Found::Nowhere => break,
         }

@@ -1,10 +1,10 @@
 //! Finding pages that nobody needs, and giving them back.
 //!
-//! A page is needed as long as its log may be read again. Only the log's file decides that, wherever it is: a log that is no
-//! longer in the region's directory may have been moved, and the region holds what was committed to it. So only those who have
-//! the log may give back its pages: the processes that use it, the process that deletes its file ([`release`]), and the last
-//! process that closes a file without a name. A log that merely cannot be found loses its pages only by an explicit command
-//! ([`reclaim`]).
+//! A page is needed as long as its log may be read again. That is so as long as the log's file exists anywhere. A log that
+//! is no longer in the region's directory may have been moved, and the region still holds what was committed to it. So only
+//! a process that has the log's file open may give back the log's pages: one that uses the log, the one that deletes the
+//! file ([`release`]), or the last one that closes a file without a name. A log that merely cannot be found loses its pages
+//! only by an explicit command ([`reclaim`]).
 //!
 //! Invariants kept here: 12, 14, 24.
 
@@ -94,8 +94,8 @@ impl Region {
     /// Removes this log from the region's count of logs.
     pub(super) fn uncount(&self, log: &dyn Nvm) {
         if self.is_writable() && log.compare_exchange_u64(COUNTED_OFFSET, 1, 0).is_ok() {
-            // Clear the log's word first. A region that counts one log too many is kept; one that counts too few might be
-            // deleted.
+            // Clear the log's word first, so that after a crash the region counts one log too many rather than too few. A
+            // region that counts too many is kept, whereas one that counts too few might be deleted.
             log.flush(COUNTED_OFFSET, 8);
             log.fence();
             add(&*self.nvm, LOGS_AT, -1);
@@ -121,8 +121,8 @@ impl Drop for Region {
         if self.is_nameless() && file.hold_alone(self.owner).unwrap_or(false) {
             self.collect_all();
         }
-        // The last process deletes a useless region. A log that was moved to another directory may still own pages; or it may
-        // own none at the moment, but be counted. So check both.
+        // The last process deletes a region that no log needs. A log that was moved to another directory may still own
+        // pages, or may own none at the moment and only be counted. So check both the count and the owners.
         if file.is_unused() && self.nvm.load_u64(LOGS_AT) == 0 && self.owners().is_empty() {
             file.remove_unused(self.superblock.id);
         }
@@ -144,8 +144,8 @@ pub struct RegionUse {
     pub missing_logs: usize,
 }
 
-/// Examines the regions in a directory. With `discard` it also gives back the pages of missing logs. That cannot be undone,
-/// even if such a log was only moved. The result still counts the bytes that were given back as missing.
+/// Examines the regions in a directory. With `discard`, also gives back the pages of missing logs. That cannot be undone,
+/// even if such a log was only moved. In the result the bytes that were given back still count as missing.
 ///
 /// # Errors
 /// `Io` if the directory or one of its logs cannot be read; `Format` and `Owner` for a region; `Busy` while a region is being

@@ -1,8 +1,8 @@
 //! Reads logs for `duralite verify` and `duralite salvage`, with the code that recovery uses.
 //!
 //! A walk visits a log transaction by transaction. Salvaging a damaged log finds the transactions before the damage, and the
-//! complete transactions after it. Each page of the region says to which transaction it belongs. So the transactions after the
-//! damage are found without those before them.
+//! complete transactions after it. Each page of the region says to which transaction it belongs, so the transactions after
+//! the damage are found without the links of those before.
 
 use super::Scratchpad;
 use super::region::offset_of;
@@ -102,7 +102,7 @@ impl Scratchpad {
             for part in &found.records {
                 record.resize(part.header.record_bytes as usize, 0);
                 self.region.read_stream(part.at, &mut record)?;
-                // Ignore an error: a page that these records do not determine completely stays unknown.
+                // Ignore an error, because a page that these records do not determine completely just stays unknown.
                 images.lay(&record).ok();
             }
             before = sequence;

@@ -131,7 +131,8 @@ impl Body<'_> {
         offset_of(self.page()) + self.offset
     }
 
-    /// The error for a committed transaction that cannot be read. It is damage, not the end of the log (invariant 25).
+    /// The error for a committed transaction that cannot be read. Such a transaction is damage, not the end of the log
+    /// (invariant 25).
     fn damaged(&self) -> LogError {
         self.region.corrupt(self.page(), "a transaction")
     }

@@ -1,12 +1,12 @@
 //! The rollback journal in the region: a byte stream in a chain of pages.
 //!
-//! Byte `o` of the journal is in its page `o / 4032`. One word in the log's file says whether the journal exists and how long
-//! it is. So creating, growing, cutting or deleting the journal each takes one store of 8 bytes after a fence.
+//! Byte `o` of the journal is in its page `o / 4032`. One word in the log's file says whether the journal exists and how
+//! long it is. So one store of 8 bytes, after a fence, creates, extends, truncates or deletes the journal.
 //!
-//! All processes see what a process stores before it is durable, even after that process has died. Suppose that the dead
-//! process overwrote a journal's header. The old header may still be durable, and a crash would bring it back. So a count is
-//! odd from the first store of a change until all of the change is durable. A process that finds the count odd, and has not
-//! made it odd itself, first makes durable what it sees of the journal's words and headers.
+//! All processes see what a process has stored before that is durable, even after the process has died. If the dead process
+//! overwrote a journal's header, the old header may still be the durable one, and a crash would bring it back. So a count in
+//! the log's file is odd from the first store of a change until all of the change is durable. A process that finds the count
+//! odd, and has not made it odd itself, first makes durable what it sees of the journal's words and headers.
 //!
 //! Invariants kept here: 12, 24, 26. Callers hold SQLite's locks, so one writer at a time changes the journal.
 
@@ -195,8 +195,8 @@ impl UndoLog {
         Ok(pages)
     }
 
-    /// Which pages of the log are needed, as far as the writer of a journal knows: all pages that this process has taken, the
-    /// pages of the journal, and those of the generation in force unless that generation is empty.
+    /// Which pages of the log are needed, as far as the writer of a journal knows: all pages that this process has taken,
+    /// the pages of the journal, and, unless the generation in force is empty, the pages of that generation.
     fn needed(&self) -> Option<Needed<'_>> {
         let (chain, state) = self.state().ok()?;
         self.flush_words();
@@ -223,7 +223,7 @@ impl UndoLog {
             return Ok(());
         }
         self.page(known, chain, have - 1)?;
-        // A writer linked further pages, but the length never included them: give them back.
+        // A writer linked further pages, but the length never included them. So give them back.
         let stale = known.pages.split_off(have);
         self.region.give_back(stale);
         for index in have..count {
@@ -243,7 +243,7 @@ impl UndoLog {
             self.region.nvm.flush(offset_of(page), HEADER_BYTES);
             known.pages.push(page);
         }
-        // No fence here: the pages become durable with the fence before the length that includes them.
+        // No fence is needed here, because the pages become durable with the fence before the length that includes them.
         Ok(())
     }
 
@@ -253,21 +253,22 @@ impl UndoLog {
         self.nvm.fence();
     }
 
-    /// Erases journal headers in a page, from byte `from` of the journal on; that byte is in the page. A length may become
-    /// durable before the bytes that it includes, and SQLite must not find another journal's header among these bytes. Durable
-    /// with the next fence.
+    /// Erases journal headers in a page, from byte `from` of the journal on, which is in that page. A length may become
+    /// durable before the bytes that it includes, and SQLite must not find an earlier journal's header among these bytes.
+    /// Durable with the next fence.
     fn erase_heads(&self, page: u32, index: usize, from: u64) {
         for at in self.places_of_heads(page, index, from) {
             if self.region.nvm.load_u64(at).to_le_bytes() == MAGIC {
                 self.region.nvm.store_u64(at, 0);
             }
-            // Flush even if there is no header: the visible word may not be durable, and the durable word may be a header.
+            // Flush even if there is no header, because the visible word may not be durable, and the durable word may be a
+            // header.
             self.region.nvm.flush(at, 8);
         }
     }
 
-    /// The offsets in a page where journal headers may be, from byte `from` of the journal on. There are none if a store is
-    /// durable without a flush, because stores then become durable in their order.
+    /// The offsets in a page where stale journal headers may be, from byte `from` of the journal on. There are none if a
+    /// store is durable without a flush, because a length then never becomes durable before the bytes that it includes.
     fn places_of_heads(&self, page: u32, index: usize, from: u64) -> impl Iterator<Item = u64> {
         let first = index as u64 * STREAM_BYTES;
         let end = if self.region.nvm.is_durable_on_store() { first } else { first + STREAM_BYTES };
@@ -275,9 +276,9 @@ impl UndoLog {
         heads.map(move |head| offset_of(page) + HEADER_BYTES + head - first)
     }
 
-    /// Erases the end of a part that is cut off, if that end names a super-journal; its last word shows that. Otherwise a later
-    /// journal of the same length might be at risk: its length could become durable before its own end does. A crash would then
-    /// leave that journal with the old end, as a part of the wrong super-journal's transaction.
+    /// Erases the end of a part that is cut off, if that end names a super-journal, which the last word of the part shows.
+    /// Otherwise the length of a later, equally long journal could become durable before that journal's own end. A crash
+    /// would then leave the later journal with the old end, as a part of the wrong super-journal's transaction.
     fn erase_trailer(&self, known: &mut Known, chain: UndoChain, cut: Range<u64>) {
         let mut last = [0; MAGIC.len()];
         let Some(at) = cut.end.checked_sub(last.len() as u64).filter(|at| *at >= cut.start) else { return };
@@ -314,8 +315,8 @@ impl UndoLog {
         Ok(())
     }
 
-    /// Stores bytes. Whole lines are stored in the chosen way (through the cache, or with non-temporal stores), because they
-    /// are not stored again soon.
+    /// Stores bytes. Stores whole lines in the way that `choice` prescribes (through the cache, or with non-temporal
+    /// stores), because whole lines are not stored again soon.
     fn put(&self, known: &mut Known, at: u64, bytes: &[u8]) {
         let nvm = &self.region.nvm;
         let work = known.work.get_or_insert_with(|| self.choice.begin());
@@ -359,8 +360,8 @@ impl UndoLog {
         Ok(())
     }
 
-    /// Stores the beginning of the journal. The first word is stored separately: last if it makes the journal hot, first if it
-    /// ends the journal.
+    /// Stores the beginning of the journal. Stores the first word separately: after the other bytes if it makes the journal
+    /// hot, before them if it ends the journal.
     fn store_beginning(&self, known: &mut Known, chain: UndoChain, bytes: &[u8]) -> Result<(), LogError> {
         let Some((word, rest)) = bytes.split_first_chunk::<8>() else {
             return self.store(known, chain, bytes, 0);

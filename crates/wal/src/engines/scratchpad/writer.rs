@@ -114,7 +114,8 @@ impl Scratchpad {
             match self.take_page(open) {
                 Ok(page) => open.pages.push(page),
                 Err(error) => {
-                    // The link to these pages does no harm: it is replaced later, or no process ever follows it.
+                    // The link to these pages stays. It does no harm, because it is replaced later, or no process ever
+                    // follows it.
                     self.region.give_back(open.pages.drain(before..).map(|(page, _)| page));
                     return Err(error);
                 }
@@ -204,8 +205,8 @@ impl Scratchpad {
         Ok(())
     }
 
-    /// Flushes the lines that were stored through the cache. If non-temporal stores are used, only the headers of pages and the
-    /// last entry were.
+    /// Flushes the lines that were stored through the cache. With non-temporal stores (`through`), these are only the
+    /// headers of pages and the last entry.
     fn flush_stored(&self, open: &OpenTransaction, through: bool) {
         let nvm = &self.region.nvm;
         if nvm.is_durable_on_store() {
@@ -236,8 +237,8 @@ impl Scratchpad {
         let entry = CommitEntry { header, generation, transaction, pages };
         let at = offset_of(open.last()) + open.offset;
         let nvm = &self.region.nvm;
-        // Store the mark before the rest of its line. A line's stores become durable in their order, so a complete line with
-        // neither mark must be damaged.
+        // Store the mark *committing* before the rest of its line. A line's stores become durable in their order, so a
+        // reader that finds the rest of the line with neither mark knows that the line is damaged.
         nvm.store_u64(at, committing_mark(self.region.id, generation, transaction));
         nvm.store(at + 8, &entry.encode(self.region.id)[8..]);
         if let Some((first, tag)) = open.pages.first() {
@@ -247,7 +248,8 @@ impl Scratchpad {
         at
     }
 
-    /// Stores where the next transaction is, for running processes. Not durable: recovery scans the region instead.
+    /// Stores where the next transaction is, for running processes. Not durable, because recovery scans the region instead
+    /// of following links.
     pub(super) fn store_follow(&self, first: u32) {
         let (id, generation) = (self.region.id, self.in_force.slot.generation);
         let (page, tag) = self.newest;
@@ -273,8 +275,8 @@ impl Scratchpad {
     pub(super) fn switch_generation(&mut self, header: Option<&WalHeader>, retired: bool) {
         let generation = self.in_force.slot.generation + 1;
         self.drop_staged();
-        // The new slot overwrites an older one, and a crash might go back to that one if the last switch is not durable. So
-        // make the last switch durable first.
+        // The new slot overwrites that of an older generation, to which a crash might go back if the last switch is not
+        // durable. So make the last switch durable first.
         self.settle_doubtful();
         let slot = Slot {
             generation,
@@ -284,7 +286,7 @@ impl Scratchpad {
         };
         let origin = Origin { generation, position: self.position(), time_ms: (self.clock)() };
         let in_force = InForce { active: active_word(generation), slot, origin, wal_header: header.copied() };
-        // Clear the old link in this place: it leads to the first transaction of the generation before the last.
+        // Clear the old link in this place, because it leads to the first transaction of the generation before the last.
         self.nvm.store_u64(first_link_offset(generation), 0);
         in_force.store(self.nvm.as_ref(), self.region.id);
         let old = std::mem::take(&mut self.pages);

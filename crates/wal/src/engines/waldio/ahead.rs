@@ -19,8 +19,9 @@ pub(super) struct Ahead {
 }
 
 impl Ahead {
-    /// Returns `len` bytes from a byte position on. If the buffer does not hold them, calls `read` to fill the buffer from that
-    /// position on. `at_once` bytes can be read there in one piece, so `read` may be called for more than `len` bytes.
+    /// Returns `len` bytes from a byte position on. If the buffer does not hold them, calls `read` to fill the buffer from
+    /// that position on. From that position `at_once` bytes can be read in one piece, so `read` may be called for more than
+    /// `len` bytes.
     ///
     /// # Errors
     /// The errors of `read`.

@@ -61,7 +61,7 @@ fn format(new: &NewLog<'_>) -> Result<(), LogError> {
     Waldio::format(block.as_ref(), &superblock)
 }
 
-/// Attaches a log. A process that is alone with the log recovers it.
+/// Attaches a log. If no other process uses the log, recovers it.
 fn attach(log: Attaching<'_>) -> Result<Box<dyn Engine>, LogError> {
     let Attaching { file, segment, base, alone, is_new, left, .. } = log;
     let options = WaldioOptions::of(log.options);
@@ -69,12 +69,13 @@ fn attach(log: Attaching<'_>) -> Result<Box<dyn Engine>, LogError> {
     let block = hooked(file.path, blocks(&options, &file, Some(superblock.block_bytes), false)?)?;
     Ok(Box::new(match (alone, is_new) {
         (true, false) => {
-            // Use the words only if each group was flushed before the next was written. Otherwise they prove nothing: the disk
-            // may have lost power since then (a stick that was pulled out), and with it groups before the last one.
+            // Use the words only if each group was flushed before the next was written. Otherwise the words prove nothing,
+            // because the disk may have lost power since then (a stick that was pulled out), and with the power also groups
+            // before the last one.
             let left = left.filter(|_| options.waits() && options.durability != Durability::Normal);
             let left = left.and_then(|words| group::left(&words, DATA_OFFSET));
-            // If the file is longer than the words say, a process may have died while it preallocated space. Then it is not
-            // known whether the file's length is durable, so do not use the words.
+            // If the file is longer than the words say, a process may have died while it preallocated space. In that case it
+            // is not known whether the file's length is durable, so do not use the words.
             let left =
                 left.filter(|left| left.settings == options.fingerprint() && left.file_bytes == block.len());
             let left = left.map(|left| left.end);

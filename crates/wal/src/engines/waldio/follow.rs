@@ -24,8 +24,8 @@ const AT_HAND: u64 = 64 << 10;
 struct Window(Ahead);
 
 impl Window {
-    /// Returns `len` bytes from a byte position on. May read more in the same piece: bytes before `end`, and bytes that have
-    /// left the ring.
+    /// Returns `len` bytes from a byte position on. May read ahead in the same piece, namely bytes before `end` and bytes
+    /// that have left the ring.
     fn get(&mut self, log: &Waldio, from: u64, len: u32, end: u64) -> Result<&[u8], LogError> {
         let at_once = end.max(log.group.past_ring()).saturating_sub(from);
         self.0.get(from, len.into(), at_once, |at, buf| log.read_log(at, buf))
@@ -163,8 +163,8 @@ impl Waldio {
         Ok(end)
     }
 
-    /// Returns where a group ends that begins at a byte position and bypassed the ring. The group's header is on the device
-    /// already, because the writer writes it before it seals the transaction.
+    /// Returns the end of a group that bypassed the ring and begins at byte position `at`. Reads the group's header from the
+    /// device, where it is already, because the writer writes it before it seals the transaction.
     fn end_of_group(&self, at: u64) -> Result<u64, LogError> {
         let mut head = [0; GROUP_HEADER_BYTES as usize];
         self.read_log(at, &mut head)?;

@@ -5,8 +5,8 @@
 //! of whole blocks and one flush. Frames are page images with their header inside (4.2,
 //! `embedded`), or differences packed into blocks (`delta`). The layout is `docs/format/waldio.md`.
 //!
-//! Invariants kept here: 4, 5, 7, 9, 10, 11, 12. The state that processes share is in [`crate::shared::group`]. Each process rebuilds the
-//! fields of [`Waldio`] by scanning the log.
+//! Invariants kept here: 4, 5, 7, 9, 10, 11, 12. The state that processes share is in [`crate::shared::group`]. Each process
+//! rebuilds the fields of [`Waldio`] by scanning the log.
 
 mod ahead;
 mod files;
@@ -81,8 +81,8 @@ pub struct Waldio {
     payload: Vec<u8>,
     /// Bytes of the log that were read ahead and will be applied next.
     window: Ahead,
-    /// Under Group Synch: how many frames were acknowledged since this process last waited for a flush, and when the first of
-    /// them was acknowledged.
+    /// Under Group Synch: how many frames were acknowledged since this process last waited for a flush, and when the first
+    /// of these frames was acknowledged.
     unwaited: Option<(u32, Instant)>,
     activity: Activity,
 }
@@ -98,9 +98,9 @@ impl Waldio {
             .map_err(|source| LogError::Medium { path: PathBuf::new(), source })
     }
 
-    /// Attaches a log. With `first`, no other process has the log attached: this process then recovers the log and initialises
-    /// the shared state in `segment` from byte `base` on, where the segment holds zeros. Otherwise this process joins the
-    /// processes that share the log.
+    /// Attaches a log. If no other process has the log attached (`first`), this process recovers the log. It then
+    /// initialises the shared state in `segment` from byte `base` on, where the segment must hold zeros. Otherwise this
+    /// process joins the processes that share the log.
     ///
     /// # Errors
     /// `Corrupt` for a damaged log, `Settings` if other processes use the log with other settings, `Medium`.
@@ -470,7 +470,7 @@ impl LogReader for Waldio {
             let followed = followed.and_then(|()| self.follow());
             match followed {
                 _ if self.group.generation() != generation => {
-                    // The log started over during the reads, and what was read may have been overwritten: begin again.
+                    // The log started over during the reads, and what was read may have been overwritten. So begin again.
                     self.generation = 0;
                 }
                 result => return result,
@@ -552,13 +552,13 @@ impl LogWriter for Waldio {
         self.refresh()?;
         let group = Arc::clone(&self.group);
         let failed = |source| self.failed(source);
-        // Write the head again: the sync of the process that wrote it may have failed, and the process may have died.
+        // Write the head again, because the process that wrote it may have died, or its sync may have failed.
         let mut head = vec![0; DATA_OFFSET as usize];
         group.block().read(0, &mut head).map_err(failed)?;
         if !group.has_blocks() {
             // Write the slot with the length that the file will have with its first blocks. From then on recovery takes a
-            // shorter file for one that was cut. But the guard stays provisional until the blocks exist, and also if there is
-            // no space for them.
+            // shorter file for a truncated one. A crash before the blocks exist does no harm nevertheless, because until
+            // then the guard stays provisional, also if there is no space for the blocks.
             let slot = recovery::load_slot(group.block(), &self.superblock, self.generation, &failed)?;
             let slot = Slot { file_bytes: group.first_bytes(), ..slot }.encode(self.log_id());
             let at = slot_offset(self.generation) as usize;
@@ -573,8 +573,8 @@ impl LogWriter for Waldio {
 }
 
 impl Waldio {
-    /// Whether the committer has to wait for the flush. Always, except under Group Synch while its buffer is neither full nor
-    /// old (section 4.3).
+    /// Whether the committer has to wait for the flush. Always `true`, except under Group Synch while the group's buffer is
+    /// neither full nor old (section 4.3).
     fn must_wait(&mut self, frames: u32) -> bool {
         let options = &self.options;
         if options.waits() {

@@ -22,9 +22,9 @@ pub struct WaldioOptions {
     pub access: Access,
     /// How a commit becomes durable.
     pub durability: Durability,
-    /// Group Synch (section 4.3): commits are acknowledged before they are durable. A committer waits for the flush only after
-    /// this many frames have been acknowledged without waiting. 0 switches Group Synch off, so that an acknowledged commit is
-    /// durable.
+    /// Group Synch (section 4.3): commits are acknowledged before they are durable. A committer waits for the flush only
+    /// after this many frames have been acknowledged without a wait. 0 switches Group Synch off, so that every committer
+    /// waits.
     pub group_synch: u32,
     /// The longest time that an acknowledged commit stays in memory under Group Synch.
     pub group_interval: Duration,
@@ -115,8 +115,8 @@ fn own(all: &EngineOptions) -> WaldioOptions {
     all.own()
 }
 
-/// How long an acknowledged commit may stay in memory, and so how often the log needs a flush in the background. `None` without
-/// Group Synch.
+/// How long an acknowledged commit may stay only in memory, and so how often the log needs a flush in the background. `None`
+/// without Group Synch.
 pub(super) fn flush_interval(all: &EngineOptions) -> Option<Duration> {
     let options = own(all);
     (!options.waits()).then_some(options.group_interval)

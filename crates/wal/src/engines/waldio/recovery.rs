@@ -1,10 +1,10 @@
 //! Finds the end of a log, for the process that attaches the log first.
 //!
-//! The log ends before the first group whose checks fail. A valid group after that may be *ordered*: it was written only after
-//! everything before it was durable. Such a group proves that the failed group is not a torn write, and that the log is
-//! damaged. A valid group that is not ordered may be what a power loss left of writes without a flush between them. Recovery
-//! overwrites such a group with zeros before anything is appended. Otherwise a later scan could take it for the successor of a
-//! new group.
+//! The log ends before the first group whose checks fail. A valid group after that place may be *ordered*, which means that
+//! it was written only after everything before it was durable. Such a group proves that the failed group is not a torn
+//! write, but that the log is damaged. A valid group that is not ordered may be what a power loss left of writes without a
+//! flush between them. Recovery overwrites such a group with zeros before anything is appended. Otherwise a later scan could
+//! take that group for the successor of a new group.
 
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::Scope;
@@ -166,7 +166,7 @@ impl<'a> Scan<'a> {
             time_ms: 0,
         };
         let candidates: Box<dyn Iterator<Item = Slot>> = match slot {
-            // The slot may be right after all: perhaps the file is only shorter than the slot says.
+            // The slot may be right after all, and the file only shorter than the slot says.
             Some(slot) => Box::new([unknown(slot.generation + 1), slot].into_iter()),
             None => Box::new((1..=GENERATIONS_TRIED).map(unknown)),
         };
@@ -223,9 +223,9 @@ impl<'a> Scan<'a> {
         }
     }
 
-    /// Finds the end of the log. Changes nothing. `left` is the end as the last processes left it, if it is known: the log was
-    /// durable up to there, and nothing was written after it. If the scan finds the same end, it does not search the rest of
-    /// the file.
+    /// Finds the end of the log. Changes nothing. `left` is the end as the last processes left it, if they are known to have
+    /// made the log durable up to there and written nothing behind. If the scan finds the end that `left` gives, it does not
+    /// search the rest of the file.
     ///
     /// # Errors
     /// `Corrupt`, `Medium`, and the errors of `visit`.
@@ -249,14 +249,15 @@ impl<'a> Scan<'a> {
 }
 
 impl Found {
-    /// Makes durable what the scan has found, and overwrites stale blocks with zeros. Durable on return. The newest groups may
-    /// so far be in a cache only, because the process that wrote them died or saw a write fail.
+    /// Makes durable what the scan has found, and overwrites stale blocks with zeros. Durable on return. The flush is needed
+    /// because the newest groups may still be only in a cache: the process that wrote them may have died, or seen a write
+    /// fail.
     pub(crate) fn settle(&self, block: &dyn Block, superblock: &Superblock) -> Result<(), MediumError> {
         if self.is_settled {
             return Ok(());
         }
-        // If the generation has groups, its slot was durable before the first of them was written. So one flush at the end is
-        // enough for slot and groups.
+        // If the generation has groups, its slot was durable before the first group was written. So the slot need not be
+        // flushed before the groups, and one flush at the end is enough for both.
         block.write(slot_offset(self.slot.generation), &self.slot.encode(superblock.head.log_id))?;
         let unit = u64::from(superblock.block_bytes);
         let end = self.recovered.end.next_multiple_of(unit);
@@ -285,8 +286,8 @@ impl Scan<'_> {
         u64::from(self.superblock.block_bytes)
     }
 
-    /// Refuses a log whose newest slot cannot be read. In such a log the older slot looks like the newest, but the log's first
-    /// block belongs to the next generation.
+    /// Refuses a log whose newest slot cannot be read. Such a log is recognised by its first block: the older slot looks
+    /// like the newest, but the first block belongs to the generation after that.
     fn refuse_newer_generation(&self) -> Result<(), LogError> {
         let (bytes, mut page) = self.first_frame()?;
         if self.starts_at(&bytes, &mut page, self.slot.generation + 1, DATA_OFFSET).is_some() {
@@ -309,8 +310,8 @@ impl Scan<'_> {
         u64::from(frame_bytes(page, unit, false))
     }
 
-    /// Checks whether a group, or a frame of the `embedded` layout, begins at a place. Returns `None` if none does; otherwise
-    /// whether it begins an ordered group. `page` is a buffer for a page.
+    /// Checks whether a group, or a frame of the `embedded` layout, begins at a place. Returns `None` if neither does, and
+    /// otherwise whether an ordered group begins there. `page` is a buffer for a page.
     fn starts_at(&self, bytes: &[u8], page: &mut [u8], generation: u64, at: u64) -> Option<bool> {
         let Superblock { block_bytes, layout, .. } = *self.superblock;
         let log_id = self.superblock.head.log_id;
@@ -357,8 +358,8 @@ impl Scan<'_> {
     }
 
     /// Computes the hash of a group's body piece by piece, because the length in the group's header cannot be trusted yet.
-    /// `None` if the body has a longer hole than any valid body. Appends the body to `read`; if the group is longer than
-    /// `CHUNK`, only the beginning of the body.
+    /// `None` if the body has a longer hole than any valid body. Appends the body to `read`, or only the beginning of the
+    /// body if the group is longer than `CHUNK`.
     pub(super) fn body_hash(
         &self,
         log: &mut Prefetch<'_, '_>,
@@ -433,7 +434,8 @@ impl Scan<'_> {
     /// these groups is ordered.
     fn behind(&self, end: u64) -> Result<Vec<u64>, LogError> {
         let mut stale = Vec::new();
-        // Start after the block at the end: a group that begins there is torn, and the next group overwrites it.
+        // Start after the block at the end, because a group that begins in that block is torn, and the next group overwrites
+        // it.
         let mut at = end.next_multiple_of(self.unit()) + self.unit();
         let overlap = self.longest_frame().max(GROUP_HEADER_BYTES);
         let mut bytes = Vec::new();
@@ -489,8 +491,8 @@ pub(crate) fn format(block: &dyn Block, superblock: &Superblock) -> Result<(), M
 const LEAST: u64 = 4 << 10;
 const MOST: u64 = 1 << 20;
 
-/// How many pieces the thread reads ahead: one while the caller works on the last piece, and one more so that the device is
-/// never idle.
+/// How many pieces the thread reads ahead: one that is ready while the caller works on the previous piece, and one more so
+/// that the device is never idle.
 const AHEAD: usize = 2;
 
 /// A reader of a log that no process is writing. Starts a second thread if the log turns out to be long.
@@ -666,8 +668,8 @@ mod tests {
                 while at < log.len() {
                     let len = step.min(log.len() - at);
                     assert_eq!(pieces.get(at as u64, len).unwrap(), &log[at..at + len], "at {at}");
-                    // Read the same bytes again, like a caller that reads a header and then everything that the header
-                    // announces.
+                    // Read bytes that were read before, like a caller that reads a header first and then the header again
+                    // with everything that it announces.
                     assert_eq!(pieces.get(at as u64, len / 2).unwrap(), &log[at..at + len / 2]);
                     at += len;
                 }

@@ -35,7 +35,7 @@ struct UpToDamage {
 }
 
 impl Waldio {
-    /// Opens a log so that it can be read up to the damage behind its head, if there is damage. Changes nothing.
+    /// Opens a log, which may be damaged behind its head, so that it can be read up to the damage. Changes nothing.
     ///
     /// # Errors
     /// `Corrupt` if no generation is found, `Medium`.
@@ -229,8 +229,8 @@ impl Behind<'_, '_> {
         while place + u64::from(TX_HEADER_BYTES) <= end {
             match self.transaction(place, end, group.time_ms)? {
                 Some(next) => place = next,
-                // The group's hash matches, so the transaction was already wrong when written. Do not use it, nor the rest of
-                // the group.
+                // The group's hash matches, so the transaction was already wrong when it was written. Use neither this
+                // transaction nor the rest of the group.
                 None => break,
             }
         }

@@ -16,8 +16,8 @@ use crate::LogError;
 use crate::shared::delta_chains::{Record, apply_record};
 use crate::shared::group::{self, Framing, Generation, Geometry, Group, GroupOptions, RING_SHARE, Recovered};
 
-/// Marks the place of a record as belonging to the open transaction. The lower bits are then an offset in the transaction
-/// (`delta`), or the number of one of its frames (`embedded`).
+/// Marks the place of a record as one in the open transaction. The lower bits of such a place are an offset in the
+/// transaction (`delta`), or the number of a frame of the transaction (`embedded`).
 pub(super) const STAGED: u64 = 1 << 63;
 /// The transaction being staged.
 #[derive(Default)]
@@ -55,8 +55,9 @@ impl Open {
         self.direct.as_ref().map_or(0, |direct| direct.written) + self.bytes.len() as u64
     }
 
-    /// Whether the transaction may have to bypass the ring after `bytes` more bytes of pages have been staged. In the log a
-    /// page may take more than its own bytes: less than half as much again or, embedded, one block more.
+    /// Whether the transaction may have to bypass the ring after `bytes` more bytes of pages have been staged. A page may
+    /// take more bytes in the log than it has: with differences less than one and a half times as many, embedded at most
+    /// one block more.
     pub(super) fn outgrows(&self, bytes: usize, block_bytes: usize) -> bool {
         let frame = self.frames.first().map_or(0, |(_, page)| page.len() + block_bytes);
         let staged = self.bytes.len() + self.frames.len() * frame + block_bytes;

@@ -1,8 +1,9 @@
 //! Staging a transaction in this process's memory, and sealing it.
 //!
-//! A transaction that outgrows its share of the ring bypasses the ring: the writer itself writes the transaction to the device,
-//! behind everything sealed. Recovery ignores these blocks until the last write completes them. In the `delta` layout that last
-//! write replaces zeros by the group's header. In the `embedded` layout it writes the last frames.
+//! A transaction that outgrows its share of the ring bypasses the ring: the writer itself writes the transaction to the
+//! device, behind everything sealed. Recovery ignores these blocks until the writer's last write completes them. In the
+//! `delta` layout, the last write replaces zeros by the group's header. In the `embedded` layout, the last write writes the
+//! last frames.
 
 use duralite_format::LogId;
 use duralite_format::record::{Base, RecordHeader};
@@ -191,7 +192,7 @@ impl Waldio {
 
     /// Writes the blocks that complete a group that bypasses the ring, and makes the whole group durable.
     fn write_whole(&mut self, group: &Group, offset: u64, blocks: &[u8]) -> Result<(), LogError> {
-        // FUA would make this write durable, but not the group's earlier writes. They need a flush.
+        // FUA would make this write durable, but not the group's earlier writes, which need a flush.
         let durability = match self.options.durability {
             Durability::Normal => Durability::Normal,
             Durability::Full | Durability::Fua => Durability::Full,
@@ -254,14 +255,15 @@ impl Waldio {
         Ok(ticket)
     }
 
-    /// What the index needs to know about the next transaction of embedded frames. Its marks hold neither a time nor SQLite's
-    /// checksum.
+    /// What the index needs to know about the next transaction of embedded frames. The time and SQLite's checksum are left
+    /// out, because the marks of embedded frames do not hold them.
     pub(super) fn frames_committed(&self, last_frame: u32, db_pages: u32) -> Committed {
         Committed { last_frame, db_pages, checksum: None, sequence: self.sequence + 1, time_ms: 0 }
     }
 
-    /// Writes the frames of a transaction to the device from a byte position on, bypassing the ring. Only the last write waits
-    /// until it is durable: if any frame is missing, the transaction is not committed.
+    /// Writes the frames of a transaction to the device from a byte position on, bypassing the ring. Only the last write
+    /// waits until it is durable. The other writes need not, because the transaction is not committed as long as any frame
+    /// is missing.
     fn write_frames(
         &mut self,
         group: &Group,

@@ -1,4 +1,4 @@
-//! Group commit: appending transactions under SQLite's WRITE lock, and making them durable. One leader writes for all
+//! Group commit: writers append transactions under SQLite's WRITE lock, and one leader makes them durable for all
 //! committers that wait.
 
 use std::sync::PoisonError;
@@ -66,7 +66,7 @@ impl Group {
             self.reserve(end)?;
             let placing = Placing { at, starts_group: tail.closed };
             if self.get(DIRECT_END) > tail.position {
-                // A process wrote to the device directly, and died before it published that write. Undo the
+                // A process announced a direct write to the device, and died before it published that write. Undo the
                 // announcement.
                 self.set(DIRECT_END, tail.position);
             }
@@ -109,8 +109,9 @@ impl Group {
         end.next_multiple_of(self.block_bytes()) <= self.durable().position + RING_BYTES
     }
 
-    /// Whether another group may be opened after the last group, which is closed. There are entries in `ENDS` for two
-    /// groups: a third group that is not durable would overwrite the entry of the first.
+    /// Whether another group may be opened after the last group, which is closed. The answer is no if two groups are
+    /// not durable yet, because `ENDS` has entries for only two groups, and a third group would overwrite the entry of
+    /// the first.
     fn may_open_behind(&self, tail: Mark) -> bool {
         tail.group.wrapping_sub(self.durable().group) % GROUP_NUMBERS <= 1
     }
@@ -148,10 +149,10 @@ impl Group {
         (data_offset + first_step(block_bytes)).min(limit_bytes) / AREA_BYTES * AREA_BYTES
     }
 
-    /// Makes the file durably reach to an offset, even if it seems to reach that far already: another process may have
-    /// allocated the space without making it durable. A commit would then rely on its own write to make the size and
-    /// those blocks durable. The medium does not promise that, and it would cost a transaction of the file system's
-    /// journal at every commit.
+    /// Makes the file durably reach to an offset, even if it seems to reach that far already, because another process
+    /// may have allocated the space without making it durable. In that case a commit would have to rely on its own
+    /// write to make the file's size and blocks durable. The medium does not promise that, and it would cost a
+    /// transaction of the file system's journal at every commit.
     pub(super) fn extend(&self, offset: u64) -> Result<(), LogError> {
         self.block.refresh_len().map_err(|source| self.failed(source))?;
         let length = self.block.len();
@@ -163,8 +164,8 @@ impl Group {
                 return Err(LogError::LimitReached { limit_bytes: limit });
             }
             let step = first_step(self.geometry.block_bytes).max(length.min(LARGEST_STEP));
-            // Take at most half of the free space and leave as much to the database: a checkpoint has to write the
-            // contents of the log there.
+            // Take at most half of the free space and leave as much to the database, because a checkpoint has to write
+            // the contents of the log to the database file.
             let step = step.min(self.block.free_bytes() / 2);
             let wanted = (length + step).max(offset).min(limit) / AREA_BYTES * AREA_BYTES;
             let least = offset.next_multiple_of(AREA_BYTES);
@@ -188,8 +189,8 @@ impl Group {
         Ok(())
     }
 
-    /// The byte position for a transaction that bypasses the ring. On return everything before that position is
-    /// durable, and the last group is closed.
+    /// Returns the byte position for a transaction that bypasses the ring. On return everything before that position is
+    /// as durable as other groups are, and the last group is closed.
     pub(crate) fn begin_direct(&self) -> Result<u64, LogError> {
         self.drain()?;
         self.refuse_during_switch()?;
@@ -197,8 +198,8 @@ impl Group {
     }
 
     /// Seals a group that was written to the device, bypassing the ring, at the byte position that
-    /// [`Group::begin_direct`] gave. The group is as durable as other groups are. The holder of WRITE calls this, so no
-    /// other process appends, and a leader has nothing to write.
+    /// [`Group::begin_direct`] gave. The group is as durable as other groups are. The holder of WRITE calls this
+    /// method, so no other process appends, and a leader finds nothing to write.
     pub(crate) fn publish_direct(&self, end: u64) -> Result<Ticket, LogError> {
         self.check()?;
         let (word, durable) = (self.get(TAIL), self.get(DURABLE));
@@ -216,9 +217,9 @@ impl Group {
     }
 }
 
-/// The number of bytes by which a log grows at first. Few, because zeroing them takes part of the time of a program
-/// that opens a database, commits once and closes it. Later the log grows by its own length each time, at most by
-/// [`LARGEST_STEP`].
+/// The number of bytes by which a log grows at first. The number is small, because zeroing the bytes takes part of the
+/// time of a program that opens a database, commits once and closes it. Later the log doubles its length each time, but
+/// grows by at most [`LARGEST_STEP`].
 fn first_step(block_bytes: u32) -> u64 {
     u64::from(block_bytes) * 16
 }
@@ -307,9 +308,9 @@ impl Group {
         let (content, padding) = whole.split_at_mut(bytes.unwrap_or(0) as usize);
         padding.fill(0);
         self.read_ring(start, content);
-        // Were the bytes just read those of this group? They were if `DURABLE` has not changed: only after that may the
-        // group's place, and its bytes in the ring, belong to another group. The write that follows may come late, but
-        // then it writes the same bytes as any other write of this group.
+        // Check that the bytes just read were those of this group. They were if `DURABLE` has not changed, because only
+        // after a change of `DURABLE` may the group's place, and its bytes in the ring, belong to another group. The
+        // write that follows may come late, but it then writes the same bytes as any other write of this group.
         self.segment.fence();
         if self.get(DURABLE) != durable || !leader.leads() {
             return Ok(false);
@@ -336,20 +337,20 @@ impl Group {
         }
     }
 
-    /// Makes durable everything that is sealed at the call.
+    /// Returns when everything that is sealed at the call is as durable as the log's `durability` makes it.
     pub(crate) fn drain(&self) -> Result<(), LogError> {
         self.wait_for(self.tail())
     }
 
-    /// Makes durable everything that is sealed at the call, even if commits are acknowledged before they are durable
-    /// (invariant 5).
+    /// Makes everything that is sealed at the call survive a power loss, even if commits are acknowledged before they
+    /// do (invariant 5).
     pub(crate) fn force(&self) -> Result<(), LogError> {
         self.drain()?;
         if self.get(FLUSHED) >= self.durable().position {
             return Ok(());
         }
-        // Only one thread of this process may flush at a time: if a flush fails, the kernel reports the failure to only
-        // one of two callers.
+        // Only one thread of this process may flush at a time, because if a flush fails, the kernel reports the failure
+        // to only one of two callers.
         let _buffer = self.buffer.lock().unwrap_or_else(PoisonError::into_inner);
         self.check()?;
         let durable = self.durable().position;
@@ -388,8 +389,8 @@ impl Group {
     }
 }
 
-/// Guards a call that runs without the log's lock: if a panic drops this guard, what the call did is in doubt
-/// (invariant 9).
+/// Guards a call that runs without the log's lock. If a panic drops this guard, the effect of the call is in doubt, so
+/// the process stops using the log (invariant 9).
 struct Unfinished<'a>(&'a Group);
 
 impl Drop for Unfinished<'_> {
@@ -437,17 +438,17 @@ impl DurabilityWaiter for Group {
 // The leader lock: who holds it, and for how long.
 //
 // **The word.** The leader is a thread. `LEADER` holds the slot of its process, and an epoch that every acquisition
-// advances, so no two leaders ever hold the same word. A thread that frees or takes over the word exchanges it only if
-// the whole word is still what the thread saw. If the thread slept in between, the word has changed, and its late
-// exchange does nothing.
+// advances, so no two leaders ever hold the same word. A thread that frees or takes over the word does so by a
+// compare-and-exchange of the whole word. If another thread has acquired the word since, the word has changed, and the
+// late exchange fails.
 //
-// **Stopped leaders.** A process may be stopped while one of its threads leads (SIGSTOP, a frozen container). It still
-// holds the word, and cannot be told from a slow process. After a while another thread takes over the word and writes
-// the same group again. When the stopped thread continues, perhaps long after, it may still do one write. Before that
-// write it had checked that its group was the oldest that was not durable. So it writes the bytes of that group, which
-// are there already and do no harm. They would do harm only if their place had been reused, which takes a new
-// generation. So each process counts in a word how many of its threads may write, and a new generation waits until no
-// other living process has such a thread ([`Group::lead_alone`]).
+// **Stopped leaders.** A process may be stopped while one of its threads leads (SIGSTOP, a frozen container). The
+// stopped process still holds the word, and cannot be told from a slow process. After a while another thread takes over
+// the word and writes the same group again. When the stopped thread continues, perhaps long after, it may still do one
+// write. Before it was stopped, it had checked that its group was the oldest that was not durable. So it writes the
+// bytes of that group, which are in that place already, and so does no harm. The write would do harm only if the place
+// had been reused, which takes a new generation. So each process counts in a word how many of its threads may write,
+// and a new generation waits until no other living process has such a thread ([`Group::lead_alone`]).
 
 /// How long a thread that waits for the leader lock sleeps before it looks again.
 const PAUSE: Duration = Duration::from_micros(50);
@@ -492,8 +493,8 @@ impl Group {
 
     /// Takes the leader lock if the word is still `seen`.
     pub(super) fn acquire(&self, seen: u64, alone: u64) -> Option<Leader<'_>> {
-        // Count this thread before it leads. A thread that needs to be alone does it the other way round: it takes the
-        // word first, and then looks at the counts. So at least one of the two sees the other.
+        // Count this thread before it takes the word. A thread that needs to be the only writer takes the word first,
+        // and then looks at the counts. So at least one of the two sees the other.
         self.count_writer(1);
         let token = (seen / EPOCH).wrapping_add(1).wrapping_mul(EPOCH) | alone | self.own();
         if self.exchange(LEADER, seen, token).is_ok() {
@@ -539,7 +540,7 @@ impl Group {
     }
 
     /// Takes the leader lock from a leader that has made no progress for too long. The more leaders have been replaced
-    /// already, the longer this method waits: more writers do not help a slow device.
+    /// already, the longer this method waits, because the cause may be a slow device, which more writers do not help.
     pub(super) fn take_over(&self, watch: &mut Watch) -> Result<Option<Leader<'_>>, LogError> {
         let word = self.get(LEADER);
         if process_of(word).is_none() || word & ALONE != 0 && self.get(INTENT) != self.get(GENERATION) {
@@ -586,8 +587,8 @@ impl Group {
     }
 
     /// Takes the leader lock, and waits until no other thread can write to the device any more, not even late. Returns
-    /// `Busy` if another process that may write does not finish in time: it is stopped, or its device hardly makes
-    /// progress.
+    /// `Busy` if another process that may still write does not finish in time, because it is stopped, or because its
+    /// device hardly makes progress.
     pub(super) fn lead_alone(&self) -> Result<Leader<'_>, LogError> {
         let deadline = self.deadline();
         let mut watch = Watch::default();
@@ -597,8 +598,8 @@ impl Group {
                 break leader;
             }
             self.depose_dead_leader()?;
-            // Drop the leader lock at once: everything is durable, so this leader would have nothing to write. The next
-            // round takes the lock as `ALONE`.
+            // Drop the leader lock at once, because everything is durable, so this leader has nothing to write. The
+            // next round takes the lock as `ALONE`.
             drop(self.take_over(&mut watch)?);
             self.pause_until(deadline)?;
         };
@@ -634,8 +635,8 @@ impl Group {
         LogError::Busy { path: self.geometry.path.clone(), what }
     }
 
-    /// Lets other threads run for [`PAUSE`]. No thread wakes this one. It nevertheless waits on a word, so that a
-    /// simulated segment can observe the sleep.
+    /// Lets other threads run for [`PAUSE`]. Waits on a word although no thread wakes it, so that a simulated segment
+    /// can observe the sleep.
     fn pause(&self) {
         let word = self.get(LEADER);
         self.words.wait(LEADER, (word & 0xffff_ffff) as u32, PAUSE);
@@ -651,8 +652,9 @@ impl Group {
             if self.writers()? == 0 {
                 return Ok(true);
             }
-            // A leader is about to finish its work, so wait until the deadline. Any other writer was replaced, or is
-            // about to notice that another thread leads: look at it a few times.
+            // If there is a leader, it is about to finish its work, so wait for it until the deadline. If there is
+            // none, the remaining writers were replaced, or are about to notice that another thread leads, so look only
+            // a few times.
             match process_of(self.get(LEADER)) {
                 None if looks == 0 => return Ok(false),
                 Some(_) if self.segment.clock_ns() > deadline => return Ok(false),

@@ -13,21 +13,22 @@ const STATE_EMPTY: u64 = 1;
 const STATE_RETIRED: u64 = 2;
 
 impl Group {
-    /// The length that the file keeps when it is to be shrunk to `keep_bytes`. At least as much as SQLite fills between
-    /// two automatic checkpoints, so that the file need not grow again each time.
+    /// The length that the file keeps when it is to be shrunk to `keep_bytes`. That is at least as much as SQLite fills
+    /// between two automatic checkpoints, so that the file need not grow again each time.
     pub(crate) fn kept_bytes(&self, keep_bytes: u64) -> u64 {
         let keep = keep_bytes.max(u64::from(self.geometry.block_bytes) * 1024);
         keep.checked_next_multiple_of(AREA_BYTES).unwrap_or(u64::MAX)
     }
 
-    /// Starts the log over, under SQLite's WRITE lock. Returns the number of the new generation, which is durable on
-    /// return; with a header, in a log without blocks yet, with the first of them. With `keep_bytes` the file is then
-    /// shrunk.
+    /// Starts the log over, under SQLite's WRITE lock. Returns the number of the new generation. The new generation is
+    /// durable on return, with one exception: in a log that has no blocks yet, a generation with a header becomes
+    /// durable together with the first blocks. With `keep_bytes`, shrinks the file at the end.
     ///
     /// The generation's slot stores the least length of the file. `LENGTH` is lowered before the slot is written, and
-    /// the slot is durable before the file is shrunk. So neither promises bytes that are gone, wherever this process
-    /// dies or the power fails. Only the holder of WRITE appends, so the new generation is still empty when the file is
-    /// shrunk. A process that still reads the old generation finds that this generation is over.
+    /// the slot is durable before the file is shrunk. So neither the slot nor `LENGTH` ever promises bytes that are
+    /// gone, wherever this process dies or the power fails. Only the holder of WRITE appends, so the new generation is
+    /// still empty when the file is shrunk. A process that still reads the old generation finds out that the old
+    /// generation is over.
     pub(crate) fn switch(&self, new: &NewGeneration) -> Result<u64, LogError> {
         let NewGeneration { wal_header, retired, keep_bytes, position, time_ms } = *new;
         self.force()?;
@@ -51,16 +52,18 @@ impl Group {
         self.set(INTENT, generation);
         self.finish_switch(&leader)?;
         if let Some(keep) = keep {
-            // Shrinking may fail: then the file only takes more space.
+            // Ignore an error, because the file then only takes more space.
             let _ = self.block.shrink(keep);
         }
         Ok(generation)
     }
 
-    /// Completes a switch whose process died. The announcement in `INTENT` decided the switch, so no process may apply
-    /// the old generation any more. A switch in progress is left to its own process.
+    /// Completes a switch whose process died. The switch has to be completed, because the announcement in `INTENT`
+    /// decided it, and no process may apply the old generation any more. A switch whose process is alive is left to
+    /// that process.
     pub(crate) fn adopt_switch(&self) -> Result<(), LogError> {
-        // A user who may only read leaves the switch to others: it needs no frame of a log that is about to start over.
+        // A user who may only read leaves the switch to others, because such a user needs no frame of a log that is
+        // about to start over.
         if self.get(INTENT) == self.get(GENERATION) || self.segment.is_read_only() {
             return Ok(());
         }
@@ -88,8 +91,8 @@ impl Group {
             number: generation,
             wal_header: (state & STATE_EMPTY == 0).then_some(wal_header),
             retired: state & STATE_RETIRED != 0,
-            // Do not store the length that the file seems to have. The slot might become durable before that length
-            // does; recovery would then take the log for one that was cut short.
+            // Store the length that is known to be durable, not the length that the file seems to have. Otherwise the
+            // slot might become durable before that length, and recovery would take the log for a truncated one.
             file_bytes: self.get(LENGTH),
             position: self.get(INTENT_POSITION),
             time_ms: self.get(INTENT_TIME),

@@ -1,25 +1,27 @@
 //! Group commit: sealed transactions wait in shared memory, and one thread, the leader, writes them for all.
 //!
-//! **Byte positions.** A transaction's place is a byte position, which only grows while processes share the segment. A
-//! generation maps its byte positions to the file, from [`Geometry::data_offset`] on. The ring in the segment holds the newest
-//! bytes, in the form that they have on the device. In this folder `position` means a byte position, with three exceptions: in
-//! [`Generation`], in [`NewGeneration`] and in the word `INTENT_POSITION` it is the log's position, a number of transactions.
+//! **Byte positions.** A transaction's place is a byte position, which only grows while processes share the segment. Each
+//! generation maps its byte positions to offsets in the file, from [`Geometry::data_offset`] on. The ring in the segment
+//! holds the newest bytes, in the form that they have on the device. In this folder `position` means a byte position, with
+//! three exceptions: in [`Generation`], in [`NewGeneration`] and in the word `INTENT_POSITION` it is the log's position, a
+//! number of transactions.
 //!
 //! **Words.** `TAIL` is the end of the last sealed transaction. `DURABLE` is the end of the last group that is as durable as
-//! the log's `durability` makes it. Both carry a group number, and `TAIL` also whether its group is closed. The holder of
-//! SQLite's WRITE lock appends: it writes to the ring after `TAIL` and moves `TAIL` by one compare-and-exchange. The holder of
-//! the leader lock closes the open group by another compare-and-exchange, writes the group with one write, and moves `DURABLE`.
-//! Either process may die at any instruction. Before its exchange nothing has happened. After the exchange the words say what
-//! is left to do, and the next leader redoes it from the ring (invariants 4, 7, 9). Another thread may replace a leader whose
-//! process is stopped: see [`Group::take_over`], and "Stopped leaders" in `commit.rs`. While a closed group is not yet durable,
-//! the next group may already be open; `ENDS` then says where the closed group ends.
+//! the log's `durability` makes it. Both words also hold the number of a group, and `TAIL` whether that group is closed. The
+//! holder of SQLite's WRITE lock appends: it writes to the ring after `TAIL` and moves `TAIL` by one compare-and-exchange.
+//! The holder of the leader lock closes the open group by another compare-and-exchange, writes the group with one write, and
+//! moves `DURABLE`. Either process may die at any instruction. If it dies before its exchange, nothing has happened. If it
+//! dies after the exchange, the words say what is left to do, and the next leader does that from the ring (invariants 4, 7,
+//! 9). Another thread may replace a leader whose process is stopped: see [`Group::take_over`], and "Stopped leaders" in
+//! `commit.rs`. While a closed group is not yet durable, the next group may already be open; `ENDS` then says where the
+//! closed group ends.
 //!
 //! **The leader** is a thread: mostly a committer, sometimes another thread that needs everything sealed to be durable. The
 //! leader word holds the slot of the thread's process.
 //!
-//! **Sleeping.** A committer sleeps on one of two words, chosen by the parity of its group. Two are enough, because at any time
-//! at most one closed group and one open group are not durable. The leader wakes all committers of its own group, and one
-//! committer of the next group, which becomes the next leader.
+//! **Sleeping.** A committer sleeps on one of two words, chosen by the parity of its group. Two words are enough, because at
+//! any time at most two groups are not durable, one closed and one open. The leader wakes all committers of its own group,
+//! and one committer of the next group, which becomes the next leader.
 
 mod commit;
 mod generation;
@@ -49,12 +51,12 @@ const GENERATION: u64 = 0;
 /// The end of the last sealed transaction, as a [`Mark`]. The holder of SQLite's WRITE lock moves it when sealing a
 /// transaction; a leader sets its bit *closed*.
 const TAIL: u64 = 128;
-/// The end of the last group that a leader has finished, as a [`Mark`]: committers up to here need not wait any more. The group
-/// is as durable as the log's `durability` makes it. With `durability=normal` it is only written, and [`FLUSHED`] says what
-/// survives a power loss.
+/// The end of the last group that a leader has finished, as a [`Mark`]. Committers of transactions up to this end need not
+/// wait any more. The group is as durable as the log's `durability` makes it. With `durability=normal` it is only written,
+/// and [`FLUSHED`] says what survives a power loss.
 const DURABLE: u64 = 256;
 /// The end of the bytes that the ring has, or that a writer is about to store in it. A writer raises this word before it
-/// overwrites old bytes: bytes more than [`RING_BYTES`] before `FRONTIER` have left the ring.
+/// overwrites old bytes, so a reader knows that bytes more than [`RING_BYTES`] before `FRONTIER` have left the ring.
 const FRONTIER: u64 = 384;
 /// The leader word. From [`EPOCH`] up: an epoch that every acquisition advances. Below: the slot of the leader's process plus 1
 /// (0 if there is no leader), and the flag [`ALONE`].
@@ -65,9 +67,10 @@ const POISON: u64 = 640;
 /// The byte position up to which the log is flushed, and so survives a power loss. It follows [`DURABLE`] where each group
 /// is flushed. With `durability=normal` only [`Group::force`] moves it.
 const FLUSHED: u64 = 768;
-/// The end of the last transaction that bypassed the ring; at first the end of the log that recovery found. Bytes before it are
-/// on the device, and not in the ring. If it is the end of a leader's group, that leader has nothing to write. The word may be
-/// beyond [`TAIL`] while the writer seals such a transaction, or after that writer's death.
+/// The end of the last transaction that bypassed the ring; at first the end of the log that recovery found. Bytes before
+/// this end are on the device, and not in the ring. So if this end is also the end of a leader's group, that leader has
+/// nothing to write. The word may be beyond [`TAIL`] while the writer seals such a transaction, or after that writer's
+/// death.
 const DIRECT_END: u64 = 896;
 /// The words on which committers sleep, by the parity of their group's number. The thread that wakes them adds 1 first.
 const SLEEPERS: [u64; 2] = [1024, 1152];
@@ -91,13 +94,13 @@ const INTENT_POSITION: u64 = 1456;
 const INTENT_TIME: u64 = 1464;
 /// The settings with which the log is used: see [`GroupOptions::settings`].
 const SETTINGS: u64 = 1536;
-/// The length of the file in bytes that is known to be durable; 0 if unknown. The file itself may be longer: a process may have
-/// died while it preallocated the space beyond.
+/// The length of the file in bytes that is known to be durable; 0 if unknown. The file itself may be longer, because a
+/// process may have died while it preallocated the space beyond this length.
 const LENGTH: u64 = 1544;
 /// A word for each process slot: how many threads of that process may write groups or generations to the device.
 const WRITING: u64 = 2048;
-/// Bytes of the segment that must be zeros initially. The ring after them need not be, because nobody reads bytes of the ring
-/// that were not written.
+/// Bytes of the segment that must be zeros initially. The ring, which follows these bytes, need not be zeros, because nobody
+/// reads bytes of the ring that were not written.
 pub(crate) const STATE_BYTES: u64 = RING;
 /// Where the ring begins. Each byte is in the ring at its byte position modulo [`RING_BYTES`].
 const RING: u64 = 4096;
@@ -134,7 +137,7 @@ struct Mark {
     closed: bool,
 }
 
-/// Group numbers wrap: at most two groups are not durable at any time.
+/// Group numbers wrap, which is safe because at most two groups are not durable at any time.
 const GROUP_NUMBERS: u64 = 1 << 6;
 
 impl Mark {
@@ -268,8 +271,8 @@ pub(crate) struct Group {
     buffer: Mutex<AlignedBuf>,
     /// Why this process poisoned the log.
     reason: Mutex<Option<LogError>>,
-    /// Whether a thread of this process panicked while it waited or led. This process then stops using the log. The other
-    /// processes go on as if this process had died, which may also happen at any instruction.
+    /// Whether a thread of this process panicked while it waited or led. If so, this process stops using the log. The other
+    /// processes go on as if this process had died at that instruction, which the protocol permits.
     panicked: AtomicBool,
     pub(crate) activity: GroupActivity,
 }
@@ -457,8 +460,8 @@ impl Group {
 // Reading sealed bytes: from the ring, or from the device if they have left the ring.
 
 impl Group {
-    /// Copies bytes of the current generation from the ring, or from the device if they have left the ring. The caller
-    /// must not ask for bytes beyond [`Group::sealed`].
+    /// Copies bytes of the current generation to `buf`, from the ring, or from the device if the bytes have left the ring.
+    /// The caller must not ask for bytes beyond [`Group::sealed`].
     pub(crate) fn read(&self, generation: u64, position: u64, buf: &mut [u8]) -> Result<(), LogError> {
         if self.read_sealed(position, buf) {
             return Ok(());
@@ -485,8 +488,8 @@ impl Group {
         self.get(DIRECT_END).max(self.get(FRONTIER).saturating_sub(RING_BYTES))
     }
 
-    /// If the file does not reach to `end` as far as this process knows, asks for its length again: another process may have
-    /// extended it.
+    /// If the file does not reach to `end` as far as this process knows, asks for its length again, because another process
+    /// may have extended the file.
     fn learn_len(&self, end: u64) -> Result<(), LogError> {
         if end <= self.block.len() {
             return Ok(());

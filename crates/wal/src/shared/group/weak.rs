@@ -1,5 +1,5 @@
-//! Group commit's words and ring under a weak memory model. The tests run the real code on copies of the
-//! memory in which loads may return old values, as a processor may reorder them.
+//! Group commit's words and ring under a weak memory model. The tests run the real code on a simulated memory
+//! in which loads may return old values, as they may on a processor that reorders loads.
 
 use std::sync::Arc;
 use std::time::Duration;

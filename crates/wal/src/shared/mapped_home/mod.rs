@@ -1,32 +1,34 @@
-//! A home that is the database file itself, mapped: reads are loads, writes are stores, and a sync is a fence (invariants 5, 6,
-//! 19 and 20). The home has no state outside the file, so there is nothing to recover.
+//! A home that is a mapping of the database file itself, so that reads are loads, writes are stores, and a sync is a fence
+//! (invariants 5, 6, 19 and 20). The home has no state outside the file, so there is nothing to recover.
 //!
 //! # What is durable when
 //!
-//! On a medium that survives a power loss, a page is durable after [`Home::sync`], as in every home. A write stores the cache
-//! lines that differ from the memory. It stores them through the cache, and the sync flushes them, or it uses non-temporal
-//! stores ([`HomeSync`]). On any other medium the home does the same, so that latencies can be measured there. But then only
-//! the death of a process is survived, until [`Home::drain`] syncs the file.
+//! On a medium that survives a power loss, a page is durable after [`Home::sync`], as in every home. A write stores only
+//! those cache lines of the page that differ from the memory. It stores them either through the cache, from which the sync
+//! flushes them, or with non-temporal stores ([`HomeSync`]). On any other medium the home does the same, so that latencies
+//! can be measured there. But on such a medium, pages survive only the death of a process, until [`Home::drain`] syncs the
+//! file.
 //!
-//! Every process sees a line that another process has stored but not flushed, although the line is not durable. If the storing
-//! process dies, the next writer writes the same pages again and finds no difference. So it has to flush lines that it does not
-//! store itself, if another process may have stored them. Processes that share a word ([`MappedHome::sharing`]) know when to do
-//! so. The word names the one process that has written since the last sync, or says that several have. If several have, a
-//! writer flushes all lines of each page that it writes, and the sync is a sync of the file: the kernel writes back what any
-//! process has stored. Without such a word, a home always assumes several writers.
+//! Every process sees a line that another process has stored but not flushed, although the line is not durable. If the
+//! process that stored it dies, the next writer writes the same pages again and finds no difference. So a writer also has to
+//! flush lines that it does not store itself, if another process may have stored them. Processes that share a word
+//! ([`MappedHome::sharing`]) know when to do so. The word names the one process that has written since the last sync, or
+//! says that several have. If several have, a writer flushes all lines of each page that it writes, and the sync is a sync
+//! of the file: the kernel writes back what any process has stored. Without such a word, a home always assumes several
+//! writers.
 //!
 //! # The file's size
 //!
-//! In every process the file has the size of the database: nothing is allocated beyond it. A write, or in advance a hint of
-//! SQLite, makes the file grow. The new part is allocated and its page faults are taken before anything is stored there, so
-//! that no store can fail. Other processes may cut or grow the file under SQLite's locks. So the home learns the file's size
-//! when SQLite asks for it, before a writer begins, and when an access lies beyond the known size. SQLite does not read a part
-//! that is gone.
+//! In every process the file has the size of the database, and nothing is allocated beyond that. A write makes the file
+//! grow, or, in advance, a hint of SQLite. The new part is allocated and its page faults are taken before anything is stored
+//! there, so that no store can fail. Other processes may cut or grow the file under SQLite's locks. So the home learns the
+//! file's size when SQLite asks for it, before a writer begins, and when an access lies beyond the known size. SQLite does
+//! not read a part that is gone.
 //!
 //! # A file that another program truncates
 //!
-//! If a program without these locks cuts the file, the home reports an error: after each access it checks what it has read or
-//! stored ([`duralite_medium::Nvm::check`]).
+//! If a program that does not hold these locks truncates the file, the home reports an error. It notices because after each
+//! access it checks that what it has read or stored was still in the file ([`duralite_medium::Nvm::check`]).
 
 mod policy;
 #[cfg(test)]
@@ -118,7 +120,7 @@ impl MappedHome {
     }
 
     /// On a medium that survives a power loss, makes durable what dead processes may have stored but not flushed. Durable on
-    /// return. The caller attaches the log alone.
+    /// return. No other process may use the log yet.
     ///
     /// # Errors
     /// The error of syncing `file`.
@@ -234,8 +236,8 @@ impl MappedHome {
     }
 
     /// Makes durable what this process has stored. Returns whether no other process has stored anything. The word that names
-    /// the writers changes while the state is locked: a thread of this process that stores later enters the process's name
-    /// again after that.
+    /// the writers changes while the state is locked. So if a thread of this process stores something later, it enters the
+    /// process's name after that change, and the name is not lost.
     fn flush(&self, state: &mut State) -> Result<bool, LogError> {
         let start = state.is_timed().then(Instant::now);
         state.dirty.flush(&*self.nvm);
@@ -346,8 +348,8 @@ impl Home for MappedHome {
     }
 
     fn checkpointed(&self, _file: &dyn DatabaseFile) -> Result<(), LogError> {
-        // Flush now: not every checkpoint is followed by a sync, and another process, which cannot flush these lines, may do
-        // the next sync.
+        // Flush now, because not every checkpoint is followed by a sync, and the next sync may be that of another process,
+        // which does not know which lines to flush.
         self.flush(&mut locked(&self.state)).map(drop)
     }
 
@@ -366,7 +368,7 @@ impl Home for MappedHome {
         }
         self.size.store(bytes, Ordering::Release);
         self.nvm.shrink(bytes).map_err(failed)?;
-        // Sync now: another process may do the next sync, and does not know of this truncation.
+        // Sync now, because another process may do the next sync, and does not know of this truncation.
         if self.survives_power_loss() { file.sync() } else { Ok(()) }
     }
 
@@ -409,7 +411,7 @@ impl Dirty {
         fresh
     }
 
-    /// Records a non-temporal store of bytes: the lines that it covers completely need no flush any more.
+    /// Records a non-temporal store of bytes. The lines that the store covers completely need no flush any more.
     fn streamed(&mut self, range: Range<u64>) {
         for line in range.start.div_ceil(LINE_BYTES)..range.end / LINE_BYTES {
             if let Some(lines) = self.0.get_mut(&(line / LINES)) {
@@ -459,8 +461,8 @@ const NOBODY: u64 = 0;
 /// Several processes, or one process that may be dead.
 const SEVERAL: u64 = u64::MAX;
 
-/// A word that the processes share, and this process's name in it. SQLite's locks let one process write at a time, so each
-/// writer finds the name that the writer before it left.
+/// A word that the processes share, and this process's name in it. SQLite's locks let only one process write at a time, so
+/// each writer finds the name that the previous writer left.
 #[derive(Default)]
 struct Writers(Option<Shared>);
 
@@ -473,14 +475,14 @@ struct Shared {
 
 impl Writers {
     fn sharing(segment: Arc<dyn Segment>, at: u64) -> Self {
-        // Two processes with one name would each take the other's lines for its own, and flushed. So without random bytes this
-        // process has no name, and must assume several writers.
+        // The name is random, because two processes of the same name would each take the other's stores for its own. If the
+        // system gives no random bytes, this process has no name, and must assume several writers.
         let me = getrandom::u64().ok().map(|word| word & (u64::MAX >> 1) | 1);
         Self(me.map(|me| Shared { segment, at, me }))
     }
 
-    /// Has to be called before anything is stored. Returns whether everything that is stored and not durable is this process's
-    /// own.
+    /// Has to be called before anything is stored. Returns whether only this process can have stored something that is not
+    /// durable.
     fn claim(&self) -> bool {
         let Some(Shared { segment, at, me }) = &self.0 else { return false };
         loop {
@@ -510,13 +512,13 @@ impl Writers {
         word == NOBODY || word == *me
     }
 
-    /// Clears the word, because everything stored is durable. With `own` this process alone has stored, and has flushed its
-    /// lines; otherwise the file was synced.
+    /// Clears the word, because everything stored is durable. With `own`, only this process had stored something, and it has
+    /// flushed its lines. Without `own`, several processes may have, and the file was synced.
     fn end(&self, own: bool) {
         let Some(Shared { segment, at, me }) = &self.0 else { return };
         let expected = if own { *me } else { SEVERAL };
-        // A process that has claimed the word since then keeps its name there. The name of a single other process stays too:
-        // the next writer replaces it by `SEVERAL`.
+        // Clear only the expected value. Any other name in the word is that of a process that may have stored something
+        // since, so it stays.
         let _ = segment.compare_exchange(*at, expected, NOBODY);
     }
 }

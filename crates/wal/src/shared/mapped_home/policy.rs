@@ -1,13 +1,14 @@
-//! Chooses the pages that are written through, with non-temporal stores; the others are written back (paper, section 5.2.3).
+//! Chooses which pages are *written through*, with non-temporal stores, and which are *written back*, through the cache and
+//! by a flush (paper, section 5.2.3).
 //!
-//! Writing back costs one flush for all writes of a page before the next sync. So for a page that is written once, writing
-//! through may cost less. As in the paper, every page is written back at first, and its writes are counted. The paper then
-//! writes through the pages that were written less often than the average.
+//! Writing back costs only one flush of a line for all its stores before the next sync. So writing through may cost less
+//! only for a page that is written once. As in the paper, every page is written back at first, and its writes are counted.
+//! The paper then writes through the pages that were written less often than the average.
 //!
-//! The paper assumes which way is cheaper. It also takes a page for hot if every transaction writes it once, although writing
-//! that page back saves no flush. Here a page is written through if that costs less. To find out, both ways are timed, and the
-//! policy counts how many lines of the page were stored and how many had to be flushed. The paper's rule is available for
-//! comparison ([`HomeSync::Average`]). Because hot pages change, the policy repeats its measurements.
+//! The paper assumes which way is cheaper. It also takes a page for hot if every transaction writes it once, although
+//! writing that page back saves no flush. The policy here writes a page through if that costs less. To find out, it times
+//! both ways, and counts how many lines of the page were stored and how many had to be flushed. The paper's rule is
+//! available for comparison ([`HomeSync::Average`]). Because hot pages change, the policy repeats its measurements.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -19,8 +20,8 @@ use crate::shared::past_cache::Price;
 const SAMPLE_WRITES: u32 = 128;
 /// The number of writes that the paper's rule counts: those of some hundred transactions, so that the average means something.
 const AVERAGE_WRITES: u32 = 2048;
-/// Writes between two samplings, for each write that is sampled. So the more expensive way is taken for one write of 64, or, by
-/// the paper's rule, for one of 16.
+/// Writes between two samplings, for each write that is sampled. The number is large, because sampling also uses the more
+/// expensive way: so it is taken for one write of 64, or, by the paper's rule, for one of 16.
 const INTERVAL: u32 = 62;
 const AVERAGE_INTERVAL: u32 = 15;
 /// The most pages that are counted. A limit is needed because a checkpoint may write all pages before it syncs.
@@ -225,8 +226,8 @@ mod tests {
 
     #[test]
     fn each_page_goes_the_way_that_costs_less() {
-        // A non-temporal store costs half of a flush, so flushing is better only for a page that is written again before each
-        // sync.
+        // Here a non-temporal store costs half as much as a flush, so flushing is better only for a page that is written
+        // again before each sync.
         let policy = decided(10, 500, 250);
         assert!(policy.is_through(1001) && policy.is_through(1 << 40) && !policy.is_through(7));
         // A non-temporal store costs twice as much as a flush, so nothing is written through.

@@ -249,8 +249,8 @@ impl DatabaseFile for Syncing<'_> {
     }
 }
 
-/// A thread may store something after the kernel has begun to sync. It enters the process's name in the word
-/// only after the sync has cleared the word, never before.
+/// A thread may store something after the kernel has begun to sync. That thread must enter the process's
+/// name in the word after the sync has cleared the word, so that the name is not cleared too.
 #[test]
 fn inv20_nothing_is_stored_between_a_sync_and_the_word_that_says_so() {
     let fixture = Fixture::new(2);
