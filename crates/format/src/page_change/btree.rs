@@ -192,7 +192,9 @@ impl<B: DerefMut<Target = [u8]>> Tree<B> {
 const FREEBLOCK_BYTES: usize = 4;
 /// If a page has more fragment bytes than this, SQLite uses no freeblock that would leave further fragments.
 const MOST_FRAGMENTS: usize = 57;
-/// A page with at most this many fragment bytes is packed by moving the bytes before its freeblocks.
+/// The most fragment bytes that packing keeps in a page, or fewer if the new cell needs their space. A page with no
+/// more than this, and with one or two freeblocks, is packed by moving the bytes before and between the freeblocks. Any
+/// other page is packed by writing all its cells again, which leaves no fragments.
 const FRAGMENTS_KEPT: usize = 4;
 
 /// Where a cell is placed.
