@@ -80,7 +80,7 @@ proof: ## all evidence for durability at length (half an hour and more); tables 
 	cargo build --release -p duralite -p duralite-cli -p duralite-proof
 	@scripts/proof
 
-compat: ## the tests of CPython, SQLAlchemy, Django and peewee on Duralite, beside stock SQLite (half an hour)
+compat: ## the tests of CPython, SQLAlchemy, Django and peewee on Duralite, beside stock SQLite (an hour)
 	@scripts/setup compat
 	cargo build --release -p duralite
 	@scripts/compat

@@ -1,7 +1,7 @@
 """Compares the two sides test by test, and decides what counts.
 
-A test is *worse* if it passed on stock SQLite and did not on Duralite (failed, was skipped, did not
-run). A worse test is run again before it counts; see `Verdict`.
+The reference is stock SQLite, or Duralite without the setting that is tried; see `rounds.py`. A test is
+*worse* if it passed there and did not on the side under test (failed, was skipped, did not run). A worse test is run again before it counts; see `Verdict`.
 """
 
 import fnmatch
@@ -21,10 +21,10 @@ HARM = re.compile(
 class Verdict:
     """What came of a worse test.
 
-    new         it fails on Duralite again and passes on stock, alone or once more with its batch; or it
-                failed only once, but in a way that harms (HARM), or in a suite that has no unsteady tests,
-                and stock passed every time
-    unsteady    it passed on Duralite every time that it was run again; or stock did not pass again
+    new         it fails again where it is tested and passes on the reference, alone or once more with its
+                batch; or it failed only once, but in a way that harms (HARM), or in a suite that has no
+                unsteady tests, and the reference passed every time
+    unsteady    it passed every time that it was run again; or the reference did not pass again
     """
 
     test: str
@@ -62,50 +62,50 @@ def read_exceptions(text):
         yield Exception_(*fields)
 
 
-def worse(stock, duralite):
-    """test -> what it came to on Duralite, for those that passed on stock only."""
+def worse(reference, tested):
+    """test -> what it came to on Duralite, for those that passed on reference only."""
     found = {}
-    for test, (outcome, _) in stock.items():
-        here = duralite.get(test, ABSENT)
+    for test, (outcome, _) in reference.items():
+        here = tested.get(test, ABSENT)
         if outcome == GOOD and here[0] != GOOD:
             found[test] = here
-    # What stock does not even have: a class or module that could not be set up.
-    for test, here in duralite.items():
-        if test not in stock and here[0] == "failed":
+    # What the reference does not even have: a class or module that could not be set up.
+    for test, here in tested.items():
+        if test not in reference and here[0] == "failed":
             found[test] = here
     return found
 
 
-def failed_on_both(stock, duralite):
-    return [test for test, (outcome, _) in stock.items() if outcome == "failed" and duralite.get(test, ABSENT)[0] == "failed"]
+def failed_on_both(reference, tested):
+    return [test for test, (outcome, _) in reference.items() if outcome == "failed" and tested.get(test, ABSENT)[0] == "failed"]
 
 
-def better(stock, duralite):
-    return [test for test, (outcome, _) in stock.items() if outcome == "failed" and duralite.get(test, ABSENT)[0] == GOOD]
+def better(reference, tested):
+    return [test for test, (outcome, _) in reference.items() if outcome == "failed" and tested.get(test, ABSENT)[0] == GOOD]
 
 
-def shown_again(test, was_on_stock, again):
-    """How it failed here in the first of the repetitions that stock passed and Duralite did not, or None.
+def shown_again(test, was_on_reference, again):
+    """How it failed here in the first of the repetitions that the reference passed and this side did not, or None.
 
-    `again` are pairs (stock's tests, Duralite's). What exists only as a failure (of a class's set-up, say)
+    `again` are pairs (the reference's tests, those of the side under test). What exists only as a failure (of a class's set-up, say)
     passes by not being there.
     """
-    unnamed = ABSENT if was_on_stock else (GOOD, "")
-    for stock, duralite in again:
-        if stock.get(test, unnamed)[0] == GOOD and duralite.get(test, unnamed)[0] != GOOD:
-            return duralite.get(test, unnamed)
+    unnamed = ABSENT if was_on_reference else (GOOD, "")
+    for reference, tested in again:
+        if reference.get(test, unnamed)[0] == GOOD and tested.get(test, unnamed)[0] != GOOD:
+            return tested.get(test, unnamed)
     return None
 
 
-def judge(test, first, was_on_stock, again, excusable=True):
+def judge(test, first, was_on_reference, again, excusable=True):
     """The verdict on a worse test, after its repetitions."""
-    shown = shown_again(test, was_on_stock, again)
+    shown = shown_again(test, was_on_reference, again)
     if shown:
         return Verdict(test, "new", *shown)
-    stock_is_steady = all(stock.get(test, ABSENT)[0] != "failed" for stock, _ in again)
+    reference_is_steady = all(reference.get(test, ABSENT)[0] != "failed" for reference, _ in again)
     # A loss that shows one time in three is a loss.
     once_is_enough = not excusable or harms(first)
-    return Verdict(test, "new" if once_is_enough and stock_is_steady else "unsteady", *first)
+    return Verdict(test, "new" if once_is_enough and reference_is_steady else "unsteady", *first)
 
 
 def harms(end):

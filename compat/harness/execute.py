@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from .environment import FORCE_LIBRARY, OUT, Unavailable, run
 from .suites import ALL, BATCH_LIMIT, LAUNCH, TEST_LIMIT, Suite
 
-SIDES = ("stock", "duralite")
+WORDS = ("concurrent", "active", "idle", "none")
 ATTEMPTS = 6
 TIMED_OUT = "time-out of the batch"
 
@@ -21,7 +21,7 @@ class Outcome:
     """How one side's tests ended: test -> (outcome, text), and which VFS the opens of files went through."""
 
     tests: dict = field(default_factory=dict)
-    opens: dict = field(default_factory=lambda: {"active": 0, "idle": 0, "none": 0})
+    opens: dict = field(default_factory=lambda: dict.fromkeys(WORDS, 0))
     complete: bool = False
     output: str = ""
     seconds: float = 0.0
@@ -33,7 +33,7 @@ def kept_variables():
     return {name: value for name, value in os.environ.items() if not name.startswith(prefixes)}
 
 
-def variables(environment, suite, side, journal, directory, settings):
+def variables(environment, suite, side, journal, directory):
     values = kept_variables()
     values |= {
         "PYTHONHASHSEED": "0",
@@ -41,15 +41,15 @@ def variables(environment, suite, side, journal, directory, settings):
         "HOME": str(directory),
         "TMPDIR": str(directory / "tmp"),
         "PATH": f"{environment.venv / 'bin'}:{values.get('PATH', '')}",
-        "COMPAT_SIDE": side,
+        "COMPAT_SIDE": "duralite" if side.is_duralite else "stock",
         "COMPAT_JOURNAL": journal,
         "COMPAT_FORCE_LIBRARY": str(FORCE_LIBRARY),
         "COMPAT_EVIDENCE": str(directory / "evidence"),
         "COMPAT_RESULTS": str(directory / "results"),
         "COMPAT_LIMIT": str(TEST_LIMIT),
     }
-    if side == "duralite":
-        values |= {"DURALITE_LIBRARY": str(environment.library), "DURALITE_MAKE_DEFAULT": "1", **settings}
+    if side.is_duralite:
+        values |= {"DURALITE_LIBRARY": str(environment.library), "DURALITE_MAKE_DEFAULT": "1", **side.settings}
     return values | suite.variables(environment, directory / "tree")
 
 
@@ -72,15 +72,15 @@ def read_results(path):
     return tests, list(started), ended
 
 
-def run_batch(environment, batch, side, journal, arguments=None, settings=None, tag=""):
+def run_batch(environment, batch, side, this_round, arguments=None, tag=""):
     """Runs the batch, or only `arguments`, on that side."""
     suite = ALL[batch.suite]
-    directory = OUT / "work" / journal / batch.suite / (batch.name + tag) / side
+    directory = OUT / "work" / this_round.name / batch.suite / (batch.name + tag) / side.name
     shutil.rmtree(directory, ignore_errors=True)
     (directory / "tmp").mkdir(parents=True)
     (directory / "tree").mkdir()
     place = suite.lay_out(directory / "tree")
-    values = variables(environment, suite, side, journal, directory, settings or {})
+    values = variables(environment, suite, side, this_round.journal, directory)
     outcome = Outcome()
     started = time.monotonic()
     command = [str(environment.python), str(LAUNCH), *(arguments or batch.arguments)]
@@ -107,18 +107,18 @@ def run_batch(environment, batch, side, journal, arguments=None, settings=None, 
     return outcome
 
 
-def preflight(environment, settings=None):
+def preflight(environment, sides):
     """Opens one database on each side; a library that cannot be loaded is one error, not thousands of failures."""
     directory = OUT / "preflight"
-    for side in SIDES:
+    for side in sides:
         shutil.rmtree(directory, ignore_errors=True)
         (directory / "tmp").mkdir(parents=True)
-        values = variables(environment, Suite(), side, "wal", directory, settings or {})
+        values = variables(environment, Suite(), side, "wal", directory)
         code = "import sqlite3; c = sqlite3.connect('a.db'); c.execute('CREATE TABLE t(a)'); c.close()"
         run(environment.python, "-c", code, cwd=directory, env=values)
         words = (directory / "evidence").read_text().split() if (directory / "evidence").exists() else []
-        if words != [{"stock": "none", "duralite": "active"}[side]]:
-            raise Unavailable(f"a database opened on {side} said {words}: see compat/inject")
+        if words != [side.opens[0]]:
+            raise Unavailable(f"a database opened on {side.name} said {words}: see compat/inject")
 
 
 def run_process(command, place, values, log):

@@ -5,12 +5,13 @@ import re
 import shutil
 import time
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 from . import compare
 from .environment import OUT, hash_of
-from .execute import SIDES, run_batch
+from .execute import run_batch
+from .rounds import SIDES
 from .suites import ALL
 
 # With more worse tests than this in a batch each is not run alone any more, only the batch again.
@@ -20,31 +21,39 @@ REPEATS = 5
 
 
 class Session:
-    def __init__(self, environment, journal, settings, jobs, say):
+    def __init__(self, environment, this_round, settings, jobs, say):
         self.environment = environment
-        self.journal = journal
-        self.settings = settings
+        self.round = this_round
+        self.sides = this_round.sides(settings)
         self.jobs = jobs
         self.say = say
 
     def _pair(self, pool, batch, arguments=None, tag=""):
-        return [
-            pool.submit(run_batch, self.environment, batch, side, self.journal, arguments, self.settings, tag)
-            for side in SIDES
-        ]
+        return [self._submit(pool, batch, side, arguments, tag) for side in self.sides]
 
-    def run(self, batches):
-        """Returns a list with one result per batch."""
+    def _submit(self, pool, batch, side, arguments=None, tag=""):
+        return pool.submit(run_batch, self.environment, batch, side, self.round, arguments, tag)
+
+    def run(self, batches, known=None):
+        """Returns a list with one result per batch. `known` has the outcome of the reference, by label, of batches that ran before."""
         results = []
+        reference_side, tested_side = self.sides
+        known = known or {}
         with ThreadPoolExecutor(self.jobs) as pool:
-            first = [(batch, self._pair(pool, batch)) for batch in batches]
+            first = []
+            for batch in batches:
+                before = done(known[batch.label]) if batch.label in known else self._submit(pool, batch, reference_side)
+                first.append((batch, (before, self._submit(pool, batch, tested_side))))
             for batch, pair in first:
-                stock, duralite = (future.result() for future in pair)
-                worse = compare.worse(stock.tests, duralite.tests)
-                good = sum(1 for outcome, _ in stock.tests.values() if outcome == "passed")
-                seconds = f"{stock.seconds:.0f} and {duralite.seconds:.0f} s"
-                self.say(f"{batch.label}: {len(stock.tests)} tests, {good} pass on stock, {len(worse)} worse; {seconds}")
-                results.append({"batch": batch, "stock": stock, "duralite": duralite, "worse": worse, "verdicts": []})
+                reference, tested = (future.result() for future in pair)
+                worse = compare.worse(reference.tests, tested.tests)
+                good = sum(1 for outcome, _ in reference.tests.values() if outcome == "passed")
+                seconds = f"{reference.seconds:.0f} and {tested.seconds:.0f} s"
+                self.say(
+                    f"{batch.label}: {len(reference.tests)} tests, {good} pass on {reference_side.name}, "
+                    f"{len(worse)} worse on {tested_side.name}; {seconds}"
+                )
+                results.append({"batch": batch, "reference": reference, "tested": tested, "worse": worse, "verdicts": []})
             doubtful = [result for result in results if result["worse"]]
             for result in doubtful:
                 result["repeats"] = {}
@@ -85,10 +94,10 @@ class Session:
         return [*result["repeats"].get(test, []), *zip(batch, batch)]
 
     def _not_shown(self, result):
-        stock = result["stock"].tests
+        reference = result["reference"].tests
         return [
             test for test in result["worse"]
-            if not compare.shown_again(plain_name(test), test in stock, self._runs(result, test))
+            if not compare.shown_again(plain_name(test), test in reference, self._runs(result, test))
         ]  # fmt: skip
 
     @staticmethod
@@ -96,15 +105,22 @@ class Session:
         return ALL[result["batch"].suite].excusable and not compare.harms(result["worse"][test])
 
     def _verdicts(self, result):
-        stock = result["stock"].tests
+        reference = result["reference"].tests
         verdicts = []
         for test, first in result["worse"].items():
             # One that was never run alone, since there were too many, is not excused.
             excusable = self._may_be_excused(result, test) and test in result["repeats"]
             runs = self._runs(result, test)
-            verdict = compare.judge(plain_name(test), first, test in stock, runs, excusable)
+            verdict = compare.judge(plain_name(test), first, test in reference, runs, excusable)
             verdicts.append(compare.Verdict(test, verdict.kind, verdict.outcome, verdict.text))
         return verdicts
+
+
+def done(outcome):
+    """What has a result already."""
+    future = Future()
+    future.set_result(outcome)
+    return future
 
 
 def plain_name(test):
@@ -115,58 +131,62 @@ def plain(tests):
     return {plain_name(test): outcome for test, outcome in tests.items()}
 
 
-def summarize(environment, journal, results, exceptions, started):
-    """Per suite: the numbers, the names, and what is wrong with the run itself."""
+def summarize(environment, this_round, results, exceptions, started, is_whole=False):
+    """Per suite: the numbers, the names, and what is wrong with the run itself. `is_whole`: no batch was left out."""
     summary = {}
     used = set()
     for name in dict.fromkeys(result["batch"].suite for result in results):
         mine = [result for result in results if result["batch"].suite == name]
         entry = summary[name] = {
             "title": ALL[name].title, "version": environment.versions.get(name.removesuffix("-files"), ""), "tests": 0, "passed_on_both": 0,
-            "failed_on_both": [], "only_stock_fails": [], "skipped": 0, "new": [], "excepted": [], "unsteady": [],
+            "failed_on_both": [], "only_reference_fails": [], "skipped": 0, "new": [], "excepted": [], "unsteady": [],
             "opens": {side: Counter() for side in SIDES}, "wrong": [],
         }  # fmt: skip
         for result in mine:
-            add_batch(entry, result, name, journal, exceptions, used)
-        opens = entry["opens"]
-        if opens["stock"]["active"] or opens["stock"]["idle"]:
-            entry["wrong"].append("Duralite was in the way of a run on stock SQLite")
-        if opens["duralite"]["none"]:
-            entry["wrong"].append(f"{opens['duralite']['none']} opens of a file did not go through Duralite")
-        if not opens["duralite"]["active" if journal == "wal" else "idle"]:
-            entry["wrong"].append("no open of a file went through Duralite: this tested plain SQLite")
+            add_batch(entry, result, name, this_round.journal, exceptions, used)
+        for key, side in zip(SIDES, this_round.sides({})):
+            entry["wrong"] += wrong_opens(entry["opens"][key], side, this_round.journal)
         if not entry["passed_on_both"]:
             entry["wrong"].append("no test passed on both sides")
         if hash_of(environment.library) != environment.library_hash:
             entry["wrong"].append("the library under test was changed during the run")
-    stale = [
-        f"{item.suite} | {item.pattern}"
-        for item in exceptions
-        if item not in used and item.suite in summary and item.journal in ("*", journal)
-    ]
+        entry["wrong"] += [
+            f"the exception for {item.pattern} is not needed"
+            for item in exceptions
+            if item not in used and item.suite == name and item.journal in ("*", this_round.journal)
+            and (is_whole or any(item.covers(name, test, item.journal) for result in mine for test in result["reference"].tests))
+        ]  # fmt: skip
     return {
-        "journal": journal, "python": environment.version, "sqlite": environment.versions["sqlite"],
-        "library": environment.library_hash,
-        "seconds": round(time.monotonic() - started), "suites": summary, "exceptions_not_needed": stale,
+        "round": this_round.name, "python": environment.version, "sqlite": environment.versions["sqlite"],
+        "library": environment.library_hash, "seconds": round(time.monotonic() - started), "suites": summary,
     }  # fmt: skip
 
 
+def wrong_opens(opens, side, journal):
+    """What is wrong with how a side has opened databases."""
+    for word, count in opens.items():
+        if count and word not in side.opens:
+            yield f"{count} opens of a file on {side.name} were of another kind: {word}"
+    if not opens[side.opens[0 if journal == "wal" else -1]]:
+        yield f"no open of a file was as it has to be on {side.name}: this tested something else"
+
+
 def add_batch(entry, result, suite, journal, exceptions, used):
-    stock, duralite = result["stock"], result["duralite"]
-    entry["tests"] += len(stock.tests)
+    reference, tested = result["reference"], result["tested"]
+    entry["tests"] += len(reference.tests)
     entry["passed_on_both"] += sum(
-        1 for test, (outcome, _) in stock.tests.items()
-        if outcome == "passed" and duralite.tests.get(test, compare.ABSENT)[0] == "passed"
+        1 for test, (outcome, _) in reference.tests.items()
+        if outcome == "passed" and tested.tests.get(test, compare.ABSENT)[0] == "passed"
     )  # fmt: skip
-    entry["skipped"] += sum(1 for outcome, _ in stock.tests.values() if outcome == "skipped")
-    entry["failed_on_both"] += compare.failed_on_both(stock.tests, duralite.tests)
-    entry["only_stock_fails"] += compare.better(stock.tests, duralite.tests)
-    for side, outcome in (("stock", stock), ("duralite", duralite)):
-        entry["opens"][side].update(outcome.opens)
-    if not stock.complete:
-        entry["wrong"].append(f"{result['batch'].label} did not come to its end on stock SQLite: see {relative(stock.output)}")
-    if not duralite.complete and not result["worse"]:
-        entry["wrong"].append(f"{result['batch'].label} did not come to its end: see {relative(duralite.output)}")
+    entry["skipped"] += sum(1 for outcome, _ in reference.tests.values() if outcome == "skipped")
+    entry["failed_on_both"] += compare.failed_on_both(reference.tests, tested.tests)
+    entry["only_reference_fails"] += compare.better(reference.tests, tested.tests)
+    for side in SIDES:
+        entry["opens"][side].update(result[side].opens)
+    if not reference.complete:
+        entry["wrong"].append(f"{result['batch'].label} did not come to its end on the reference: see {relative(reference.output)}")
+    if not tested.complete and not result["worse"]:
+        entry["wrong"].append(f"{result['batch'].label} did not come to its end: see {relative(tested.output)}")
     for verdict in result["verdicts"]:
         record = {"test": verdict.test, "outcome": verdict.outcome, "text": verdict.text, "batch": result["batch"].name}
         covering = [item for item in exceptions if item.covers(suite, verdict.test, journal)]
@@ -186,7 +206,7 @@ def write_json(summary, results, path):
     tests = {
         f"{result['batch'].label}": {
             test: [result[side].tests.get(test, compare.ABSENT)[0] for side in SIDES]
-            for test in result["stock"].tests | result["duralite"].tests
+            for test in result["reference"].tests | result["tested"].tests
         }
         for result in results
     }
@@ -194,8 +214,8 @@ def write_json(summary, results, path):
     path.write_text(json.dumps(summary | {"tests": tests}, indent=1, sort_keys=True, default=str) + "\n")
 
 
-def tidy(results, journal):
+def tidy(results, this_round):
     """Keeps the directories of batches that differ."""
     for result in results:
-        if not result["worse"] and result["stock"].complete and result["duralite"].complete:
-            shutil.rmtree(OUT / "work" / journal / result["batch"].suite / result["batch"].name, ignore_errors=True)
+        if not result["worse"] and result["reference"].complete and result["tested"].complete:
+            shutil.rmtree(OUT / "work" / this_round.name / result["batch"].suite / result["batch"].name, ignore_errors=True)

@@ -144,28 +144,34 @@ class SQLAlchemy(Suite):
 class Django(Suite):
     name = "django"
     title = "Django, backend sqlite3 with files"
-    # Not test_runner: it runs test runners inside the test runner, whose results would be taken for its own.
+    # All that use a database of SQLite, but test_runner: it runs test runners inside the test runner, whose results would be
+    # taken for its own.
     quick = """
         backends transactions transaction_hooks migrations multiple_database select_for_update bulk_create
         delete update get_or_create force_insert_update constraints schema introspection
         test_utils servers sessions_tests fixtures queryset_pickle raw_query
         """.split()
     more = """
-        aggregation aggregation_regress annotations async auth_tests base basic cache composite_pk contenttypes_tests
-        custom_columns custom_lookups custom_managers custom_methods custom_migration_operations custom_pk datatypes
-        dates datetimes db_functions db_typecasts db_utils dbshell defer defer_regress delete_regress
-        distinct_on_fields empty empty_models expressions expressions_case expressions_window extra_regress
-        field_defaults filtered_relation fixtures_regress foreign_object from_db_value generic_relations
-        generic_relations_regress get_earliest_or_latest get_object_or_404 indexes inspectdb invalid_models_tests
-        known_related_objects lookup m2m_and_m2o m2m_intermediary m2m_multiple m2m_recursive m2m_regress m2m_signals
-        m2m_through m2m_through_regress m2o_recursive managers_regress many_to_many many_to_one many_to_one_null
-        max_lengths migrate_signals migration_test_data_persistence migrations2 model_fields model_forms
-        model_formsets model_indexes model_inheritance model_inheritance_regress model_options model_regress
-        mutually_referential nested_foreign_keys null_fk null_fk_ordering null_queries one_to_one or_lookups
-        order_with_respect_to ordering pagination prefetch_related properties proxy_model_inheritance proxy_models
-        queries reserved_names reverse_lookup save_delete_hooks select_related select_related_onetoone
-        select_related_regress serializers signals string_lookup swappable_models test_client timezones
-        unmanaged_models update_only_fields validation xor_lookups
+        admin_changelist admin_custom_urls admin_docs admin_filters admin_inlines admin_ordering admin_utils
+        admin_views admin_widgets aggregation aggregation_regress annotations async auth_tests base basic cache
+        composite_pk contenttypes_tests context_processors custom_columns custom_lookups custom_managers
+        custom_methods custom_migration_operations custom_pk datatypes dates datetimes db_functions db_typecasts
+        db_utils dbshell defer defer_regress delete_regress distinct_on_fields empty empty_models expressions
+        expressions_case expressions_window extra_regress field_defaults file_storage file_uploads filtered_relation
+        fixtures_model_package fixtures_regress flatpages_tests foreign_object forms_tests from_db_value
+        generic_inline_admin generic_relations generic_relations_regress generic_views get_earliest_or_latest
+        get_object_or_404 handlers indexes inline_formsets inspectdb invalid_models_tests known_related_objects
+        lookup m2m_and_m2o m2m_intermediary m2m_multiple m2m_recursive m2m_regress m2m_signals m2m_through
+        m2m_through_regress m2o_recursive managers_regress many_to_many many_to_one many_to_one_null max_lengths
+        messages_tests migrate_signals migration_test_data_persistence migrations2 model_fields model_forms
+        model_formsets model_formsets_regress model_indexes model_inheritance model_inheritance_regress model_options
+        model_package model_regress modeladmin mutually_referential nested_foreign_keys null_fk null_fk_ordering
+        null_queries one_to_one or_lookups order_with_respect_to ordering pagination prefetch_related properties
+        proxy_model_inheritance proxy_models queries redirects_tests reserved_names reverse_lookup save_delete_hooks
+        select_related select_related_onetoone select_related_regress serializers signals sitemaps_tests
+        sites_framework sites_tests str string_lookup swappable_models syndication_tests template_tests test_client
+        test_client_regress test_exceptions timezones unmanaged_models update_only_fields validation view_tests
+        xor_lookups
         """.split()
 
     def batches(self, environment):

@@ -3,7 +3,8 @@
  * was in the way. Stock SQLite and Duralite are given the same one.
  *
  * COMPAT_JOURNAL   wal: force; anything else: leave the journal mode to the program
- * COMPAT_EVIDENCE  a file that gets one line per open: active, idle or none (no Duralite)
+ * COMPAT_EVIDENCE  a file that gets one line per open: active, concurrent (active, and with that setting), idle or
+ *                  none (no Duralite)
  */
 #include <fcntl.h>
 #include <stdlib.h>
@@ -33,7 +34,7 @@ static int keep_first(void *state, int columns, char **values, char **names) {
 static void note(sqlite3 *db) {
     static pid_t seen; /* a child counts as new */
     const char *path = getenv("COMPAT_EVIDENCE");
-    char text[512] = "";
+    char text[512] = "", concurrent[512] = "";
     const char *word = "none\n";
     int file;
     if (!path) {
@@ -47,6 +48,10 @@ static void note(sqlite3 *db) {
     sqlite3_exec(db, "PRAGMA duralite", keep_first, text, NULL);
     if (text[0]) {
         word = strstr(text, "state\tactive") ? "active\n" : "idle\n";
+        sqlite3_exec(db, "PRAGMA duralite_concurrent", keep_first, concurrent, NULL);
+        if (word[0] == 'a' && strcmp(concurrent, "on") == 0) {
+            word = "concurrent\n";
+        }
     }
     file = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600);
     if (file >= 0) {

@@ -10,29 +10,30 @@ from types import SimpleNamespace
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from harness import compare, execute, session, suites  # noqa: E402
+from harness import compare, execute, rounds, session, suites  # noqa: E402
 from harness.environment import COMPAT, hash_of  # noqa: E402
 
 PASSED, FAILED, SKIPPED = ("passed", ""), ("failed", "why"), ("skipped", "")
+WAL, AS_IS, CONCURRENT = rounds.Round("wal"), rounds.Round("as-is"), rounds.Round("wal", True)
 # Any file stands for the library.
 ENVIRONMENT = SimpleNamespace(
     version="3", versions={"sqlite": "3"}, library=Path(__file__), library_hash=hash_of(Path(__file__))
 )  # fmt: skip
 
 
-def result(stock, duralite, verdicts=(), opens=None, complete=True):
+def result(stock, duralite, verdicts=(), opens=None, complete=True, before=None):
     sides = []
-    for tests, words in ((stock, {"none": 5}), (duralite, opens or {"active": 5})):
-        counts = {"active": 0, "idle": 0, "none": 0} | words
+    for tests, words in ((stock, before or {"none": 5}), (duralite, opens or {"active": 5})):
+        counts = dict.fromkeys(execute.WORDS, 0) | words
         sides.append(execute.Outcome(dict(tests), counts, complete, "output"))
     return {
-        "batch": suites.Batch("cpython", "b", (), True), "stock": sides[0], "duralite": sides[1],
+        "batch": suites.Batch("cpython", "b", (), True), "reference": sides[0], "tested": sides[1],
         "worse": compare.worse(stock, duralite), "verdicts": list(verdicts),
     }  # fmt: skip
 
 
-def summary(results, exceptions=(), journal="wal"):
-    return session.summarize(ENVIRONMENT, journal, results, list(exceptions), time.monotonic())
+def summary(results, exceptions=(), this_round=WAL, is_whole=True):
+    return session.summarize(ENVIRONMENT, this_round, results, list(exceptions), time.monotonic(), is_whole)
 
 
 class Worse(unittest.TestCase):
@@ -76,21 +77,22 @@ class Worse(unittest.TestCase):
         numbered = "a (again, 2)"
         one = {
             "batch": suites.Batch("cpython", "b", (), True), "worse": {numbered: FAILED, "b": FAILED, "c": FAILED},
-            "stock": execute.Outcome({numbered: PASSED, "b": PASSED, "c": PASSED}),
+            "reference": execute.Outcome({numbered: PASSED, "b": PASSED, "c": PASSED}),
             "repeats": {numbered: [({"a": PASSED}, {"a": FAILED})], "b": [({"b": PASSED}, {"b": PASSED})] * 6},
             "again": [({numbered: PASSED, "b": PASSED, "c": PASSED}, {"a": PASSED, "b": PASSED, "c": PASSED})],
         }  # fmt: skip
-        run = session.Session(None, "wal", {}, 1, print)
+        run = session.Session(None, WAL, {}, 1, print)
         kinds = {verdict.test: verdict.kind for verdict in run._verdicts(one)}
         # c was run once more with its batch only.
         self.assertEqual(kinds, {numbered: "new", "b": "unsteady", "c": "new"})
 
 
 class Exceptions(unittest.TestCase):
-    def test_the_list_in_the_repository_can_be_read(self):
-        for item in compare.read_exceptions((COMPAT / "exceptions.txt").read_text(encoding="utf-8")):
-            self.assertIn(item.suite, suites.ALL)
-            self.assertIn(item.journal, ("wal", "as-is", "*"))
+    def test_the_lists_in_the_repository_can_be_read(self):
+        for this_round in (WAL, CONCURRENT):
+            for item in compare.read_exceptions(this_round.exceptions.read_text(encoding="utf-8")):
+                self.assertIn(item.suite, suites.ALL)
+                self.assertIn(item.journal, ("wal", "as-is", "*"))
 
     def test_a_line_without_a_reason_is_refused(self):
         for line in ("cpython | a | wal", "cpython | a | wal |  ", "cpython"):
@@ -103,24 +105,38 @@ class Exceptions(unittest.TestCase):
         self.assertFalse(item.covers("django", "a.py::bx", "wal"))
         self.assertFalse(item.covers("cpython", "a.py::b[x-y]", "wal"))
 
-    def test_an_excepted_failure_does_not_count_and_an_idle_exception_is_told(self):
+    def test_an_excepted_failure_does_not_count_and_an_idle_exception_does(self):
         exceptions = list(compare.read_exceptions("cpython | b | wal | why\ncpython | c | wal | why"))
         verdict = compare.Verdict("b", "new", *FAILED)
-        outcome = summary([result({"a": PASSED, "b": PASSED}, {"a": PASSED, "b": FAILED}, [verdict])], exceptions)
-        entry = outcome["suites"]["cpython"]
-        self.assertEqual((len(entry["new"]), len(entry["excepted"]), entry["wrong"]), (0, 1, []))
-        self.assertEqual(outcome["exceptions_not_needed"], ["cpython | c"])
+        results = [result({"a": PASSED, "b": PASSED, "c": PASSED}, {"a": PASSED, "b": FAILED, "c": PASSED}, [verdict])]
+        entry = summary(results, exceptions)["suites"]["cpython"]
+        self.assertEqual((len(entry["new"]), len(entry["excepted"])), (0, 1))
+        self.assertEqual(entry["wrong"], ["the exception for c is not needed"])
+
+    def test_an_exception_for_a_test_that_did_not_run_is_idle_in_a_whole_run_only(self):
+        exceptions = list(compare.read_exceptions("cpython | other | * | why"))
+        results = [result({"a": PASSED}, {"a": PASSED})]
+        for is_whole in (False, True):
+            wrong = summary(results, exceptions, is_whole=is_whole)["suites"]["cpython"]["wrong"]
+            self.assertEqual(len(wrong), is_whole)
 
 
 class Verification(unittest.TestCase):
     def wrong(self, **arguments):
         tests = {"a": PASSED}
-        journal = arguments.pop("journal", "wal")
-        return summary([result(tests, tests, **arguments)], journal=journal)["suites"]["cpython"]["wrong"]
+        this_round = arguments.pop("this_round", WAL)
+        return summary([result(tests, tests, **arguments)], this_round=this_round)["suites"]["cpython"]["wrong"]
 
     def test_a_run_through_the_log_is_fine(self):
         self.assertEqual(self.wrong(), [])
-        self.assertEqual(self.wrong(opens={"idle": 3}, journal="as-is"), [])
+        self.assertEqual(self.wrong(opens={"idle": 3}, this_round=AS_IS), [])
+
+    def test_the_setting_has_to_be_on_for_the_side_under_test_alone(self):
+        opens = {"before": {"active": 2}, "this_round": CONCURRENT}
+        self.assertEqual(self.wrong(opens={"concurrent": 2, "idle": 1}, **opens), [])
+        self.assertEqual(len(self.wrong(opens={"active": 2}, **opens)), 2)
+        self.assertEqual(len(self.wrong(opens={"active": 1, "concurrent": 1}, **opens)), 1)
+        self.assertEqual(len(self.wrong(opens={"concurrent": 2})), 2)
 
     def test_a_run_on_plain_sqlite_is_a_failure(self):
         self.assertEqual(len(self.wrong(opens={"none": 5})), 2)

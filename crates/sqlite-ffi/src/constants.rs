@@ -15,6 +15,7 @@ constants! {
     ERROR = 1;
     BUSY = 5;
     BUSY_SNAPSHOT = BUSY | (2 << 8);
+    LOCKED = 6;
     NOMEM = 7;
     READONLY = 8;
     READONLY_CANTINIT = READONLY | (5 << 8);

@@ -66,7 +66,8 @@ pub fn lock(db: &Db, level: Level) -> Result<c_int, Failure> {
             "locking_mode=EXCLUSIVE cannot begin on a connection to {} with concurrent=on; use concurrent=off",
             db.path.display()
         );
-        return Err(Failure::new(ffi::BUSY, message));
+        // It is this connection that is in the way, so its busy handler is not to be asked.
+        return Err(Failure::new(ffi::LOCKED, message));
     }
     let code = lock::lock(db, level);
     if code == ffi::OK

@@ -1,11 +1,12 @@
 //! VACUUM, backups, changes of the journal and locking modes, and the ways to notice changes, while
 //! transactions run.
 
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use duralite_testkit::{Fixture, code, integrity, one, run};
-use rusqlite::Connection;
 use rusqlite::backup::Backup;
+use rusqlite::{Connection, ffi};
 
 use super::{BUSY, MODES, OK, OVERTAKEN, codes, open, rows, with_rows};
 
@@ -195,12 +196,17 @@ fn the_database_leaves_wal_mode_and_comes_back() {
     }
 }
 
+/// To wait would not help, so nobody is asked to.
 #[test]
-fn exclusive_locking_is_refused_with_a_reason() {
+fn exclusive_locking_is_refused_at_once_with_a_reason() {
+    static ASKED: AtomicU32 = AtomicU32::new(0);
     for mode in MODES {
-        let (_fixture, [a]) = with_rows(mode);
+        let (_fixture, [mut a]) = with_rows(mode);
+        a.busy_handler(Some(|_| ASKED.fetch_add(1, Ordering::Relaxed) < 3)).unwrap();
         assert_eq!(codes(&a, "SELECT sum(v) FROM t; PRAGMA locking_mode=EXCLUSIVE"), OK);
-        assert_eq!(codes(&a, "UPDATE t SET v=1"), BUSY);
+        assert_eq!(codes(&a, "UPDATE t SET v=1"), ffi::SQLITE_LOCKED);
+        assert_eq!(codes(&a, "BEGIN IMMEDIATE"), ffi::SQLITE_LOCKED);
+        assert_eq!(ASKED.load(Ordering::Relaxed), 0, "{mode}");
         let reason: String = one(&a, "SELECT duralite_last_error()");
         assert!(reason.contains("locking_mode=EXCLUSIVE"), "{reason}");
         assert_eq!(codes(&a, "PRAGMA locking_mode=NORMAL; UPDATE t SET v=1"), OK);

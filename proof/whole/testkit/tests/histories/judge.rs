@@ -3,7 +3,7 @@
 use duralite_histories::{Fate, Last, Told, Tx, check, reads_of_the_uncommitted};
 use duralite_testkit::{Fixture, LISTS_SCHEMA, integrity, read_lists, stock};
 
-use super::{Case, NAME, reported};
+use super::{Case, Judged, NAME, reported};
 
 /// Makes the database.
 pub fn make(fixture: &Fixture, case: &Case) {
@@ -42,6 +42,12 @@ pub fn last(fixture: &Fixture, spread: u64) -> Last {
     fixture.assert_plain(NAME);
     assert_eq!(read_lists(&stock(&fixture.path(NAME)), spread).unwrap(), last, "in the file that is left");
     last
+}
+
+/// Fails unless one order of the transactions explains all that they saw.
+pub fn judged(seed: u64, history: Vec<Tx>, last: &Last) -> (Counts, Judged) {
+    let verdict = || verdict(history, last).unwrap_or_else(|why| panic!("seed {seed}: {why}"));
+    Judged::by(verdict, |counts| counts.committed as u64)
 }
 
 /// Whether one order of the transactions explains all that they saw, including those that did not

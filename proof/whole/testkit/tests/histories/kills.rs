@@ -4,7 +4,7 @@
 
 use duralite_testkit::{Actor, Fixture, Reads, Rng, SessionPlan, Work};
 
-use super::{Case, for_long, judge, report, start};
+use super::{Case, Judged, for_long, judge, report, start};
 
 const ALONE: &[&str] = &["concurrent=on&read_durable=on", "concurrent=upgrade&read_durable=on"];
 
@@ -27,7 +27,7 @@ fn until_reported(fixture: &Fixture, (process, actor): &mut (u64, Actor), bytes:
     }
 }
 
-fn round(seed: u64, case: &Case) {
+fn round(seed: u64, case: &Case) -> Judged {
     let mut rng = Rng::new(seed);
     let fixture = Fixture::new();
     judge::make(&fixture, case);
@@ -52,9 +52,10 @@ fn round(seed: u64, case: &Case) {
     processes.into_iter().for_each(|(_, actor)| actor.kill());
     let history = judge::history(&fixture, next);
     let last = judge::last(&fixture, case.spread);
-    let counts = judge::verdict(history, &last).unwrap_or_else(|why| panic!("seed {seed}: {why}"));
+    let (counts, judged) = judge::judged(seed, history, &last);
     eprintln!("seed {seed}: {counts:?} in {next} processes");
     assert!(counts.committed > 20, "{counts:?}");
+    judged
 }
 
 #[test]

@@ -2,13 +2,13 @@
 
 use duralite_testkit::{Fixture, Reads, Work};
 
-use super::{Case, for_long, judge};
+use super::{Case, Judged, for_long, judge};
 
 /// The sessions' settings in the tests.
 const ALONE: &[&str] = &["concurrent=on"];
 const MIXED: &[&str] = &["concurrent=on", "concurrent=upgrade", "concurrent=off"];
 
-fn round(seed: u64, case: &Case) {
+fn round(seed: u64, case: &Case) -> Judged {
     let fixture = Fixture::new();
     judge::make(&fixture, case);
     let processes: Vec<_> =
@@ -16,12 +16,13 @@ fn round(seed: u64, case: &Case) {
     processes.into_iter().for_each(|process| process.finish());
     let history = judge::history(&fixture, case.processes);
     let last = judge::last(&fixture, case.spread);
-    let counts = judge::verdict(history, &last).unwrap_or_else(|why| panic!("seed {seed}: {why}"));
+    let (counts, judged) = judge::judged(seed, history, &last);
     eprintln!("seed {seed}: {counts:?}");
     let tried = case.processes * case.threads * case.transactions;
-    assert!(counts.committed as u64 > tried / 5, "{counts:?} of {tried}");
+    assert!(judged.committed > tried / 5, "{counts:?} of {tried}");
     assert!(counts.aborted > 0, "some are rolled back: {counts:?}");
     assert_eq!(counts.unknown, 0, "nobody was killed");
+    judged
 }
 
 #[test]

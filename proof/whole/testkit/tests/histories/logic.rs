@@ -4,12 +4,13 @@
 
 use std::time::Duration;
 
+use duralite_histories::Fate;
 use duralite_testkit::{Actor, Did, Dids, Fixture, Reads, Work, dump, integrity, logic_schema, one, stock};
 use duralite_wal::engine::media::MediaSet;
 use duralite_wal::{EngineOptions, Follower, LogPlacement};
 use rusqlite::Connection;
 
-use super::{Case, NAME, for_long, replay, reported};
+use super::{Case, Judged, NAME, for_long, replay, reported};
 
 /// The sessions' settings in the tests.
 const ALONE: &[&str] = &["concurrent=on"];
@@ -66,9 +67,9 @@ fn make(fixture: &Fixture, sessions: u64) -> (Actor, Vec<u32>) {
     (holder, roots)
 }
 
-/// Runs a case. Returns the number of transactions in the log, or the reason why no order explains the
-/// answers.
-pub fn judged(seed: u64, case: &Case) -> Result<usize, String> {
+/// Runs a case. Returns the number of transactions in the log and what was judged, or the reason why no order
+/// explains the answers.
+pub fn judged(seed: u64, case: &Case) -> Result<(usize, Judged), String> {
     let fixture = Fixture::new();
     let sessions = case.processes * case.threads;
     let (holder, roots) = make(&fixture, sessions);
@@ -104,17 +105,20 @@ pub fn judged(seed: u64, case: &Case) -> Result<usize, String> {
     stock.execute_batch("PRAGMA foreign_keys=ON").unwrap();
     stock.execute_batch(&logic_schema(sessions)).unwrap();
     stock.execute_batch("CREATE TABLE holder(n)").unwrap();
-    replay::replay(&stock, &dids, &order.sessions)?;
+    let committed = dids.iter().filter(|did| did.fate == Fate::Committed).count() as u64;
+    let (verdict, judged) = Judged::by(|| replay::replay(&stock, &dids, &order.sessions), |_| committed);
+    verdict?;
     if dump(&stock) != left {
         return Err("other rows are left".to_owned());
     }
-    Ok(order.sessions.len())
+    Ok((order.sessions.len(), judged))
 }
 
-fn round(seed: u64, case: &Case) {
-    let count = judged(seed, case).unwrap_or_else(|why| panic!("seed {seed}: {why}"));
+fn round(seed: u64, case: &Case) -> Judged {
+    let (count, judged) = judged(seed, case).unwrap_or_else(|why| panic!("seed {seed}: {why}"));
     eprintln!("seed {seed}: {count} transactions in the log");
     assert!(count > 50, "only {count} transactions");
+    judged
 }
 
 #[test]

@@ -4,10 +4,12 @@
 //! The sessions are threads of child processes (`duralite-actor sessions`). This process only judges their
 //! reports. This process does not know how the database isolates the sessions.
 //!
-//! `TESTKIT_CONCURRENT_SECONDS` lets each test run for so many seconds, with one seed after another.
-//! `TESTKIT_CONCURRENT_SETTINGS` replaces the settings of the sessions: `a=1&b=2;c=3` means two settings,
-//! which the sessions take in turn. `DURALITE_SEED` repeats a run, as far as the scheduling of threads
-//! allows.
+//! `TESTKIT_CONCURRENT_SECONDS` lets each test run for so many seconds, with one seed after another, and
+//! `TESTKIT_CONCURRENT_TRANSACTIONS` until it has judged so many transactions that committed. Each seed has a
+//! database of its own, whose history is judged by itself. So the judge's memory holds one history, and its time
+//! grows with the number of transactions. `TESTKIT_CONCURRENT_SETTINGS` replaces the settings of the sessions:
+//! `a=1&b=2;c=3` means two settings, which the sessions take in turn. `DURALITE_SEED` repeats a run, as far as
+//! the scheduling of threads allows.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failed helper is a failed test
 
 mod controls;
@@ -18,7 +20,7 @@ mod logic;
 mod replay;
 
 use std::path::PathBuf;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use duralite_testkit::{Actor, Fixture, Reads, SessionPlan, Work, for_seeds};
 
@@ -88,18 +90,63 @@ fn reported(fixture: &Fixture, processes: u64) -> String {
     all
 }
 
-/// Runs a case with one seed after another: `count` of them, or for as long as the environment says.
-fn for_long(first_seed: u64, count: u64, case: impl Fn(u64)) {
-    let seconds = std::env::var("TESTKIT_CONCURRENT_SECONDS").ok().map(|seconds| seconds.parse().unwrap());
-    let Some(seconds) = seconds.filter(|_: &u64| std::env::var_os("DURALITE_SEED").is_none()) else {
-        return for_seeds(count, |seed| case(first_seed + seed - 1));
-    };
-    let begun = Instant::now();
-    for seed in first_seed.. {
-        eprintln!("seed {seed}");
-        case(seed);
-        if begun.elapsed().as_secs() >= seconds {
-            return eprintln!("{} seeds", seed + 1 - first_seed);
+/// What has been judged, and found to be right.
+#[derive(Clone, Copy, Debug, Default)]
+struct Judged {
+    /// Transactions that committed.
+    committed: u64,
+    /// How long the judge computed, however busy the machine was.
+    took: Duration,
+}
+
+impl Judged {
+    /// Lets the judge decide.
+    fn by<T>(judge: impl FnOnce() -> T, committed: impl FnOnce(&T) -> u64) -> (T, Self) {
+        let begun = computed();
+        let verdict = judge();
+        let took = computed() - begun;
+        let committed = committed(&verdict);
+        (verdict, Self { committed, took })
+    }
+}
+
+/// Runs a case with one seed after the other: with `count` of them, or for as long as the environment says.
+fn for_long(first_seed: u64, count: u64, case: impl Fn(u64) -> Judged) {
+    let number = |name| std::env::var(name).ok().map(|number| number.parse::<u64>().unwrap());
+    let wanted = (number("TESTKIT_CONCURRENT_SECONDS"), number("TESTKIT_CONCURRENT_TRANSACTIONS"));
+    if wanted == (None, None) || std::env::var_os("DURALITE_SEED").is_some() {
+        return for_seeds(count, |seed| {
+            case(first_seed + seed - 1);
+        });
+    }
+    let (seconds, transactions) = (wanted.0.unwrap_or(0), wanted.1.unwrap_or(0));
+    let (begun, mut all) = (Instant::now(), Judged::default());
+    for nth in 1.. {
+        eprintln!("DURALITE_SEED={nth}");
+        let judged = case(first_seed + nth - 1);
+        all.committed += judged.committed;
+        all.took += judged.took;
+        if begun.elapsed().as_secs() >= seconds && all.committed >= transactions {
+            let name = std::thread::current().name().unwrap_or("a test").to_owned();
+            let (judge, memory) = (all.took.as_secs_f64(), most_memory());
+            // `scripts/proof` adds these up.
+            return eprintln!(
+                "judged {} transactions in {nth} rounds: {name}, in {judge:.1} s; {memory} KiB at most",
+                all.committed
+            );
         }
     }
+}
+
+/// For how long this thread has computed.
+fn computed() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    time.try_into().unwrap()
+}
+
+/// The most memory that this process has had, in KiB.
+fn most_memory() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse().unwrap()
 }
