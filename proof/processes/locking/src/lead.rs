@@ -192,7 +192,8 @@ fn lead(order: &[u8], children: Vec<Child>, chooser: &mut impl Chooser) {
                 led.stalled |= 1 << process;
                 current = led.next(process);
             }
-            Some(Stop::Operation) => led.stalled = 0,
+            // There are barriers in races only.
+            Some(Stop::Operation | Stop::Barrier) => led.stalled = 0,
             Some(Stop::Done) => {
                 led.child(process).reap();
                 led.gone(process);

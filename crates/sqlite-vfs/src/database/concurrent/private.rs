@@ -105,6 +105,8 @@ impl Concurrent {
         }
         let mut state = self.state();
         let is_cached = state.cache == Some(snapshot.header) && !state.lease.is_to_be_renewed();
+        #[cfg(feature = "controls")]
+        let is_cached = is_cached || state.cache.is_some() && super::controls::Control::Undropped.is_on();
         if !is_cached {
             drop(state);
             if let Err(failure) = self.renew_lease(db, &snapshot) {
