@@ -93,6 +93,17 @@ fn every_race_is_a_test() {
     assert_eq!(listed, RACES);
 }
 
+/// A process died between the two copies of the header. Another one makes the wal-index anew, while a third one reads by it.
+/// It found pages as they were before what the log has.
+#[test]
+fn inv15_a_reader_goes_on_while_the_wal_index_is_made_anew() {
+    let (until_it_dies, is_made_anew, reads) = ("0".repeat(30) + "a", "22", "1".repeat(20));
+    let schedule = format!("fine 111111{until_it_dies}{is_made_anew}{reads}");
+    let program = env!("CARGO_BIN_EXE_duralite-locking");
+    let output = Command::new(program).args(["race", "replay", "long_read", &schedule]).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+}
+
 /// The fault: what a transaction has read does not count when it is validated.
 #[test]
 #[cfg_attr(not(feature = "controls"), ignore = "needs a build with the fault: --features controls")]
