@@ -66,6 +66,12 @@ pub fn has_waited(process: usize) -> Duration {
     Duration::from_nanos(state.clock_ns.load(SeqCst) - state.began_ns.load(SeqCst))
 }
 
+/// Waits after a process was killed. The locks in memory ask the kernel whether a process in the way lives, but not again within
+/// 2 ms, by a clock that is not replaced. So whether a process that looks at once notices the death would depend on the machine.
+pub fn let_death_be_noticed() {
+    std::thread::sleep(Duration::from_micros(2200));
+}
+
 fn sleep_as_asked(asked: *const timespec) -> c_int {
     // SAFETY: the caller passes a valid duration.
     let asked = unsafe { &*asked };

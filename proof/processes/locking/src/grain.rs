@@ -23,6 +23,10 @@ pub enum Grain {
 /// A [`Grain`]; 0 where there is no race. Children inherit it.
 static GRAIN: AtomicU8 = AtomicU8::new(0);
 
+/// How often an operation stops at one place, at most. An engine that recovers what a dead process has left may store
+/// thousands of words, while whoever waits for it gets a turn after each stop.
+const MOST: u32 = 80;
+
 thread_local! {
     /// Whether this process races.
     static RACES: Cell<bool> = const { Cell::new(false) };
@@ -63,7 +67,7 @@ fn stops(place: usize, counts: u32) -> bool {
     let mut times = TIMES.get();
     times[place] += 1;
     TIMES.set(times);
-    GRAIN.load(SeqCst) == Grain::Fine as u8 || times[place] == counts
+    times[place] == counts || times[place] <= MOST && GRAIN.load(SeqCst) == Grain::Fine as u8
 }
 
 /// Whether this process races, and stops wherever it can.

@@ -12,6 +12,7 @@ use tempfile::TempDir;
 use crate::actor;
 use crate::board::{Stop, board};
 use crate::call::{Call, Kind};
+use crate::clock;
 use crate::me;
 use crate::plan::{Action, Chooser, Deviation, Follow, Plan};
 use crate::scenario::{Actor, Scenario, Start, auditor};
@@ -152,11 +153,13 @@ impl Led<'_> {
             }
             Action::Restart if !self.child(process).is_second_life => {
                 self.child(process).restart();
+                clock::let_death_be_noticed();
                 self.stalled = 0;
                 self.next(process)
             }
             Action::Kill | Action::Restart => {
                 self.child(process).kill();
+                clock::let_death_be_noticed();
                 self.gone(process);
                 self.next(process)
             }

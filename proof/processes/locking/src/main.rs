@@ -6,9 +6,9 @@
 //! duralite-locking all [the same]
 //! duralite-locking replay SCENARIO 'order=0,1 57>1' [engine=waldio]
 //! duralite-locking race list
-//! duralite-locking race explore MIX [limit=400] [deaths=1] [random=100] [seed=1] [until=TEXT]
+//! duralite-locking race explore MIX [limit=400] [deaths=1] [random=100] [seed=1] [until=TEXT] [engine=nvwal]
 //! duralite-locking race all [the same]
-//! duralite-locking race replay MIX 'coarse 0011'
+//! duralite-locking race replay MIX 'coarse 0011' [engine=nvwal]
 //! ```
 //!
 //! Every process is a real one and runs the real code. A VFS below stops it before each call that other processes can notice.
@@ -152,7 +152,9 @@ fn run_race(arguments: &[String]) -> bool {
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     check_names(&arguments);
-    ENGINE.get_or_init(|| setting(&arguments, "engine").unwrap_or("waldio").to_owned());
+    let is_race = arguments.first().is_some_and(|first| first == "race");
+    let engine = setting(&arguments, "engine").unwrap_or(if is_race { "nvwal" } else { "waldio" });
+    ENGINE.get_or_init(|| engine.to_owned());
     clock::check();
     shim::register();
     let is_good = match arguments.first().map(String::as_str) {

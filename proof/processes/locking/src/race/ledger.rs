@@ -95,9 +95,10 @@ impl Ledger {
     /// The process is about to commit. Changes of the log count from here on.
     pub fn commits(&self, process: usize) {
         self.pages[process].sealed.store(0, SeqCst);
+        self.write(process, format_args!("commits {}", self.moment()));
     }
 
-    /// The process is about to change the log, or has made its changes durable.
+    /// The process is about to change the log or the header of the wal-index, or has made its changes durable.
     pub fn changes_log(&self, process: usize) {
         self.pages[process].sealed.store(self.moment(), SeqCst);
     }
@@ -125,8 +126,9 @@ impl Ledger {
         String::from_utf8_lossy(&text).lines().map(str::to_owned).collect()
     }
 
-    /// All transactions that have begun, and what each process has found in the end, one after the other.
-    pub fn read(&self) -> (Vec<Seen>, Vec<(usize, String)>) {
+    /// All transactions that have begun, and what each process has found in the end, one after the other. `sees_log` says
+    /// whether each change of the log is noted; a transaction may be sealed without one otherwise.
+    pub fn read(&self, sees_log: bool) -> (Vec<Seen>, Vec<(usize, String)>) {
         let (mut all, mut found): (Vec<Seen>, Vec<(u64, usize, String)>) = (Vec::new(), Vec::new());
         for process in 0..PROCESSES {
             for line in self.lines(process) {
@@ -147,6 +149,8 @@ impl Ledger {
                 let last = all.last_mut().unwrap();
                 match what {
                     "answer" => last.answers.push((at, rest.to_owned())),
+                    "commits" if sees_log => {}
+                    "commits" => last.end = End::Died { sealed: at },
                     "committed" => last.end = End::Committed { at, sealed: rest.parse().unwrap() },
                     _ => last.end = End::Refused,
                 }
@@ -154,7 +158,7 @@ impl Ledger {
             if let Some(Seen { end: End::Died { sealed }, .. }) =
                 all.last_mut().filter(|last| last.process == process)
             {
-                *sealed = self.pages[process].sealed.load(SeqCst);
+                *sealed = self.pages[process].sealed.load(SeqCst).max(*sealed);
             }
         }
         found.sort();

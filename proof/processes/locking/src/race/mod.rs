@@ -24,7 +24,7 @@ use crate::grain::Grain;
 use crate::lead::tell;
 use lead::{Outcome, Rig};
 use mix::{MIXES, Mix};
-use schedule::{Draw, Every, Follow, Schedule};
+use schedule::{Deaths, Draw, Every, Follow, Schedule};
 
 /// The limits of an exploration.
 pub struct Bounds {
@@ -89,7 +89,10 @@ impl fmt::Display for Report {
 fn explore(mix: &'static Mix, bounds: &Bounds) -> Report {
     let (rig, begun) = (Rig::new(mix), Instant::now());
     let mut report = Report::default();
-    let mut every = Every::new(bounds.deaths);
+    // What `waldio` has published is durable only when it is acknowledged. Others may see it before, and if all die then, it is
+    // gone.
+    let deaths = Deaths { most: bounds.deaths, of_all: session::engine() != "waldio" };
+    let mut every = Every::new(deaths);
     while report.schedules < bounds.limit as u64 && !report.is_complete && !report.is_enough(bounds) {
         report.take(rig.run(Grain::Coarse, &mut every));
         report.schedules += 1;
@@ -102,7 +105,7 @@ fn explore(mix: &'static Mix, bounds: &Bounds) -> Report {
         }
         let seed = bounds.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(seed);
         let grain = if seed % 2 == 0 { Grain::Fine } else { Grain::Coarse };
-        report.take(rig.run(grain, &mut Draw::new(seed, bounds.deaths)));
+        report.take(rig.run(grain, &mut Draw::new(seed, deaths)));
         report.random += 1;
     }
     report.took = begun.elapsed();
@@ -131,9 +134,10 @@ pub fn explore_all(bounds: &Bounds) -> bool {
     }
     let Report { schedules, committed, refused, died, .. } = sum;
     println!(
-        "| nvwal | schedules of transactions that commit beside each other (interleavings of coarse steps in order, and random ones \
+        "| {} | schedules of transactions that commit beside each other (interleavings of coarse steps in order, and random ones \
          of fine steps, with at most {} deaths) | {schedules} schedules of {} races, {committed} transactions committed, {refused} \
          were refused, {died} died; {} | {} |",
+        session::engine(),
         bounds.deaths,
         MIXES.len(),
         if is_good { "nothing wrong" } else { "BROKEN" },

@@ -95,10 +95,18 @@ impl Chooser for Follow<'_> {
     }
 }
 
+/// What may die in a schedule.
+#[derive(Debug, Clone, Copy)]
+pub struct Deaths {
+    /// How often, at most.
+    pub most: usize,
+    /// Whether all processes may die at once.
+    pub of_all: bool,
+}
+
 /// Runs through all schedules, one after the other.
 pub struct Every {
-    /// The most deaths in a schedule.
-    deaths: usize,
+    deaths: Deaths,
     /// The alternatives at each stop, and which of them is taken.
     path: Vec<(Vec<Choice>, usize)>,
     at: usize,
@@ -109,7 +117,7 @@ pub struct Every {
 
 impl Every {
     /// From the first schedule on.
-    pub fn new(deaths: usize) -> Self {
+    pub fn new(deaths: Deaths) -> Self {
         Self { deaths, path: Vec::new(), at: 0, killed: 0, diverged: false }
     }
 
@@ -131,9 +139,9 @@ impl Chooser for Every {
     fn choose(&mut self, ready: Ready) -> Choice {
         if self.at == self.path.len() {
             let mut alternatives: Vec<Choice> = ready.processes().map(Choice::Step).collect();
-            if self.killed < self.deaths {
+            if self.killed < self.deaths.most {
                 alternatives.extend(ready.processes().map(Choice::Kill));
-                alternatives.push(Choice::KillAll);
+                alternatives.extend(self.deaths.of_all.then_some(Choice::KillAll));
             }
             self.path.push((alternatives, 0));
         }
@@ -150,7 +158,7 @@ impl Chooser for Every {
 /// Draws schedules at random.
 pub struct Draw {
     random: fastrand::Rng,
-    deaths: usize,
+    deaths: Deaths,
     switches: Switches,
 }
 
@@ -167,10 +175,10 @@ const STRETCH: u32 = 60;
 
 impl Draw {
     /// A schedule that this seed chooses, with at most so many deaths.
-    pub fn new(seed: u64, deaths: usize) -> Self {
+    pub fn new(seed: u64, mut deaths: Deaths) -> Self {
         let mut random = fastrand::Rng::with_seed(seed);
         // In half of the schedules nobody dies.
-        let deaths = if random.bool() { deaths } else { 0 };
+        deaths.most *= usize::from(random.bool());
         let switches = match random.u32(0..6) {
             0 => Switches::Often(2),
             1 => Switches::Often(4),
@@ -181,8 +189,8 @@ impl Draw {
     }
 
     fn kill(&mut self, process: u8) -> Choice {
-        self.deaths -= 1;
-        if self.random.u32(0..5) == 0 { Choice::KillAll } else { Choice::Kill(process) }
+        self.deaths.most -= 1;
+        if self.deaths.of_all && self.random.u32(0..5) == 0 { Choice::KillAll } else { Choice::Kill(process) }
     }
 }
 
@@ -193,7 +201,7 @@ impl Chooser for Draw {
         match &mut self.switches {
             Switches::Often(steps) => {
                 let steps = *steps;
-                if self.deaths > 0 && self.random.u32(0..40) == 0 {
+                if self.deaths.most > 0 && self.random.u32(0..40) == 0 {
                     return self.kill(any);
                 }
                 let goes_on = self.random.u32(0..steps) > 0;
@@ -204,7 +212,7 @@ impl Chooser for Draw {
                 *left = if goes_on { *left - 1 } else { self.random.u32(0..STRETCH) };
                 match ready.last {
                     Some(last) if goes_on => Choice::Step(last),
-                    Some(last) if self.deaths > 0 && self.random.u32(0..3) == 0 => self.kill(last),
+                    Some(last) if self.deaths.most > 0 && self.random.u32(0..3) == 0 => self.kill(last),
                     _ => Choice::Step(any),
                 }
             }
@@ -225,8 +233,8 @@ mod tests {
     }
 
     /// Two processes with two steps each.
-    fn schedules(deaths: usize) -> Vec<String> {
-        let mut every = Every::new(deaths);
+    fn schedules(most: usize) -> Vec<String> {
+        let mut every = Every::new(Deaths { most, of_all: true });
         let mut all = Vec::new();
         loop {
             let (mut left, mut choices) = ([2_u8, 2], Vec::new());

@@ -13,18 +13,27 @@ use crate::board::board;
 use crate::call::{Call, Kind};
 use crate::clock;
 use crate::grain;
+use crate::scenario::ENGINE;
 
 /// How long SQLite's busy handler waits, by the process's own clock, which passes in sleeps only. In a race whoever waits runs
 /// after each step of another process at most. So it waits for as long only if no other process will ever give way.
 const BUSY: Duration = Duration::from_secs(12);
 
+/// The engine of this exploration.
+pub fn engine() -> &'static str {
+    ENGINE.get().map_or("nvwal", String::as_str)
+}
+
 /// Opens the database through Duralite.
 fn open(concurrent: &str) -> Connection {
     let here = std::env::current_dir().unwrap();
-    let uri = format!(
-        "file:db?vfs=top&journal=nvwal&nvram=emulate&nvram_dir={}&concurrent={concurrent}",
-        here.display()
-    );
+    let here = here.display();
+    let media = match engine() {
+        "waldio" => format!("log_dir={here}"),
+        "scratchpad" => format!("scratchpad=emulate&home=emulate&nvram_dir={here}"),
+        _ => format!("nvram=emulate&nvram_dir={here}"),
+    };
+    let uri = format!("file:db?vfs=top&journal={}&{media}&concurrent={concurrent}", engine());
     let flags =
         OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_URI | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(uri, flags).unwrap();
@@ -86,9 +95,7 @@ pub fn run(process: usize, mix: &Mix) {
     }
     board().barrier(process);
     grain::races(true);
-    if grain::is_fine() {
-        trap::begin(process);
-    }
+    trap::begin(process);
     for (number, operations) in program.transactions.iter().enumerate() {
         transaction(process, &connection, number, operations);
     }

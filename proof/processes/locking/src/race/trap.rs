@@ -26,9 +26,12 @@ mod here {
     use crate::board::board;
     use crate::call::{Call, Kind};
     use crate::grain;
+    use crate::race::ledger::ledger;
 
     /// Bytes that are protected: a page of memory.
     const PAGE: usize = 4096;
+    /// The bytes of the two copies of what is committed.
+    const COPIES: usize = 96;
     /// The bytes of the header, and of the page number of the first frame behind it.
     const HEADER: usize = 136 + 4;
     /// The wal-index begins at a multiple of this in the file of the shared memory, and not at its beginning.
@@ -83,7 +86,10 @@ mod here {
             return;
         }
         let offset = at - page;
-        if offset < HEADER && grain::is_racing() {
+        if offset < COPIES && grain::is_racing() {
+            ledger().changes_log(PROCESS.load(SeqCst));
+        }
+        if offset < HEADER && grain::is_fine() {
             let offset = i32::try_from(offset).unwrap_or(i32::MAX);
             board().step(PROCESS.load(SeqCst), Call::Store, Kind::Shm, offset);
         }
