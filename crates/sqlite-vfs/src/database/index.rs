@@ -277,6 +277,11 @@ impl Db {
         if restart::is_ahead(attachment, holder) {
             return ffi::BUSY;
         }
+        if attachment.complete_start_over() {
+            // SQLite begins anew, with a snapshot that knows of it.
+            waiting::refused(holder);
+            return ffi::BUSY;
+        }
         attachment.set_writer(true);
         self.begins_to_write();
         // SQLite is about to find its snapshot old, and to give the lock back. That is as if the lock had

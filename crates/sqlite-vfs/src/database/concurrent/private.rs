@@ -178,6 +178,7 @@ impl Concurrent {
                         return Ok(ffi::BUSY);
                     }
                     self.attachment.set_writer(true);
+                    self.attachment.complete_start_over();
                     db.begins_to_write();
                     if has_waited && self.state().write == Write::Not {
                         self.attachment.count(Counter::UpgradesWaited);

@@ -152,9 +152,11 @@ impl<'a> SharedIndex<'a> {
     /// Starts the log over. The caller has WRITE and all marks but the first, and everything in the log is in
     /// the database.
     pub fn start_over(self, header: &IndexHeader) -> Result<(), Failure> {
-        self.publish(header)?;
         let first = self.first()?;
+        // First, unlike SQLite: if this process dies before the next store, the frames, which are still there, go home
+        // once more.
         first.store(BACKFILLED_WORD, 0);
+        self.publish(header)?;
         first.store(ATTEMPTED_WORD, 0);
         first.store(FIRST_MARK_WORD + 1, 0);
         (2..MARKS).for_each(|mark| first.store(FIRST_MARK_WORD + mark, MARK_NOT_USED));

@@ -252,6 +252,22 @@ pub static MIXES: &[Mix] = &[
         ],
     },
     Mix {
+        name: "start_over_by_sqlite",
+        has_new_log: false,
+        about: "connections that SQLite serves directly, one of which checkpoints and starts the log over, and a concurrent one",
+        programs: &[
+            with(
+                "off",
+                &[
+                    &["PRAGMA wal_checkpoint(PASSIVE)"],
+                    &[concat!("BEGIN IMMEDIATE;", write!(100, 10, 1)), "COMMIT"],
+                ],
+            ),
+            with("off", &[&["BEGIN IMMEDIATE", write!(10, 100, 2), "COMMIT"]]),
+            on(&[&[concat!("BEGIN;", write!(190, 100, 3)), "COMMIT"]]),
+        ],
+    },
+    Mix {
         name: "long_read",
         has_new_log: false,
         about: "one that reads row after row of what is in the log, beside two that write other rows",
