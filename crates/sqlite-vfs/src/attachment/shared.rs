@@ -2,8 +2,10 @@
 //! confirmed, whether the database file is synced, and SQLite's own header of the wal-index.
 
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use duralite_format::guard::JournalKind;
+use duralite_format::wal_index::BACKFILLED_WORD;
 use duralite_medium::{MediumError, Segment as _};
 use duralite_wal::placement::{GUARD_CONFIRMED, GUARD_KIND, HOME_FAILURES, HOME_SYNCED, HOME_WRITES};
 
@@ -20,6 +22,8 @@ const REPLACED: u64 = 3;
 const CHANGES: usize = 8;
 /// Where the first region of the wal-index has the number of committed frames: `mxFrame`.
 const FRAMES: usize = 16;
+/// The offset there of the number of frames that are home.
+const BACKFILLED: usize = BACKFILLED_WORD * 4;
 
 impl Attachment {
     /// The kind of guard that was last put into the database's header. `None` if the caller has to look at
@@ -129,11 +133,35 @@ impl Attachment {
         self.word_of_index(FRAMES)
     }
 
-    #[allow(unsafe_code, reason = "reads memory that others change")]
+    /// Completes a start over of the log whose process has died. SQLite first says in the header that the log has no
+    /// frames, and then that none of them are home. If it dies in between, the first frames of the next commits would
+    /// be taken for home (invariant 15). The caller has just got WRITE, so nobody is between these two stores. Returns
+    /// whether there was anything to complete: a connection that has begun to read before that looks for frames behind
+    /// those that seemed to be home.
+    pub fn complete_start_over(&self) -> bool {
+        let Some(first) = self.first_of_index() else { return false };
+        let [frames, backfilled] = [FRAMES, BACKFILLED].map(|offset| self.word(first, offset));
+        let is_cut_short = backfilled.load(Ordering::SeqCst) > frames.load(Ordering::SeqCst);
+        if is_cut_short {
+            backfilled.store(0, Ordering::SeqCst);
+        }
+        is_cut_short
+    }
+
     fn word_of_index(&self, offset: usize) -> u32 {
-        let first = self.index_region(0, false).ok().flatten();
-        // SAFETY: inside the region, which stays mapped as long as `self` lives, and aligned.
-        first.map_or(0, |region: NonNull<u8>| unsafe { region.add(offset).cast::<u32>().read_volatile() })
+        self.first_of_index().map_or(0, |first| self.word(first, offset).load(Ordering::Relaxed))
+    }
+
+    fn first_of_index(&self) -> Option<NonNull<u8>> {
+        self.index_region(0, false).ok().flatten()
+    }
+
+    /// A word of the header, in the first region.
+    #[allow(unsafe_code, reason = "memory that others change")]
+    fn word(&self, first: NonNull<u8>, offset: usize) -> &AtomicU32 {
+        // SAFETY: inside the region, which stays mapped as long as `self` lives, and aligned. SQLite's own accesses are
+        // those of its protocol.
+        unsafe { AtomicU32::from_ptr(first.add(offset).cast().as_ptr()) }
     }
 
     /// A clock that is the same for all users of the log.

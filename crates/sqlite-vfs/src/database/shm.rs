@@ -289,6 +289,11 @@ impl Db {
         if restart::must_make_room(attachment, holder) {
             return ffi::BUSY;
         }
+        if attachment.complete_start_over() {
+            // SQLite begins anew, with a snapshot that knows of it.
+            waiting::refused(holder);
+            return ffi::BUSY;
+        }
         attachment.set_writer(true);
         self.begins_to_write();
         // If the database has changed, SQLite is about to find its snapshot old and to release WRITE. The

@@ -3,17 +3,16 @@
 //!
 //! Only one process runs at a time. At a stop, a process hands over its turn, and waits for its next one. So
 //! only one process at a time stores to this memory. The words are atomic because several processes map them.
-#![allow(unsafe_code)] // memory that processes share
-
 use std::fmt;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU32, AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 
-use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 use rustix::thread::futex;
 
 use crate::call::{Call, Kind};
+use crate::grain;
+use crate::shared::{Zeroable, map};
 
 /// The most processes of a schedule, including the auditors.
 pub const PROCESSES: usize = 6;
@@ -35,6 +34,8 @@ pub enum Stop {
     Nap,
     /// It has ended an operation of its program, and the leader asked to be told.
     Operation,
+    /// It is where all processes wait for each other.
+    Barrier,
     /// Its program has ended.
     Done,
 }
@@ -46,6 +47,7 @@ impl Stop {
             1 => Self::Yield,
             2 => Self::Nap,
             3 => Self::Operation,
+            4 => Self::Barrier,
             _ => Self::Done,
         }
     }
@@ -112,18 +114,12 @@ pub struct Board {
     text: [AtomicU8; TEXT],
 }
 
+impl Zeroable for Board {}
+
 /// The board of this process and of the processes that it forks.
 pub fn board() -> &'static Board {
     static BOARD: OnceLock<&'static Board> = OnceLock::new();
-    BOARD.get_or_init(|| {
-        let (bytes, access) = (size_of::<Board>(), ProtFlags::READ | ProtFlags::WRITE);
-        // SAFETY: new memory at a place of the kernel's choice, which is never unmapped.
-        let memory = unsafe { mmap_anonymous(std::ptr::null_mut(), bytes, access, MapFlags::SHARED) };
-        let memory = memory.unwrap().cast::<Board>();
-        // SAFETY: mapped with this size and at the boundary of a page. Zeros are a valid value of every
-        // field, and every other reference to the memory is shared too.
-        unsafe { &*memory }
-    })
+    BOARD.get_or_init(map)
 }
 
 impl Process {
@@ -212,9 +208,14 @@ impl Board {
         self.enter(step, process, call, kind, argument)
     }
 
-    /// Called by a process that sleeps or naps. This is a step, after which other processes run.
+    /// Called by a process that sleeps or naps. This is a step, after which other processes run. In a race it is none: there
+    /// a process that sleeps has nothing to do until others have done something.
     pub fn pause(&self, process: usize, call: Call, argument: i32) {
-        self.step(process, call, Kind::None, argument);
+        if grain::is_race() {
+            self.note(process, call, argument, 0);
+        } else {
+            self.step(process, call, Kind::None, argument);
+        }
         if call == Call::Sleep && self.ready.load(SeqCst) == 1 << process {
             // No other process can run.
             return;
@@ -227,6 +228,11 @@ impl Board {
         if self.wants_operations.load(SeqCst) {
             self.hand_over(process, Stop::Operation);
         }
+    }
+
+    /// Called by a process that waits for all others.
+    pub fn barrier(&self, process: usize) {
+        self.hand_over(process, Stop::Barrier);
     }
 
     /// Called by a process whose program has ended.

@@ -48,6 +48,10 @@ words! {
         Operation = "operation",
         Ended = "ended",
         Finding = "FINDING",
+        Sync = "sync",
+        Store = "store",
+        Fence = "fence",
+        Fenced = "fenced",
     }
 }
 
@@ -60,6 +64,7 @@ words! {
         Journal = "-journal",
         Shm = "-shm",
         Elsewhere = "other file",
+        Log = "log",
     }
 }
 

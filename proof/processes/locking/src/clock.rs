@@ -6,11 +6,13 @@
 
 use std::ffi::{c_char, c_int};
 use std::sync::atomic::Ordering::SeqCst;
+use std::time::Duration;
 
 use libc::{clockid_t, timespec};
 
 use crate::board::board;
 use crate::call::{Call, Kind};
+use crate::grain;
 use crate::me::process;
 use crate::watch;
 
@@ -57,6 +59,18 @@ pub fn sleep(process: usize, ns: u64) {
 pub fn operation_begins(process: usize) {
     let state = &board().processes[process];
     state.began_ns.store(state.clock_ns.load(SeqCst), SeqCst);
+}
+
+/// How long the process has slept since its operation began.
+pub fn has_waited(process: usize) -> Duration {
+    let state = &board().processes[process];
+    Duration::from_nanos(state.clock_ns.load(SeqCst) - state.began_ns.load(SeqCst))
+}
+
+/// Waits after a process was killed. The locks in memory ask the kernel whether a process in the way lives, but not again within
+/// 2 ms, by a clock that is not replaced. So whether a process that looks at once notices the death would depend on the machine.
+pub fn let_death_be_noticed() {
+    std::thread::sleep(Duration::from_micros(2200));
 }
 
 fn sleep_as_asked(asked: *const timespec) -> c_int {
@@ -128,10 +142,11 @@ pub unsafe extern "C" fn unlink(path: *const c_char) -> c_int {
         // SAFETY: the caller passes a path.
         let name = unsafe { std::ffi::CStr::from_ptr(path) };
         let kind = Kind::of_path(name.to_bytes());
-        let entry = board().step(process, Call::Delete, kind, 0);
+        let entry = grain::stops_at_files().then(|| board().step(process, Call::Delete, kind, 0));
         watch::deletes(process, kind, name);
         entry
     });
+    let entry = entry.flatten();
     // SAFETY: the kernel's own call, with the caller's argument.
     let code = unsafe { libc::syscall(libc::SYS_unlink, path) as c_int };
     if let Some(entry) = entry {

@@ -12,6 +12,7 @@ use tempfile::TempDir;
 use crate::actor;
 use crate::board::{Stop, board};
 use crate::call::{Call, Kind};
+use crate::clock;
 use crate::me;
 use crate::plan::{Action, Chooser, Deviation, Follow, Plan};
 use crate::scenario::{Actor, Scenario, Start, auditor};
@@ -153,11 +154,13 @@ impl Led<'_> {
             }
             Action::Restart if !self.child(process).is_second_life => {
                 self.child(process).restart();
+                clock::let_death_be_noticed();
                 self.stalled = 0;
                 self.next(process)
             }
             Action::Kill | Action::Restart => {
                 self.child(process).kill();
+                clock::let_death_be_noticed();
                 self.gone(process);
                 self.next(process)
             }
@@ -193,7 +196,8 @@ fn lead(order: &[u8], children: Vec<Child>, chooser: &mut impl Chooser) {
                 led.stalled |= 1 << process;
                 current = led.next(process);
             }
-            Some(Stop::Operation) => led.stalled = 0,
+            // There are barriers in races only.
+            Some(Stop::Operation | Stop::Barrier) => led.stalled = 0,
             Some(Stop::Done) => {
                 led.child(process).reap();
                 led.gone(process);

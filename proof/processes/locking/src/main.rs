@@ -5,11 +5,17 @@
 //! duralite-locking explore SCENARIO [preemptions=1] [deaths=1] [limit=400] [random=100] [seed=1] [until=TEXT] [engine=waldio]
 //! duralite-locking all [the same]
 //! duralite-locking replay SCENARIO 'order=0,1 57>1' [engine=waldio]
+//! duralite-locking race list
+//! duralite-locking race explore MIX [limit=400] [deaths=1] [random=100] [seed=1] [until=TEXT] [engine=nvwal]
+//! duralite-locking race all [the same]
+//! duralite-locking race replay MIX 'coarse 0011' [engine=nvwal]
 //! ```
 //!
 //! Every process is real and runs the real code. A VFS below it stops it before each call that other
 //! processes can notice. One process runs at a time, and time passes only in sleeps. So a schedule is the
 //! list of choices which process continues next, and its text reproduces it.
+//!
+//! The scenarios are about the locks of files. The races, in [`race`], are about transactions that commit beside each other.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failure ends the program, and the test sees it
 
 mod actor;
@@ -17,10 +23,13 @@ mod board;
 mod call;
 mod clock;
 mod explore;
+mod grain;
 mod lead;
 mod me;
 mod plan;
+mod race;
 mod scenario;
+mod shared;
 mod shim;
 mod watch;
 
@@ -122,10 +131,31 @@ fn replay(arguments: &[String]) -> bool {
     outcome.findings.is_empty()
 }
 
+fn bounds_of_race(arguments: &[String]) -> race::Bounds {
+    let Bounds { deaths, limit, random, seed, until, .. } = bounds(arguments);
+    race::Bounds { limit, deaths, random, seed, until }
+}
+
+fn run_race(arguments: &[String]) -> bool {
+    let argument = |at: usize, what: &str| arguments.get(at).expect(what).as_str();
+    match argument(1, "list, explore, all or replay?") {
+        "list" => {
+            race::list();
+            true
+        }
+        "explore" => race::explore_race(argument(2, "which race?"), &bounds_of_race(arguments)),
+        "all" => race::explore_all(&bounds_of_race(arguments)),
+        "replay" => race::replay(argument(2, "which race?"), argument(3, "which schedule?")),
+        _ => panic!("list, explore, all or replay?"),
+    }
+}
+
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     check_names(&arguments);
-    ENGINE.get_or_init(|| setting(&arguments, "engine").unwrap_or("waldio").to_owned());
+    let is_race = arguments.first().is_some_and(|first| first == "race");
+    let engine = setting(&arguments, "engine").unwrap_or(if is_race { "nvwal" } else { "waldio" });
+    ENGINE.get_or_init(|| engine.to_owned());
     clock::check();
     shim::register();
     let is_good = match arguments.first().map(String::as_str) {
@@ -136,7 +166,8 @@ fn main() -> ExitCode {
         Some("all") => explore_all(&arguments),
         Some("explore") => explore_scenario(&arguments),
         Some("replay") => replay(&arguments),
-        _ => panic!("list, explore, all or replay?"),
+        Some("race") => run_race(&arguments),
+        _ => panic!("list, explore, all, replay or race?"),
     };
     if is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

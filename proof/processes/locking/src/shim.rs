@@ -16,6 +16,7 @@ use rusqlite::ffi::{
 use crate::board::board;
 use crate::call::{Call, Kind};
 use crate::clock;
+use crate::grain;
 use crate::me;
 use crate::watch::{self, Layer, Seat};
 
@@ -82,7 +83,7 @@ pass_on! {
     xRead(to: *mut c_void, bytes: c_int, at: sqlite3_int64), Call::Read, at;
     xWrite(from: *const c_void, bytes: c_int, at: sqlite3_int64), Call::Write, at;
     xTruncate(size: sqlite3_int64), Call::Truncate, size;
-    xSync(flags: c_int), Call::Other, flags;
+    xSync(flags: c_int), Call::Sync, flags;
     xFileSize(size: *mut sqlite3_int64), Call::Other, 0;
     xLock(level: c_int), Call::Lock, level;
     xUnlock(level: c_int), Call::Unlock, level;
@@ -135,7 +136,8 @@ unsafe fn open_by(
     unsafe {
         let seat = watch::opening(layer, kind);
         ptr::write(file.cast::<Head>(), Head { methods: ptr::null(), seat });
-        let process = me::process().filter(|_| layer == Layer::Base && kind != Kind::Elsewhere);
+        let process = me::process()
+            .filter(|_| layer == Layer::Base && kind != Kind::Elsewhere && grain::stops_at_files());
         let entry = process.map(|process| board().step(process, Call::Open, kind, flags & 7));
         let code = (*vfs).xOpen.map_or(SQLITE_ERROR, |open| open(vfs, name, below(file), flags, out));
         if let Some(entry) = entry {
@@ -174,7 +176,7 @@ unsafe extern "C" fn access(
 ) -> c_int {
     // SAFETY: SQLite passes a name.
     let kind = Kind::of_path(unsafe { CStr::from_ptr(name) }.to_bytes());
-    let process = me::process().filter(|_| kind != Kind::Elsewhere);
+    let process = me::process().filter(|_| kind != Kind::Elsewhere && grain::stops_at_files());
     let entry = process.map(|process| board().step(process, Call::Access, kind, flags));
     // SAFETY: its own VFS stays registered; SQLite's own arguments.
     let code = unsafe {

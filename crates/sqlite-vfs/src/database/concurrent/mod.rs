@@ -57,6 +57,8 @@
 mod allocation;
 mod btree_page;
 mod conflict;
+#[cfg(feature = "controls")]
+mod controls;
 mod free_list;
 mod host;
 mod interior;

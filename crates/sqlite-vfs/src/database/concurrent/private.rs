@@ -111,6 +111,8 @@ impl Concurrent {
         }
         let mut state = self.state();
         let is_cached = state.cache == Some(snapshot.header) && !state.lease.is_to_be_renewed();
+        #[cfg(feature = "controls")]
+        let is_cached = is_cached || state.cache.is_some() && super::controls::Control::Undropped.is_on();
         if !is_cached {
             drop(state);
             if let Err(failure) = self.renew_lease(db, &snapshot) {
@@ -183,6 +185,7 @@ impl Concurrent {
                         return Ok(ffi::BUSY);
                     }
                     self.attachment.set_writer(true);
+                    self.attachment.complete_start_over();
                     db.begins_to_write();
                     if has_waited && self.state().write == Write::Not {
                         self.attachment.count(Counter::UpgradesWaited);

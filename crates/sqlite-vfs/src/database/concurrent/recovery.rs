@@ -71,9 +71,7 @@ impl Concurrent {
         let (header, frames) = self.header_of_log(db)?;
         let last = header.frames();
         index.make_room(last)?;
-        for (frame, page) in (1..).zip(frames) {
-            index.append(frame, page, 0)?;
-        }
+        index.fill(&frames)?;
         index.begin(last)?;
         for mark in 1..MARKS {
             if self.holder.lock_exclusive(FIRST_READ + mark, 1).is_ok() {

@@ -76,25 +76,7 @@ impl<'a> SharedIndex<'a> {
             return Ok(None);
         }
         for number in (Place::of(from).region..=Place::of(last).region).rev() {
-            let place = Place::of_region(number);
-            let region = self.region(number)?;
-            let mut found = None;
-            let mut slot = first_slot(page);
-            for tries in 0.. {
-                let entry = u32::from(region.slot(slot));
-                if entry == 0 {
-                    break;
-                }
-                if tries == HASH_SLOTS {
-                    return Err(Failure::new(ffi::CORRUPT, "the wal-index is full"));
-                }
-                let frame = place.before + entry;
-                let is_its = region.load(place.first_word + entry as usize - 1) == page;
-                if is_its && (from..=last).contains(&frame) {
-                    found = Some(frame);
-                }
-                slot = (slot + 1) % HASH_SLOTS;
-            }
+            let found = find_in(self.region(number)?, Place::of_region(number), page, from, last)?;
             if found.is_some() {
                 return Ok(found);
             }
@@ -129,6 +111,17 @@ impl<'a> SharedIndex<'a> {
         Ok(())
     }
 
+    /// Makes it say that the log has frames with these pages, and no others.
+    pub fn fill(self, pages: &[u32]) -> Result<(), Failure> {
+        let last = u32::try_from(pages.len()).unwrap_or(u32::MAX);
+        for number in 0..=Place::of(last.max(1)).region {
+            let place = Place::of_region(number);
+            let pages = pages.get(place.before as usize..).unwrap_or_default();
+            fill(self.region(number)?, place, pages, || {});
+        }
+        Ok(())
+    }
+
     /// Removes what was added behind the last committed frame, from the region of that frame.
     fn forget_after(self, committed: u32) -> Result<(), Failure> {
         if committed == 0 {
@@ -159,13 +152,75 @@ impl<'a> SharedIndex<'a> {
     /// Starts the log over. The caller has WRITE and all marks but the first, and everything in the log is in
     /// the database.
     pub fn start_over(self, header: &IndexHeader) -> Result<(), Failure> {
-        self.publish(header)?;
         let first = self.first()?;
+        // First, unlike SQLite: if this process dies before the next store, the frames, which are still there, go home
+        // once more.
         first.store(BACKFILLED_WORD, 0);
+        self.publish(header)?;
         first.store(ATTEMPTED_WORD, 0);
         first.store(FIRST_MARK_WORD + 1, 0);
         (2..MARKS).for_each(|mark| first.store(FIRST_MARK_WORD + mark, MARK_NOT_USED));
         Ok(())
+    }
+}
+
+/// The newest frame of a region with this page from `from` to `last`.
+fn find_in(
+    region: Region<'_>,
+    place: Place,
+    page: u32,
+    from: u32,
+    last: u32,
+) -> Result<Option<u32>, Failure> {
+    let mut found = None;
+    let mut slot = first_slot(page);
+    for tries in 0.. {
+        let entry = u32::from(region.slot(slot));
+        if entry == 0 {
+            break;
+        }
+        if tries == HASH_SLOTS {
+            return Err(Failure::new(ffi::CORRUPT, "the wal-index is full"));
+        }
+        let frame = place.before + entry;
+        let is_its = region.load(place.first_word + entry as usize - 1) == page;
+        if is_its && (from..=last).contains(&frame) {
+            found = Some(frame);
+        }
+        slot = (slot + 1) % HASH_SLOTS;
+    }
+    Ok(found)
+}
+
+/// Makes a region have frames with the first of these pages, as many as there is room for, and no others. Calls
+/// `stored` after each store.
+///
+/// Other connections read by the region meanwhile, as of snapshots that they hold: one has died while it wrote the
+/// header, and they go on. The frames that they look for are the log's first ones, which have the same places
+/// whenever a region is filled in their order. So what has its value already is not touched (invariant 15).
+fn fill(region: Region<'_>, place: Place, pages: &[u32], mut stored: impl FnMut()) {
+    let words = place.first_word..HASH_OFFSET / 4;
+    let mut slots = vec![0; HASH_SLOTS];
+    for (entry, page) in (1..).zip(pages.iter().take(words.len())) {
+        let mut slot = first_slot(*page);
+        while slots.get(slot).is_some_and(|taken| *taken != 0) {
+            slot = (slot + 1) % HASH_SLOTS;
+        }
+        if let Some(slot) = slots.get_mut(slot) {
+            *slot = entry;
+        }
+    }
+    for (word, page) in words.zip(pages.iter().copied().chain(std::iter::repeat(0))) {
+        if region.load(word) != page {
+            region.store(word, page);
+            stored();
+        }
+    }
+    for (slot, entry) in slots.into_iter().enumerate() {
+        if region.slot(slot) != entry {
+            region.set_slot(slot, entry);
+            stored();
+        }
     }
 }
 
@@ -179,4 +234,45 @@ fn forget(region: Region<'_>, place: Place, kept: u32) {
 
 fn failed(what: &str) -> Failure {
     Failure::new(ffi::IOERR_SHMMAP, format!("cannot use the wal-index: {what}"))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a failed expectation is a failed test")]
+mod tests {
+    use super::*;
+    use crate::database::concurrent::memory::Private;
+
+    /// What a reader of the first `last` frames finds of each page.
+    fn found(region: Region<'_>, last: u32) -> Vec<Option<u32>> {
+        (1..50).map(|page| find_in(region, Place::of(1), page, 1, last).unwrap()).collect()
+    }
+
+    #[test]
+    fn inv15_whoever_reads_while_the_index_is_made_anew_finds_what_is_there() {
+        let mut memory = Private::default();
+        memory.address(0, true);
+        let region = memory.first().unwrap();
+        let committed: Vec<u32> = (0..200).map(|frame| frame * frame % 37 + 2).collect();
+        fill(region, Place::of(1), &committed, || {});
+        let expected = found(region, 200);
+        let newest = |page: u32| committed.iter().rposition(|other| *other == page).map(|at| at as u32 + 1);
+        assert_eq!(expected, (1..50).map(newest).collect::<Vec<_>>());
+        // One process has died with frames that it never sealed, another one with frames that it has sealed.
+        for (died_with, sealed) in
+            [(&[5, 6, 40][..], &[][..]), (&[], &[41, 5]), (&[5, 6, 40], &[6, 41, 42, 43])]
+        {
+            let all = |more: &[u32]| [&committed, more].concat();
+            fill(region, Place::of(1), &all(died_with), || {});
+            let mut stores = 0;
+            fill(region, Place::of(1), &all(sealed), || {
+                stores += 1;
+                assert_eq!(found(region, 200), expected);
+            });
+            assert!(stores > 0);
+            let last = 200 + sealed.len() as u32;
+            let newest =
+                |page: u32| all(sealed).iter().rposition(|other| *other == page).map(|at| at as u32 + 1);
+            assert_eq!(found(region, last), (1..50).map(newest).collect::<Vec<_>>());
+        }
+    }
 }

@@ -60,7 +60,8 @@ impl Snapshot {
         if !lock(holder, mark)? {
             return Ok(None);
         }
-        let first = index.backfilled()?.saturating_add(1);
+        // More than all of them are home only where a process has died in a start over.
+        let first = index.backfilled()?.min(frames).saturating_add(1);
         if index.is_still(header)? && index.mark(mark)? == frame {
             return Ok(Some(Self { header: *header, mark, first }));
         }

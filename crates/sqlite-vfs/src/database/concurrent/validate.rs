@@ -114,6 +114,10 @@ impl Concurrent {
         if !self.state().read.contains(page) {
             return Ok(false);
         }
+        #[cfg(feature = "controls")]
+        if super::controls::Control::Unread.is_on() {
+            return Ok(false);
+        }
         // SQLite goes on with what it has cached of such a page unless the transaction ends here.
         let Some(written) = written.filter(|_| passes_interiors) else { return Ok(true) };
         let (before, after) = (self.page_at(db, snapshot, page)?, self.page_at(db, newest, page)?);

@@ -1,0 +1,110 @@
+//! Where the processes of a race stop: at a few steps of each transaction, so that all interleavings can be run, or at each
+//! call and each store that other processes could notice.
+//!
+//! Outside a race, and in a process that does not race yet or any more, nothing here is in force.
+
+use std::cell::Cell;
+use std::sync::atomic::{AtomicU8, Ordering::SeqCst};
+
+use crate::call::{Call, Kind};
+
+/// How finely the processes of a race stop.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Grain {
+    /// Before each operation; in a commit also before the first store into the log, which follows validation, and once the
+    /// transaction is sealed, before it is published; in a checkpoint before the first page goes home.
+    Coarse = 1,
+    /// Before each lock of the wal-index, each read and write of the database file, each store into the log and each fence, and
+    /// after each fence; and before each store to the header of the wal-index.
+    Fine = 2,
+}
+
+/// A [`Grain`]; 0 where there is no race. Children inherit it.
+static GRAIN: AtomicU8 = AtomicU8::new(0);
+
+/// How often an operation stops at one place, at most. An engine that recovers what a dead process has left may store
+/// thousands of words, while whoever waits for it gets a turn after each stop.
+const MOST: u32 = 80;
+
+thread_local! {
+    /// Whether this process races.
+    static RACES: Cell<bool> = const { Cell::new(false) };
+    /// How often this operation has come to each place, where only one time is a stop of [`Grain::Coarse`].
+    static TIMES: Cell<[u32; 3]> = const { Cell::new([0; 3]) };
+}
+
+/// Whether this program explores races, and not the locks of files.
+pub fn is_race() -> bool {
+    GRAIN.load(SeqCst) != 0
+}
+
+/// Sets the grain for the processes that are forked from now on.
+pub fn set(grain: Grain) {
+    GRAIN.store(grain as u8, SeqCst);
+}
+
+/// This process races from now on, or does so no more.
+pub fn races(races: bool) {
+    RACES.set(races);
+}
+
+/// Whether this process races.
+pub fn is_racing() -> bool {
+    RACES.get()
+}
+
+/// A new operation of this process begins.
+pub fn operation_begins() {
+    TIMES.set([0; 3]);
+}
+
+/// Whether this process stops where it has come to the place for this time, of which only `counts` is a coarse stop.
+fn stops(place: usize, counts: u32) -> bool {
+    if !RACES.get() {
+        return false;
+    }
+    let mut times = TIMES.get();
+    times[place] += 1;
+    TIMES.set(times);
+    times[place] == counts || times[place] <= MOST && GRAIN.load(SeqCst) == Grain::Fine as u8
+}
+
+/// Whether this process races, and stops wherever it can.
+pub fn is_fine() -> bool {
+    RACES.get() && GRAIN.load(SeqCst) == Grain::Fine as u8
+}
+
+/// Whether a call to Duralite's VFS is a step.
+pub fn stops_above(call: Call, kind: Kind) -> bool {
+    kind == Kind::Database && matches!(call, Call::ShmLock | Call::Read) && is_fine()
+}
+
+/// Whether a call to the base VFS is a step.
+pub fn stops_below(call: Call, kind: Kind) -> bool {
+    match (call, kind) {
+        (Call::Write, Kind::Database) => stops(0, 1),
+        (Call::Read | Call::Truncate | Call::Sync | Call::Lock | Call::Unlock, Kind::Database) => is_fine(),
+        _ => false,
+    }
+}
+
+/// Whether opening, deleting and looking for a file is a step.
+pub fn stops_at_files() -> bool {
+    !is_race() || is_fine()
+}
+
+/// Whether a store into the log is a step.
+pub fn stops_at_store() -> bool {
+    stops(1, 1)
+}
+
+/// Whether the moment before a fence is a step.
+pub fn stops_at_fence() -> bool {
+    is_fine()
+}
+
+/// Whether the moment after a fence is a step. `nvwal` seals a transaction with its second fence.
+pub fn stops_after_fence() -> bool {
+    stops(2, 2)
+}

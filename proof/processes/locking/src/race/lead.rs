@@ -1,0 +1,271 @@
+//! Runs one schedule of a race: starts the processes anew, brings them to the start, and lets one of them take a step at a time.
+#![allow(unsafe_code)] // forks, and ends a child without what `exit` runs
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::Ordering::SeqCst;
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
+use tempfile::TempDir;
+
+use super::judge::Judge;
+use super::ledger::{End, ledger};
+use super::mix::{Mix, SETUP};
+use super::schedule::{Choice, Chooser, Ready, Schedule};
+use super::session;
+use crate::board::{Stop, board};
+use crate::clock;
+use crate::grain::{self, Grain};
+use crate::me;
+use crate::watch;
+
+/// How long a process may take until its next stop, in real time. A process that takes longer hangs.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// A schedule with more steps does not end.
+const STEPS: usize = 5000;
+/// The process that makes the database, and the one that looks at it at the end.
+const OUTSIDER: usize = 5;
+
+/// The result of a schedule.
+pub struct Outcome {
+    pub schedule: Schedule,
+    pub findings: Vec<String>,
+    /// How many transactions have committed something, were refused, or died.
+    pub committed: u64,
+    pub refused: u64,
+    pub died: u64,
+}
+
+/// Runs the schedules of a race in a directory in memory, which becomes the working directory.
+pub struct Rig {
+    pub mix: &'static Mix,
+    judge: Judge,
+    /// The database when a schedule begins.
+    database: Vec<u8>,
+    _dir: TempDir,
+}
+
+struct Child {
+    process: usize,
+    pid: Pid,
+}
+
+fn start(process: usize, work: impl FnOnce()) -> Child {
+    board().processes[process].alive.store(true, SeqCst);
+    // SAFETY: this program has one thread. What the child calls is SQLite and Duralite.
+    let pid = unsafe { libc::fork() };
+    assert!(pid >= 0, "no fork: {}", std::io::Error::last_os_error());
+    if let Some(pid) = Pid::from_raw(pid) {
+        return Child { process, pid };
+    }
+    // If the leader is killed, no process stays behind waiting for a turn.
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).unwrap();
+    me::become_process(process);
+    watch::begin();
+    board().begin(process);
+    if let Err(panic) = catch_unwind(AssertUnwindSafe(work)) {
+        let text = panic.downcast_ref::<String>().map_or("a panic", String::as_str);
+        board().finding(process, format_args!("{text}"));
+    }
+    board().done(process);
+    // SAFETY: ends the child.
+    unsafe { libc::_exit(0) }
+}
+
+impl Child {
+    fn reap(&self) {
+        board().processes[self.process].alive.store(false, SeqCst);
+        let _ = waitpid(Some(self.pid), WaitOptions::empty());
+    }
+
+    fn kill(&self) {
+        let _ = kill_process(self.pid, Signal::KILL);
+        self.reap();
+    }
+
+    /// Lets the process run until it takes the step `limit`, is at a barrier, or ends. Time passes in its sleeps.
+    fn run_alone(&self, limit: u32) -> Stop {
+        board().set_ready(1 << self.process, false);
+        loop {
+            match board().run(self.process, limit, PATIENCE) {
+                Some(Stop::Yield | Stop::Nap | Stop::Operation) => {}
+                Some(stop) => return stop,
+                None => {
+                    board().finding(self.process, format_args!("it hangs, or has crashed"));
+                    return Stop::Done;
+                }
+            }
+        }
+    }
+
+    /// Lets the process run to its end.
+    fn finish(&self) {
+        while self.run_alone(u32::MAX) != Stop::Done {}
+        self.kill();
+    }
+}
+
+/// The processes of a race, as the leader knows them.
+struct Race {
+    children: Vec<Child>,
+    /// A bit for each process that lives and has not come to the end of its transactions.
+    runs: u8,
+    /// Those that sleep until another one has taken a step.
+    asleep: u8,
+    last: Option<u8>,
+    choices: Vec<Choice>,
+}
+
+impl Race {
+    fn ready(&mut self) -> Ready {
+        let mut bits = self.runs & !self.asleep;
+        if bits == 0 {
+            // Time passes: the one wakes up that has slept least.
+            let running = (0..8).filter(|process| self.runs >> process & 1 == 1);
+            let first = running.min_by_key(|process| board().processes[*process].clock_ns.load(SeqCst));
+            bits = first.map_or(0, |process| 1 << process);
+        }
+        Ready { bits, last: self.last.filter(|last| bits >> last & 1 == 1) }
+    }
+
+    fn child(&self, process: u8) -> Option<usize> {
+        self.children.iter().position(|child| child.process == usize::from(process))
+    }
+
+    fn kill(&mut self, process: u8) {
+        if let Some(at) = self.child(process) {
+            self.children.remove(at).kill();
+            if self.runs != 1 << process {
+                clock::let_death_be_noticed();
+            }
+        }
+        self.gone(process);
+    }
+
+    fn gone(&mut self, process: u8) {
+        self.runs &= !(1 << process);
+        self.asleep = 0;
+    }
+
+    fn step(&mut self, process: u8) {
+        let Some(at) = self.child(process) else { return };
+        board().set_ready(self.runs, false);
+        match board().run(usize::from(process), board().steps() + 1, PATIENCE) {
+            Some(Stop::Limit | Stop::Operation) => self.asleep = 0,
+            Some(Stop::Yield | Stop::Nap) => self.asleep |= 1 << process,
+            Some(Stop::Barrier) => self.gone(process),
+            Some(Stop::Done) => {
+                board().finding(usize::from(process), format_args!("it has ended before its time"));
+                self.children.remove(at).reap();
+                self.gone(process);
+            }
+            None => {
+                board().finding(usize::from(process), format_args!("it hangs, or has crashed"));
+                self.kill(process);
+            }
+        }
+    }
+
+    fn run(&mut self, chooser: &mut impl Chooser) {
+        while self.runs != 0 {
+            let ready = self.ready();
+            let choice = chooser.choose(ready);
+            self.choices.push(choice);
+            match choice {
+                Choice::Step(process) if self.runs >> process & 1 == 1 => {
+                    self.last = Some(process);
+                    self.step(process);
+                }
+                // A schedule as text may say more than there is to do.
+                Choice::Step(_) => {}
+                Choice::Kill(process) => self.kill(process),
+                Choice::KillAll => {
+                    for child in self.children.drain(..) {
+                        child.kill();
+                    }
+                    self.runs = 0;
+                }
+            }
+            if self.choices.len() > STEPS {
+                board().finding(OUTSIDER, format_args!("the schedule does not end"));
+                break;
+            }
+        }
+    }
+}
+
+impl Rig {
+    /// Creates the directory, and the database with which a schedule begins.
+    pub fn new(mix: &'static Mix) -> Self {
+        let memory = std::path::Path::new("/dev/shm");
+        let parent = if memory.is_dir() { memory.to_path_buf() } else { std::env::temp_dir() };
+        let dir = tempfile::Builder::new().prefix("duralite-race-").tempdir_in(parent).unwrap();
+        std::env::set_current_dir(dir.path()).unwrap();
+        grain::set(Grain::Coarse);
+        board().clear();
+        std::fs::write("db", "").unwrap();
+        start(OUTSIDER, || session::make(OUTSIDER, SETUP)).finish();
+        assert_eq!(board().findings(), Vec::<String>::new(), "the race does not begin");
+        let database = std::fs::read("db").unwrap();
+        Self { mix, judge: Judge::new(mix), database, _dir: dir }
+    }
+
+    fn put_database(&self) {
+        for entry in std::fs::read_dir(".").unwrap() {
+            std::fs::remove_file(entry.unwrap().path()).unwrap();
+        }
+        std::fs::write("db", &self.database).unwrap();
+    }
+
+    /// Runs a schedule.
+    pub fn run(&self, grain: Grain, chooser: &mut impl Chooser) -> Outcome {
+        self.put_database();
+        board().clear();
+        ledger().clear();
+        grain::set(grain);
+        let mix = self.mix;
+        let all = 0..mix.programs.len();
+        let children: Vec<Child> = all.map(|process| start(process, || session::run(process, mix))).collect();
+        for child in &children {
+            if child.run_alone(u32::MAX) != Stop::Barrier {
+                board().finding(child.process, format_args!("it does not come to the start"));
+            }
+        }
+        let runs = children.iter().fold(0, |runs, child| runs | 1 << child.process);
+        for child in &children {
+            child.run_alone(board().steps());
+        }
+        let mut race = Race { children, runs, asleep: 0, last: None, choices: Vec::new() };
+        race.run(chooser);
+        // Whoever was in the race to its end closes before the outsider comes.
+        race.children.iter().for_each(Child::finish);
+        start(OUTSIDER, || session::audit(OUTSIDER)).finish();
+        self.outcome(Schedule { grain, choices: race.choices })
+    }
+
+    fn outcome(&self, schedule: Schedule) -> Outcome {
+        let mut findings = board().findings();
+        let (seen, found) = ledger().read(sees_log());
+        findings.extend(self.judge.judge(&seen, &found));
+        let count = |is: fn(&End) -> bool| seen.iter().filter(|one| is(&one.end)).count() as u64;
+        Outcome {
+            schedule,
+            findings,
+            committed: count(|end| matches!(end, End::Committed { sealed: 1.., .. })),
+            refused: count(|end| matches!(end, End::Refused)),
+            died: count(|end| matches!(end, End::Died { .. })),
+        }
+    }
+}
+
+/// Whether every change of the log passes the stops in its memory.
+fn sees_log() -> bool {
+    session::engine() == "nvwal"
+}
+
+/// Prints what the processes have seen in the schedule that was run last.
+pub fn tell_seen() {
+    for one in ledger().read(sees_log()).0 {
+        println!("{one:?}");
+    }
+}

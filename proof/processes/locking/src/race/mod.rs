@@ -1,0 +1,174 @@
+//! Races of concurrent transactions (`concurrent=on` and `concurrent=upgrade`): which schedules of their steps are run, and
+//! what is found.
+//!
+//! Each process has one connection, by which it runs small transactions ([`mix`]). It stops where other processes could notice
+//! what it does next ([`crate::grain`]): the VFS above Duralite's, the one below it, the log's memory ([`memory`]) and that of
+//! the wal-index ([`trap`]) are where it stops, so the product is as users run it. At each stop the leader ([`lead`]) lets any process go on, or kills one
+//! or all of them ([`schedule`]). What everybody has seen is in the [`ledger`], and the [`judge`] runs the transactions again
+//! one after another.
+
+mod judge;
+mod lead;
+mod ledger;
+mod memory;
+mod mix;
+mod schedule;
+mod session;
+mod trap;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::{Duration, Instant};
+
+use crate::grain::Grain;
+use crate::lead::tell;
+use lead::{Outcome, Rig};
+use mix::{MIXES, Mix};
+use schedule::{Deaths, Draw, Every, Follow, Schedule};
+
+/// The limits of an exploration.
+pub struct Bounds {
+    /// The most schedules of coarse steps, of which all are run in the order of their texts.
+    pub limit: usize,
+    /// The most deaths in a schedule.
+    pub deaths: usize,
+    /// The number of random schedules besides, of which every second one is of fine steps.
+    pub random: u64,
+    pub seed: u64,
+    /// The exploration ends with the first finding that contains this text.
+    pub until: Option<String>,
+}
+
+/// The result of an exploration.
+#[derive(Default)]
+struct Report {
+    schedules: u64,
+    /// Whether these are all the schedules of coarse steps.
+    is_complete: bool,
+    /// Whether a schedule could not be repeated.
+    diverged: bool,
+    random: u64,
+    committed: u64,
+    refused: u64,
+    died: u64,
+    took: Duration,
+    /// Each kind of finding, with the first schedule that showed it, and how many did.
+    findings: BTreeMap<String, (Schedule, u64)>,
+}
+
+impl Report {
+    fn take(&mut self, outcome: Outcome) {
+        self.committed += outcome.committed;
+        self.refused += outcome.refused;
+        self.died += outcome.died;
+        for finding in outcome.findings {
+            self.findings.entry(finding).or_insert_with(|| (outcome.schedule.clone(), 0)).1 += 1;
+        }
+    }
+
+    fn is_enough(&self, bounds: &Bounds) -> bool {
+        let is_sought = |text: &String| self.findings.keys().any(|found| found.contains(text));
+        bounds.until.as_ref().is_some_and(is_sought)
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { schedules, random, committed, refused, died, took, .. } = self;
+        let all = if self.is_complete { "all " } else { "the first " };
+        let diverged = if self.diverged { ", NOT REPEATED" } else { "" };
+        write!(
+            f,
+            "{all}{schedules} coarse schedules and {random} random ones{diverged}: {committed} transactions committed, {refused} \
+             were refused, {died} died; {:.1} s",
+            took.as_secs_f64()
+        )
+    }
+}
+
+fn explore(mix: &'static Mix, bounds: &Bounds) -> Report {
+    let (rig, begun) = (Rig::new(mix), Instant::now());
+    let mut report = Report::default();
+    // What `waldio` has published is durable only when it is acknowledged. Others may see it before, and if all die then, it is
+    // gone.
+    let deaths = Deaths { most: bounds.deaths, of_all: session::engine() != "waldio" };
+    let mut every = Every::new(deaths);
+    while report.schedules < bounds.limit as u64 && !report.is_complete && !report.is_enough(bounds) {
+        report.take(rig.run(Grain::Coarse, &mut every));
+        report.schedules += 1;
+        report.is_complete = !every.advance();
+    }
+    report.diverged = every.diverged;
+    for seed in 0..bounds.random {
+        if report.is_enough(bounds) {
+            break;
+        }
+        let seed = bounds.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(seed);
+        let grain = if seed % 2 == 0 { Grain::Fine } else { Grain::Coarse };
+        report.take(rig.run(grain, &mut Draw::new(seed, deaths)));
+        report.random += 1;
+    }
+    report.took = begun.elapsed();
+    report
+}
+
+fn named(name: &str) -> &'static Mix {
+    mix::named(name).unwrap_or_else(|| panic!("no race {name}; `duralite-locking race list` shows them"))
+}
+
+/// Explores a race, and prints what was found. Returns whether nothing was.
+pub fn explore_race(name: &str, bounds: &Bounds) -> bool {
+    tell_report(name, &explore(named(name), bounds))
+}
+
+/// Explores all races, and prints a row for the table in docs/fault-model.md.
+pub fn explore_all(bounds: &Bounds) -> bool {
+    let (begun, mut sum, mut is_good) = (Instant::now(), Report::default(), true);
+    for mix in MIXES {
+        let report = explore(mix, bounds);
+        is_good &= tell_report(mix.name, &report);
+        sum.schedules += report.schedules + report.random;
+        sum.committed += report.committed;
+        sum.refused += report.refused;
+        sum.died += report.died;
+    }
+    let Report { schedules, committed, refused, died, .. } = sum;
+    println!(
+        "| {} | schedules of transactions that commit beside each other (interleavings of coarse steps in order, and random ones \
+         of fine steps, with at most {} deaths) | {schedules} schedules of {} races, {committed} transactions committed, {refused} \
+         were refused, {died} died; {} | {} |",
+        session::engine(),
+        bounds.deaths,
+        MIXES.len(),
+        if is_good { "nothing wrong" } else { "BROKEN" },
+        begun.elapsed().as_secs()
+    );
+    is_good
+}
+
+/// Prints what was found in a race. Returns whether nothing was.
+fn tell_report(name: &str, report: &Report) -> bool {
+    println!("{name}: {report}");
+    for (finding, (schedule, count)) in &report.findings {
+        println!("{name}: {count} times: {finding}: race replay {name} '{schedule}'");
+    }
+    report.findings.is_empty() && !report.diverged
+}
+
+/// Runs one schedule, and prints it step by step.
+pub fn replay(name: &str, schedule: &str) -> bool {
+    let schedule: Schedule = schedule.parse().unwrap();
+    let outcome = Rig::new(named(name)).run(schedule.grain, &mut Follow(&schedule.choices));
+    tell();
+    lead::tell_seen();
+    println!("{}", outcome.schedule);
+    for finding in &outcome.findings {
+        println!("{finding}");
+    }
+    outcome.findings.is_empty()
+}
+
+/// Prints the names of all races.
+pub fn list() {
+    MIXES.iter().for_each(|mix| println!("{}: {}", mix.name, mix.about));
+}

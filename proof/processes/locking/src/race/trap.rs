@@ -1,0 +1,140 @@
+//! Stops before each store to the header of the wal-index that all processes share: two copies of what is committed, and what
+//! checkpoints and readers have noted; and to the first word behind it, where the list of frames begins. Between these stores a process may die or stand still.
+//!
+//! No call leads there that could be watched. So the memory is write-protected while a process races: a store is a fault, which
+//! stops the process. Then the store is made by itself (a single step of the processor), and the memory is protected again.
+//! This is done on x86-64 only; elsewhere there are no such stops.
+#![allow(unsafe_code)] // handlers of signals, and protection of memory
+
+/// Begins to stop at these stores. The process has the wal-index mapped.
+#[cfg(not(target_arch = "x86_64"))]
+pub fn begin(_process: usize) {}
+
+/// Ends it.
+#[cfg(not(target_arch = "x86_64"))]
+pub fn end() {}
+
+#[cfg(target_arch = "x86_64")]
+pub use here::{begin, end};
+
+#[cfg(target_arch = "x86_64")]
+mod here {
+    use std::ffi::{c_int, c_void};
+    use std::ptr;
+    use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+
+    use crate::board::board;
+    use crate::call::{Call, Kind};
+    use crate::grain;
+    use crate::race::ledger::ledger;
+
+    /// Bytes that are protected: a page of memory.
+    const PAGE: usize = 4096;
+    /// The bytes of the two copies of what is committed.
+    const COPIES: usize = 96;
+    /// The bytes of the header, and of the page number of the first frame behind it.
+    const HEADER: usize = 136 + 4;
+    /// The wal-index begins at a multiple of this in the file of the shared memory, and not at its beginning.
+    const ALIGNMENT: usize = 64 << 10;
+    /// The processor's flag for single steps.
+    const TRAP_FLAG: i64 = 0x100;
+
+    /// The first page of the wal-index; 0 while nothing is protected.
+    static FIRST: AtomicUsize = AtomicUsize::new(0);
+    static PROCESS: AtomicUsize = AtomicUsize::new(0);
+
+    /// Where this process has mapped the beginning of the wal-index.
+    fn find() -> Option<usize> {
+        let maps = std::fs::read_to_string("/proc/self/maps").ok()?;
+        let here = std::env::current_dir().ok()?;
+        let here = here.to_str()?;
+        // The file had no name yet when its maker mapped it.
+        let places = maps.lines().filter(|line| line.contains(here)).filter_map(|line| {
+            let mut words = line.split_whitespace();
+            let start = words.next()?.split('-').next()?;
+            let offset = usize::from_str_radix(words.nth(1)?, 16).ok()?;
+            let is_index = offset > 0 && offset.is_multiple_of(ALIGNMENT);
+            is_index.then_some((offset, usize::from_str_radix(start, 16).ok()?))
+        });
+        places.min().map(|(_, start)| start)
+    }
+
+    fn protect(page: usize, protection: c_int) {
+        // SAFETY: a page of memory that this process has mapped; whoever stores there meets the handler below.
+        unsafe { libc::mprotect(page as *mut c_void, PAGE, protection) };
+    }
+
+    /// Sets or clears the flag for single steps where the process goes on.
+    ///
+    /// # Safety
+    /// `context` is that of a signal.
+    unsafe fn single_step(context: *mut c_void, on: bool) {
+        // SAFETY: as promised.
+        let flags =
+            unsafe { &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs[libc::REG_EFL as usize] };
+        *flags = if on { *flags | TRAP_FLAG } else { *flags & !TRAP_FLAG };
+    }
+
+    unsafe extern "C" fn on_fault(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
+        // SAFETY: the kernel's own argument.
+        let at = unsafe { (*info).si_addr() } as usize;
+        let page = FIRST.load(SeqCst);
+        if page == 0 || !(page..page + PAGE).contains(&at) {
+            // Another fault: it comes again, and ends the process.
+            // SAFETY: sets what is in force without a handler.
+            unsafe { libc::signal(signal, libc::SIG_DFL) };
+            return;
+        }
+        let offset = at - page;
+        if offset < COPIES && grain::is_racing() {
+            ledger().changes_log(PROCESS.load(SeqCst));
+        }
+        if offset < HEADER && grain::is_fine() {
+            let offset = i32::try_from(offset).unwrap_or(i32::MAX);
+            board().step(PROCESS.load(SeqCst), Call::Store, Kind::Shm, offset);
+        }
+        protect(page, libc::PROT_READ | libc::PROT_WRITE);
+        // SAFETY: the kernel's own argument.
+        unsafe { single_step(context, true) };
+    }
+
+    unsafe extern "C" fn after_step(_signal: c_int, _info: *mut libc::siginfo_t, context: *mut c_void) {
+        let page = FIRST.load(SeqCst);
+        if page != 0 {
+            protect(page, libc::PROT_READ);
+        }
+        // SAFETY: the kernel's own argument.
+        unsafe { single_step(context, false) };
+    }
+
+    type Handler = unsafe extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void);
+
+    fn handle(signal: c_int, handler: Handler) {
+        // SAFETY: zeros are a value of the structure, and the handler has the form that the flag says.
+        let code = unsafe {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            action.sa_sigaction = handler as usize;
+            action.sa_flags = libc::SA_SIGINFO;
+            libc::sigaction(signal, &raw const action, ptr::null_mut())
+        };
+        assert_eq!(code, 0, "no handler for signal {signal}");
+    }
+
+    /// Begins to stop at these stores. The process has the wal-index mapped.
+    pub fn begin(process: usize) {
+        let Some(page) = find() else { panic!("the wal-index is not mapped") };
+        PROCESS.store(process, SeqCst);
+        handle(libc::SIGSEGV, on_fault);
+        handle(libc::SIGTRAP, after_step);
+        FIRST.store(page, SeqCst);
+        protect(page, libc::PROT_READ);
+    }
+
+    /// Ends it.
+    pub fn end() {
+        let page = FIRST.swap(0, SeqCst);
+        if page != 0 {
+            protect(page, libc::PROT_READ | libc::PROT_WRITE);
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! Explores schedules of transactions that commit beside each other. Of each race all schedules of coarse steps in which nobody
+//! dies are run, or the first ones, and others are drawn in which a process may die.
+//!
+//! A test that fails prints the schedules in which something was wrong. `duralite-locking race replay MIX 'SCHEDULE'` shows one
+//! of them step by step. `LOCKING_RACES=N` explores N times as many, and `LOCKING_SEED` draws others.
+
+#![allow(clippy::unwrap_used)] // a failed helper is a failed test
+
+use std::process::{Command, Output};
+
+/// The variable that names a fault, which a build with the feature `controls` puts back.
+const CONTROL: &str = "LOCKING_CONTROL";
+
+fn number(variable: &str) -> u64 {
+    std::env::var(variable).ok().and_then(|text| text.parse().ok()).unwrap_or(1)
+}
+
+fn explore(mix: &str, settings: &[String], control: Option<&str>) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_duralite-locking"));
+    command.args(["race", "explore", mix]).args(settings).env_remove(CONTROL);
+    if let Some(control) = control {
+        command.env(CONTROL, control);
+    }
+    let output = command.output().unwrap();
+    print!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    output
+}
+
+/// Explores a race in which nothing may be wrong: coarse schedules without deaths, and then random ones; some of those also on
+/// the engine that is the default. `all` says that these are all the coarse ones.
+fn inv59_one_order_explains(mix: &str, limit: u64, all: bool, random: u64) {
+    for (engine, limit, deaths, random) in
+        [("nvwal", limit, 0, 0), ("nvwal", 0, 1, random), ("waldio", 0, 1, random / 3)]
+    {
+        let is_complete = is_explained(mix, engine, limit, deaths, random);
+        assert!(limit == 0 || !all || is_complete, "{mix}: there are more schedules than {limit}");
+    }
+}
+
+/// Explores a race in which nothing may be wrong. Returns whether these were all schedules of coarse steps.
+fn is_explained(mix: &str, engine: &str, limit: u64, deaths: u64, random: u64) -> bool {
+    let (times, seed) = (number("LOCKING_RACES"), number("LOCKING_SEED"));
+    let settings = [
+        format!("engine={engine}"),
+        format!("limit={}", limit * times),
+        format!("deaths={deaths}"),
+        format!("random={}", random * times),
+        format!("seed={seed}"),
+    ];
+    let output = explore(mix, &settings, None);
+    assert!(output.status.success(), "{mix}: something was wrong, see above");
+    String::from_utf8_lossy(&output.stdout).contains(": all ")
+}
+
+/// Asserts that something is found when a rule is taken back.
+fn finds(mix: &str, control: &str, what: &str) {
+    let settings = ["limit=2000", "deaths=0", "random=0", &format!("until={what}")].map(str::to_owned);
+    let output = explore(mix, &settings, Some(control));
+    let is_found = String::from_utf8_lossy(&output.stdout).contains(what);
+    assert!(output.status.code() == Some(1) && is_found, "{mix}: nothing like `{what}` was found");
+}
+
+macro_rules! races {
+    ($($name:ident: $how:literal $limit:literal, random $random:literal;)*) => {
+        const RACES: &[&str] = &[$(stringify!($name)),*];
+        mod one_order_explains {
+            $(#[test]
+            fn $name() {
+                super::inv59_one_order_explains(stringify!($name), $limit, $how == "all", $random);
+            })*
+        }
+    };
+}
+
+races! {
+    skew: "all" 200, random 70;
+    new_log: "all" 400, random 70;
+    skew_with_warm_caches: "all" 400, random 70;
+    skew_and_a_reader: "all" 1400, random 70;
+    ring: "some" 30, random 70;
+    counter: "some" 30, random 70;
+    apart: "some" 30, random 70;
+    in_turn: "all" 200, random 70;
+    allocation: "some" 30, random 70;
+    leases: "all" 200, random 70;
+    split: "some" 30, random 70;
+    immediate: "some" 30, random 70;
+    modes: "some" 30, random 70;
+    checkpoint: "some" 30, random 70;
+    log_that_starts_over: "some" 30, random 70;
+    start_over_by_sqlite: "some" 30, random 70;
+    long_read: "some" 30, random 70;
+    schema: "some" 30, random 70;
+}
+
+#[test]
+fn every_race_is_a_test() {
+    let output =
+        Command::new(env!("CARGO_BIN_EXE_duralite-locking")).args(["race", "list"]).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    let listed: Vec<&str> = text.lines().filter_map(|line| line.split(':').next()).collect();
+    assert_eq!(listed, RACES);
+}
+
+/// In each interleaving of coarse steps one process dies at each of them, or all do.
+#[test]
+fn inv59_one_order_explains_what_is_there_wherever_a_process_dies() {
+    assert!(is_explained("skew", "nvwal", 1000, 1, 0), "there are more schedules");
+}
+
+/// Runs one schedule of a race: in it each process takes so many steps, or dies (`a` is process 0).
+fn goes_well(mix: &str, steps: &[(char, usize)]) {
+    let steps: String = steps.iter().flat_map(|(process, steps)| vec![*process; *steps]).collect();
+    let program = env!("CARGO_BIN_EXE_duralite-locking");
+    let output =
+        Command::new(program).args(["race", "replay", mix, &format!("fine {steps}")]).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+}
+
+/// A process died between the two copies of the header. Another one makes the wal-index anew, while a third one reads by it.
+/// It found pages as they were before what the log has.
+#[test]
+fn inv15_a_reader_goes_on_while_the_wal_index_is_made_anew() {
+    goes_well("long_read", &[('1', 6), ('0', 30), ('a', 1), ('2', 2), ('1', 20)]);
+}
+
+/// A process died that had started the log over in the header of the wal-index, and had not said yet that none of its frames
+/// are home. The next ones committed, and these frames were taken for home: others did not see them, and in the end they were
+/// lost.
+#[test]
+fn inv15_commits_after_a_start_over_that_was_cut_short_are_not_taken_for_home() {
+    goes_well("checkpoint", &[('2', 12), ('0', 38), ('a', 1), ('1', 75)]);
+    goes_well("start_over_by_sqlite", &[('0', 27), ('a', 1), ('1', 80), ('2', 80)]);
+    goes_well("log_that_starts_over", &[('1', 24), ('b', 1), ('2', 39), ('c', 1), ('0', 200)]);
+}
+
+/// The fault: what a transaction has read does not count when it is validated.
+#[test]
+#[cfg_attr(not(feature = "controls"), ignore = "needs a build with the fault: --features controls")]
+fn control_inv58_unread() {
+    finds("skew", "unread", "which has committed");
+}
+
+/// The fault: a transaction is published first, and validated then.
+#[test]
+#[cfg_attr(not(feature = "controls"), ignore = "needs a build with the fault: --features controls")]
+fn control_inv59_unvalidated() {
+    finds("skew", "unvalidated", "finds other rows");
+}
+
+/// The fault: SQLite keeps its cache when others have committed.
+#[test]
+#[cfg_attr(not(feature = "controls"), ignore = "needs a build with the fault: --features controls")]
+fn control_inv61_undropped() {
+    finds("skew_with_warm_caches", "undropped", "which it gets at none of the places");
+}
