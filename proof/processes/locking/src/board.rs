@@ -3,6 +3,7 @@
 //!
 //! Only one process runs at a time. At a stop, a process hands over its turn, and waits for its next one. So
 //! only one process at a time stores to this memory. The words are atomic because several processes map them.
+
 use std::fmt;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU32, AtomicU64, Ordering::SeqCst};
