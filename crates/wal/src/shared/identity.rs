@@ -134,5 +134,14 @@ mod tests {
         assert!(database(0o660, 12345, file.gid()).trusts(&file));
         // The superuser owns such a directory, or this user does.
         assert_eq!(database(0o600, 12345, 77).trusts(&file), [0, own].contains(&file.uid()));
+        if own != 0 {
+            return;
+        }
+        // The superuser alone can make a file that belongs to somebody else.
+        let other = tempfile::NamedTempFile::new().unwrap();
+        std::os::unix::fs::chown(other.path(), Some(4321), Some(77)).unwrap();
+        let other = other.as_file().metadata().unwrap();
+        assert!(!database(0o644, 12345, 77).trusts(&other), "somebody who may not write the database");
+        assert!(database(0o664, 12345, 77).trusts(&other) && !database(0o664, 12345, 78).trusts(&other));
     }
 }

@@ -114,6 +114,66 @@ fn inv64_pages_that_are_leased_taken_and_given_back_stay_one_list() {
     }
 }
 
+/// A connection that has allocated, and so leases pages. It has the tables `t` and `u`.
+fn leasing(fixture: &Fixture) -> Connection {
+    let conn = open(fixture, "on");
+    run(&conn, "CREATE TABLE t(a)").unwrap();
+    run(&conn, "CREATE TABLE u(a)").unwrap();
+    for _ in 0..3 {
+        ["BEGIN", "INSERT INTO t VALUES(zeroblob(9000))", "COMMIT"].map(|sql| run(&conn, sql).unwrap());
+    }
+    assert!(one::<i64>(&conn, "PRAGMA freelist_count") > 0, "the connection has no lease");
+    conn
+}
+
+/// A transaction that holds WRITE leaves the database as large as with stock SQLite.
+#[test]
+fn inv64_only_a_transaction_that_is_validated_adds_free_pages() {
+    let fixture = Fixture::new();
+    let conn = leasing(&fixture);
+    let free = || one::<i64>(&conn, "PRAGMA freelist_count");
+    for round in 0..100 {
+        let before = free();
+        run(&conn, "INSERT INTO t VALUES(zeroblob(9000))").unwrap();
+        assert!(free() <= before, "round {round}: {} of {before} pages are free", free());
+    }
+    assert_eq!(free(), 0);
+    integrity(&conn);
+}
+
+/// A connection that knows nothing of leases takes them.
+#[test]
+fn inv64_a_leased_page_that_another_one_has_taken_is_a_conflict() {
+    let fixture = Fixture::new();
+    let a = leasing(&fixture);
+    let b = open(&fixture, "off");
+    run(&a, "BEGIN").unwrap();
+    run(&a, "INSERT INTO t VALUES(zeroblob(9000))").unwrap();
+    while one::<i64>(&b, "PRAGMA freelist_count") > 0 {
+        run(&b, "INSERT INTO u VALUES(zeroblob(9000))").unwrap();
+    }
+    assert_eq!(code(&run(&a, "COMMIT").unwrap_err()), OVERTAKEN);
+    integrity(&b);
+    ["BEGIN", "INSERT INTO t VALUES(zeroblob(9000))", "COMMIT"].map(|sql| run(&a, sql).unwrap());
+    integrity(&b);
+}
+
+/// The list in the connection's own order is not what is committed.
+#[test]
+fn inv64_a_page_that_stays_free_is_not_written() {
+    let fixture = Fixture::new();
+    let conn = leasing(&fixture);
+    let frames = || {
+        let status: String = one(&conn, "PRAGMA duralite");
+        let frames = status.lines().find_map(|line| line.strip_prefix("log_frames\t")).unwrap();
+        frames.parse::<u32>().unwrap()
+    };
+    let before = frames();
+    ["BEGIN", "INSERT INTO u VALUES(zeroblob(9000))", "COMMIT"].map(|sql| run(&conn, sql).unwrap());
+    // Page 1, the table, two pages of the value, and the trunk of the real list that had them.
+    assert_eq!(frames() - before, 5);
+}
+
 #[test]
 fn two_transactions_that_allocate_both_commit() {
     let fixture = Fixture::new();

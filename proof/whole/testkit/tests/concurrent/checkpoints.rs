@@ -201,6 +201,24 @@ fn inv10_who_writes_for_long_is_asked_to_end_and_who_only_reads_is_not() {
     integrity(&new);
 }
 
+/// All frames are in the database file, and a reader that began before they were reads them in the log.
+#[test]
+fn the_log_does_not_start_over_under_a_reader_of_its_frames() {
+    for mode in MODES {
+        let (_fixture, [a, b]) = with_rows(mode);
+        assert_eq!(codes(&a, "UPDATE t SET v=1"), OK);
+        assert_eq!(codes(&b, "BEGIN; SELECT v FROM t WHERE k=1"), OK);
+        assert_eq!(checkpoint(&a, "PASSIVE"), Ok(false));
+        for value in 2..5 {
+            assert_eq!(codes(&a, &format!("UPDATE t SET v={value}")), OK);
+        }
+        assert_eq!(one::<i64>(&b, "SELECT sum(v) FROM t"), 100, "{mode}");
+        integrity(&b);
+        assert_eq!(codes(&b, "COMMIT"), OK);
+        assert_eq!(one::<i64>(&b, "SELECT sum(v) FROM t"), 400, "{mode}");
+    }
+}
+
 #[test]
 fn without_automatic_checkpoints_the_log_keeps_everything() {
     for mode in MODES {

@@ -86,6 +86,34 @@ fn inv58_what_a_transaction_read_from_the_cache_counts() {
     }
 }
 
+/// SQLite has never read the page of the new table: it is in the cache because this connection has written it.
+#[test]
+fn inv58_what_a_commit_of_its_own_left_in_the_cache_counts() {
+    let (_fixture, [a, b]) = with_rows("on");
+    assert_eq!(codes(&a, "BEGIN IMMEDIATE; CREATE TABLE u(v); INSERT INTO u VALUES(0); COMMIT"), OK);
+    assert_eq!(codes(&a, "BEGIN; UPDATE t SET v=(SELECT v + 1 FROM u) WHERE k=1"), OK);
+    assert_eq!(codes(&b, "UPDATE u SET v=5"), OK);
+    assert_eq!(codes(&a, "COMMIT"), OVERTAKEN);
+    assert_eq!(one::<i64>(&a, "SELECT sum(v) FROM t"), 0);
+}
+
+/// The transaction has begun when everything was in the database file. So the log may start over under it, and the
+/// frames of others have lower numbers than those that it knows.
+#[test]
+fn inv59_what_others_commit_to_a_log_that_has_started_over_counts() {
+    for (k, result) in [(1, OVERTAKEN), (90, OK)] {
+        let (_fixture, [a, b]) = with_rows("on");
+        run(&b, "PRAGMA wal_checkpoint(PASSIVE)").unwrap();
+        assert_eq!(codes(&a, "BEGIN; UPDATE t SET v=1 WHERE k=1"), OK);
+        assert_eq!(codes(&b, &format!("UPDATE t SET v=5 WHERE k={k}")), OK);
+        assert_eq!(codes(&a, "COMMIT"), result, "{k}");
+        for conn in [&a, &b] {
+            assert_eq!(one::<i64>(conn, "SELECT sum(v) FROM t"), if result == OK { 6 } else { 5 });
+            integrity(conn);
+        }
+    }
+}
+
 #[test]
 fn inv59_the_second_of_two_with_write_skew_fails_also_with_warm_caches() {
     let (_fixture, [a, b]) = with_rows("on");

@@ -43,6 +43,24 @@ fn inv59_a_database_that_has_become_smaller_overtakes_everyone() {
     }
 }
 
+/// The pages that were cut off were free, so nothing has changed that the transaction uses.
+#[test]
+fn inv59_a_database_that_has_lost_nothing_but_free_pages_overtakes_everyone_too() {
+    let fixture = Fixture::new();
+    let first = duralite_testkit::connect(&fixture.uri("c.db", "")).unwrap();
+    assert_eq!(codes(&first, "PRAGMA auto_vacuum=incremental; PRAGMA journal_mode=WAL"), OK);
+    rows(&first);
+    let free = "CREATE TABLE u(a); INSERT INTO u VALUES(zeroblob(40000)); DELETE FROM u";
+    assert_eq!(codes(&first, free), OK);
+    let a = open(&fixture, "on");
+    assert_eq!(codes(&a, "BEGIN; UPDATE t SET v=1 WHERE k=1"), OK);
+    run(&first, "PRAGMA incremental_vacuum").unwrap();
+    assert_eq!(one::<i64>(&first, "PRAGMA freelist_count"), 0);
+    assert_eq!(codes(&a, "COMMIT"), OVERTAKEN);
+    assert_eq!(codes(&a, "BEGIN; UPDATE t SET v=1 WHERE k=1; COMMIT"), OK);
+    integrity(&first);
+}
+
 #[test]
 fn vacuum_beside_an_open_transaction_of_its_own_kind() {
     for mode in MODES {

@@ -29,12 +29,16 @@ fn inv60_it_fails_at_the_write_if_a_page_has_changed_that_it_read() {
         "UPDATE t SET v=1 WHERE k=1",
         "UPDATE t SET v=1 WHERE k=0",
         "INSERT INTO t VALUES(1000, 0, hex(zeroblob(5000)))",
-        "CREATE TABLE u(a)",
+        "CREATE TABLE w(a)",
         "DELETE FROM t WHERE k > 50",
         "PRAGMA user_version=5",
+        // These change the size of the database, and its free list, and no page that the transaction has read.
+        "INSERT INTO u VALUES(zeroblob(40000))",
+        "DELETE FROM u",
     ];
     for change in changes {
         let (_fixture, [a, b]) = with_rows("upgrade");
+        assert_eq!(codes(&b, "CREATE TABLE u(a); INSERT INTO u VALUES(zeroblob(40000))"), OK);
         assert_eq!(codes(&a, READ), OK);
         assert_eq!(codes(&b, change), OK);
         assert_eq!(codes(&a, "UPDATE t SET v=v+10 WHERE k=40"), OVERTAKEN, "{change}");
@@ -46,6 +50,40 @@ fn inv60_it_fails_at_the_write_if_a_page_has_changed_that_it_read() {
         // The connection has released the lock.
         assert_eq!(codes(&b, "UPDATE t SET v=v+10 WHERE k=41"), OK);
         integrity(&b);
+    }
+}
+
+/// The other one frees as many pages as it takes, so page 1 does not tell. The page that leads to the rows does, and
+/// SQLite goes on with what it has read of it.
+#[test]
+fn inv60_it_fails_at_the_write_if_an_interior_page_has_changed_that_it_read() {
+    let (_fixture, [a, b]) = with_rows("upgrade");
+    let pages = one::<i64>(&b, "PRAGMA page_count");
+    assert_eq!(codes(&a, READ), OK);
+    assert_eq!(codes(&b, "BEGIN; DELETE FROM t WHERE k BETWEEN 40 AND 59"), OK);
+    while one::<i64>(&b, "PRAGMA freelist_count") > 0 {
+        assert_eq!(codes(&b, "INSERT INTO t(v, pad) VALUES(0, hex(zeroblob(500)))"), OK);
+    }
+    assert_eq!(codes(&b, "COMMIT"), OK);
+    assert_eq!(one::<i64>(&b, "PRAGMA page_count"), pages);
+    assert_eq!(codes(&a, "UPDATE t SET v=v+10 WHERE k=99"), OVERTAKEN);
+    assert_eq!(codes(&a, "ROLLBACK; BEGIN; UPDATE t SET v=v+10 WHERE k=99; COMMIT"), OK);
+    assert_eq!(one::<i64>(&b, "SELECT sum(v) FROM t"), 10);
+    integrity(&b);
+}
+
+/// The transaction has begun when everything was in the database file, and the frames that it moves on to have lower
+/// numbers than those that it knows.
+#[test]
+fn inv60_it_goes_on_in_a_log_that_has_started_over() {
+    let (_fixture, [a, b]) = with_rows("upgrade");
+    assert_eq!(codes(&b, "PRAGMA wal_checkpoint(PASSIVE)"), OK);
+    assert_eq!(codes(&a, READ), OK);
+    assert_eq!(codes(&b, "UPDATE t SET v=5 WHERE k=90"), OK);
+    assert_eq!(codes(&a, "UPDATE t SET v=v+1 WHERE k=90; COMMIT"), OK);
+    for conn in [&a, &b] {
+        assert_eq!(one::<i64>(conn, "SELECT v FROM t WHERE k=90"), 6, "the update of another one is lost");
+        integrity(conn);
     }
 }
 

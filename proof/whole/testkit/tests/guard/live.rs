@@ -217,6 +217,28 @@ fn inv01_a_guard_that_was_stuck_at_the_last_close_is_lifted_by_the_next() {
     assert_eq!(one::<i64>(&stock(&fixture.path("m.db")), "SELECT sum(a) FROM t"), 14);
 }
 
+/// Something else has written to the file, where a checkpointed page was.
+#[test]
+fn inv01_the_guard_stays_as_long_as_the_file_lacks_what_the_log_holds() {
+    for engine in [Engine::NVWAL, Engine::WALDIO] {
+        let fixture = Fixture::on(engine);
+        let conn = fixture.open("l.db");
+        run(&conn, "CREATE TABLE t(a)").unwrap();
+        run(&conn, "INSERT INTO t VALUES(6)").unwrap();
+        run(&conn, "PRAGMA wal_checkpoint(PASSIVE)").unwrap();
+        // Open for as long as the connection: closing it gives back the locks that this process has of the file.
+        let file = std::fs::OpenOptions::new().write(true).open(fixture.path("l.db")).unwrap();
+        std::os::unix::fs::FileExt::write_all_at(&file, &[0; 512], 4096).unwrap();
+        conn.close().unwrap();
+        assert!(fixture.is_guarded("l.db"), "{}", engine.name());
+        drop(file);
+        let conn = connect(&fixture.uri("l.db", "")).unwrap();
+        assert_eq!(one::<i64>(&conn, "SELECT sum(a) FROM t"), 6, "{}", engine.name());
+        conn.close().unwrap();
+        fixture.assert_plain("l.db");
+    }
+}
+
 /// A log exists, but the connection was refused EXCLUSIVE, and so has never opened the log's WAL.
 #[test]
 fn inv01_who_was_refused_the_database_to_itself_lifts_the_guard_as_the_last() {
