@@ -1,22 +1,18 @@
 //! Runs one schedule: starts the processes, lets one of them run at a time, and lets auditors check the
 //! result at the end.
-#![allow(unsafe_code)] // forks, and ends a child without what `exit` runs
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
-use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use tempfile::TempDir;
 
 use crate::actor;
 use crate::board::{Stop, board};
 use crate::call::{Call, Kind};
+use crate::child::Child;
 use crate::clock;
-use crate::me;
 use crate::plan::{Action, Chooser, Deviation, Follow, Plan};
 use crate::scenario::{Actor, Scenario, Start, auditor};
-use crate::watch;
 
 /// How long a process may run until its next stop, in real time. A process that takes longer counts as hung.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -50,9 +46,9 @@ pub struct Rig {
     _dir: TempDir,
 }
 
-struct Child {
-    process: usize,
-    pid: Pid,
+/// A process that runs an actor's program.
+struct Player {
+    child: Child,
     actor: Actor,
     is_second_life: bool,
 }
@@ -63,44 +59,18 @@ const MADE: usize = 0;
 const INTERRUPTED: usize = 3;
 
 /// Starts a process of a schedule, which waits for its turn. Its rows begin at `first_row`.
-fn start(process: usize, actor: Actor, first_row: usize) -> Child {
-    board().processes[process].alive.store(true, SeqCst);
-    // SAFETY: this program has one thread. The child calls only SQLite and Duralite.
-    let pid = unsafe { libc::fork() };
-    assert!(pid >= 0, "no fork: {}", std::io::Error::last_os_error());
-    if let Some(pid) = Pid::from_raw(pid) {
-        return Child { process, pid, actor, is_second_life: false };
-    }
-    // If the leader is killed, no process must stay behind and wait for a turn.
-    rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).unwrap();
-    me::become_process(process);
-    watch::begin();
-    board().begin(process);
-    if let Err(panic) = catch_unwind(AssertUnwindSafe(|| actor::run(process, actor, first_row))) {
-        let text = panic.downcast_ref::<String>().map_or("a panic", String::as_str);
-        board().finding(process, format_args!("{text}"));
-    }
-    board().done(process);
-    // SAFETY: ends the child.
-    unsafe { libc::_exit(0) }
+fn start(process: usize, actor: Actor, first_row: usize) -> Player {
+    let child = Child::start(process, || actor::run(process, actor, first_row));
+    Player { child, actor, is_second_life: false }
 }
 
-impl Child {
-    fn reap(&self) {
-        board().processes[self.process].alive.store(false, SeqCst);
-        let _ = waitpid(Some(self.pid), WaitOptions::empty());
-    }
-
-    fn kill(&self) {
-        let _ = kill_process(self.pid, Signal::KILL);
-        self.reap();
-    }
-
+impl Player {
     /// Kills the process and starts its program again. The new process waits for its turn.
     fn restart(&mut self) {
-        self.kill();
-        board().processes[self.process].close_all();
-        let again = start(self.process, self.actor, actor::first_row_again(self.process));
+        self.child.kill();
+        let process = self.child.process;
+        board().processes[process].close_all();
+        let again = start(process, self.actor, actor::first_row_again(process));
         *self = Self { is_second_life: true, ..again };
     }
 }
@@ -113,7 +83,7 @@ fn run_alone(process: usize, actor: Actor, first_row: usize) {
 /// The processes of a schedule, as the leader knows them.
 struct Led<'a> {
     order: &'a [u8],
-    children: Vec<Child>,
+    players: Vec<Player>,
     alive: u8,
     /// Processes that stand still until another process has ended an operation.
     stalled: u8,
@@ -135,8 +105,8 @@ impl Led<'_> {
         behind.copied().find(|one| ready >> one & 1 == 1).unwrap_or(process)
     }
 
-    fn child(&mut self, process: u8) -> &mut Child {
-        self.children.iter_mut().find(|child| child.process == usize::from(process)).unwrap()
+    fn player(&mut self, process: u8) -> &mut Player {
+        self.players.iter_mut().find(|player| player.child.process == usize::from(process)).unwrap()
     }
 
     fn gone(&mut self, process: u8) {
@@ -152,14 +122,14 @@ impl Led<'_> {
                 self.stalled |= 1 << process;
                 to
             }
-            Action::Restart if !self.child(process).is_second_life => {
-                self.child(process).restart();
+            Action::Restart if !self.player(process).is_second_life => {
+                self.player(process).restart();
                 clock::let_death_be_noticed();
                 self.stalled = 0;
                 self.next(process)
             }
             Action::Kill | Action::Restart => {
-                self.child(process).kill();
+                self.player(process).child.kill();
                 clock::let_death_be_noticed();
                 self.gone(process);
                 self.next(process)
@@ -170,9 +140,9 @@ impl Led<'_> {
 }
 
 /// Leads the processes until all have ended.
-fn lead(order: &[u8], children: Vec<Child>, chooser: &mut impl Chooser) {
+fn lead(order: &[u8], players: Vec<Player>, chooser: &mut impl Chooser) {
     let alive = order.iter().fold(0, |alive, process| alive | 1 << process);
-    let mut led = Led { order, children, alive, stalled: 0 };
+    let mut led = Led { order, players, alive, stalled: 0 };
     let mut current = order[0];
     while led.alive != 0 {
         let ready = led.ready();
@@ -199,7 +169,7 @@ fn lead(order: &[u8], children: Vec<Child>, chooser: &mut impl Chooser) {
             // There are barriers in races only.
             Some(Stop::Operation | Stop::Barrier) => led.stalled = 0,
             Some(Stop::Done) => {
-                led.child(process).reap();
+                led.player(process).child.reap();
                 led.gone(process);
                 current = led.next(process);
             }
@@ -209,8 +179,9 @@ fn lead(order: &[u8], children: Vec<Child>, chooser: &mut impl Chooser) {
             break;
         }
     }
-    let left = |child: &&Child| led.alive >> child.process & 1 == 1;
-    led.children.iter().filter(left).for_each(Child::kill);
+    let left =
+        led.players.iter().map(|player| &player.child).filter(|child| led.alive >> child.process & 1 == 1);
+    left.for_each(Child::kill);
 }
 
 fn steps() -> Vec<Step> {
@@ -287,13 +258,13 @@ impl Rig {
             run_alone(next, before, actor::first_row(next));
             next += 1;
         }
-        let children: Vec<Child> = actors
+        let players: Vec<Player> = actors
             .iter()
             .enumerate()
             .map(|(process, actor)| start(process, *actor, actor::first_row(process)))
             .collect();
         let offset = board().steps();
-        lead(order, children, &mut Shifted { chooser, offset });
+        lead(order, players, &mut Shifted { chooser, offset });
         let steps = steps().split_off(offset as usize);
         for via in self.scenario.auditors {
             run_alone(next, auditor(*via), actor::first_row(next));

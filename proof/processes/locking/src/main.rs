@@ -21,6 +21,7 @@
 mod actor;
 mod board;
 mod call;
+mod child;
 mod clock;
 mod explore;
 mod grain;

@@ -1,11 +1,8 @@
 //! Runs one schedule of a race: starts the processes anew, brings them to the start, and lets one of them take a step at a time.
-#![allow(unsafe_code)] // forks, and ends a child without what `exit` runs
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
-use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use tempfile::TempDir;
 
 use super::judge::Judge;
@@ -14,10 +11,9 @@ use super::mix::{Mix, SETUP};
 use super::schedule::{Choice, Chooser, Ready, Schedule};
 use super::session;
 use crate::board::{Stop, board};
+use crate::child::Child;
 use crate::clock;
 use crate::grain::{self, Grain};
-use crate::me;
-use crate::watch;
 
 /// How long a process may take until its next stop, in real time. A process that takes longer hangs.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -45,44 +41,7 @@ pub struct Rig {
     _dir: TempDir,
 }
 
-struct Child {
-    process: usize,
-    pid: Pid,
-}
-
-fn start(process: usize, work: impl FnOnce()) -> Child {
-    board().processes[process].alive.store(true, SeqCst);
-    // SAFETY: this program has one thread. What the child calls is SQLite and Duralite.
-    let pid = unsafe { libc::fork() };
-    assert!(pid >= 0, "no fork: {}", std::io::Error::last_os_error());
-    if let Some(pid) = Pid::from_raw(pid) {
-        return Child { process, pid };
-    }
-    // If the leader is killed, no process stays behind waiting for a turn.
-    rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).unwrap();
-    me::become_process(process);
-    watch::begin();
-    board().begin(process);
-    if let Err(panic) = catch_unwind(AssertUnwindSafe(work)) {
-        let text = panic.downcast_ref::<String>().map_or("a panic", String::as_str);
-        board().finding(process, format_args!("{text}"));
-    }
-    board().done(process);
-    // SAFETY: ends the child.
-    unsafe { libc::_exit(0) }
-}
-
 impl Child {
-    fn reap(&self) {
-        board().processes[self.process].alive.store(false, SeqCst);
-        let _ = waitpid(Some(self.pid), WaitOptions::empty());
-    }
-
-    fn kill(&self) {
-        let _ = kill_process(self.pid, Signal::KILL);
-        self.reap();
-    }
-
     /// Lets the process run until it takes the step `limit`, is at a barrier, or ends. Time passes in its sleeps.
     fn run_alone(&self, limit: u32) -> Stop {
         board().set_ready(1 << self.process, false);
@@ -204,7 +163,7 @@ impl Rig {
         grain::set(Grain::Coarse);
         board().clear();
         std::fs::write("db", "").unwrap();
-        start(OUTSIDER, || session::make(OUTSIDER, SETUP)).finish();
+        Child::start(OUTSIDER, || session::make(OUTSIDER, SETUP)).finish();
         assert_eq!(board().findings(), Vec::<String>::new(), "the race does not begin");
         let database = std::fs::read("db").unwrap();
         Self { mix, judge: Judge::new(mix), database, _dir: dir }
@@ -225,7 +184,8 @@ impl Rig {
         grain::set(grain);
         let mix = self.mix;
         let all = 0..mix.programs.len();
-        let children: Vec<Child> = all.map(|process| start(process, || session::run(process, mix))).collect();
+        let children: Vec<Child> =
+            all.map(|process| Child::start(process, || session::run(process, mix))).collect();
         for child in &children {
             if child.run_alone(u32::MAX) != Stop::Barrier {
                 board().finding(child.process, format_args!("it does not come to the start"));
@@ -239,7 +199,7 @@ impl Rig {
         race.run(chooser);
         // Whoever was in the race to its end closes before the outsider comes.
         race.children.iter().for_each(Child::finish);
-        start(OUTSIDER, || session::audit(OUTSIDER)).finish();
+        Child::start(OUTSIDER, || session::audit(OUTSIDER)).finish();
         self.outcome(Schedule { grain, choices: race.choices })
     }
 
