@@ -124,12 +124,15 @@ impl<'a> Crowd<'a> {
             busy: self.plan.busy_timeout,
             board: self.site.board(),
             acks: self.site.acks(self.epoch),
+            lane_acks: self.site.lane_acks(self.epoch),
+            concurrent: self.plan.concurrent > 0,
             log_dir: self.site.log_dir().to_owned(),
             autocheckpoint: self.plan.autocheckpoint,
             journal: self.plan.journal.clone(),
             uris: self.site.uris().to_vec(),
         };
         self.site.make_shared(&orders.acks)?;
+        self.site.make_shared(&orders.lane_acks)?;
         let mut command = Command::new(self.site.program(&self.worker.program)?);
         if let Some((user, group)) = self.site.user(slot).filter(|_| role != Role::Auditor) {
             command.uid(user).gid(group);

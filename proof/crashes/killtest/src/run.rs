@@ -181,8 +181,9 @@ fn count(report: &mut Report, roles: &[Role]) {
 }
 
 fn acknowledged(site: &Site, epoch: u32) -> u64 {
-    let length = |epoch| std::fs::metadata(site.acks(epoch)).map_or(0, |file| file.len());
-    (0..=epoch).map(length).sum::<u64>() / RECORD
+    let length = |path| std::fs::metadata(path).map_or(0, |file| file.len());
+    let lengths = (0..=epoch).map(|epoch| length(site.acks(epoch)) + length(site.lane_acks(epoch)));
+    lengths.sum::<u64>() / RECORD
 }
 
 /// Waits for this time, and hardly longer.

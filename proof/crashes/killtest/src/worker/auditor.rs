@@ -18,7 +18,7 @@ use crate::acks::Acknowledged;
 use crate::board::Note;
 use crate::plan::WAL;
 use crate::site::{DATABASE, check_plain};
-use crate::{Phase, ledger};
+use crate::{Phase, lanes, ledger};
 
 /// A light check reads at least this many of the newest rows.
 const NEWEST: i64 = 200;
@@ -49,6 +49,8 @@ pub(crate) struct Answer {
 struct Auditor<'a> {
     orders: &'a Orders,
     acknowledged: Acknowledged,
+    /// What was acknowledged in lanes, if there are any.
+    lanes: Option<lanes::Acknowledged>,
     conn: Option<Kept>,
     /// The transactions that this connection has seen. They cannot be lost, because the connection has kept
     /// the log in use since.
@@ -57,7 +59,8 @@ struct Auditor<'a> {
 
 pub(crate) fn serve(orders: &Orders, note: &Note) -> Result<()> {
     let acknowledged = Acknowledged::open(&orders.acks)?;
-    let mut auditor = Auditor { orders, acknowledged, conn: None, seen: 0 };
+    let lanes = orders.concurrent.then(|| lanes::Acknowledged::open(&orders.lane_acks)).transpose()?;
+    let mut auditor = Auditor { orders, acknowledged, lanes, conn: None, seen: 0 };
     note.phase(Phase::Ready)?;
     for line in std::io::stdin().lock().lines() {
         let question: Question = serde_json::from_str(&line?).context("no question")?;
@@ -102,6 +105,9 @@ impl Auditor<'_> {
         conn.execute_batch(&format!("PRAGMA page_size={page_bytes}; PRAGMA auto_vacuum={auto_vacuum};"))?;
         session::use_mode(&conn, &self.orders.journal, self.orders.busy)?;
         ledger::create(&conn)?;
+        if self.lanes.is_some() {
+            lanes::create(&conn)?;
+        }
         session::close(Kept::new(conn))?;
         Ok(0)
     }
@@ -118,6 +124,7 @@ impl Auditor<'_> {
     fn check(&mut self, all: bool) -> Result<i64> {
         // Read the acknowledgements first, so that the transaction that is read then must include them.
         let lowest = self.acknowledged.refresh()?;
+        self.lanes.as_mut().map_or(Ok(()), lanes::Acknowledged::refresh)?;
         let conn = match self.conn.take() {
             Some(conn) => conn,
             None => session::open(&self.orders.uris, 0, self.orders.busy, "")?,
@@ -126,6 +133,7 @@ impl Auditor<'_> {
         let total = begin(conn, self.orders.busy)?;
         ensure!(total >= self.seen, "lost: {total} transactions are there, and {} were seen", self.seen);
         verify(conn, &self.acknowledged, total, lowest, all)?;
+        self.lanes.as_ref().map_or(Ok(()), |lanes| lanes.verify(conn))?;
         conn.execute_batch("COMMIT").context("COMMIT")?;
         self.seen = total;
         self.acknowledged.forget_before(total - ledger::WINDOW);
@@ -147,6 +155,7 @@ impl Auditor<'_> {
         let conn = Kept::new(open_stock(&path)?);
         let total = begin(&conn, Duration::ZERO)?;
         verify(&conn, &self.acknowledged, total, None, true).context("stock SQLite")?;
+        self.lanes.as_ref().map_or(Ok(()), |lanes| lanes.verify(&conn)).context("stock SQLite")?;
         conn.execute_batch("COMMIT")?;
         session::close(conn)?;
         check_plain(&path, &self.orders.log_dir, allow_segments)?;
