@@ -35,7 +35,7 @@ pub fn replay(dir: &Path) -> Result<Result<(), String>> {
     }
     stage.set(&contents)?;
     // More than were begun: a transaction is also committed after recovery.
-    let reference = Reference::new(state.seed, state.begun + 2)?;
+    let reference = Reference::new(&state.setup, state.seed, state.begun + 2)?;
     match state.file_system()? {
         Some(file_system) => replay_disk(dir, &state, file_system, &stage, &reference),
         None => {
