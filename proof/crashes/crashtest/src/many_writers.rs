@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail};
 use rusqlite::{Connection, ffi};
 
 use crate::event::Event;
-use crate::many_transactions::{AREAS, FIRST_AFTER, statements};
+use crate::many_transactions::{AREAS, FIRST_AFTER, TABLES, statements};
 use crate::recorder::Recorder;
 use crate::setup::Setup;
 use crate::sql::{self, checkpoint, is_busy, is_full, roll_back, use_mode};
@@ -150,7 +150,7 @@ impl<'a> ManyWriters<'a> {
     /// # Errors
     /// The error of the first step that fails.
     pub fn all_steps(&mut self, steps: u32) -> Result<()> {
-        for _ in 0..2 {
+        for _ in 0..TABLES {
             self.round(1)?;
         }
         for _ in 0..steps.div_ceil(2) {
@@ -268,6 +268,9 @@ impl<'a> ManyWriters<'a> {
                     self.overlaps.merged += u32::from(is_merged && transaction.is_validated());
                     return Ok(true);
                 }
+                Err(error) if is_full(&error) && was_full && number <= TABLES => {
+                    return Err(error).with_context(|| format!("transaction {number}, after a checkpoint"));
+                }
                 Err(error) if is_full(&error) && was_full => return Ok(false),
                 Err(error) if is_full(&error) => {
                     was_full = true;
@@ -289,6 +292,15 @@ impl<'a> ManyWriters<'a> {
     /// Runs the first transaction of this round again if it was lost, and commits it. It stays in the round if
     /// that fails and has no effect.
     fn attempt(&mut self) -> rusqlite::Result<Transaction> {
+        if self.round[0].is_lost && self.random.bool() {
+            // As where connections come from a pool. What a lost transaction leaves must not be in the way.
+            roll_back(&self.connections[self.round[0].conn])?;
+            let is_idle = |conn: &usize| self.connections[*conn].is_autocommit();
+            let idle: Vec<usize> = (0..BESIDE).filter(is_idle).collect();
+            if !idle.is_empty() {
+                self.round[0].conn = idle[self.random.usize(..idle.len())];
+            }
+        }
         let Transaction { number, conn, begin, statements, is_lost, .. } = &mut self.round[0];
         let (number, conn) = (*number, &self.connections[*conn]);
         if *is_lost {
