@@ -101,6 +101,11 @@ impl<'a> Crowd<'a> {
         self.next_id - 1
     }
 
+    /// Whether processes write beside each other.
+    pub(crate) fn is_concurrent(&self) -> bool {
+        self.plan.concurrent > 0
+    }
+
     /// Begins a new file of acknowledgements: the settings allow the transactions acknowledged so far to be
     /// lost.
     pub(crate) fn begin_epoch(&mut self) {
@@ -125,7 +130,7 @@ impl<'a> Crowd<'a> {
             board: self.site.board(),
             acks: self.site.acks(self.epoch),
             lane_acks: self.site.lane_acks(self.epoch),
-            concurrent: self.plan.concurrent > 0,
+            concurrent: self.is_concurrent(),
             log_dir: self.site.log_dir().to_owned(),
             autocheckpoint: self.plan.autocheckpoint,
             journal: self.plan.journal.clone(),

@@ -33,7 +33,9 @@ pub(crate) fn create(conn: &Connection) -> Result<()> {
         "BEGIN IMMEDIATE;
          CREATE TABLE heads(lane INTEGER PRIMARY KEY, total INTEGER NOT NULL, counted INTEGER NOT NULL, pad BLOB);
          CREATE TABLE counted(only INTEGER PRIMARY KEY, total INTEGER NOT NULL);
-         INSERT INTO counted VALUES(0, 0);",
+         INSERT INTO counted VALUES(0, 0);
+         CREATE TABLE audits(only INTEGER PRIMARY KEY, total INTEGER NOT NULL);
+         INSERT INTO audits VALUES(0, 0);",
     );
     for lane in 0..LANES {
         text += &format!(

@@ -114,6 +114,10 @@ fn strike(crowd: &mut Crowd<'_>, site: &Site, report: &mut Report, step: Step) -
         site.rename_back()?;
     }
     if !replace_first {
+        if crowd.is_concurrent() {
+            // Before anybody takes the place of the dead.
+            crowd.ask(Question::Commit)?;
+        }
         ask(crowd, check, report)?;
     }
     for slot in victims {
