@@ -58,6 +58,8 @@ struct Transaction {
     is_lost: bool,
     /// How many transactions had committed when it began.
     since: usize,
+    /// Whether it runs on this connection only.
+    is_bound: bool,
 }
 
 /// The workload.
@@ -206,7 +208,16 @@ impl<'a> ManyWriters<'a> {
             let statements = statements(self.setup.page_bytes, self.seed, number);
             let begun = self.connections[conn].execute_batch(begin);
             let (is_lost, since) = (begun.is_err(), self.history.len());
-            self.round.push(Transaction { number, conn, begin, statements, ran: 0, is_lost, since });
+            self.round.push(Transaction {
+                number,
+                conn,
+                begin,
+                statements,
+                ran: 0,
+                is_lost,
+                since,
+                is_bound: false,
+            });
             if let Err(error) = begun {
                 self.overlaps.note(error).with_context(|| format!("{begin} of transaction {number}"))?;
             }
@@ -292,7 +303,7 @@ impl<'a> ManyWriters<'a> {
     /// Runs the first transaction of this round again if it was lost, and commits it. It stays in the round if
     /// that fails and has no effect.
     fn attempt(&mut self) -> rusqlite::Result<Transaction> {
-        if self.round[0].is_lost && self.random.bool() {
+        if self.round[0].is_lost && !self.round[0].is_bound && self.random.bool() {
             // As where connections come from a pool. What a lost transaction leaves must not be in the way.
             roll_back(&self.connections[self.round[0].conn])?;
             let is_idle = |conn: &usize| self.connections[*conn].is_autocommit();
@@ -406,8 +417,8 @@ impl<'a> ManyWriters<'a> {
     /// After a step has failed: lets each transaction of its round go on. It commits, or is told why it cannot. One
     /// whose `COMMIT` has failed is not in the round any more.
     pub fn finish_round(&mut self) {
-        while let Some(Transaction { number, conn, .. }) = self.round.first() {
-            let (number, conn) = (*number, *conn);
+        while let Some(Transaction { number, .. }) = self.round.first() {
+            let number = *number;
             while !self.round[0].is_lost && self.round[0].ran < self.round[0].statements.len() {
                 // A statement that fails loses the transaction, which then runs again.
                 let _ = self.go_on(0);
@@ -419,8 +430,8 @@ impl<'a> ManyWriters<'a> {
                 }
             }
             if self.round.first().is_some_and(|first| first.number == number) {
-                self.round.remove(0);
-                let _ = roll_back(&self.connections[conn]);
+                let transaction = self.round.remove(0);
+                let _ = roll_back(&self.connections[transaction.conn]);
             }
         }
     }
@@ -452,7 +463,16 @@ impl<'a> ManyWriters<'a> {
             let number = self.begun.max(FIRST_AFTER) + 1;
             let statements = statements(self.setup.page_bytes, self.seed, number);
             let (begin, since) = (BEGIN, self.history.len());
-            self.round = vec![Transaction { number, conn, begin, statements, ran: 0, is_lost: true, since }];
+            self.round = vec![Transaction {
+                number,
+                conn,
+                begin,
+                statements,
+                ran: 0,
+                is_lost: true,
+                since,
+                is_bound: true,
+            }];
             let done = self.commit().with_context(|| format!("connection {conn} does not work again"))?;
             anyhow::ensure!(done, "connection {conn} finds the log full after the fault");
         }

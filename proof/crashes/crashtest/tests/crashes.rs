@@ -176,8 +176,9 @@ fn faults(engine: Engine, seed: u64, length: Length) -> FaultPlan {
 #[test]
 fn inv09_a_fault_under_concurrent_writers_is_told_and_loses_nothing() {
     for engine in Engine::own() {
-        let every = if share_of(4) == 4 { 1 } else { 5 };
-        let plan = FaultPlan { every, concurrent: true, ..faults(engine, seed(), Length { steps: 12 }) };
+        let (every, every_allocation) = if share_of(4) == 4 { (1, 16) } else { (5, 80) };
+        let plan = faults(engine, seed(), Length { steps: 12 });
+        let plan = FaultPlan { every, every_allocation, concurrent: true, ..plan };
         hold(&format!("faults under concurrent writers on {engine}"), || inject(&plan));
     }
 }
