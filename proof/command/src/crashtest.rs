@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 use clap::Args;
 use duralite_crashtest::{
     Engine, FaultPlan, FileSystemKind, Length, Mutants, Outcome, Plan, PowerPlan, Verdict, cut_counting,
-    explore_counting, inject, missing_rig, register, replay,
+    explore_counting, explore_crowd, inject, missing_rig, register, replay,
 };
 use duralite_killtest::Report;
 
@@ -53,6 +53,9 @@ pub(crate) struct Options {
     /// notices
     #[arg(long, value_name = "N")]
     mutations: Option<u64>,
+    /// Let transactions of several connections overlap (concurrent=on), instead of one writer at a time
+    #[arg(long)]
+    concurrent: bool,
     /// Steps of a workload
     #[arg(long, value_name = "N", default_value_t = 40)]
     steps: u32,
@@ -118,17 +121,23 @@ impl Run<'_> {
         let options = self.options;
         let engines = if options.engine.is_empty() { Engine::own() } else { options.engine.clone() };
         let (seed, length) = (options.seed, Length { steps: options.steps });
+        let concurrent = options.concurrent;
         let all = engines.len();
         for (nth, engine) in engines.into_iter().enumerate() {
             self.at = (nth + 1, all);
             if options.states > 0 {
                 let (states, window_states) = (options.states, options.window_states);
-                let plan = Plan { engine, seed, states, length, window_states };
+                let plan = Plan { engine, seed, states, length, window_states, concurrent };
                 let what = "crash states of memory and blocks";
                 let (doing, done) = (self.doing(engine, "crash states"), AtomicU64::new(0));
                 let how_far = || HowFar::of(done.load(Ordering::Relaxed), states, "states");
                 let explore = || explore_counting(&plan, &done);
                 self.part(engine, what, || progress::with(&doing, how_far, explore))?;
+                if concurrent {
+                    let threads = Plan { states: states / 4, ..plan };
+                    let explore = || progress::with(&doing, HowFar::default, || explore_crowd(&threads));
+                    self.part(engine, "crash states of threads", explore)?;
+                }
             }
             if options.images > 0 {
                 if let Some(why) = missing_rig(options.file_system) {
@@ -136,7 +145,7 @@ impl Run<'_> {
                 }
                 let (file_system, images) = (options.file_system, options.images);
                 let mount_options = options.mount_options.clone();
-                let plan = PowerPlan { engine, file_system, mount_options, seed, images, length };
+                let plan = PowerPlan { engine, file_system, mount_options, seed, images, length, concurrent };
                 let what = format!("power cuts on {}", file_system.name());
                 let (doing, done) = (self.doing(engine, &what), AtomicU64::new(0));
                 let how_far = || HowFar::of(done.load(Ordering::Relaxed), images, "images");
@@ -147,7 +156,9 @@ impl Run<'_> {
                 self.kills(engine)?;
             }
             if let Some(every) = options.faults {
-                let plan = FaultPlan { engine, seed, length, every, every_allocation: every * 8, crashes: 3 };
+                let every_allocation = every * 8;
+                let plan =
+                    FaultPlan { engine, seed, length, every, every_allocation, crashes: 3, concurrent };
                 let what = "faults";
                 let doing = self.doing(engine, what);
                 self.part(engine, what, || progress::with(&doing, HowFar::default, || inject(&plan)))?;
@@ -168,6 +179,8 @@ impl Run<'_> {
     /// Prints the result of one kind of test, and adds it to the table.
     fn report(&mut self, engine: Engine, what: &str, result: &str, started: Instant) -> Result<()> {
         let seconds = started.elapsed().as_secs_f64();
+        let what =
+            if self.options.concurrent { format!("concurrent writers, {what}") } else { what.to_owned() };
         print_text(&format!("{engine}: {what}: {result} ({seconds:.0} s)\n"))?;
         writeln!(self.table, "| {engine} | {what} | {result} | {seconds:.0} |")?;
         Ok(())
@@ -188,7 +201,8 @@ impl Run<'_> {
                 let again = if violation.has_state() {
                     format!("--replay {}", violation.keep(&self.options.keep)?.display())
                 } else {
-                    format!("--engine {engine} --states 0 --faults 1 --seed {}", violation.seed)
+                    let concurrent = if self.options.concurrent { " --concurrent" } else { "" };
+                    format!("--engine {engine} --states 0 --faults 1 --seed {}{concurrent}", violation.seed)
                 };
                 format!("BROKEN: {violation}; again: duralite crashtest {again}")
             }
@@ -210,7 +224,12 @@ impl Run<'_> {
             if left == 0 {
                 break;
             }
-            let plan = duralite_killtest::Plan::varied(tested.into(), left.min(KILLS_OF_A_PLAN) as u32, seed);
+            let of_plan = left.min(KILLS_OF_A_PLAN) as u32;
+            let plan = if self.options.concurrent {
+                duralite_killtest::Plan::concurrent(tested.into(), of_plan, seed)
+            } else {
+                duralite_killtest::Plan::varied(tested.into(), of_plan, seed)
+            };
             let done = AtomicU64::new(kills);
             let how_far = || HowFar::of(done.load(Ordering::Relaxed), self.options.kills, "processes");
             let mut tell = |so_far: &Report| done.store(kills + so_far.total_kills(), Ordering::Relaxed);

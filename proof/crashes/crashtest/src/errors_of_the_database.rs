@@ -6,7 +6,7 @@
 use rusqlite::Connection;
 
 use crate::event::{Event, Recording};
-use crate::faults::recorder_of;
+use crate::fault::recorder_of;
 use crate::hooks::register;
 use crate::model::{Model, sample};
 use crate::setup::{Engine, Setup};
@@ -17,27 +17,36 @@ use crate::workload::under_hook;
 const ROWS: u32 = 30;
 const STATES: usize = 40;
 
-fn insert(conn: &Connection, from: u32, note: &dyn Fn(Event)) {
+/// A transaction that takes its turn, or, on a concurrent connection, is validated when it commits.
+fn commit(conn: &Connection, setup: &Setup, statement: &str) -> rusqlite::Result<()> {
+    if setup.concurrent { sql::commit_beside(conn, statement) } else { sql::commit(conn, statement) }
+}
+
+fn insert(conn: &Connection, setup: &Setup, from: u32, note: &dyn Fn(Event)) {
     for number in from..from + ROWS {
         note(Event::Begin { number });
         let statement = format!("INSERT INTO t VALUES({number}, randomblob(900));");
-        if sql::commit(conn, &statement).is_err() {
+        if commit(conn, setup, &statement).is_err() {
             // The log was about to start over, and its sync failed. This connection is told once, and
             // succeeds the next time.
             sql::roll_back(conn).unwrap();
-            sql::commit(conn, &statement).unwrap();
+            commit(conn, setup, &statement).unwrap();
         }
         note(Event::Acknowledged { number });
     }
 }
 
+fn plain(engine: Engine, concurrent: bool) -> Setup {
+    let setup = Setup::for_writers(engine, 1, concurrent);
+    Setup { settings: String::new(), page_bytes: 1024, threads: 1, waits: true, ..setup }
+}
+
 /// One connection's checkpoint fails at the sync of the database. Another connection, which is not told,
 /// makes the checkpoint again and commits, so that the log starts over. With `closes` both connections close
 /// instead. Power fails at the barriers after that.
-fn somebody_else_syncs(engine: Engine, synchronous: &str, closes: bool) {
+fn somebody_else_syncs(engine: Engine, synchronous: &str, closes: bool, concurrent: bool) {
     register().unwrap();
-    let setup = Setup { settings: String::new(), page_bytes: 1024, threads: 1, ..Setup::for_seed(engine, 1) };
-    let setup = Setup { waits: true, ..setup };
+    let setup = plain(engine, concurrent);
     let stage = Stage::new(false).unwrap();
     let recorder = recorder_of(&stage, &setup).unwrap();
     let note = |event| recorder.note(event);
@@ -46,7 +55,7 @@ fn somebody_else_syncs(engine: Engine, synchronous: &str, closes: bool) {
         let other = stage.connect(&setup).unwrap();
         sql::use_mode(&told, sql::WAL).unwrap();
         told.execute_batch("CREATE TABLE t(number INTEGER PRIMARY KEY, filler)").unwrap();
-        insert(&told, 1, &note);
+        insert(&told, &setup, 1, &note);
         for conn in [&told, &other] {
             conn.execute_batch(&format!("PRAGMA synchronous={synchronous}")).unwrap();
         }
@@ -61,11 +70,11 @@ fn somebody_else_syncs(engine: Engine, synchronous: &str, closes: bool) {
             drop(told);
             drop(other);
             let again = stage.connect(&setup).unwrap();
-            insert(&again, ROWS + 1, &note);
+            insert(&again, &setup, ROWS + 1, &note);
         } else {
-            insert(&other, ROWS + 1, &note);
+            insert(&other, &setup, ROWS + 1, &note);
             let _ = sql::checkpoint(&other, "TRUNCATE");
-            insert(&other, 2 * ROWS + 1, &note);
+            insert(&other, &setup, 2 * ROWS + 1, &note);
         }
         assert!(recorder.has_failed_sync(), "no sync has failed");
     });
@@ -73,7 +82,7 @@ fn somebody_else_syncs(engine: Engine, synchronous: &str, closes: bool) {
         &stage,
         &setup,
         &recorder.finish(),
-        &format!("synchronous={synchronous}, closes={closes}"),
+        &format!("synchronous={synchronous}, closes={closes}, concurrent={concurrent}"),
     );
 }
 
@@ -115,8 +124,8 @@ fn that_write_when_checkpointed() -> impl Iterator<Item = Engine> {
 #[test]
 fn inv06_a_sync_that_failed_is_everybodys() {
     for engine in that_write_when_checkpointed() {
-        for closes in [false, true] {
-            somebody_else_syncs(engine, "FULL", closes);
+        for (closes, concurrent) in [(false, false), (true, false), (false, true), (true, true)] {
+            somebody_else_syncs(engine, "FULL", closes, concurrent);
         }
     }
 }
@@ -124,18 +133,17 @@ fn inv06_a_sync_that_failed_is_everybodys() {
 #[test]
 fn inv06_a_sync_that_failed_is_everybodys_at_synchronous_off() {
     for engine in that_write_when_checkpointed() {
-        for closes in [false, true] {
-            somebody_else_syncs(engine, "OFF", closes);
+        for (closes, concurrent) in [(false, false), (true, false), (false, true), (true, true)] {
+            somebody_else_syncs(engine, "OFF", closes, concurrent);
         }
     }
 }
 
 /// Fails the syncs that make the guard durable before the first frame. The database then shows a guard that
 /// is not on the disk. The next transaction, of whichever connection, must not rely on it.
-fn the_guard_is_not_durable(engine: Engine, failures: u32, by_another: bool) {
+fn the_guard_is_not_durable(engine: Engine, failures: u32, by_another: bool, concurrent: bool) {
     register().unwrap();
-    let setup = Setup { settings: String::new(), page_bytes: 1024, threads: 1, ..Setup::for_seed(engine, 1) };
-    let setup = Setup { waits: true, ..setup };
+    let setup = plain(engine, concurrent);
     let stage = Stage::new(false).unwrap();
     let made = Connection::open(stage.database()).unwrap();
     made.execute_batch("PRAGMA journal_mode=WAL; CREATE TABLE t(number INTEGER PRIMARY KEY, filler)")
@@ -150,22 +158,22 @@ fn the_guard_is_not_durable(engine: Engine, failures: u32, by_another: bool) {
             conn.query_row("SELECT count(*) FROM t", [], |_| Ok(())).unwrap();
         }
         recorder.fail_syncs_of(&stage.database(), failures);
-        let refused = sql::commit(&told, "INSERT INTO t VALUES(0, 0); DELETE FROM t WHERE number = 0;");
+        let refused = commit(&told, &setup, "INSERT INTO t VALUES(0, 0); DELETE FROM t WHERE number = 0;");
         assert_eq!(refused.is_err(), failures > 1, "a single failure is made good: {refused:?}");
         assert!(recorder.has_failed_sync(), "no sync has failed");
         let _ = sql::roll_back(&told);
-        insert(if by_another { &other } else { &told }, 1, &note);
+        insert(if by_another { &other } else { &told }, &setup, 1, &note);
     });
-    let what = format!("{failures} failures, by_another={by_another}");
+    let what = format!("{failures} failures, by_another={by_another}, concurrent={concurrent}");
     assert_nothing_is_lost(&stage, &setup, &recorder.finish(), &what);
 }
 
 #[test]
 fn inv01_a_guard_that_could_not_be_synced_is_put_on_anew() {
     for engine in Engine::own().into_iter().filter(|engine| *engine != Engine::SCRATCHPAD) {
-        for by_another in [false, true] {
-            the_guard_is_not_durable(engine, 1, by_another);
-            the_guard_is_not_durable(engine, 2, by_another);
+        for (by_another, concurrent) in [(false, false), (true, false), (false, true), (true, true)] {
+            the_guard_is_not_durable(engine, 1, by_another, concurrent);
+            the_guard_is_not_durable(engine, 2, by_another, concurrent);
         }
     }
 }

@@ -5,97 +5,25 @@
 //! must see a prefix of the commits. After the connections are closed and opened again, everything that was
 //! acknowledged must be there. The same must hold if the power fails instead.
 
-use std::collections::BTreeMap;
-use std::fmt;
-use std::ops::AddAssign;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::{Context, Result};
 use duralite_format::guard::{JournalKind, VERSIONS};
 
-use crate::event::{Event, FileId, FileKind, Recording};
+use crate::event::{Event, FileId, Recording};
 use crate::failure::Violation;
+use crate::fault::{FaultPlan, FaultTally, Which, panics, recorder_of};
+use crate::faults_of_many;
 use crate::hooks::heap;
 use crate::model::{Contents, Model, sample};
 use crate::oracle::{self, Depth};
-use crate::recorder::{Call, Fault, Recorder};
-use crate::setup::{Engine, Setup};
-use crate::sql;
+use crate::recorder::{Fault, Recorder};
+use crate::setup::Setup;
 use crate::stage::Stage;
 use crate::transactions::Reference;
 use crate::workers::{self, Verdict};
-use crate::workload::{self, Bounds, Length, Script};
-
-/// How much to test.
-#[derive(Clone, Copy, Debug)]
-pub struct FaultPlan {
-    /// The engine.
-    pub engine: Engine,
-    /// The workload's seed.
-    pub seed: u64,
-    /// Its steps.
-    pub length: Length,
-    /// One of this many calls fails, each in a run of its own.
-    pub every: u64,
-    /// One of this many memory allocations fails, each in a run of its own.
-    pub every_allocation: u64,
-    /// Crash states that are checked after each fault.
-    pub crashes: usize,
-}
-
-/// What has been tested.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct FaultTally {
-    /// The number of faults, by the kind of call that failed.
-    pub faults: BTreeMap<String, u64>,
-    /// Faults that SQLite reported to the application.
-    pub told: u64,
-    /// Faults without an error: a second try succeeded, or nothing depended on the call.
-    pub absorbed: u64,
-    /// Crash states after faults that were recovered.
-    pub crashes: u64,
-}
-
-impl FaultTally {
-    /// Number of faults.
-    #[must_use]
-    pub fn total(&self) -> u64 {
-        self.faults.values().sum()
-    }
-}
-
-impl AddAssign for FaultTally {
-    fn add_assign(&mut self, other: Self) {
-        for (what, count) in other.faults {
-            *self.faults.entry(what).or_default() += count;
-        }
-        self.told += other.told;
-        self.absorbed += other.absorbed;
-        self.crashes += other.crashes;
-    }
-}
-
-impl fmt::Display for FaultTally {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let kinds: Vec<_> = self.faults.iter().map(|(what, count)| format!("{count} {what}")).collect();
-        let Self { told, absorbed, crashes, .. } = self;
-        let total = self.total();
-        write!(
-            f,
-            "{total} faults ({}), {told} told, {absorbed} made good; {crashes} crash states behind them",
-            kinds.join(", ")
-        )
-    }
-}
-
-/// The call or allocation that is to fail.
-#[derive(Clone, Copy, Debug)]
-enum Which {
-    Call(Fault),
-    Allocation(u64),
-}
+use crate::workload::{self, Bounds, Script};
 
 /// Makes every call of a workload fail in turn, on every processor.
 ///
@@ -129,7 +57,11 @@ pub fn inject_where_the_guard_is_lifted(plan: &FaultPlan) -> Verdict<FaultTally>
 fn inject_into(plan: &FaultPlan, choose: impl Fn(&Plain) -> Vec<Which>) -> Verdict<FaultTally> {
     let mut sum = FaultTally::default();
     // The write-ahead log, and one of the rollback journals.
-    let setups = Setup::for_each_mode(plan.engine, plan.seed);
+    let setups = if plan.concurrent {
+        vec![Setup::for_writers(plan.engine, plan.seed, true)]
+    } else {
+        Setup::for_each_mode(plan.engine, plan.seed)
+    };
     let rollback = 1 + (plan.seed % 3) as usize;
     for setup in
         setups.into_iter().enumerate().filter(|(nth, _)| [0, rollback].contains(nth)).map(|(_, setup)| setup)
@@ -148,14 +80,19 @@ fn inject_with(
     choose: &impl Fn(&Plain) -> Vec<Which>,
 ) -> Verdict<FaultTally> {
     let plain = Plain::run(plan, setup)?;
-    let reference = Reference::new(plan.seed, plain.begun + 3)?;
+    let reference = Reference::new(setup, plan.seed, plain.begun + 3)?;
     let all = choose(&plain);
     anyhow::ensure!(!all.is_empty(), "the workload has no such call");
     let next = AtomicU64::new(0);
     workers::on_each(|| {
         let mut tally = FaultTally::default();
         while let Some(which) = all.get(next.fetch_add(1, Ordering::Relaxed) as usize) {
-            if let Some(violation) = one(plan, setup, &reference, *which, &mut tally)? {
+            let violation = if setup.concurrent {
+                faults_of_many::one(plan, setup, *which, &mut tally)?
+            } else {
+                one(plan, setup, &reference, *which, &mut tally)?
+            };
+            if let Some(violation) = violation {
                 return Ok(Err(violation));
             }
         }
@@ -181,9 +118,10 @@ impl Plain {
         recorder.set_fault(None);
         heap::refuse(None);
         let begun = workload::under_hook(&stage, &recorder, || {
-            Script::new(&stage, setup, plan.seed, &recorder)?.run(plan.length)
+            workload::perform(&stage, setup, plan.seed, plan.length, &recorder)
         })
-        .context("the workload without faults")?;
+        .context("the workload without faults")?
+        .0;
         let (calls, allocations) = (recorder.calls(), heap::asked());
         let numbers = recorder.calls_of_events();
         let lifts = lifts(&recorder.finish(), &stage.database());
@@ -211,18 +149,6 @@ fn lifts(recording: &Recording, database: &Path) -> Vec<usize> {
     found
 }
 
-/// A recorder for a stage whose database is already in WAL mode: how SQLite handles a failing device with its
-/// own rollback journal is not tested here.
-pub(crate) fn recorder_of(stage: &Stage, setup: &Setup) -> Result<Arc<Recorder>> {
-    let plain = Setup { engine: Engine::Stock, ..setup.clone() };
-    let conn = stage.connect(&plain)?;
-    sql::use_mode(&conn, sql::WAL)?;
-    conn.close().map_err(|(_, error)| error)?;
-    let recorder = Arc::new(Recorder::default());
-    recorder.begin_with(&stage.database(), FileKind::Sectors, std::fs::read(stage.database())?);
-    Ok(recorder)
-}
-
 fn one(
     plan: &FaultPlan,
     setup: &Setup,
@@ -233,10 +159,7 @@ fn one(
     let stage = Stage::new(setup.beside)?;
     let recorder = recorder_of(&stage, setup)?;
     let panics = panics::count();
-    match which {
-        Which::Call(fault) => recorder.set_fault(Some(fault)),
-        Which::Allocation(nth) => heap::refuse(Some(nth)),
-    }
+    which.begin(&recorder);
     let mut bounds = Bounds::default();
     let ended = workload::under_hook(&stage, &recorder, || {
         let mut script = Script::new(&stage, setup, plan.seed, &recorder)?;
@@ -249,13 +172,8 @@ fn one(
         }
         ended
     });
-    let what_failed = match which {
-        Which::Call(_) => recorder.injected().map(|(call, _)| name_of(call)),
-        Which::Allocation(_) => Some("requests of memory"),
-    };
-    heap::refuse(None);
-    recorder.set_fault(None);
-    *tally.faults.entry(what_failed.unwrap_or("calls that did not come").to_owned()).or_default() += 1;
+    let what_failed = which.end(&recorder);
+    tally.count(what_failed);
     let broken = |what: String, bounds, position, contents: &Contents| {
         let what = format!("{which:?} ({}): {what}", what_failed.unwrap_or("nothing"));
         let (setup, seed) = (setup.clone(), plan.seed);
@@ -295,11 +213,7 @@ fn lose_power(
 ) -> Result<Option<(String, Bounds, usize, Contents)>> {
     let first = recorder.events_at_fault();
     let recording = recorder.finish();
-    let nth = match which {
-        Which::Call(fault) => fault.nth,
-        Which::Allocation(nth) => nth << 32,
-    };
-    let mut random = fastrand::Rng::with_seed(plan.seed ^ nth);
+    let mut random = fastrand::Rng::with_seed(plan.seed ^ which.seed());
     for _ in 0..plan.crashes {
         let at = random.usize(first..=recording.events.len());
         let mut model = Model::new(&recording, &stage.home());
@@ -317,35 +231,4 @@ fn lose_power(
         }
     }
     Ok(None)
-}
-
-fn name_of(call: Call) -> &'static str {
-    match call {
-        Call::Read => "reads",
-        Call::Write => "writes",
-        Call::Sync => "syncs",
-        Call::Allocate => "allocations of space",
-        Call::Name => "openings and deletions",
-        Call::Map => "mappings",
-    }
-}
-
-/// Counts panics anywhere in the process, also those that are caught before they reach C.
-mod panics {
-    use std::sync::Once;
-    use std::sync::atomic::{AtomicU64, Ordering};
-
-    static PANICS: AtomicU64 = AtomicU64::new(0);
-    static HOOK: Once = Once::new();
-
-    pub fn count() -> u64 {
-        HOOK.call_once(|| {
-            let before = std::panic::take_hook();
-            std::panic::set_hook(Box::new(move |info| {
-                PANICS.fetch_add(1, Ordering::Relaxed);
-                before(info);
-            }));
-        });
-        PANICS.load(Ordering::Relaxed)
-    }
 }

@@ -5,13 +5,18 @@
 //! and builds the states that a crash may leave. [`memory`] has each of these states recovered. [`oracle`]
 //! judges the result against [`transactions`], whose outcome stock SQLite has computed.
 
+mod crowd_of_many;
 #[cfg(test)]
 mod errors_of_the_database;
 mod event;
 mod failure;
+mod fault;
 mod faults;
+mod faults_of_many;
 mod hooks;
 mod lying;
+mod many_transactions;
+mod many_writers;
 mod memory;
 mod model;
 mod mutations;
@@ -27,10 +32,12 @@ mod transactions;
 mod workers;
 mod workload;
 
+pub use crowd_of_many::explore_crowd;
 pub use duralite_logdisk::FileSystemKind;
 pub use event::Recording;
 pub use failure::Violation;
-pub use faults::{FaultPlan, FaultTally, inject, inject_where_the_guard_is_lifted};
+pub use fault::{FaultPlan, FaultTally};
+pub use faults::{inject, inject_where_the_guard_is_lifted};
 pub use hooks::register;
 pub use lying::{LyingPlan, LyingTally, lie};
 pub use memory::{Explorer, Limits, Plan, Tally, explore, explore_counting};

@@ -107,7 +107,7 @@ pub fn lie(plan: &LyingPlan) -> Verdict<LyingTally> {
         let stage = Stage::new(setup.beside)?;
         let run = workload::record(&stage, &setup, seed, plan.length, false)
             .with_context(|| format!("the workload of seed {seed} with {}", setup.settings))?;
-        let reference = Reference::new(seed, run.begun + 1)?;
+        let reference = Reference::new(&setup, seed, run.begun + 1)?;
         let out = tempfile::tempdir()?;
         let rig = Rig { stage, setup, seed, reference, out: out.path().join("saved.db") };
         if let Some(violation) = rig.run(&run.recording, plan.images, &mut tally)? {

@@ -12,6 +12,7 @@ use duralite_format::guard::{self, DatabaseHeader};
 
 use crate::event::{Event, FileKind, Recording};
 use crate::failure::Violation;
+use crate::many_transactions::TABLES;
 use crate::model::{Contents, Model, sample, states_of};
 use crate::oracle::{self, Depth};
 use crate::recorder::Recorder;
@@ -23,6 +24,11 @@ use crate::workload::{self, Bounds, Length, Run};
 
 /// A window with at most this many lines, sectors, sizes and names in doubt is explored exhaustively.
 const EXHAUSTIVE_LINES: usize = 12;
+/// The same where connections write beside each other. What is in doubt is as with one writer. So fewer states of more
+/// windows say more.
+const EXHAUSTIVE_LINES_OF_MANY: usize = 4;
+/// One of this many of their windows is explored.
+const SPREAD: u8 = 3;
 /// One of this many states is recovered twice, one is used on, and one crashes again during its recovery.
 const TWICE_EVERY: u64 = 4;
 const USE_ON_EVERY: u64 = 24;
@@ -44,6 +50,8 @@ pub struct Plan {
     pub length: Length,
     /// How many states to build of a window that is too large to be explored exhaustively.
     pub window_states: usize,
+    /// Whether connections write beside each other.
+    pub concurrent: bool,
 }
 
 /// What has been explored.
@@ -65,6 +73,10 @@ pub struct Tally {
     pub twice: u64,
     /// States that were used on.
     pub used_on: u64,
+    /// Transactions that were validated and committed on top of others.
+    pub merged: u64,
+    /// Transactions that were overtaken, and ran again.
+    pub overtaken: u64,
 }
 
 impl AddAssign for Tally {
@@ -77,18 +89,27 @@ impl AddAssign for Tally {
         self.after_death += other.after_death;
         self.twice += other.twice;
         self.used_on += other.used_on;
+        self.merged += other.merged;
+        self.overtaken += other.overtaken;
     }
 }
 
 impl fmt::Display for Tally {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { runs, windows, exhaustive, states, during_recovery, after_death, twice, used_on } = self;
+        let Self { runs, windows, exhaustive, states, during_recovery, after_death, twice, used_on, .. } =
+            self;
         write!(
             f,
             "{states} states of {windows} windows ({exhaustive} exhaustively) in {runs} runs; \
              {during_recovery} of a crash during recovery, {after_death} after the death of processes, \
              {twice} recovered twice, {used_on} used on"
-        )
+        )?;
+        match self {
+            Self { merged: 0, overtaken: 0, .. } => Ok(()),
+            Self { merged, overtaken, .. } => {
+                write!(f, "; {merged} transactions committed on top of others, {overtaken} overtaken")
+            }
+        }
     }
 }
 
@@ -114,18 +135,21 @@ fn explore_runs(plan: &Plan, next: &AtomicU64, states: &AtomicU64) -> Verdict<Ta
     let mut tally = Tally::default();
     while tally.states < plan.states {
         let seed = next.fetch_add(1, Ordering::Relaxed);
-        let setup = Setup::for_seed(plan.engine, seed);
+        let setup = Setup::for_writers(plan.engine, seed, plan.concurrent);
         let stage = Stage::new(setup.beside)?;
         let run = workload::record(&stage, &setup, seed, plan.length, false)
             .with_context(|| format!("the workload of seed {seed} with {}", setup.settings))?;
         tally.runs += 1;
+        tally.merged += u64::from(run.overlaps.merged);
+        tally.overtaken += u64::from(run.overlaps.overtaken);
         let explorer = Explorer::new(stage, setup, seed, &run)?;
-        let limits = Limits {
-            states: plan.states - tally.states,
-            window_states: plan.window_states,
-            exhaustive_lines: EXHAUSTIVE_LINES,
-            near: None,
+        let (exhaustive_lines, near) = if plan.concurrent {
+            (EXHAUSTIVE_LINES_OF_MANY, Some(spread(&run.recording, seed)))
+        } else {
+            (EXHAUSTIVE_LINES, None)
         };
+        let (states_left, window_states) = (plan.states - tally.states, plan.window_states);
+        let limits = Limits { states: states_left, window_states, exhaustive_lines, near };
         let before = tally.states;
         match explorer.run(&run.recording, &limits, &mut tally)? {
             None => states.fetch_add(tally.states - before, Ordering::Relaxed),
@@ -133,6 +157,16 @@ fn explore_runs(plan: &Plan, next: &AtomicU64, states: &AtomicU64) -> Verdict<Ta
         };
     }
     Ok(Ok(tally))
+}
+
+/// Barriers all over a run, from where it has tables.
+fn spread(recording: &Recording, seed: u64) -> BTreeSet<usize> {
+    let mut random = fastrand::Rng::with_seed(seed);
+    let has_tables = |event: &Event| matches!(event, Event::Begin { number } if *number > TABLES);
+    let from = recording.events.iter().position(has_tables).unwrap_or(0);
+    let behind = recording.events.iter().enumerate().skip(from);
+    let barriers = behind.filter(|(_, event)| Model::is_barrier(event)).map(|(position, _)| position);
+    barriers.filter(|_| random.u8(..SPREAD) == 0).collect()
 }
 
 /// When an exploration ends.
@@ -164,7 +198,7 @@ impl Explorer {
     pub fn new(stage: Stage, setup: Setup, seed: u64, run: &Run) -> Result<Self> {
         // The reference goes beyond the begun transactions, because transactions are also committed after
         // recovery.
-        let reference = Reference::new(seed, run.begun + 3)?;
+        let reference = Reference::new(&setup, seed, run.begun + 3)?;
         Ok(Self { stage, setup, seed, reference })
     }
 

@@ -34,16 +34,14 @@ pub fn check(
     bounds: Bounds,
     depth: Depth,
 ) -> Result<u32, String> {
-    let first = stage.connect(setup).map_err(|error| format!("cannot be opened: {error}"))?;
+    // Both kinds of connections recover: one kind states that are recovered once, the other kind all others.
+    let others = Setup { concurrent: false, ..setup.clone() };
+    let recovers = if depth == Depth::Once { setup } else { &others };
+    let first = stage.connect(recovers).map_err(|error| format!("cannot be opened: {error}"))?;
     // No checkpoint at close, so that the second recovery finds the same log.
     let _ = first.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true);
     let number = look(&first, reference, bounds)?;
-    let sound: String = first
-        .query_row("PRAGMA integrity_check", [], |row| row.get(0))
-        .map_err(|error| format!("integrity_check: {error}"))?;
-    if sound != "ok" {
-        return Err(format!("integrity_check: {sound}"));
-    }
+    assert_sound(&first)?;
     close(first)?;
     if depth == Depth::Once {
         return Ok(number);
@@ -58,19 +56,50 @@ pub fn check(
         return close(second).map(|()| number);
     }
     use_on(&second, setup, reference, number)?;
+    close_for_good(second, stage, setup)?;
+    let wanted = reference.after(number + 1);
+    assert_plain(stage, wanted).map_err(|what| format!("transaction {}: {what}", number + 1))?;
+    Ok(number)
+}
+
+/// Asks SQLite whether pages, indexes and the list of free pages fit together.
+///
+/// # Errors
+/// What SQLite says.
+pub fn assert_sound(conn: &Connection) -> Result<(), String> {
+    let sound: rusqlite::Result<String> = conn.query_row("PRAGMA integrity_check", [], |row| row.get(0));
+    match sound {
+        Ok(sound) if sound == "ok" => Ok(()),
+        Ok(sound) => Err(format!("integrity_check: {sound}")),
+        Err(error) => Err(format!("integrity_check: {error}")),
+    }
+}
+
+/// Closes the last connection, which leaves no log.
+///
+/// # Errors
+/// What is wrong, in words.
+pub fn close_for_good(conn: Connection, stage: &Stage, setup: &Setup) -> Result<(), String> {
     if setup.keeps_its_log() {
-        let drain = second.query_row("PRAGMA duralite_on_close=drain", [], |_| Ok(()));
+        let drain = conn.query_row("PRAGMA duralite_on_close=drain", [], |_| Ok(()));
         drain.map_err(|error| format!("cannot say that the log is not to be kept: {error}"))?;
     }
-    close(second)?;
+    close(conn)?;
+    leftovers(stage)
+}
+
+/// Compares the content of a closed database, as stock SQLite reads it, with a digest.
+///
+/// # Errors
+/// What is wrong, in words.
+pub fn assert_plain(stage: &Stage, wanted: Option<u64>) -> Result<(), String> {
     let plain = Connection::open(stage.database()).map_err(|error| error.to_string())?;
     let digest = transactions::digest(&plain).map_err(|error| format!("stock SQLite: {error}"))?;
-    if reference.after(number + 1) != Some(digest) {
-        return Err(format!("stock SQLite does not find transaction {} after the last close", number + 1));
+    if wanted == Some(digest) {
+        Ok(())
+    } else {
+        Err("stock SQLite finds another content after the last close".into())
     }
-    drop(plain);
-    leftovers(stage)?;
-    Ok(number)
 }
 
 /// Whatever a crash has left, after one more open and close no log and no shared memory of a log may remain,
@@ -127,14 +156,17 @@ fn look(conn: &Connection, reference: &Reference, bounds: Bounds) -> Result<u32,
 
 /// Commits the next transaction.
 fn use_on(conn: &Connection, setup: &Setup, reference: &Reference, number: u32) -> Result<(), String> {
-    let text = transactions::sql(reference.seed(), number + 1);
+    let text = reference.text(number + 1).ok_or("the reference ends too early")?;
     // The recovered state may be from before the database was in WAL mode.
     let _ = sql::use_mode(conn, &setup.journal_mode);
-    let done = match sql::commit(conn, &text) {
+    let commit = if setup.concurrent { sql::commit_beside } else { sql::commit };
+    let done = match commit(conn, text) {
         Err(error) if sql::is_full(&error) => {
-            let emptied = sql::roll_back(conn).and_then(|()| sql::checkpoint(conn, "TRUNCATE"));
+            let emptied = sql::roll_back(conn)
+                .map_err(anyhow::Error::from)
+                .and_then(|()| sql::checkpoint(conn, "TRUNCATE"));
             emptied.map_err(|error| format!("the log is full: {error:#}"))?;
-            sql::commit(conn, &text)
+            commit(conn, text)
         }
         done => done,
     };
@@ -147,6 +179,8 @@ fn use_on(conn: &Connection, setup: &Setup, reference: &Reference, number: u32) 
     }
 }
 
-fn close(conn: Connection) -> Result<(), String> {
+/// # Errors
+/// What SQLite says.
+pub fn close(conn: Connection) -> Result<(), String> {
     conn.close().map_err(|(_, error)| format!("cannot be closed: {error}"))
 }

@@ -28,7 +28,7 @@ use crate::setup::{Engine, Setup};
 use crate::stage::Stage;
 use crate::transactions::Reference;
 use crate::workers::{self, Verdict};
-use crate::workload::{Bounds, Length, Script, crowd, under_this_hook};
+use crate::workload::{Bounds, Length, perform, under_this_hook};
 
 const DISK_BYTES: u64 = 16 << 20;
 /// Images built at each sync. They differ in which unsynced writes have reached the disk.
@@ -51,6 +51,8 @@ pub struct PowerPlan {
     pub images: u64,
     /// Steps in a run.
     pub length: Length,
+    /// Whether connections write beside each other.
+    pub concurrent: bool,
 }
 
 /// What has been tested.
@@ -124,7 +126,7 @@ fn cut_runs(plan: &PowerPlan, next: &AtomicU64, images: &AtomicU64) -> Verdict<P
     let mut mounter = ImageMounter::new(plan.file_system, "");
     while tally.images < plan.images {
         let seed = next.fetch_add(1, Ordering::Relaxed);
-        let setup = Setup::for_seed(plan.engine, seed);
+        let setup = Setup::for_writers(plan.engine, seed, plan.concurrent);
         let run = Cut::record(plan, setup, seed).with_context(|| format!("the workload of seed {seed}"))?;
         tally.runs += 1;
         let before = tally.images;
@@ -158,13 +160,7 @@ impl Cut {
         let stage = stage_on(volume.path(), in_memory.then_some(&memory))?;
         let file = File::create(stage.database())?;
         file.sync_all()?;
-        let work = || {
-            if setup.threads > 1 {
-                crowd(&stage, &setup, seed, plan.length, &recorder)
-            } else {
-                Script::new(&stage, &setup, seed, &recorder)?.run(plan.length)
-            }
-        };
+        let work = || Ok::<_, anyhow::Error>(perform(&stage, &setup, seed, plan.length, &recorder)?.0);
         let begun = if setup.engine.maps_home() {
             recorder.begin_with(&stage.database(), FileKind::Sectors, Vec::new());
             let hook = DirectoryHook::new(Arc::clone(&recorder)).on_disk(Arc::new(file));
@@ -180,7 +176,8 @@ impl Cut {
         let database = stage.database();
         volume.unmount()?;
         let recording = recorder.finish();
-        Ok(Self { setup, seed, recording, reference: Reference::new(seed, begun + 2)?, database, memory })
+        let reference = Reference::new(&setup, seed, begun + 2)?;
+        Ok(Self { setup, seed, recording, reference, database, memory })
     }
 
     /// What a crash leaves in memory, with the paths at which it is set up.

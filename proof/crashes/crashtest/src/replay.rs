@@ -36,7 +36,7 @@ pub fn replay(dir: &Path) -> Result<Result<(), String>> {
     stage.set(&contents)?;
     // The reference goes beyond the begun transactions, because a transaction is also committed
     // after recovery.
-    let reference = Reference::new(state.seed, state.begun + 2)?;
+    let reference = Reference::new(&state.setup, state.seed, state.begun + 2)?;
     match state.file_system()? {
         Some(file_system) => replay_disk(dir, &state, file_system, &stage, &reference),
         None => {

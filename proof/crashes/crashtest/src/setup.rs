@@ -134,9 +134,13 @@ pub struct Setup {
     /// Whether the log is in the database's own directory.
     #[serde(default)]
     pub beside: bool,
+    /// Whether connections write beside each other (`concurrent=on`), in transactions that overlap.
+    #[serde(default)]
+    pub concurrent: bool,
 }
 
 const KEEP: &str = "on_close=keep";
+const SMALLEST: &str = "log_limit=1";
 
 /// The journal modes in which a rollback journal survives a crash.
 pub const ROLLBACK_MODES: [&str; 3] = ["delete", "truncate", "persist"];
@@ -160,6 +164,7 @@ impl Setup {
             checkpoint_frames: 0,
             journal_mode: wal(),
             beside: seed % 3 == 1,
+            concurrent: false,
         };
         let own = CHOICES.iter().find(|(name, _)| *name == engine.as_str());
         let mut settings = own.map(|(_, choose)| choose(&mut setup, &mut random)).unwrap_or_default();
@@ -174,6 +179,20 @@ impl Setup {
             setup.journal_mode = ROLLBACK_MODES[random.usize(..3)].to_owned();
         }
         Self { settings: settings.join("&"), ..setup }
+    }
+
+    /// The setup that a seed chooses for one writer at a time, or for connections that write beside each other
+    /// in the write-ahead log. The latter are of one thread, so that the seed reproduces their order.
+    #[must_use]
+    pub fn for_writers(engine: Engine, seed: u64, concurrent: bool) -> Self {
+        let setup = Self::for_seed(engine, seed);
+        if !concurrent {
+            return setup;
+        }
+        // The smallest log of `ppl` has no room for the transaction that makes the tables.
+        let settings: Vec<&str> = setup.settings.split('&').filter(|setting| *setting != SMALLEST).collect();
+        let settings = settings.join("&");
+        Self { threads: 1, journal_mode: wal(), concurrent, settings, ..setup }
     }
 
     /// The setups that a seed chooses: one with the write-ahead log, and, if the engine keeps rollback
@@ -213,7 +232,8 @@ impl Setup {
             Medium::LogBlocks => format!("log_dir={log_dir}&"),
         });
         let media: String = media.collect();
-        format!("file:{database}?vfs=duralite&journal={}&{media}{}", engine.name, self.settings)
+        let concurrent = if self.concurrent { "concurrent=on&" } else { "" };
+        format!("file:{database}?vfs=duralite&journal={}&{media}{concurrent}{}", engine.name, self.settings)
     }
 
     /// `PRAGMA synchronous` for the setup's connections.

@@ -29,7 +29,7 @@ pub fn checkpoint(conn: &Connection, kind: &str) -> Result<()> {
 ///
 /// # Errors
 /// SQLite's error.
-pub fn roll_back(conn: &Connection) -> Result<()> {
+pub fn roll_back(conn: &Connection) -> rusqlite::Result<()> {
     if !conn.is_autocommit() {
         conn.execute_batch("ROLLBACK")?;
     }
@@ -44,8 +44,22 @@ pub fn commit(conn: &Connection, statements: &str) -> rusqlite::Result<()> {
     conn.execute_batch(&format!("BEGIN IMMEDIATE; {statements} COMMIT"))
 }
 
+/// Commits these statements as one transaction that waits for nobody before its commit, on a concurrent connection.
+///
+/// # Errors
+/// What SQLite says.
+pub fn commit_beside(conn: &Connection, statements: &str) -> rusqlite::Result<()> {
+    conn.execute_batch(&format!("BEGIN; {statements} COMMIT"))
+}
+
 /// Whether the error says that a log with a size limit is full. An application then runs a checkpoint.
 #[must_use]
 pub fn is_full(error: &rusqlite::Error) -> bool {
     error.sqlite_error_code() == Some(rusqlite::ErrorCode::DiskFull)
+}
+
+/// Whether the error says that others are in the way.
+#[must_use]
+pub fn is_busy(error: &rusqlite::Error) -> bool {
+    error.sqlite_error_code() == Some(rusqlite::ErrorCode::DatabaseBusy)
 }

@@ -5,7 +5,20 @@ use rusqlite::types::ValueRef;
 use rusqlite::{Connection, Result};
 use xxhash_rust::xxh3::Xxh3;
 
-/// The SQL of a transaction, without BEGIN and COMMIT.
+use crate::many_transactions;
+use crate::setup::Setup;
+
+/// The SQL of a transaction of this setup's workload, without BEGIN and COMMIT.
+#[must_use]
+pub fn text(setup: &Setup, seed: u64, number: u32) -> String {
+    if setup.concurrent {
+        many_transactions::statements(setup.page_bytes, seed, number).join("; ") + ";"
+    } else {
+        sql(seed, number)
+    }
+}
+
+/// The SQL of a transaction of connections that write one after the other.
 #[must_use]
 pub fn sql(seed: u64, number: u32) -> String {
     if number == 1 {
@@ -83,6 +96,18 @@ pub fn digest(conn: &Connection) -> Result<u64> {
     Ok(hash.digest())
 }
 
+/// A hash of the rows of these queries.
+///
+/// # Errors
+/// What SQLite says.
+pub fn digest_of(conn: &Connection, queries: &[String]) -> Result<u64> {
+    let mut hash = Xxh3::new();
+    for query in queries {
+        add_rows(conn, query, &mut hash)?;
+    }
+    Ok(hash.digest())
+}
+
 /// Hashes the rows of a query. Returns the names of the tables among them.
 fn add_rows(conn: &Connection, sql: &str, hash: &mut Xxh3) -> Result<Vec<String>> {
     let mut tables = Vec::new();
@@ -111,30 +136,39 @@ fn add_rows(conn: &Connection, sql: &str, hash: &mut Xxh3) -> Result<Vec<String>
 /// What the database holds after each transaction, computed by stock SQLite.
 #[derive(Clone, Debug)]
 pub struct Reference {
-    seed: u64,
+    /// The SQL of each transaction, from transaction 1 on.
+    texts: Vec<String>,
     /// The digest after each transaction, from transaction 0 on.
     digests: Vec<u64>,
 }
 
 impl Reference {
-    /// The digests after transactions 0 to `last`.
+    /// The digests after transactions 0 to `last` of this setup's workload.
     ///
     /// # Errors
     /// SQLite's error.
-    pub fn new(seed: u64, last: u32) -> Result<Self> {
-        let conn = Connection::open_in_memory()?;
-        let mut digests = vec![digest(&conn)?];
-        for number in 1..=last {
-            conn.execute_batch(&sql(seed, number))?;
-            digests.push(digest(&conn)?);
-        }
-        Ok(Self { seed, digests })
+    pub fn new(setup: &Setup, seed: u64, last: u32) -> Result<Self> {
+        Self::of((1..=last).map(|number| text(setup, seed, number)).collect())
     }
 
-    /// The transactions' seed.
+    /// The digests after each of these transactions, one after the other.
+    ///
+    /// # Errors
+    /// What SQLite says.
+    pub fn of(texts: Vec<String>) -> Result<Self> {
+        let conn = Connection::open_in_memory()?;
+        let mut digests = vec![digest(&conn)?];
+        for text in &texts {
+            conn.execute_batch(text)?;
+            digests.push(digest(&conn)?);
+        }
+        Ok(Self { texts, digests })
+    }
+
+    /// The SQL of a transaction.
     #[must_use]
-    pub fn seed(&self) -> u64 {
-        self.seed
+    pub fn text(&self, number: u32) -> Option<&str> {
+        self.texts.get((number as usize).checked_sub(1)?).map(String::as_str)
     }
 
     /// The number of the transaction after which a database has this digest.

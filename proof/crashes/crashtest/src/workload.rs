@@ -9,6 +9,7 @@ use rusqlite::Connection;
 
 use crate::event::{Event, FileKind, Recording};
 use crate::hooks::{DirectoryHook, tap_files};
+use crate::many_writers::{ManyWriters, Overlaps};
 use crate::recorder::Recorder;
 use crate::setup::{ROLLBACK_MODES, Setup};
 use crate::sql::{self, checkpoint, is_full, roll_back, use_mode};
@@ -29,6 +30,8 @@ pub struct Run {
     pub recording: Recording,
     /// Number of the last transaction begun.
     pub begun: u32,
+    /// How its transactions met.
+    pub overlaps: Overlaps,
 }
 
 /// Runs a workload on an empty stage and records it.
@@ -38,16 +41,34 @@ pub struct Run {
 pub fn record(stage: &Stage, setup: &Setup, seed: u64, length: Length, sites: bool) -> Result<Run> {
     let recorder = Arc::new(Recorder::new(sites));
     recorder.begin_with(&stage.database(), FileKind::Sectors, Vec::new());
-    let begun = under_hook(stage, &recorder, || {
-        if setup.threads > 1 {
-            crowd(stage, setup, seed, length, &recorder)
-        } else {
-            Script::new(stage, setup, seed, &recorder)?.run(length)
-        }
-    })?;
+    let (begun, overlaps) = under_hook(stage, &recorder, || perform(stage, setup, seed, length, &recorder))?;
     let mut recording = recorder.finish();
     recording.find_volatile();
-    Ok(Run { recording, begun })
+    Ok(Run { recording, begun, overlaps })
+}
+
+/// Runs a setup's workload. Returns the number of the last transaction begun, and how transactions met.
+///
+/// # Errors
+/// Any error that SQLite should not have returned.
+pub fn perform(
+    stage: &Stage,
+    setup: &Setup,
+    seed: u64,
+    length: Length,
+    recorder: &Recorder,
+) -> Result<(u32, Overlaps)> {
+    if setup.concurrent {
+        let mut writers = ManyWriters::new(stage, setup, seed, recorder)?;
+        writers.all_steps(length.steps)?;
+        return Ok((writers.begun(), writers.overlaps()));
+    }
+    let begun = if setup.threads > 1 {
+        crowd(stage, setup, seed, length, recorder)
+    } else {
+        Script::new(stage, setup, seed, recorder)?.run(length)
+    };
+    Ok((begun?, Overlaps::default()))
 }
 
 /// Runs `body` on a stage while the stage's files and logs are recorded.
@@ -196,7 +217,7 @@ impl<'a> Script<'a> {
                 checkpoint(conn, "TRUNCATE")?;
                 match sql::commit(conn, &text) {
                     // The transaction is larger than the log may become.
-                    Err(error) if is_full(&error) => return roll_back(conn),
+                    Err(error) if is_full(&error) => return Ok(roll_back(conn)?),
                     done => done.with_context(|| format!("transaction {number}, after a checkpoint"))?,
                 }
             }
@@ -215,7 +236,7 @@ impl<'a> Script<'a> {
         let conn = &self.connections[0];
         match conn.execute_batch(&format!("BEGIN IMMEDIATE; {text}")) {
             Err(error) if !is_full(&error) => Err(error).context("a transaction to be rolled back"),
-            _ => roll_back(conn),
+            _ => Ok(roll_back(conn)?),
         }
     }
 
@@ -286,7 +307,7 @@ impl<'a> Script<'a> {
 }
 
 /// Several threads that commit at once, so that groups have several transactions.
-pub fn crowd(stage: &Stage, setup: &Setup, seed: u64, length: Length, recorder: &Recorder) -> Result<u32> {
+fn crowd(stage: &Stage, setup: &Setup, seed: u64, length: Length, recorder: &Recorder) -> Result<u32> {
     let first = stage.connect(setup)?;
     use_mode(&first, &setup.journal_mode)?;
     let commit = |conn: &Connection| -> Result<()> {

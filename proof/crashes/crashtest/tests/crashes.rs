@@ -9,7 +9,8 @@ use std::time::Instant;
 
 use duralite_crashtest::{
     Engine, FaultPlan, FileSystemKind, Length, LyingPlan, Mutants, Mutation, Plan, PowerPlan, Verdict,
-    Violation, cut, explore, inject, inject_where_the_guard_is_lifted, lie, missing_rig, register, replay,
+    Violation, cut, explore, explore_crowd, inject, inject_where_the_guard_is_lifted, lie, missing_rig,
+    register, replay,
 };
 
 /// Where failing states are kept.
@@ -20,11 +21,14 @@ fn seed() -> u64 {
 }
 
 /// Asserts that no violation was found.
-fn hold<T: Display>(what: &str, body: impl FnOnce() -> Verdict<T>) {
+fn hold<T: Display>(what: &str, body: impl FnOnce() -> Verdict<T>) -> T {
     register().unwrap();
     let started = Instant::now();
     match body().unwrap() {
-        Ok(tally) => println!("{what}: {tally} ({:.0} s)", started.elapsed().as_secs_f64()),
+        Ok(tally) => {
+            println!("{what}: {tally} ({:.0} s)", started.elapsed().as_secs_f64());
+            tally
+        }
         Err(violation) => {
             let kept = violation.keep(Path::new(KEEP)).unwrap();
             panic!("{violation}; again: duralite crashtest --replay {}", kept.display());
@@ -54,12 +58,19 @@ fn share_of(states: u64) -> u64 {
 }
 
 fn memory(engine: Engine, states: u64) -> Plan {
-    Plan { engine, seed: seed(), states, length: Length { steps: 40 }, window_states: 64 }
+    let (seed, length) = (seed(), Length { steps: 40 });
+    Plan { engine, seed, states, length, window_states: 64, concurrent: false }
+}
+
+/// As [`memory`], with connections that write beside each other.
+fn memory_of_many(engine: Engine, states: u64) -> Plan {
+    let length = Length { steps: 24 };
+    Plan { length, window_states: 8, concurrent: true, ..memory(engine, states) }
 }
 
 fn power(engine: Engine, file_system: FileSystemKind, images: u64) -> PowerPlan {
-    let mount_options = String::new();
-    PowerPlan { engine, file_system, mount_options, seed: seed(), images, length: Length { steps: 40 } }
+    let (mount_options, length) = (String::new(), Length { steps: 40 });
+    PowerPlan { engine, file_system, mount_options, seed: seed(), images, length, concurrent: false }
 }
 
 /// Whether power cuts can be tested. If not, says so, and fails where they should be possible.
@@ -77,6 +88,39 @@ fn inv07_states_that_a_crash_leaves_recover_on_nvwal() {
 #[test]
 fn inv07_states_that_a_crash_leaves_recover_on_waldio() {
     hold("waldio", || explore(&memory(Engine::WALDIO, share_of(20_000))));
+}
+
+/// States that a crash leaves while transactions of several connections overlap, and are validated when they commit.
+/// What recovery finds is a prefix of the order in which they were published.
+#[test]
+fn inv59_states_that_a_crash_leaves_of_concurrent_writers_recover() {
+    for engine in Engine::own() {
+        let tally = hold(&format!("concurrent writers on {engine}"), || {
+            explore(&memory_of_many(engine, share_of(8_000)))
+        });
+        // Otherwise the states are not those that this test is for.
+        assert!(tally.merged > 9 && tally.overtaken > 0, "{engine}: {tally}");
+    }
+}
+
+/// The same with threads, so that several validated transactions wait for one flush. Each thread stays in its area, and
+/// all areas have what was acknowledged.
+#[test]
+fn inv59_states_that_a_crash_leaves_of_concurrent_threads_recover() {
+    for engine in Engine::own() {
+        let plan = memory_of_many(engine, share_of(3_000));
+        hold(&format!("concurrent threads on {engine}"), || explore_crowd(&plan));
+    }
+}
+
+#[test]
+fn inv59_images_of_power_cuts_under_concurrent_writers_recover() {
+    if has_rig(FileSystemKind::Ext4) {
+        for engine in Engine::own() {
+            let plan = PowerPlan { concurrent: true, ..power(engine, FileSystemKind::Ext4, share_of(400)) };
+            hold(&format!("concurrent writers on {engine} on ext4"), || cut(&plan));
+        }
+    }
 }
 
 /// A process dies after it has raised the guard and before it has synced it. The next process finds the
@@ -116,10 +160,26 @@ fn inv07_images_of_power_cuts_recover() {
 fn inv09_a_fault_at_any_call_is_told_and_loses_nothing() {
     for engine in Engine::own() {
         for offset in 0..2 {
-            let (seed, length) = (seed() + offset, Length { steps: 12 });
-            let plan = FaultPlan { engine, seed, length, every: 1, every_allocation: 16, crashes: 3 };
+            let plan = faults(engine, seed() + offset, Length { steps: 12 });
             hold(&format!("faults on {engine}"), || inject(&plan));
         }
+    }
+}
+
+fn faults(engine: Engine, seed: u64, length: Length) -> FaultPlan {
+    let concurrent = false;
+    FaultPlan { engine, seed, length, every: 1, every_allocation: 16, crashes: 3, concurrent }
+}
+
+/// A call fails while transactions overlap. The error is told to one connection. The others go on, or are told.
+/// All connections work again once the fault is gone.
+#[test]
+fn inv09_a_fault_under_concurrent_writers_is_told_and_loses_nothing() {
+    for engine in Engine::own() {
+        let (every, every_allocation) = if share_of(4) == 4 { (1, 16) } else { (5, 80) };
+        let plan = faults(engine, seed(), Length { steps: 12 });
+        let plan = FaultPlan { every, every_allocation, concurrent: true, ..plan };
+        hold(&format!("faults under concurrent writers on {engine}"), || inject(&plan));
     }
 }
 
@@ -129,7 +189,7 @@ fn inv09_a_fault_at_any_call_is_told_and_loses_nothing() {
 fn inv09_a_guard_whose_lifting_is_in_doubt_does_not_meet_a_hot_journal() {
     let length = Length { steps: 40 };
     for engine in Engine::own() {
-        let plan = FaultPlan { engine, seed: 2, length, every: 1, every_allocation: u64::MAX, crashes: 48 };
+        let plan = FaultPlan { every_allocation: u64::MAX, crashes: 48, ..faults(engine, 2, length) };
         hold(&format!("a header in doubt on {engine}"), || inject_where_the_guard_is_lifted(&plan));
     }
 }

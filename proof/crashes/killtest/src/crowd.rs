@@ -101,6 +101,11 @@ impl<'a> Crowd<'a> {
         self.next_id - 1
     }
 
+    /// Whether processes write beside each other.
+    pub(crate) fn is_concurrent(&self) -> bool {
+        self.plan.concurrent > 0
+    }
+
     /// Begins a new file of acknowledgements: the settings allow the transactions acknowledged so far to be
     /// lost.
     pub(crate) fn begin_epoch(&mut self) {
@@ -124,12 +129,15 @@ impl<'a> Crowd<'a> {
             busy: self.plan.busy_timeout,
             board: self.site.board(),
             acks: self.site.acks(self.epoch),
+            lane_acks: self.site.lane_acks(self.epoch),
+            concurrent: self.is_concurrent(),
             log_dir: self.site.log_dir().to_owned(),
             autocheckpoint: self.plan.autocheckpoint,
             journal: self.plan.journal.clone(),
             uris: self.site.uris().to_vec(),
         };
         self.site.make_shared(&orders.acks)?;
+        self.site.make_shared(&orders.lane_acks)?;
         let mut command = Command::new(self.site.program(&self.worker.program)?);
         if let Some((user, group)) = self.site.user(slot).filter(|_| role != Role::Auditor) {
             command.uid(user).gid(group);

@@ -26,7 +26,7 @@ fn bulk_rows(n: i64) -> i64 {
     }
 }
 
-fn payload(n: i64, salt: i64, length: usize) -> Vec<u8> {
+pub(crate) fn payload(n: i64, salt: i64, length: usize) -> Vec<u8> {
     let mut bytes = vec![0; length];
     fastrand::Rng::with_seed(n.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(salt).cast_unsigned())
         .fill(&mut bytes);

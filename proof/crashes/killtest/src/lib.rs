@@ -11,6 +11,7 @@
 mod acks;
 mod board;
 mod crowd;
+mod lanes;
 mod ledger;
 mod plan;
 mod report;

@@ -21,6 +21,9 @@ pub struct Plan {
     pub seed: u64,
     /// How many processes have the role [`Role::Writer`].
     pub writers: u32,
+    /// See [`Role::Concurrent`]. If there are any, others open some of their connections with
+    /// `concurrent=on`, too.
+    pub concurrent: u32,
     /// See [`Role::Checkpointer`].
     pub checkpointers: u32,
     /// See [`Role::Opener`].
@@ -125,6 +128,7 @@ impl Plan {
             kills,
             seed,
             writers: 3,
+            concurrent: 0,
             checkpointers: 1,
             openers: 2,
             readers: 1,
@@ -180,6 +184,23 @@ impl Plan {
         plan
     }
 
+    /// A plan in which processes write beside each other, and one takes its turn.
+    #[must_use]
+    pub fn concurrent(engine: Engine, kills: u32, seed: u64) -> Self {
+        let usual = Self::new(engine, kills, seed);
+        let concurrent = 3 + (seed % 3) as u32;
+        Self {
+            writers: 1,
+            concurrent,
+            checkpointers: 1,
+            openers: 1,
+            journal: usual.journal,
+            busy_timeout: usual.busy_timeout,
+            hang: usual.hang,
+            ..Self::varied(engine, kills, seed)
+        }
+    }
+
     /// Parses `name=value` arguments. `engine`, `kills` and `seed` are read first. `settings` and the others
     /// are as [`Plan::varied`] chooses, unless they are given.
     ///
@@ -204,6 +225,7 @@ impl Plan {
         match name {
             "engine" | "kills" | "seed" => {}
             "writers" => self.writers = value.parse()?,
+            "concurrent" => self.concurrent = value.parse()?,
             "checkpointers" => self.checkpointers = value.parse()?,
             "openers" => self.openers = value.parse()?,
             "readers" => self.readers = value.parse()?,
@@ -237,6 +259,7 @@ impl Plan {
     pub fn roles(&self) -> Vec<Role> {
         let counts = [
             (Role::Writer, self.writers),
+            (Role::Concurrent, self.concurrent),
             (Role::Checkpointer, self.checkpointers),
             (Role::Opener, self.openers),
             (Role::Reader, self.readers),
@@ -278,6 +301,7 @@ impl fmt::Display for Plan {
         )?;
         let usual = Self::new(self.engine, self.kills, self.seed);
         for (name, value, usual) in [
+            ("concurrent", u64::from(self.concurrent), u64::from(usual.concurrent)),
             ("forkers", u64::from(self.forkers), u64::from(usual.forkers)),
             ("onlookers", u64::from(self.onlookers), u64::from(usual.onlookers)),
             ("users", u64::from(self.users), u64::from(usual.users)),

@@ -7,6 +7,8 @@ use serde::{Deserialize, Serialize};
 pub enum Role {
     /// Commits: holds the WRITE lock or queues for it, and leads or follows a group commit.
     Writer,
+    /// Commits beside others, in a lane of its own (`concurrent=on`).
+    Concurrent,
     /// Makes checkpoints, in each mode.
     Checkpointer,
     /// Opens, commits once or only reads, and closes.
@@ -25,8 +27,9 @@ pub enum Role {
 
 impl Role {
     /// All roles, in the order of [`Role::index`].
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Writer,
+        Self::Concurrent,
         Self::Checkpointer,
         Self::Opener,
         Self::Reader,
@@ -47,6 +50,7 @@ impl Role {
     pub fn name(self) -> &'static str {
         match self {
             Self::Writer => "writer",
+            Self::Concurrent => "concurrent writer",
             Self::Checkpointer => "checkpointer",
             Self::Opener => "opener",
             Self::Reader => "reader",
@@ -62,6 +66,14 @@ impl Role {
     pub fn moments(self) -> &'static [Phase] {
         match self {
             Self::Writer => &[Phase::Starting, Phase::Opening, Phase::Begin, Phase::Commit],
+            Self::Concurrent => &[
+                Phase::Opening,
+                Phase::Begin,
+                Phase::Changing,
+                Phase::Changing,
+                Phase::Commit,
+                Phase::Commit,
+            ],
             Self::Checkpointer => &[Phase::Opening, Phase::Checkpoint],
             Self::Opener => &[Phase::Opening, Phase::Opening, Phase::Commit, Phase::Closing, Phase::Closing],
             Self::Reader => &[Phase::Opening, Phase::Reading],

@@ -114,6 +114,10 @@ fn strike(crowd: &mut Crowd<'_>, site: &Site, report: &mut Report, step: Step) -
         site.rename_back()?;
     }
     if !replace_first {
+        if crowd.is_concurrent() {
+            // Before anybody takes the place of the dead.
+            crowd.ask(Question::Commit)?;
+        }
         ask(crowd, check, report)?;
     }
     for slot in victims {
@@ -181,8 +185,9 @@ fn count(report: &mut Report, roles: &[Role]) {
 }
 
 fn acknowledged(site: &Site, epoch: u32) -> u64 {
-    let length = |epoch| std::fs::metadata(site.acks(epoch)).map_or(0, |file| file.len());
-    (0..=epoch).map(length).sum::<u64>() / RECORD
+    let length = |path| std::fs::metadata(path).map_or(0, |file| file.len());
+    let lengths = (0..=epoch).map(|epoch| length(site.acks(epoch)) + length(site.lane_acks(epoch)));
+    lengths.sum::<u64>() / RECORD
 }
 
 /// Waits for this time, and hardly longer.

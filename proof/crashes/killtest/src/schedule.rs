@@ -117,12 +117,15 @@ impl Schedule {
         let mut cast = match self.rng.u32(..10) {
             0 | 1 => only(&[Role::Opener]),
             2 => only(&[Role::Opener]).into_iter().take(1).collect(),
-            3 => only(&[Role::Writer]),
+            3 => only(&[Role::Writer, Role::Concurrent]),
             5 => only(&[Role::Forker, Role::Onlooker]),
-            4 => only(&[Role::Writer, Role::Opener]),
+            4 => only(&[Role::Writer, Role::Concurrent, Role::Opener]),
             _ => Vec::new(),
         };
-        if cast.is_empty() {
+        // Of concurrent writers there are some nearly always: they are what such a plan is for.
+        let lacks_concurrent = |role: &Role| *role == Role::Concurrent && !cast.contains(role);
+        let is_poor = self.roles.iter().any(lacks_concurrent) && self.rng.u32(..8) > 0;
+        if cast.is_empty() || is_poor {
             cast.clone_from(&self.roles);
         }
         if self.weak {

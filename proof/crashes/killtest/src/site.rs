@@ -145,6 +145,11 @@ impl Site {
         self.path(&format!("acknowledged-{epoch}"))
     }
 
+    /// The file of acknowledgements of lanes, of an epoch.
+    pub(crate) fn lane_acks(&self, epoch: u32) -> PathBuf {
+        self.path(&format!("acknowledged-in-lanes-{epoch}"))
+    }
+
     pub(crate) fn board(&self) -> PathBuf {
         self.path("board")
     }

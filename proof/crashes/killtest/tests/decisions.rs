@@ -24,6 +24,8 @@ fn the_text_of_a_plan_repeats_it() {
         plan.allow_segments = seed % 2 == 0;
         if seed % 4 == 0 {
             plan = soak_plan(Engine::NVWAL, seed);
+        } else if seed % 4 == 1 {
+            plan = Plan::concurrent(Engine::WALDIO, 300, seed);
         }
         plan.directory = (seed % 3 == 0).then(|| "/somewhere".into());
         let text = plan.to_string();

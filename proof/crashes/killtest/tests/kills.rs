@@ -36,6 +36,41 @@ fn inv07_150_kills_on_ppl() {
     assert!(report.wipes > 0 && report.settled > 0 && report.full_checks > report.settled, "{report}");
 }
 
+/// Processes that write beside each other are killed while they begin, read, validate and publish, with one beside them
+/// that takes its turn. Nothing of a dead one has an effect, and nobody waits for it.
+fn concurrent_writers_are_killed(engine: Engine) {
+    // A seed whose database has no pointer maps, so that free pages are leased.
+    let seed = seed(6);
+    let report = kills(&Plan { settings: String::new(), ..Plan::concurrent(engine, 60, seed) });
+    assert!(report.wipes > 0 && report.settled > 0, "{report}");
+    if std::env::var_os("KILLTEST_LONG").is_some() {
+        for seed in seed + 1..seed + 4 {
+            kills(&Plan::concurrent(engine, 300, seed));
+            kills(&Plan { forkers: 1, pauses: true, ..Plan::concurrent(engine, 100, seed) });
+        }
+    }
+}
+
+#[test]
+fn inv64_kills_of_concurrent_writers_on_nvwal() {
+    concurrent_writers_are_killed(Engine::NVWAL);
+}
+
+#[test]
+fn inv64_kills_of_concurrent_writers_on_waldio() {
+    concurrent_writers_are_killed(Engine::WALDIO);
+}
+
+#[test]
+fn inv64_kills_of_concurrent_writers_on_ppl() {
+    concurrent_writers_are_killed(Engine::PPL);
+}
+
+#[test]
+fn inv64_kills_of_concurrent_writers_on_scratchpad() {
+    concurrent_writers_are_killed(Engine::SCRATCHPAD);
+}
+
 #[test]
 fn inv11_kills_with_threads_in_the_background() {
     let settings = String::from("background_checkpoint=60&layout=embedded");
@@ -53,8 +88,11 @@ fn inv11_only_the_death_of_all_loses_what_group_synch_may_lose() {
 
 /// Checks that a loss would be noticed: a worker that acknowledges too early must be found.
 fn an_early_acknowledgement_is_found(engine: Engine) {
-    let acknowledge = Acknowledge::BeforeCommit;
-    let plan = Plan { acknowledge, ..Plan::new(engine, 400, seed(4)) };
+    early_acknowledgements_are_found(Plan::new(engine, 400, seed(4)));
+}
+
+fn early_acknowledgements_are_found(plan: Plan) {
+    let plan = Plan { acknowledge: Acknowledge::BeforeCommit, ..plan };
     let Err(error) = run(&plan, &worker(), &mut |_| {}) else { panic!("nobody noticed") };
     let message = error.to_string();
     let found = message.contains("lost: ") || message.contains("was acknowledged");
@@ -79,6 +117,13 @@ fn inv04_an_early_acknowledgement_on_waldio_is_found() {
 #[test]
 fn inv04_an_early_acknowledgement_on_ppl_is_found() {
     an_early_acknowledgement_is_found(Engine::PPL);
+}
+
+/// Of concurrent writers only, so that it is one of their acknowledgements.
+#[test]
+fn inv04_an_early_acknowledgement_of_a_concurrent_writer_is_found() {
+    let plan = Plan { writers: 0, openers: 0, concurrent: 4, ..Plan::new(Engine::NVWAL, 400, seed(4)) };
+    early_acknowledgements_are_found(plan);
 }
 
 /// Runs everything that a soak does, for a short time.

@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use duralite_format::sqlite_wal::FRAME_HEADER_BYTES;
 use duralite_sqlite_ffi as ffi;
 
 use super::conflict::{Conflict, overtaken};
@@ -31,6 +32,9 @@ pub(super) struct Settled {
     pub given: BTreeSet<u32>,
     pub view: View,
 }
+
+/// What the log may take for a page, however small that is: an engine may keep a few sectors for each page.
+const MOST_OF_A_PAGE: usize = 16 << 10;
 
 /// Part of a free list, from its beginning.
 struct Part {
@@ -236,6 +240,18 @@ impl Concurrent {
         Ok(part)
     }
 
+    /// How many more pages a transaction with these many may write. Pages that nobody needs yet must not fill a log that
+    /// has room for the transaction itself, so they take a half of what is left at most.
+    fn room_for_pages(&self, images: usize) -> usize {
+        let (fill, _) = self.attachment.log().fill();
+        if fill.limit_bytes == 0 {
+            return usize::MAX;
+        }
+        let left = fill.limit_bytes.saturating_sub(fill.used_bytes) / 2;
+        let each = self.page_bytes.max(MOST_OF_A_PAGE) + FRAME_HEADER_BYTES;
+        (usize::try_from(left).unwrap_or(usize::MAX) / each).saturating_sub(images)
+    }
+
     /// Makes the database larger if this transaction allocates and too few pages are free for leases.
     fn add_pages(
         &self,
@@ -250,6 +266,7 @@ impl Concurrent {
         let adds = state.write == Write::Validated;
         let count = if adds { state.lease.pages_to_add(free_pages(&first)) } else { 0 };
         drop(state);
+        let count = count.min(self.room_for_pages(images.len()));
         if count == 0 || has_pointer_maps(&first) || size_in(&first) != allocation.pages {
             return Ok(allocation);
         }

@@ -18,7 +18,7 @@ use crate::acks::Acknowledged;
 use crate::board::Note;
 use crate::plan::WAL;
 use crate::site::{DATABASE, check_plain};
-use crate::{Phase, ledger};
+use crate::{Phase, lanes, ledger};
 
 /// A light check reads at least this many of the newest rows.
 const NEWEST: i64 = 200;
@@ -34,6 +34,8 @@ pub(crate) enum Question {
     Visit,
     /// Check all transactions, on a connection that stays open.
     Full,
+    /// Commit a transaction.
+    Commit,
     /// Check all transactions, close the last connection, and check with stock SQLite. The value says whether
     /// shared memory may be left.
     Settle(bool),
@@ -49,6 +51,8 @@ pub(crate) struct Answer {
 struct Auditor<'a> {
     orders: &'a Orders,
     acknowledged: Acknowledged,
+    /// What was acknowledged in lanes, if there are any.
+    lanes: Option<lanes::Acknowledged>,
     conn: Option<Kept>,
     /// The transactions that this connection has seen. They cannot be lost, because the connection has kept
     /// the log in use since.
@@ -57,7 +61,8 @@ struct Auditor<'a> {
 
 pub(crate) fn serve(orders: &Orders, note: &Note) -> Result<()> {
     let acknowledged = Acknowledged::open(&orders.acks)?;
-    let mut auditor = Auditor { orders, acknowledged, conn: None, seen: 0 };
+    let lanes = orders.concurrent.then(|| lanes::Acknowledged::open(&orders.lane_acks)).transpose()?;
+    let mut auditor = Auditor { orders, acknowledged, lanes, conn: None, seen: 0 };
     note.phase(Phase::Ready)?;
     for line in std::io::stdin().lock().lines() {
         let question: Question = serde_json::from_str(&line?).context("no question")?;
@@ -78,6 +83,7 @@ impl Auditor<'_> {
             Question::Create(page_bytes, auto_vacuum) => self.create(page_bytes, auto_vacuum),
             Question::Light => self.check(false),
             Question::Full => self.check(true),
+            Question::Commit => self.commit(),
             Question::Visit => {
                 self.close()?;
                 let total = self.check(false)?;
@@ -102,6 +108,9 @@ impl Auditor<'_> {
         conn.execute_batch(&format!("PRAGMA page_size={page_bytes}; PRAGMA auto_vacuum={auto_vacuum};"))?;
         session::use_mode(&conn, &self.orders.journal, self.orders.busy)?;
         ledger::create(&conn)?;
+        if self.lanes.is_some() {
+            lanes::create(&conn)?;
+        }
         session::close(Kept::new(conn))?;
         Ok(0)
     }
@@ -118,6 +127,7 @@ impl Auditor<'_> {
     fn check(&mut self, all: bool) -> Result<i64> {
         // Read the acknowledgements first, so that the transaction that is read then must include them.
         let lowest = self.acknowledged.refresh()?;
+        self.lanes.as_mut().map_or(Ok(()), lanes::Acknowledged::refresh)?;
         let conn = match self.conn.take() {
             Some(conn) => conn,
             None => session::open(&self.orders.uris, 0, self.orders.busy, "")?,
@@ -126,10 +136,23 @@ impl Auditor<'_> {
         let total = begin(conn, self.orders.busy)?;
         ensure!(total >= self.seen, "lost: {total} transactions are there, and {} were seen", self.seen);
         verify(conn, &self.acknowledged, total, lowest, all)?;
+        self.lanes.as_ref().map_or(Ok(()), |lanes| lanes.verify(conn))?;
         conn.execute_batch("COMMIT").context("COMMIT")?;
         self.seen = total;
         self.acknowledged.forget_before(total - ledger::WINDOW);
         Ok(total)
+    }
+
+    /// Commits a transaction that needs the lock for writing, whoever has died with it.
+    fn commit(&mut self) -> Result<i64> {
+        let conn = match self.conn.take() {
+            Some(conn) => conn,
+            None => session::open(&self.orders.uris, 0, self.orders.busy, "")?,
+        };
+        let conn = self.conn.insert(conn);
+        let counts = "UPDATE audits SET total = total + 1";
+        session::patiently(self.orders.busy, counts, || conn.execute_batch(counts))?;
+        Ok(self.seen)
     }
 
     /// Writes, because in rollback mode a reader makes no log. So a reader would not delete the log of a process
@@ -147,6 +170,7 @@ impl Auditor<'_> {
         let conn = Kept::new(open_stock(&path)?);
         let total = begin(&conn, Duration::ZERO)?;
         verify(&conn, &self.acknowledged, total, None, true).context("stock SQLite")?;
+        self.lanes.as_ref().map_or(Ok(()), |lanes| lanes.verify(&conn)).context("stock SQLite")?;
         conn.execute_batch("COMMIT")?;
         session::close(conn)?;
         check_plain(&path, &self.orders.log_dir, allow_segments)?;

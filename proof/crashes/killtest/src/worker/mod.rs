@@ -2,6 +2,7 @@
 
 mod auditor;
 mod checkpointer;
+mod concurrent;
 mod forker;
 mod opener;
 mod orders;
@@ -62,6 +63,7 @@ fn work(orders: &Orders) -> Result<()> {
     let mut session = Session::new(orders, note, acks, rng);
     match orders.role {
         Role::Writer => writer::run(&mut session),
+        Role::Concurrent => concurrent::run(&mut session),
         Role::Checkpointer => checkpointer::run(&mut session),
         Role::Opener => opener::run(&mut session),
         Role::Reader => reader::run(&mut session),

@@ -20,6 +20,9 @@ pub(crate) struct Orders {
     pub(crate) busy: Duration,
     pub(crate) board: PathBuf,
     pub(crate) acks: PathBuf,
+    pub(crate) lane_acks: PathBuf,
+    /// Whether processes write beside each other.
+    pub(crate) concurrent: bool,
     pub(crate) log_dir: PathBuf,
     /// `PRAGMA wal_autocheckpoint` of all connections; if there is none, each connection chooses at random.
     pub(crate) autocheckpoint: Option<u32>,

@@ -11,11 +11,14 @@ use super::Orders;
 use crate::acks::Acks;
 use crate::board::Note;
 use crate::plan::WAL;
-use crate::{Acknowledge, Phase, ledger};
+use crate::{Acknowledge, Phase, Role, ledger};
+
+/// Parameters of connections that may write beside others.
+const CONCURRENT: [&str; 4] = ["", "", "&concurrent=on", "&concurrent=upgrade"];
 
 /// A process with its random generator and its memory of what it has acknowledged.
 pub(crate) struct Session<'a> {
-    orders: &'a Orders,
+    pub(super) orders: &'a Orders,
     pub(super) note: Note,
     acks: Acks,
     pub(super) rng: fastrand::Rng,
@@ -36,7 +39,7 @@ fn is_away(error: &rusqlite::Error) -> bool {
 
 /// Whether another try may succeed. A user who may only read cannot roll back what a dead process has left.
 /// As with stock SQLite, this user gets an error until a user who may write has rolled it back.
-fn is_busy(error: &rusqlite::Error) -> bool {
+pub(super) fn is_busy(error: &rusqlite::Error) -> bool {
     matches!(error, rusqlite::Error::SqliteFailure(failure, _)
         if matches!(failure.code, ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked)
             || failure.extended_code == rusqlite::ffi::SQLITE_READONLY_ROLLBACK)
@@ -44,7 +47,7 @@ fn is_busy(error: &rusqlite::Error) -> bool {
 
 /// Whether the transaction must be rolled back and tried again. Either the log is full, or the database has
 /// been renamed; after a renaming, stock SQLite makes no rollback journal either.
-fn has_no_room(error: &anyhow::Error) -> bool {
+pub(super) fn has_no_room(error: &anyhow::Error) -> bool {
     let error = error.downcast_ref::<rusqlite::Error>().and_then(rusqlite::Error::sqlite_error);
     error.is_some_and(|error| {
         error.code == ErrorCode::DiskFull || error.extended_code == rusqlite::ffi::SQLITE_READONLY_DBMOVED
@@ -143,7 +146,10 @@ impl<'a> Session<'a> {
 
     /// Opens the database, with pragmas chosen at random.
     pub(super) fn open(&mut self) -> Result<Kept> {
-        self.open_with("")
+        // The writer takes its turn, so that both kinds of connections meet.
+        let may_be_concurrent = self.orders.concurrent && self.orders.role != Role::Writer;
+        let parameters = if may_be_concurrent { CONCURRENT[self.rng.usize(..CONCURRENT.len())] } else { "" };
+        self.open_with(parameters)
     }
 
     /// As `open`, with more URI parameters.

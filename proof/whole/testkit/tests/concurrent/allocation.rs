@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use duralite_testkit::{Fixture, Rng, code, integrity, one, run};
-use rusqlite::{Connection, params};
+use duralite_testkit::{Engine, Fixture, Rng, code, integrity, one, run};
+use rusqlite::{Connection, ffi, params};
 
 use super::{BUSY, OVERTAKEN, open};
 
@@ -208,4 +208,28 @@ fn two_transactions_that_allocate_both_commit() {
     integrity(&a);
     run(&a, "VACUUM").unwrap();
     assert!(one::<i64>(&a, "PRAGMA page_count") < 10);
+}
+
+/// A transaction that allocates makes the database larger by free pages, for leases. They must not make it too large for
+/// a small log.
+#[test]
+fn inv64_free_pages_do_not_fill_a_small_log() {
+    let fixture = Fixture::on(Engine::WALDIO);
+    let conn = fixture.open_with("c.db", "concurrent=on&layout=embedded&log_limit=262144");
+    for sql in ["BEGIN", "CREATE TABLE t(v)", "INSERT INTO t VALUES(randomblob(30000))", "COMMIT"] {
+        run(&conn, sql).unwrap();
+    }
+    for _ in 0..50 {
+        run(&conn, "BEGIN").unwrap();
+        run(&conn, "INSERT INTO t VALUES(randomblob(30000))").unwrap();
+        match run(&conn, "COMMIT") {
+            Err(error) if code(&error) == ffi::SQLITE_FULL => {
+                run(&conn, "PRAGMA wal_checkpoint(TRUNCATE)").unwrap();
+                run(&conn, "INSERT INTO t VALUES(randomblob(30000))").unwrap();
+            }
+            done => _ = done.unwrap(),
+        }
+    }
+    assert_eq!(one::<i64>(&conn, "SELECT count(*) FROM t"), 51);
+    integrity(&conn);
 }
