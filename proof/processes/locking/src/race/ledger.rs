@@ -11,6 +11,9 @@ use crate::shared::{Zeroable, map};
 /// Bytes of text of a process.
 const TEXT: usize = 1 << 16;
 
+/// The process is in no commit: what it does to the log, as in a checkpoint, is no transaction.
+const NONE: u64 = u64::MAX;
+
 /// The shared memory.
 #[repr(C)]
 pub struct Ledger {
@@ -22,8 +25,9 @@ pub struct Ledger {
 #[repr(C)]
 struct Page {
     bytes: AtomicU32,
-    /// When the process last changed the log since the commit began that it is in; 0 for not yet. It has WRITE then, and a
-    /// commit is published after its last change. So these moments have the order in which commits are published.
+    /// When the process last changed the log since the commit began that it is in; 0 for not yet, and [`NONE`] where it is in no
+    /// commit. It has WRITE then, and a commit is published after its last change. So these moments have the order in which
+    /// commits are published.
     sealed: AtomicU64,
     text: [AtomicU8; TEXT],
 }
@@ -83,7 +87,7 @@ impl Ledger {
 
     /// A transaction begins.
     pub fn begins(&self, process: usize, number: usize) {
-        self.pages[process].sealed.store(0, SeqCst);
+        self.pages[process].sealed.store(NONE, SeqCst);
         self.write(process, format_args!("begins {number} {}", self.moment()));
     }
 
@@ -100,12 +104,20 @@ impl Ledger {
 
     /// The process is about to change the log or the header of the wal-index, or has made its changes durable.
     pub fn changes_log(&self, process: usize) {
-        self.pages[process].sealed.store(self.moment(), SeqCst);
+        let sealed = &self.pages[process].sealed;
+        if sealed.load(SeqCst) != NONE {
+            sealed.store(self.moment(), SeqCst);
+        }
+    }
+
+    fn sealed(&self, process: usize) -> u64 {
+        let sealed = self.pages[process].sealed.load(SeqCst);
+        if sealed == NONE { 0 } else { sealed }
     }
 
     /// The transaction has committed.
     pub fn committed(&self, process: usize) {
-        let sealed = self.pages[process].sealed.load(SeqCst);
+        let sealed = self.sealed(process);
         self.write(process, format_args!("committed {} {sealed}", self.moment()));
     }
 
@@ -158,7 +170,7 @@ impl Ledger {
             if let Some(Seen { end: End::Died { sealed }, .. }) =
                 all.last_mut().filter(|last| last.process == process)
             {
-                *sealed = self.pages[process].sealed.load(SeqCst).max(*sealed);
+                *sealed = self.sealed(process).max(*sealed);
             }
         }
         found.sort();
