@@ -32,6 +32,8 @@ pub(super) struct Index {
     write: bool,
     /// Where the first region is in the file.
     start: u64,
+    /// Bytes of a piece.
+    piece: u64,
     /// Regions are mapped in pieces of a memory page or a region, whichever is larger.
     pieces: Mutex<Vec<NonNull<u8>>>,
 }
@@ -53,7 +55,7 @@ impl Index {
             MediumError::from_errno("open", Errno::from_io_error(&error).unwrap_or(Errno::IO))
         })?;
         let start = used.next_multiple_of(LARGEST_PAGE);
-        Ok(Self { file: again, write, start, pieces: Mutex::default() })
+        Ok(Self { file: again, write, start, piece: piece_bytes(), pieces: Mutex::default() })
     }
 
     fn length(&self) -> Result<u64, MediumError> {
@@ -72,7 +74,7 @@ impl Index {
     /// needs: on a full disk another program would take it.
     pub(super) fn clear(&self) -> Result<(), MediumError> {
         let length = self.length()?;
-        let first = length.min(self.start + piece_bytes());
+        let first = length.min(self.start + self.piece);
         if first > self.start && write_zeros(&self.file, self.start, first).is_err() {
             self.punch(self.start, first)?;
         }
@@ -90,7 +92,7 @@ impl Index {
     /// The address of a region, which stays the same as long as this object lives. `None` when the file does
     /// not reach to it and `extend` does not ask for more.
     pub(super) fn region(&self, number: u64, extend: bool) -> Result<Option<NonNull<u8>>, MediumError> {
-        let piece = piece_bytes();
+        let piece = self.piece;
         let within = number * REGION_BYTES;
         let wanted = (within / piece) as usize;
         let mut pieces = self.pieces.lock().unwrap_or_else(PoisonError::into_inner);
@@ -130,7 +132,7 @@ impl Index {
         for piece in pieces.drain(..) {
             process::forget_mapping(piece);
             // SAFETY: this object's own mapping, and no address in it is used any more.
-            let _ = unsafe { rustix::mm::munmap(piece.as_ptr().cast(), piece_bytes() as usize) };
+            let _ = unsafe { rustix::mm::munmap(piece.as_ptr().cast(), self.piece as usize) };
         }
     }
 }
