@@ -60,7 +60,7 @@ pub struct Table {
     pub(crate) queue: Queue,
     local: Mutex<Local>,
     /// From 0 and to 0 these counts change under the mutex of `local`.
-    shares: Shares,
+    pub(crate) shares: Shares,
     next_holder: AtomicU64,
     pub(crate) busy: AtomicU64,
     pub(crate) waits: AtomicU64,
@@ -539,6 +539,11 @@ impl Shares {
     /// Whether any connection shares a lock. Under the mutex a count of 0 stays 0.
     pub(crate) fn any(&self, slot: usize) -> bool {
         self.0[slot].0.load(Ordering::Acquire) > 0
+    }
+
+    /// How many connections share a lock.
+    pub(crate) fn count(&self, slot: usize) -> u32 {
+        self.0[slot].0.load(Ordering::Acquire)
     }
 
     /// Counts one more connection beside others; `false` where there are no others.

@@ -165,7 +165,7 @@ unsafe extern "C" fn read(file: *mut File, buf: *mut c_void, len: c_int, offset:
         // SAFETY: SQLite's buffer of this length.
         let Some((buf, offset)) = (unsafe { to_fill(buf, len, offset) }) else { return ffi::IOERR_READ };
         if let Some(concurrent) = wal.db.concurrent() {
-            return concurrent.read_wal(buf, offset);
+            return wal.db.answer(concurrent.read_wal(&wal.db, buf, offset));
         }
         let read = wal.attachment.log().read(&wal.db.base, offset, buf);
         wal.answer(During::Read, read.map(|n| if n < buf.len() { ffi::IOERR_SHORT_READ } else { ffi::OK }))

@@ -320,7 +320,7 @@ impl Db {
 
     /// This connection, if it is concurrent.
     #[inline]
-    pub fn concurrent(&self) -> Option<Arc<Concurrent>> {
+    pub fn concurrent(&self) -> Option<&Concurrent> {
         self.index.concurrent()
     }
 

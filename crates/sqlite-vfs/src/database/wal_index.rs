@@ -9,8 +9,8 @@
 #![allow(unsafe_code)] // copies from memory that others change
 
 use std::ffi::c_void;
-use std::ptr::NonNull;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
+use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use duralite_format::wal_index::IndexHeader;
@@ -26,10 +26,16 @@ pub struct Index {
     locks: Mutex<Option<Arc<IndexLocks>>>,
     mapped: Mutex<Option<Mapped>>,
     /// A connection whose wal-index is its own, instead of `mapped`.
-    concurrent: Mutex<Option<Arc<Concurrent>>>,
-    is_concurrent: AtomicBool,
+    /// A box, or null; each call of SQLite asks for it.
+    concurrent: AtomicPtr<Concurrent>,
     /// How often the database had been changed when SQLite last took a read mark.
     seen_changes: AtomicU32,
+}
+
+impl Drop for Index {
+    fn drop(&mut self) {
+        self.set_concurrent(None);
+    }
 }
 
 /// The wal-index that SQLite has mapped. A region stays where it is until SQLite says that it is done.
@@ -94,17 +100,21 @@ impl Index {
 
     /// The connection, if its wal-index is its own.
     #[inline]
-    pub fn concurrent(&self) -> Option<Arc<Concurrent>> {
-        if !self.is_concurrent.load(Ordering::Relaxed) {
-            return None;
-        }
-        self.concurrent.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    pub fn concurrent(&self) -> Option<&Concurrent> {
+        // SAFETY: from `Box::into_raw`. `set_concurrent` gives it back: where SQLite maps its wal-index, when there
+        // is none yet, or has unmapped it. SQLite makes one call at a time on a database, and none of those calls
+        // comes from within another one. No reference lasts longer than the call that it was made for.
+        unsafe { self.concurrent.load(Ordering::Acquire).as_ref() }
     }
 
     /// SQLite maps a wal-index of this connection's own, or has unmapped it.
-    pub fn set_concurrent(&self, concurrent: Option<Arc<Concurrent>>) {
-        self.is_concurrent.store(concurrent.is_some(), Ordering::Relaxed);
-        *self.concurrent.lock().unwrap_or_else(PoisonError::into_inner) = concurrent;
+    pub fn set_concurrent(&self, concurrent: Option<Box<Concurrent>>) {
+        let new = concurrent.map_or(ptr::null_mut(), Box::into_raw);
+        let old = self.concurrent.swap(new, Ordering::AcqRel);
+        if !old.is_null() {
+            // SAFETY: from `Box::into_raw`, and nobody else gets it any more.
+            drop(unsafe { Box::from_raw(old) });
+        }
     }
 
     /// SQLite is done with the wal-index. Returns whether it had any of it mapped.

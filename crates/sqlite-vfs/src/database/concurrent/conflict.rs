@@ -119,7 +119,7 @@ impl Db {
     /// What pages belong to at the newest commit. This holds a read mark of its own: the connection may be in a
     /// transaction that reads an older state, or in none. `None` where there is no mark to be had.
     fn owners_now(&self, attachment: &Attachment, wanted: &BTreeSet<u32>) -> Option<BTreeMap<u32, String>> {
-        let index = SharedIndex(attachment);
+        let index = SharedIndex::of(attachment);
         // A connection in exclusive locking mode keeps its wal-index for itself.
         index.header().ok()??;
         let gone = || Failure::new(ffi::BUSY, "the wal-index is being recovered");
