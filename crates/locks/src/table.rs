@@ -388,7 +388,9 @@ impl Table {
         })
     }
 
-    pub(crate) fn is_write_taken(&self) -> bool {
+    /// Whether some process has WRITE, for a connection or reserved for one.
+    #[must_use]
+    pub fn is_write_taken(&self) -> bool {
         (0..self.high()).any(|process| self.words.load(member(process)) & 1 << HELD != 0)
     }
 }

@@ -61,7 +61,8 @@ pub(super) fn overtaken(db: &Db, conflict: &Conflict) -> Failure {
 fn record(db: &Db, conflict: &Conflict) -> Option<String> {
     let concurrent = db.concurrent()?;
     let is_begun = db.host.is_in_transaction(db.sqlite).unwrap_or(false);
-    if !is_begun && concurrent.state().write == Write::Not {
+    let begins_anew = !is_begun || db.host.has_read_nothing(db.sqlite);
+    if begins_anew && concurrent.state().write == Write::Not {
         return None;
     }
     let attachment = &concurrent.attachment;

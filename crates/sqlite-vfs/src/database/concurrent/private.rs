@@ -151,7 +151,10 @@ impl Concurrent {
             return Ok(ffi::OK);
         }
         drop(state);
-        self.lock_at_newest(db, in_transaction)
+        // Where nothing was read, SQLite waits and begins anew, as with `off`: it then has the lock with a snapshot
+        // that nobody has overtaken.
+        let waits = in_transaction && !db.host.has_read_nothing(db.sqlite);
+        self.lock_at_newest(db, waits)
     }
 
     /// Takes the real WRITE lock for a connection that has a snapshot, and moves that to the newest commit.

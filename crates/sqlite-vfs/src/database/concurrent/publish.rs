@@ -16,8 +16,11 @@ use super::snapshot::{Snapshot, choose_mark};
 use super::state::{ALONE, Concurrent, Write, random};
 use super::validate::count_change;
 use crate::database::Db;
-use crate::errors::Failure;
+use crate::errors::{During, Failure};
 use crate::refusals;
+
+/// Frames of others that are looked at by a transaction that has taken WRITE because others might overtake it.
+const MOST_LOOKED_AT: u32 = 512;
 
 /// Writes bytes of the WAL at an offset, as SQLite would, and returns the code for it.
 pub type WriteWal<'a> = &'a mut dyn FnMut(u64, &[u8]) -> Result<c_int, Failure>;
@@ -60,14 +63,14 @@ impl Concurrent {
         let page = if within == FRAME_HEADER_BYTES { Some(data) } else { None };
         let end = header + if page.is_some() { FRAME_HEADER_BYTES } else { self.frame_bytes() };
         let kept = state.committed.saturating_sub(state.base) as usize * self.frame_bytes();
-        let how = state.write;
+        let (how, since) = (state.write, state.own.filter(|_| state.luck.is_out()));
         let Some(snapshot) = state.snapshot else { return Ok(ffi::IOERR_WRITE) };
         let wal = std::mem::take(&mut state.wal);
         drop(state);
         let ended = match (how, wal.get(kept..end)) {
             (Write::Locked, Some(frames)) => {
                 let (images, pages) = self.images(frames, page);
-                self.commit(db, &snapshot, snapshot.header, images, pages, write).map(|()| (ffi::OK, true))
+                self.commit_locked(db, &snapshot, images, pages, since, write).map(|won| (ffi::OK, won))
             }
             (Write::Validated, Some(frames)) => {
                 let (images, pages) = self.images(frames, page);
@@ -93,6 +96,22 @@ impl Concurrent {
         Ok(code)
     }
 
+    /// Commits a transaction that has WRITE: nobody else has committed since its snapshot. Returns whether it could
+    /// as well have been validated, where others have committed since the state `since`.
+    fn commit_locked(
+        &self,
+        db: &Db,
+        snapshot: &Snapshot,
+        images: Images<'_>,
+        pages: u32,
+        since: Option<IndexHeader>,
+        write: WriteWal<'_>,
+    ) -> Result<bool, Failure> {
+        let has_met = since.map_or(Ok(false), |since| self.has_met_others(&since, snapshot, &images))?;
+        self.commit(db, snapshot, snapshot.header, images, pages, write)?;
+        Ok(!has_met)
+    }
+
     /// Commits a transaction that is validated now. Returns the code for SQLite.
     fn commit_validated(
         &self,
@@ -103,6 +122,10 @@ impl Concurrent {
         write: WriteWal<'_>,
     ) -> Result<c_int, Failure> {
         let leases = self.state().lease.is_wanted();
+        if self.holder.table().is_write_taken() {
+            let early = self.validate_early(db, snapshot, &images);
+            early.map_err(|failure| self.has_lost(db, leases, failure))?;
+        }
         match self.lock_real_write(db, true)? {
             ffi::OK => {}
             // To try again later would not help: the checkpoint waits for the snapshot's end.
@@ -141,6 +164,37 @@ impl Concurrent {
         }
         drop(state);
         lost(db, failure)
+    }
+
+    /// Finds out, before a wait for WRITE, whether it would be in vain: a transaction that is overtaken stays so.
+    fn validate_early(&self, db: &Db, snapshot: &Snapshot, images: &Images<'_>) -> Result<(), Failure> {
+        // Under the first mark the log may start over meanwhile.
+        if snapshot.is_in_file() {
+            return Ok(());
+        }
+        match self.index().header()? {
+            Some(newest) if newest != snapshot.header => {
+                let written: Vec<u32> = images.pages().collect();
+                self.validate(db, snapshot, &newest, Some(&written))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether others have committed pages that this transaction writes, from the state `since` up to its snapshot.
+    fn has_met_others(
+        &self,
+        since: &IndexHeader,
+        snapshot: &Snapshot,
+        images: &Images<'_>,
+    ) -> Result<bool, Failure> {
+        let (first, last) = (since.frames().saturating_add(1), snapshot.header.frames());
+        if since.salt() != snapshot.header.salt() || last.saturating_sub(first) >= MOST_LOOKED_AT {
+            return Ok(false);
+        }
+        let others = self.attachment.log().frames_in(first..=last);
+        let others = others.map_err(|error| Failure::of(&error, During::Read))?;
+        Ok(others.iter().any(|(page, _)| *page != 1 && images.contains(*page)))
     }
 
     fn validate_and_commit(

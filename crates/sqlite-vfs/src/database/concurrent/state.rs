@@ -79,7 +79,8 @@ pub(super) const ALONE: u8 = 64;
 /// Whether to try transactions that are validated when they commit. Where others use the same pages, as at the
 /// right edge of a table to which all append, a transaction had better take WRITE when it begins to write: it
 /// then cannot be overtaken. After each conflict twice as many transactions do so before the next one is tried
-/// without.
+/// without. Those do not count that write pages which others have committed since the connection's last commit:
+/// there it would meet them.
 #[derive(Default)]
 pub(super) struct Luck {
     /// How many transactions are to take WRITE.
@@ -106,7 +107,7 @@ impl Luck {
     /// A transaction has committed, after it was validated or under WRITE.
     pub fn won(&mut self, was_validated: bool) {
         if was_validated {
-            self.next /= 2;
+            self.next = self.next.saturating_sub(1);
         } else {
             self.left = self.left.saturating_sub(1);
         }
