@@ -66,6 +66,9 @@ pub fn lock(db: &Db, level: Level) -> Result<c_int, Failure> {
         );
         return Err(Failure::new(ffi::BUSY, message));
     }
+    if let Some(concurrent) = concurrent {
+        concurrent.close_checkpointer();
+    }
     let code = lock::lock(db, level);
     if code == ffi::OK
         && let Some(concurrent) = concurrent

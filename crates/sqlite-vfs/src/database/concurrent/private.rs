@@ -266,6 +266,7 @@ impl Concurrent {
 
     /// Ends everything: SQLite gives its wal-index back.
     pub fn release(&self) {
+        self.close_checkpointer();
         let mut state = self.state();
         if std::mem::take(&mut state.write) == Write::Locked {
             self.unlock_real_write();
@@ -352,16 +353,32 @@ impl Concurrent {
         if db.reserves_bytes().unwrap_or(true) {
             return Ok(ffi::BUSY);
         }
-        let uri = uri_of(&db.path, &db.settings().parameters())?;
         // Between two tries SQLite asks this connection's busy handler. If that agrees, a try waits for a while:
         // within it, WRITE keeps others from beginning anew under marks that are in the way.
         let is_again = how != PASSIVE && self.tries_again.load(Ordering::Relaxed);
         let polling = if is_again { CHECKPOINT_TRY } else { Duration::ZERO };
-        let wait = waiting::in_queue(polling, Duration::ZERO);
-        let own = OwnConnection::open(&db.sqlite.api, &uri, VFS_NAME, wait, "cannot checkpoint")?;
-        let is_done = own.run(how)? == Some(0);
+        let is_done = open_to_checkpoint(db, polling)?.run(how)? == Some(0);
         self.tries_again.store(!is_done, Ordering::Relaxed);
         Ok(if is_done { ffi::OK } else { ffi::BUSY })
+    }
+
+    /// The same for the checkpoint of a commit. Its connection stays open for the next one: to open and to close it
+    /// takes longer than a hundred small commits.
+    fn checkpoint_for_commit(&self, db: &Db) -> Result<(), Failure> {
+        if db.reserves_bytes().unwrap_or(true) {
+            return Ok(());
+        }
+        let kept = self.checkpointer.get().take();
+        let own = kept.map_or_else(|| open_to_checkpoint(db, Duration::ZERO), Ok)?;
+        own.run(PASSIVE)?;
+        *self.checkpointer.get() = Some(own);
+        Ok(())
+    }
+
+    /// Closes that connection, before this one can be the only one.
+    pub fn close_checkpointer(&self) {
+        let kept = self.checkpointer.get().take();
+        drop(kept);
     }
 
     /// A checkpoint that SQLite has begun on its own log.
@@ -405,7 +422,7 @@ impl Concurrent {
         if restart::yields(&self.attachment) {
             return;
         }
-        if let Err(failure) = self.checkpoint(db, PASSIVE) {
+        if let Err(failure) = self.checkpoint_for_commit(db) {
             db.sqlite.report(ffi::NOTICE, &failure.message);
         }
     }
@@ -434,6 +451,13 @@ impl Db {
         let new = Concurrent::begin(self, attachment, Arc::clone(&locks.holder), mode)?;
         Ok(Some(Box::new(new)))
     }
+}
+
+/// Opens a connection that SQLite serves directly, to checkpoint the real log.
+fn open_to_checkpoint(db: &Db, polling: Duration) -> Result<OwnConnection<'static>, Failure> {
+    let uri = uri_of(&db.path, &db.settings().parameters())?;
+    let wait = waiting::in_queue(polling, Duration::ZERO);
+    OwnConnection::open(&db.sqlite.api, &uri, VFS_NAME, wait, "cannot checkpoint")
 }
 
 /// How long SQLite's own WAL may become: less than what makes SQLite itself checkpoint, which it does when it has

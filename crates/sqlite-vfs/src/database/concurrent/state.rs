@@ -20,6 +20,7 @@ use super::shared_index::SharedIndex;
 use super::snapshot::Snapshot;
 use crate::attachment::Attachment;
 use crate::settings::Concurrency;
+use crate::sqlite::connection::OwnConnection;
 
 /// A connection whose wal-index is its own.
 pub struct Concurrent {
@@ -30,6 +31,8 @@ pub struct Concurrent {
     pub(super) mode: Concurrency,
     pub(super) page_bytes: usize,
     state: Owned<State>,
+    /// The connection that checkpoints when a commit has made the log long enough.
+    pub(super) checkpointer: Owned<Option<OwnConnection<'static>>>,
     /// Whether SQLite is in a checkpoint.
     pub(super) checkpoints: AtomicBool,
     /// Whether the checkpoint has left frames in the log that SQLite must not try to write home itself.
@@ -145,6 +148,7 @@ impl Concurrent {
             mode,
             page_bytes,
             state: Owned::default(),
+            checkpointer: Owned::default(),
             checkpoints: AtomicBool::new(false),
             is_partial: AtomicBool::new(false),
             tries_again: AtomicBool::new(false),
