@@ -95,6 +95,15 @@ impl Table {
         Ok((count, Duration::from_nanos(oldest)))
     }
 
+    /// Whether a connection, of any process, is in a read transaction beside one that is.
+    ///
+    /// # Errors
+    /// When the kernel does not tell which processes live.
+    pub fn has_several_readers(&self) -> Result<bool, LockError> {
+        let own: u32 = (FIRST_READ..SLOTS).map(|mark| self.shares.count(mark)).sum();
+        Ok(own > 1 || self.has_other_readers()?)
+    }
+
     /// Whether another living process holds a read mark.
     ///
     /// # Errors

@@ -62,7 +62,7 @@ pub struct Table {
     pub(crate) queue: Queue,
     local: Mutex<Local>,
     /// The first and the last sharer of a lock change its count under the mutex of `local`.
-    shares: Shares,
+    pub(crate) shares: Shares,
     next_holder: AtomicU64,
     pub(crate) busy: AtomicU64,
     pub(crate) waits: AtomicU64,
@@ -394,7 +394,9 @@ impl Table {
         })
     }
 
-    pub(crate) fn is_write_taken(&self) -> bool {
+    /// Whether some process has WRITE, for a connection or reserved for one.
+    #[must_use]
+    pub fn is_write_taken(&self) -> bool {
         (0..self.high()).any(|process| self.words.load(member(process)) & 1 << HELD != 0)
     }
 }
@@ -546,6 +548,11 @@ impl Shares {
     /// Whether any connection shares a lock. While the mutex is held, a count of 0 stays 0.
     pub(crate) fn any(&self, slot: usize) -> bool {
         self.0[slot].0.load(Ordering::Acquire) > 0
+    }
+
+    /// The number of connections that share a lock.
+    pub(crate) fn count(&self, slot: usize) -> u32 {
+        self.0[slot].0.load(Ordering::Acquire)
     }
 
     /// Adds one connection to the count if there are others already; otherwise returns `false`.

@@ -136,3 +136,10 @@ pub type DbName = unsafe extern "C" fn(*mut Connection, c_int) -> *const c_char;
 pub const DB_NAME_SINCE: c_int = 3_039_000;
 /// The offset of `sqlite3_db_name` in `sqlite3_api_routines`, in words.
 pub const DB_NAME_WORD: usize = 264;
+
+/// `sqlite3_txn_state`, which SQLite has since 3.34.
+pub type TxnState = unsafe extern "C" fn(*mut Connection, *const c_char) -> c_int;
+/// The first SQLite that has it, as `SQLITE_VERSION_NUMBER`.
+pub const TXN_STATE_SINCE: c_int = 3_034_000;
+/// Where it is in `sqlite3_api_routines`, in words.
+pub const TXN_STATE_WORD: usize = 252;

@@ -15,7 +15,7 @@ mod vtab;
 
 pub use api::{
     ApiRoutines, BusyHandler, CreateFunction, CreateModule, DB_NAME_SINCE, DB_NAME_WORD, DbName, Destructor,
-    EntryPoint, SqlFinal,
+    EntryPoint, SqlFinal, TXN_STATE_SINCE, TXN_STATE_WORD, TxnState,
 };
 pub use constants::*;
 pub use types::{Connection, Context, SqlFunction, Statement, Value};

@@ -32,7 +32,9 @@ pub(super) struct Index {
     write: bool,
     /// Offset of the first region in the file.
     start: u64,
-    /// The mapped pieces. A piece is a memory page or a region, whichever is larger.
+    /// Bytes of a piece: those of a memory page or of a region, whichever is larger.
+    piece: u64,
+    /// The mapped pieces.
     pieces: Mutex<Vec<NonNull<u8>>>,
 }
 
@@ -53,7 +55,7 @@ impl Index {
             MediumError::from_errno("open", Errno::from_io_error(&error).unwrap_or(Errno::IO))
         })?;
         let start = used.next_multiple_of(LARGEST_PAGE);
-        Ok(Self { file: again, write, start, pieces: Mutex::default() })
+        Ok(Self { file: again, write, start, piece: piece_bytes(), pieces: Mutex::default() })
     }
 
     fn length(&self) -> Result<u64, MediumError> {
@@ -72,7 +74,7 @@ impl Index {
     /// open needs that space and, on a full disk, another program might take it.
     pub(super) fn clear(&self) -> Result<(), MediumError> {
         let length = self.length()?;
-        let first = length.min(self.start + piece_bytes());
+        let first = length.min(self.start + self.piece);
         if first > self.start && write_zeros(&self.file, self.start, first).is_err() {
             self.punch(self.start, first)?;
         }
@@ -90,7 +92,7 @@ impl Index {
     /// The address of a region, which stays the same as long as this object exists. `None` if the file does
     /// not reach to the region and `extend` is `false`.
     pub(super) fn region(&self, number: u64, extend: bool) -> Result<Option<NonNull<u8>>, MediumError> {
-        let piece = piece_bytes();
+        let piece = self.piece;
         let within = number * REGION_BYTES;
         let wanted = (within / piece) as usize;
         let mut pieces = self.pieces.lock().unwrap_or_else(PoisonError::into_inner);
@@ -130,7 +132,7 @@ impl Index {
         for piece in pieces.drain(..) {
             process::forget_mapping(piece);
             // SAFETY: this object's own mapping. No address in it is used any more.
-            let _ = unsafe { rustix::mm::munmap(piece.as_ptr().cast(), piece_bytes() as usize) };
+            let _ = unsafe { rustix::mm::munmap(piece.as_ptr().cast(), self.piece as usize) };
         }
     }
 }

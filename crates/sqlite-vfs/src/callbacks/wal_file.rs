@@ -170,7 +170,7 @@ unsafe extern "C" fn read(file: *mut File, buf: *mut c_void, len: c_int, offset:
         // SAFETY: `buf` is SQLite's buffer of `len` bytes.
         let Some((buf, offset)) = (unsafe { to_fill(buf, len, offset) }) else { return ffi::IOERR_READ };
         if let Some(concurrent) = wal.db.concurrent() {
-            return concurrent.read_wal(buf, offset);
+            return wal.db.answer(concurrent.read_wal(&wal.db, buf, offset));
         }
         let read = wal.attachment.log().read(&wal.db.base, offset, buf);
         match read {

@@ -325,7 +325,7 @@ impl Db {
 
     /// This connection's concurrent state, if it is a concurrent connection.
     #[inline]
-    pub fn concurrent(&self) -> Option<Arc<Concurrent>> {
+    pub fn concurrent(&self) -> Option<&Concurrent> {
         self.index.concurrent()
     }
 

@@ -14,6 +14,7 @@ pub mod super_journal;
 pub mod waiting;
 mod wal_index;
 
+use concurrent::Concurrent;
 pub use db::{Db, Names, Prepared, Serving};
 pub use file::OpenedFile;
 pub use journal::{JournalStore, begins_journal};

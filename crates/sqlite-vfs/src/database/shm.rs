@@ -15,7 +15,7 @@ use duralite_wal::metrics::Counter;
 use duralite_wal::placement::Outside;
 
 use super::wal_index::IndexLocks;
-use super::{Db, restart, super_journal, waiting};
+use super::{Concurrent, Db, restart, super_journal, waiting};
 use crate::attachment::Attachment;
 use crate::errors::{During, Failure};
 
@@ -67,12 +67,10 @@ impl Db {
         number: u64,
         extend: bool,
     ) -> Result<Option<*mut c_void>, Failure> {
-        let mut concurrent = self.index.concurrent();
-        if concurrent.is_none() && number == 0 && !self.index.is_mapped() {
-            concurrent = self.begin_concurrency(attachment)?;
-            self.index.set_concurrent(concurrent.clone());
+        if self.index.concurrent().is_none() && number == 0 && !self.index.is_mapped() {
+            self.index.set_concurrent(self.begin_concurrency(attachment)?);
         }
-        let Some((concurrent, number)) = concurrent.zip(usize::try_from(number).ok()) else {
+        let Some((concurrent, number)) = self.index.concurrent().zip(usize::try_from(number).ok()) else {
             return Ok(None);
         };
         Ok(Some(concurrent.map(number, extend).unwrap_or(std::ptr::null_mut())))
@@ -113,13 +111,10 @@ impl Db {
 
     /// Unmaps the wal-index, which SQLite no longer uses. Returns whether it belonged to a log.
     pub fn unmap_index(&self) -> bool {
-        let own = self.index.concurrent();
-        if let Some(concurrent) = &own {
-            concurrent.release();
-            self.index.set_concurrent(None);
-        }
+        let is_own = self.index.concurrent().map(Concurrent::release).is_some();
+        self.index.set_concurrent(None);
         self.release_shared_memory();
-        self.index.unmap() || own.is_some()
+        self.index.unmap() || is_own
     }
 
     /// The locks of the log, if the WAL is open. This writes only to memory of this connection. The

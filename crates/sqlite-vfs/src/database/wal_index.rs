@@ -10,8 +10,8 @@
 #![allow(unsafe_code)] // copies from memory that others change
 
 use std::ffi::c_void;
-use std::ptr::NonNull;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
+use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use duralite_format::wal_index::IndexHeader;
@@ -26,11 +26,17 @@ use crate::attachment::Attachment;
 pub struct Index {
     locks: Mutex<Option<Arc<IndexLocks>>>,
     mapped: Mutex<Option<Mapped>>,
-    /// For a concurrent connection: its private wal-index, which SQLite uses instead of `mapped`.
-    concurrent: Mutex<Option<Arc<Concurrent>>>,
-    is_concurrent: AtomicBool,
+    /// For a concurrent connection: its private wal-index, which SQLite uses instead of `mapped`. A box, or null.
+    /// Each call of SQLite asks for it.
+    concurrent: AtomicPtr<Concurrent>,
     /// How often the database had been changed when SQLite last took a read mark.
     seen_changes: AtomicU32,
+}
+
+impl Drop for Index {
+    fn drop(&mut self) {
+        self.set_concurrent(None);
+    }
 }
 
 /// The wal-index that SQLite has mapped. Its regions stay mapped at their addresses until SQLite unmaps them.
@@ -95,17 +101,21 @@ impl Index {
 
     /// The connection's private wal-index, if it is concurrent.
     #[inline]
-    pub fn concurrent(&self) -> Option<Arc<Concurrent>> {
-        if !self.is_concurrent.load(Ordering::Relaxed) {
-            return None;
-        }
-        self.concurrent.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    pub fn concurrent(&self) -> Option<&Concurrent> {
+        // SAFETY: from `Box::into_raw`. `set_concurrent` gives it back: where SQLite maps its wal-index, when there
+        // is none yet, or has unmapped it. SQLite makes one call at a time on a database, and none of those calls
+        // comes from within another one. No reference lasts longer than the call that it was made for.
+        unsafe { self.concurrent.load(Ordering::Acquire).as_ref() }
     }
 
     /// Notes that SQLite maps this connection's private wal-index, or, with `None`, that it has unmapped it.
-    pub fn set_concurrent(&self, concurrent: Option<Arc<Concurrent>>) {
-        self.is_concurrent.store(concurrent.is_some(), Ordering::Relaxed);
-        *self.concurrent.lock().unwrap_or_else(PoisonError::into_inner) = concurrent;
+    pub fn set_concurrent(&self, concurrent: Option<Box<Concurrent>>) {
+        let new = concurrent.map_or(ptr::null_mut(), Box::into_raw);
+        let old = self.concurrent.swap(new, Ordering::AcqRel);
+        if !old.is_null() {
+            // SAFETY: from `Box::into_raw`, and nobody else gets it any more.
+            drop(unsafe { Box::from_raw(old) });
+        }
     }
 
     /// Forgets the mapping, because SQLite no longer uses the wal-index. Returns whether any of it was

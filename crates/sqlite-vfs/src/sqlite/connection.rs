@@ -101,7 +101,7 @@ unsafe extern "C" fn on_busy(busy: *mut c_void, before: c_int) -> c_int {
     })
 }
 
-/// A connection of the VFS's own, closed when dropped. Only the thread that opened it uses it.
+/// A connection of the VFS's own, closed when dropped. Only one thread at a time uses it.
 pub struct OwnConnection<'a> {
     api: &'a Api,
     connection: *mut Connection,
@@ -109,6 +109,10 @@ pub struct OwnConnection<'a> {
     /// Made by `Box::into_raw`: SQLite has the pointer.
     busy: *mut Busy,
 }
+
+// SAFETY: SQLite lets any thread use a connection, one at a time; in a program whose SQLite has no mutexes there is one
+// thread that uses SQLite. A shared reference to this type stays on its thread.
+unsafe impl Send for OwnConnection<'_> {}
 
 impl Drop for OwnConnection<'_> {
     fn drop(&mut self) {

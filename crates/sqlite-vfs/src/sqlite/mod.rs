@@ -86,6 +86,8 @@ pub struct Api {
     pub value_text: unsafe extern "C" fn(*mut Value) -> *const c_uchar,
     /// `None` in a SQLite that was built without virtual tables.
     pub tables: Option<TableApi>,
+    /// `None` in a SQLite before 3.34.
+    pub txn_state: Option<ffi::TxnState>,
     threadsafe: unsafe extern "C" fn() -> c_int,
 }
 
@@ -126,14 +128,14 @@ impl Api {
             )));
         }
         // SAFETY: the table of a SQLite of this version.
-        let db_name = unsafe { db_name(routines, version) };
+        let (db_name, txn_state) = unsafe { (db_name(routines, version), txn_state(routines, version)) };
         // SAFETY: a SQLite of this version has the whole table; it never changes.
         let routines = unsafe { &*routines };
         macro_rules! copy {
             ($($name:ident),*) => {
                 Self { $($name: routines.$name.ok_or_else(|| {
                     RegisterError::new(concat!("duralite: this SQLite lacks sqlite3_", stringify!($name)))
-                })?,)* db_name, tables: TableApi::copy(routines) }
+                })?,)* db_name, txn_state, tables: TableApi::copy(routines) }
             };
         }
         Ok(copy!(
@@ -184,6 +186,18 @@ unsafe fn db_name(routines: *const ApiRoutines, version: c_int) -> Option<ffi::D
     }
     // SAFETY: a SQLite of this version has the entry, and a null function pointer is `None`.
     unsafe { routines.cast::<Option<ffi::DbName>>().add(ffi::DB_NAME_WORD).read() }
+}
+
+/// The entry for `sqlite3_txn_state`; `None` where this SQLite is older than it.
+///
+/// # Safety
+/// `routines` is the table that a SQLite of this version passes to extensions.
+unsafe fn txn_state(routines: *const ApiRoutines, version: c_int) -> Option<ffi::TxnState> {
+    if version < ffi::TXN_STATE_SINCE {
+        return None;
+    }
+    // SAFETY: a SQLite of this version has the entry, and a null function pointer is `None`.
+    unsafe { routines.cast::<Option<ffi::TxnState>>().add(ffi::TXN_STATE_WORD).read() }
 }
 
 impl Api {

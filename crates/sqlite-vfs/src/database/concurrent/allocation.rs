@@ -10,9 +10,10 @@ use super::conflict::{Conflict, overtaken};
 use super::free_list::{
     ALLOCATION, FreeList, free_pages, has_pointer_maps, head, leaves, next, set_size, size_in,
 };
+use super::images::Images;
 use super::lease::View;
 use super::snapshot::Snapshot;
-use super::state::{Concurrent, Images, Write};
+use super::state::{ALONE, Concurrent, Write};
 use crate::database::Db;
 use crate::errors::Failure;
 
@@ -56,13 +57,13 @@ impl Concurrent {
         db: &Db,
         snapshot: &Snapshot,
         newest: &Snapshot,
-        images: &mut Images,
+        images: &mut Images<'_>,
         pages: u32,
     ) -> Result<Allocation, Failure> {
         let has_view = self.state().lease.view.is_some();
-        if snapshot.header == newest.header && !has_view && !images.contains_key(&1) {
-            // The transaction has left page 1 as it is, and so has everybody else.
-            return Ok(Allocation { pages, is_larger: false, lease: None });
+        if snapshot.header == newest.header && !has_view {
+            // SQLite was shown the real list, and nobody else has changed it.
+            return self.add_pages(db, newest, images, Allocation { pages, is_larger: false, lease: None });
         }
         let current = self.page_at(db, newest, 1)?;
         let shown = self.state().lease.view.as_ref().map(|view| view.first.clone());
@@ -74,17 +75,25 @@ impl Concurrent {
     }
 
     /// Lets the connection lease pages from its next transaction on if this one, which is to be validated, has
-    /// allocated.
+    /// allocated, and others are there.
     pub(super) fn note_allocation(
         &self,
         db: &Db,
         snapshot: &Snapshot,
-        images: &Images,
+        images: &Images<'_>,
     ) -> Result<(), Failure> {
-        let Some(first) = images.get(&1).filter(|_| !self.state().lease.is_wanted()) else { return Ok(()) };
+        let Some(first) = images.get(1) else { return Ok(()) };
+        let state = self.state();
+        let (is_wanted, others) = (state.lease.is_wanted(), state.others);
+        drop(state);
+        if is_wanted || others == 0 && !self.holder.table().has_several_readers().unwrap_or(true) {
+            return Ok(());
+        }
         let before = self.page_at(db, snapshot, 1)?;
         if first.get(ALLOCATION) != before.get(ALLOCATION) {
-            self.state().lease.want();
+            let mut state = self.state();
+            state.others = ALONE;
+            state.lease.want();
         }
         Ok(())
     }
@@ -94,16 +103,15 @@ impl Concurrent {
         &self,
         db: &Db,
         snapshot: &Snapshot,
-        images: &mut Images,
+        images: &mut Images<'_>,
         pages: u32,
         current: &[u8],
     ) -> Result<Allocation, Failure> {
         let before = self.page_at(db, snapshot, 1)?;
         let is_changed = before.get(ALLOCATION) != current.get(ALLOCATION);
-        let written = images.get_mut(&1);
-        let allocates = written.as_ref().is_some_and(|first| first.get(ALLOCATION) != before.get(ALLOCATION));
+        let allocates = images.get(1).is_some_and(|first| first.get(ALLOCATION) != before.get(ALLOCATION));
         if !allocates {
-            if let Some(first) = written {
+            if let Some(first) = images.get_mut(1) {
                 copy_allocation(first, current);
             }
             let pages = if is_changed { size_in(current) } else { pages };
@@ -122,13 +130,13 @@ impl Concurrent {
         db: &Db,
         snapshot: &Snapshot,
         newest: &Snapshot,
-        images: &mut Images,
+        images: &mut Images<'_>,
         pages: u32,
         shown: &[u8],
         current: &[u8],
     ) -> Result<Allocation, Failure> {
-        let written = images.get(&1).cloned().unwrap_or_else(|| shown.to_vec());
-        let after = self.part(db, head(&written), |page| images.get(&page).cloned(), None)?;
+        let written = images.get(1).unwrap_or(shown).to_vec();
+        let after = self.part(db, head(&written), |page| images.get(page).map(<[u8]>::to_vec), None)?;
         let before = self.part(db, head(shown), |_| None, Some((snapshot, after.rest)))?;
         if pages < size_in(shown) {
             return self.shrink(db, snapshot, newest, images, pages, written, after);
@@ -138,7 +146,7 @@ impl Concurrent {
         // What SQLite has written to a page that was free and is free again must not be committed: the page may
         // be a trunk of the real list. A trunk of the list that SQLite was shown is none of the real one. If it
         // has just become free, its content goes all the same (`secure_delete`).
-        before.pages.intersection(&after.pages).for_each(|page| _ = images.remove(page));
+        images.retain(|page| !(before.pages.contains(&page) && after.pages.contains(&page)));
         for page in after.trunks.keys().filter(|page| given.contains(page)) {
             images.insert(*page, vec![0; self.page_bytes]);
         }
@@ -146,7 +154,7 @@ impl Concurrent {
         let settled = |view| Some(Settled { taken: taken.clone(), given: given.clone(), view });
         let view = View { first: written.clone(), trunks: after.trunks };
         if taken.is_empty() && given.is_empty() && !grows {
-            if let Some(first) = images.get_mut(&1) {
+            if let Some(first) = images.get_mut(1) {
                 copy_allocation(first, current);
             }
             let is_larger = size_in(current) != size_in(shown);
@@ -186,7 +194,7 @@ impl Concurrent {
         db: &Db,
         snapshot: &Snapshot,
         newest: &Snapshot,
-        images: &mut Images,
+        images: &mut Images<'_>,
         pages: u32,
         written: Vec<u8>,
         after: Part,
@@ -196,10 +204,12 @@ impl Concurrent {
         }
         let view = View { first: written.clone(), trunks: after.trunks.clone() };
         for (page, image) in after.trunks {
-            images.entry(page).or_insert(image);
+            if !images.contains(page) {
+                images.insert(page, image);
+            }
         }
         images.insert(1, written);
-        images.retain(|page, _| *page <= pages);
+        images.retain(|page| page <= pages);
         let lease = Some(Settled { taken: BTreeSet::new(), given: BTreeSet::new(), view });
         Ok(Allocation { pages, is_larger: true, lease })
     }
@@ -257,17 +267,17 @@ impl Concurrent {
         &self,
         db: &Db,
         newest: &Snapshot,
-        images: &mut Images,
+        images: &mut Images<'_>,
         allocation: Allocation,
     ) -> Result<Allocation, Failure> {
-        let Some(first) = images.get(&1).cloned() else { return Ok(allocation) };
+        let Some(first) = images.get(1) else { return Ok(allocation) };
         let state = self.state();
         // A transaction that holds WRITE leaves the database as large as stock SQLite would.
         let adds = state.write == Write::Validated;
-        let count = if adds { state.lease.pages_to_add(free_pages(&first)) } else { 0 };
+        let count = if adds { state.lease.pages_to_add(free_pages(first)) } else { 0 };
         drop(state);
         let count = count.min(self.room_for_pages(images.len()));
-        if count == 0 || has_pointer_maps(&first) || size_in(&first) != allocation.pages {
+        if count == 0 || has_pointer_maps(first) || size_in(first) != allocation.pages {
             return Ok(allocation);
         }
         let lock_page = 0x4000_0000 / u32::try_from(self.page_bytes).unwrap_or(u32::MAX) + 1;
@@ -275,9 +285,10 @@ impl Concurrent {
             (allocation.pages + 1..u32::MAX).filter(|page| *page != lock_page).take(count).collect();
         let Some(last) = new.last().copied() else { return Ok(allocation) };
         let trunks = {
-            let read =
-                |page: u32| images.get(&page).cloned().map_or_else(|| self.page_at(db, newest, page), Ok);
-            let mut list = FreeList::new(first, &read);
+            let read = |page: u32| {
+                images.get(page).map_or_else(|| self.page_at(db, newest, page), |image| Ok(image.to_vec()))
+            };
+            let mut list = FreeList::new(first.to_vec(), &read);
             for page in &new {
                 list.give(*page)?;
             }

@@ -64,7 +64,8 @@ pub(super) fn overtaken(db: &Db, conflict: &Conflict) -> Failure {
 fn record(db: &Db, conflict: &Conflict) -> Option<String> {
     let concurrent = db.concurrent()?;
     let is_begun = db.host.is_in_transaction(db.sqlite).unwrap_or(false);
-    if !is_begun && concurrent.state().write == Write::Not {
+    let begins_anew = !is_begun || db.host.has_read_nothing(db.sqlite);
+    if begins_anew && concurrent.state().write == Write::Not {
         return None;
     }
     let attachment = &concurrent.attachment;
@@ -122,7 +123,7 @@ impl Db {
     /// What pages belong to at the newest commit. This holds a read mark of its own: the connection may be in a
     /// transaction that reads an older state, or in none. `None` where there is no mark to be had.
     fn owners_now(&self, attachment: &Attachment, wanted: &BTreeSet<u32>) -> Option<BTreeMap<u32, String>> {
-        let index = SharedIndex(attachment);
+        let index = SharedIndex::of(attachment);
         // A connection in exclusive locking mode keeps its wal-index for itself.
         index.header().ok()??;
         let gone = || Failure::new(ffi::BUSY, "the wal-index is being recovered");

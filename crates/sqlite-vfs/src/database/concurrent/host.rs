@@ -84,6 +84,16 @@ impl Host {
         unsafe { db_name(connection, FIRST_ATTACHED).is_null() }
     }
 
+    /// Whether the transaction is known to have read nothing yet: a statement begins it now. If it finds the
+    /// database busy, SQLite calls the busy handler and begins it anew.
+    pub fn has_read_nothing(&self, sqlite: &Sqlite) -> bool {
+        const NOT_BEGUN: c_int = 0;
+        let connection = self.connection();
+        let Some(txn_state) = sqlite.api.txn_state.filter(|_| !connection.is_null()) else { return false };
+        // SAFETY: the connection is working, on this thread.
+        unsafe { txn_state(connection, ptr::null()) == NOT_BEGUN }
+    }
+
     /// Whether the statement that commits is the `RELEASE` of the savepoint that began the transaction.
     pub fn is_releasing(&self, sqlite: &Sqlite) -> bool {
         let mut is_releasing = false;

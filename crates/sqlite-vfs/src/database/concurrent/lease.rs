@@ -62,9 +62,10 @@ impl Lease {
         self.wanted = (2 * self.wanted).clamp(AT_FIRST, AT_MOST);
     }
 
-    /// Whether so little is left that SQLite had better be shown another order.
-    pub fn is_to_be_renewed(&self) -> bool {
-        !self.is_short && self.pages.len() < self.wanted / 8
+    /// Whether SQLite had better be shown another order: little is left, or there are no others any more.
+    pub fn is_to_be_renewed(&self, has_others: bool) -> bool {
+        let is_over = self.is_wanted() && !has_others;
+        is_over || !self.is_short && self.pages.len() < self.wanted / 8
     }
 
     /// By how many pages a transaction that allocates should make the database larger that has this many free
@@ -102,7 +103,8 @@ impl Lease {
 
     /// Whether SQLite is shown something that depends on this page: it is leased, or a trunk in another form.
     pub fn is_of(&self, page: u32) -> bool {
-        self.pages.contains(&page) || self.view.as_ref().is_some_and(|view| view.trunks.contains_key(&page))
+        let depends = |view: &View| self.pages.contains(&page) || view.trunks.contains_key(&page);
+        self.view.as_ref().is_some_and(depends)
     }
 
     /// What SQLite is shown instead of this page.

@@ -19,7 +19,11 @@ impl Concurrent {
         let leases = self.attachment.leases();
         let mut state = self.state();
         state.lease.view = None;
-        if state.lease.wanted == 0 {
+        if state.others == 0 {
+            state.lease.drop_pages(leases);
+            state.lease.wanted = 0;
+        }
+        if state.lease.wanted == 0 || state.luck.is_out() {
             return Ok(());
         }
         let wanted = state.lease.wanted.min(self.page_bytes / 8);

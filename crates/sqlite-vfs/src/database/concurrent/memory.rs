@@ -6,7 +6,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, AtomicU32, Ordering, fence};
 
-use duralite_format::wal_index::{HASH_OFFSET, HASH_SLOTS, HEADER_WORDS, IndexHeader};
+use duralite_format::wal_index::{HASH_OFFSET, HASH_SLOTS, HEADER_WORDS, IndexHeader, Place};
 use duralite_medium::{MediumError, REGION_BYTES};
 
 use crate::attachment::Attachment;
@@ -19,26 +19,31 @@ const WORDS: usize = REGION_BYTES as usize / 4;
 pub struct Region<'a>(&'a [AtomicU32; WORDS]);
 
 impl Region<'_> {
+    #[inline]
     pub fn load(self, word: usize) -> u32 {
         self.0.get(word).map_or(0, |word| word.load(Ordering::SeqCst))
     }
 
+    #[inline]
     pub fn store(self, word: usize, value: u32) {
         if let Some(word) = self.0.get(word) {
-            word.store(value, Ordering::SeqCst);
+            word.store(value, Ordering::Release);
         }
     }
 
+    #[inline]
     fn slots(&self) -> &[AtomicU16; HASH_SLOTS] {
         const { assert!(HASH_OFFSET + 2 * HASH_SLOTS == 4 * WORDS) };
         // SAFETY: the hash table is the second half of the region, which lives as long as `self`.
         unsafe { &*self.0.as_ptr().byte_add(HASH_OFFSET).cast() }
     }
 
+    #[inline]
     pub fn slot(self, slot: usize) -> u16 {
         self.slots().get(slot).map_or(0, |slot| slot.load(Ordering::Acquire))
     }
 
+    #[inline]
     pub fn set_slot(self, slot: usize, value: u16) {
         if let Some(slot) = self.slots().get(slot) {
             slot.store(value, Ordering::Release);
@@ -46,15 +51,28 @@ impl Region<'_> {
     }
 
     /// One of the two copies of the header, 0 or 1.
+    #[inline]
     fn copy(self, copy: usize) -> [u32; HEADER_WORDS] {
-        std::array::from_fn(|word| self.load(copy * HEADER_WORDS + word))
+        let mut words = [0; HEADER_WORDS];
+        for (at, word) in words.iter_mut().enumerate() {
+            *word = self.load(copy * HEADER_WORDS + at);
+        }
+        words
     }
 
     /// The header; `None` while a connection writes it, or if one died while it wrote it.
     pub fn header(self) -> Option<IndexHeader> {
         let first = self.copy(0);
-        fence(Ordering::SeqCst);
+        fence(Ordering::Acquire);
         IndexHeader::of(first).filter(|_| self.copy(1) == first)
+    }
+
+    /// Whether the header is this one, and whole.
+    #[inline]
+    pub fn is_header(self, header: &IndexHeader) -> bool {
+        let same =
+            |(at, word): (usize, &u32)| self.load(at) == *word && self.load(HEADER_WORDS + at) == *word;
+        header.words().iter().enumerate().all(same)
     }
 
     /// Writes both copies of the header, in the order in which SQLite does it: a reader that finds the first
@@ -64,8 +82,33 @@ impl Region<'_> {
             for (at, word) in header.words().iter().enumerate() {
                 self.store(copy * HEADER_WORDS + at, *word);
             }
-            fence(Ordering::SeqCst);
+            fence(Ordering::Release);
         }
+    }
+}
+
+/// The first region of a log's wal-index, which is asked for all the time.
+pub struct First {
+    /// Keeps the region mapped.
+    _attachment: Arc<Attachment>,
+    region: Option<NonNull<[AtomicU32; WORDS]>>,
+}
+
+// SAFETY: any thread may use the region: every access is atomic.
+unsafe impl Send for First {}
+// SAFETY: as above.
+unsafe impl Sync for First {}
+
+impl First {
+    pub fn of(attachment: Arc<Attachment>) -> Self {
+        let region = attachment.index_region(0, true).ok().flatten();
+        Self { region: region.map(NonNull::cast), _attachment: attachment }
+    }
+
+    /// The region, if it could be had.
+    pub fn region(&self) -> Option<Region<'_>> {
+        // SAFETY: as for `shared`; the attachment lives as long as `self`.
+        self.region.map(|region| Region(unsafe { region.as_ref() }))
     }
 }
 
@@ -89,6 +132,14 @@ impl Private {
             self.0.push(Arc::new([const { AtomicU32::new(0) }; WORDS]));
         }
         self.0.get(number).map(|region| region.as_ptr().cast_mut().cast())
+    }
+
+    /// The page of a frame; `None` where there is no such frame.
+    pub fn page_of(&self, frame: u32) -> Option<u32> {
+        let place = Place::of(frame);
+        let region = self.0.get(place.region as usize)?;
+        let page = Region(region).load(place.first_word + (frame - place.before) as usize - 1);
+        (page > 0).then_some(page)
     }
 
     /// The first region. Exists once its address was asked for.

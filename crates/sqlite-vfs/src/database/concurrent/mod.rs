@@ -1,12 +1,14 @@
 //! Concurrent write transactions under an unmodified SQLite (`concurrent=on` and `concurrent=upgrade`).
 //!
-//! **The trick.** Such a connection has a wal-index of its own ([`memory::Private`]), which always says that
-//! the WAL is in the database as a whole. So SQLite takes the first read mark and reads every page from the
-//! database file, by `xRead`, where this VFS answers from the connection's snapshot: the newest frame of the
-//! page in the real log up to the snapshot, else the file. And SQLite starts its WAL over with each
-//! transaction, so the frames that it writes are a transaction's own, and land in a buffer. With the page of
-//! the commit frame the VFS commits: under the real WRITE lock it validates, writes the last image of each page
-//! to the real log as one transaction, and publishes that in the real wal-index.
+//! **The trick.** Such a connection has a wal-index of its own ([`memory::Private`]), which says that all frames
+//! of earlier transactions are in the database, but for the last one. So SQLite reads pages from the database
+//! file, by `xRead`, where this VFS answers from the connection's snapshot: the newest frame of the page in the
+//! real log up to the snapshot, else the file. It gets the same answer where SQLite asks for an earlier frame.
+//! SQLite's WAL is therefore nothing but the frames of the transaction that is open, in a buffer. With the page
+//! of the commit frame the VFS commits: under the real WRITE lock it validates, writes the last image of each
+//! page to the real log as one transaction, and publishes that in the real wal-index. (If all frames were said
+//! to be in the database, SQLite would start its WAL over with each transaction. That costs it as much as the
+//! rest of a small transaction, so it happens now and then only.)
 //!
 //! **What is promised.** Transactions are serializable, in the order in which they are published. These rules
 //! make it so; each has a number in `docs/invariants.md`.
@@ -41,6 +43,8 @@
 //! | [`snapshot`] | a moment of the database, and how a connection holds it |
 //! | [`page_set`] | a set of pages |
 //! | [`host`] | the SQLite connection |
+//! | [`images`] | the pages that a transaction commits |
+//! | [`owned`] | what SQLite's calls on one connection use |
 //! | [`state`] | what such a connection is and has |
 //! | [`pages`] | pages as of a snapshot |
 //! | [`private`] | SQLite's calls: locks, reads, writes |
@@ -61,10 +65,12 @@ mod conflict;
 mod controls;
 mod free_list;
 mod host;
+mod images;
 mod interior;
 mod lease;
 mod leasing;
 mod memory;
+mod owned;
 mod owners;
 mod page_set;
 mod pages;

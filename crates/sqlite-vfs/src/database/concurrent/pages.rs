@@ -17,7 +17,7 @@ pub fn read_page(
     buf: &mut [u8],
 ) -> Result<(), Failure> {
     if let Some(frame) = snapshot.find(index, page)? {
-        let read = index.0.log().read_frame(&db.base, frame, buf);
+        let read = index.attachment.log().read_frame(&db.base, frame, buf);
         return read.map_err(|error| Failure::of(&error, During::Read));
     }
     let offset = u64::from(page.saturating_sub(1)) * buf.len() as u64;

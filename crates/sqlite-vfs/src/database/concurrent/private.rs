@@ -1,11 +1,13 @@
 //! What SQLite does on a concurrent connection: it maps and locks its private wal-index, and reads and writes
 //! pages. Here is what each of these calls becomes.
 
+use std::cell::RefMut;
 use std::ffi::{CStr, c_int};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use duralite_format::sqlite_wal::{FRAME_HEADER_BYTES, WAL_HEADER_BYTES};
 use duralite_format::wal_index::{BACKFILLED_WORD, FIRST_MARK_WORD};
 use duralite_locks::{CHECKPOINT, FIRST_READ, Holder, LockError, WRITE};
 use duralite_sqlite_ffi as ffi;
@@ -14,7 +16,7 @@ use duralite_wal::metrics::Counter;
 use super::conflict::{Conflict, overtaken};
 use super::pages::read_page;
 use super::snapshot::{Snapshot, cannot_lock};
-use super::state::{Concurrent, Write, fill, random};
+use super::state::{ALONE, Concurrent, State, Write, fill, random};
 use crate::attachment::Attachment;
 use crate::database::{Db, restart, waiting};
 use crate::errors::Failure;
@@ -53,49 +55,44 @@ impl Concurrent {
         if shared {
             return self.lock_shared(db, first);
         }
-        let code = match (first, count) {
+        match (first, count) {
             (WRITE, 1) if self.checkpoints.load(Ordering::Relaxed) => {
-                self.checkpoint_for_sqlite(db, c"PRAGMA wal_checkpoint(FULL)")?
+                self.checkpoint_for_sqlite(db, c"PRAGMA wal_checkpoint(FULL)")
             }
-            (WRITE, _) => self.lock_write(db)?,
+            (WRITE, _) => self.lock_write(db),
             (CHECKPOINT, 1) => {
                 let code = self.checkpoint_for_sqlite(db, PASSIVE)?;
                 self.checkpoints.store(code == ffi::OK, Ordering::Relaxed);
-                code
+                Ok(code)
             }
             (FIRST_READ.., 2..) if self.checkpoints.load(Ordering::Relaxed) => {
-                self.checkpoint_for_sqlite(db, c"PRAGMA wal_checkpoint(RESTART)")?
+                self.checkpoint_for_sqlite(db, c"PRAGMA wal_checkpoint(RESTART)")
             }
-            (FIRST_READ.., 1) if self.is_partial.load(Ordering::Relaxed) => ffi::BUSY,
-            _ => ffi::OK,
-        };
-        if code == ffi::OK {
-            self.state().exclusive |= mask(first, count);
+            (FIRST_READ.., 1) if self.is_partial.load(Ordering::Relaxed) => Ok(ffi::BUSY),
+            _ => Ok(ffi::OK),
         }
-        Ok(code)
     }
 
     fn lock_shared(&self, db: &Db, first: usize) -> Result<c_int, Failure> {
         let mut state = self.state();
         if first >= FIRST_READ {
             if state.snapshot.is_none() {
-                drop(state);
-                let code = self.begin_to_read(db)?;
-                if code != ffi::OK {
-                    return Ok(code);
-                }
-                state = self.state();
-            } else {
-                state.is_beginning = false;
+                return self.begin_to_read(db, state, mask(first, 1));
             }
+            state.is_beginning = false;
         }
         state.shared |= mask(first, 1);
         Ok(ffi::OK)
     }
 
-    /// Takes a snapshot. SQLite has its first read mark of the private wal-index then. If its cache is of
-    /// another moment, SQLite finds another header, gives the lock back, and takes it again.
-    fn begin_to_read(&self, db: &Db) -> Result<c_int, Failure> {
+    /// Takes a snapshot. SQLite has the read mark `mark` of the private wal-index then. If its cache is of another
+    /// moment, SQLite finds another header, gives the mark back, and takes it again.
+    fn begin_to_read<'a>(
+        &'a self,
+        db: &Db,
+        mut state: RefMut<'a, State>,
+        mark: u8,
+    ) -> Result<c_int, Failure> {
         if self.holder.begins() {
             restart::start_over_if_due(db, &self.attachment);
             // A statement by itself is soon over.
@@ -103,17 +100,25 @@ impl Concurrent {
                 restart::wait_for_gate(&self.attachment);
             }
         }
-        let snapshot = Snapshot::take(self.index(), &self.holder, || self.settled_header(db, false))?;
+        let index = self.index();
+        let snapshot = match state.last.map_or(Ok(None), |last| last.again(index, &self.holder))? {
+            Some(snapshot) => snapshot,
+            None => Snapshot::take(index, &self.holder, || self.settled_header(db, false))?,
+        };
         let code = db.after_mark(&self.attachment);
         if code != ffi::OK {
             snapshot.release(&self.holder);
             return Ok(code);
         }
-        let mut state = self.state();
-        let is_cached = state.cache == Some(snapshot.header) && !state.lease.is_to_be_renewed();
+        // A transaction that takes WRITE needs no lease.
+        let is_to_be_renewed = !state.luck.is_out() && state.lease.is_to_be_renewed(state.others > 0);
+        let is_cached = state.cache == Some(snapshot.header) && !is_to_be_renewed;
         #[cfg(feature = "controls")]
         let is_cached = is_cached || state.cache.is_some() && super::controls::Control::Undropped.is_on();
         if !is_cached {
+            if state.own.is_some_and(|own| own != snapshot.header) {
+                state.others = ALONE;
+            }
             drop(state);
             if let Err(failure) = self.renew_lease(db, &snapshot) {
                 snapshot.release(&self.holder);
@@ -126,6 +131,7 @@ impl Concurrent {
             state.is_beginning = true;
         }
         state.snapshot = Some(snapshot);
+        state.shared |= mark;
         Ok(ffi::OK)
     }
 
@@ -154,7 +160,10 @@ impl Concurrent {
             return Ok(ffi::OK);
         }
         drop(state);
-        self.lock_at_newest(db, in_transaction)
+        // Where nothing was read, SQLite waits and begins anew, as with `off`: it then has the lock with a snapshot
+        // that nobody has overtaken.
+        let waits = in_transaction && !db.host.has_read_nothing(db.sqlite);
+        self.lock_at_newest(db, waits)
     }
 
     /// Takes the real WRITE lock for a connection that has a snapshot, and moves that to the newest commit.
@@ -167,7 +176,6 @@ impl Concurrent {
                 // waits for WRITE.
                 waiting::refused(&self.holder);
             })?;
-            self.state().write = Write::Locked;
         }
         Ok(code)
     }
@@ -242,7 +250,6 @@ impl Concurrent {
         if shared {
             state.shared &= !mask(first, count);
         } else {
-            state.exclusive &= !mask(first, count);
             if first == CHECKPOINT {
                 self.checkpoints.store(false, Ordering::Relaxed);
                 self.is_partial.store(false, Ordering::Relaxed);
@@ -252,28 +259,29 @@ impl Concurrent {
                 if std::mem::take(&mut state.write) == Write::Locked {
                     self.unlock_real_write();
                 }
-                let committed = state.committed;
-                let end = self.offset_of(committed + 1);
-                state.wal.truncate(end);
+                let kept = state.committed.saturating_sub(state.base) as usize;
+                state.wal.truncate(kept * self.frame_bytes());
             }
         }
         let reads = state.shared >> FIRST_READ != 0 || state.is_beginning;
         if !reads && state.write == Write::Not && state.snapshot.is_some() {
-            let has_committed = state.end(&self.holder);
+            let due = if state.after.is_some() { db.settings().autocheckpoint } else { 0 };
+            let has_committed = state.end(&self.holder, longest_wal(due));
             drop(state);
             if has_committed {
-                self.checkpoint_if_due(db);
+                self.checkpoint_if_due(db, due);
             }
         }
     }
 
     /// Ends everything: SQLite gives its wal-index back.
     pub fn release(&self) {
+        self.close_checkpointer();
         let mut state = self.state();
         if std::mem::take(&mut state.write) == Write::Locked {
             self.unlock_real_write();
         }
-        state.end(&self.holder);
+        state.end(&self.holder, 0);
         state.cache = None;
         state.lease.drop_pages(self.attachment.leases());
     }
@@ -320,6 +328,34 @@ impl Concurrent {
         overtaken(db, &Conflict::Overdue)
     }
 
+    /// `xRead` of the WAL. Of frames that are not kept SQLite gets the page as of its snapshot: that is what the
+    /// last one holds, and what SQLite asks for.
+    pub fn read_wal(&self, db: &Db, buf: &mut [u8], offset: u64) -> Result<c_int, Failure> {
+        let sums = |buf: &mut [u8]| {
+            // SQLite goes on from the checksum of what is in front, where it sums up frames anew. Nobody looks at sums.
+            buf.fill(0);
+            Ok(ffi::OK)
+        };
+        let Some((frame, within)) = self.frame_at(offset) else { return sums(buf) };
+        let state = self.state();
+        if let Some(behind) = frame.checked_sub(state.base + 1) {
+            return Ok(fill(buf, &state.wal, behind as usize * self.frame_bytes() + within));
+        }
+        let page = state.index.page_of(frame);
+        drop(state);
+        let Some(within) = within.checked_sub(FRAME_HEADER_BYTES) else { return sums(buf) };
+        let at = page.map(|page| u64::from(page - 1) * self.page_bytes as u64 + within as u64);
+        at.and_then(|at| self.read(db, buf, at)).unwrap_or(Ok(ffi::IOERR_READ))
+    }
+
+    /// The frame of SQLite's WAL, counted from 1, that has this offset, and where in the frame that is. `None`
+    /// within the header of the WAL.
+    pub(super) fn frame_at(&self, offset: u64) -> Option<(u32, usize)> {
+        let behind = usize::try_from(offset).ok()?.checked_sub(WAL_HEADER_BYTES)?;
+        let frame = u32::try_from(behind / self.frame_bytes()).ok()?.checked_add(1)?;
+        Some((frame, behind % self.frame_bytes()))
+    }
+
     /// SQLite truncates the WAL: after a checkpoint of that kind, or because its own log is shorter now.
     pub fn truncate_wal(&self, db: &Db) -> Result<c_int, Failure> {
         if !self.checkpoints.load(Ordering::Relaxed) {
@@ -340,6 +376,7 @@ impl Concurrent {
     /// SQLite has EXCLUSIVE, and no snapshot: it closes the WAL, or leaves WAL mode. It takes everything for
     /// checkpointed. So this puts what is in the log home.
     pub fn put_home(&self, db: &Db) -> Result<(), Failure> {
+        self.state().all_is_home();
         db.put_home_alone(&self.attachment)
     }
 
@@ -348,16 +385,32 @@ impl Concurrent {
         if db.reserves_bytes()? {
             return Ok(ffi::BUSY);
         }
-        let uri = uri_of(&db.path, &db.settings().parameters())?;
         // Between two tries SQLite asks this connection's busy handler. If that agrees, a try waits for a while:
         // within it, WRITE keeps others from beginning anew under marks that are in the way.
         let is_again = how != PASSIVE && self.tries_again.load(Ordering::Relaxed);
         let polling = if is_again { CHECKPOINT_TRY } else { Duration::ZERO };
-        let wait = waiting::in_queue(polling, Duration::ZERO);
-        let own = OwnConnection::open(&db.sqlite.api, &uri, VFS_NAME, wait, "cannot checkpoint")?;
-        let is_done = own.run(how)? == Some(0);
+        let is_done = open_to_checkpoint(db, polling)?.run(how)? == Some(0);
         self.tries_again.store(!is_done, Ordering::Relaxed);
         Ok(if is_done { ffi::OK } else { ffi::BUSY })
+    }
+
+    /// The same for the checkpoint of a commit. Its connection stays open for the next one: to open and to close it
+    /// takes longer than a hundred small commits.
+    fn checkpoint_for_commit(&self, db: &Db) -> Result<(), Failure> {
+        if db.reserves_bytes().unwrap_or(true) {
+            return Ok(());
+        }
+        let kept = self.checkpointer.get().take();
+        let own = kept.map_or_else(|| open_to_checkpoint(db, Duration::ZERO), Ok)?;
+        own.run(PASSIVE)?;
+        *self.checkpointer.get() = Some(own);
+        Ok(())
+    }
+
+    /// Closes that connection, before this one can be the only one.
+    pub fn close_checkpointer(&self) {
+        let kept = self.checkpointer.get().take();
+        drop(kept);
     }
 
     /// A checkpoint that SQLite has begun on its own log.
@@ -376,6 +429,7 @@ impl Concurrent {
         let backfilled = self.index().backfilled()?.min(header.frames());
         let mut state = self.state();
         if state.snapshot.is_some() {
+            state.all_is_home();
             return Ok(());
         }
         state.show(&header);
@@ -391,8 +445,7 @@ impl Concurrent {
 
     /// Checkpoints if the log has got as long as SQLite lets it get: SQLite, which sees a short log of its own,
     /// does not do it. Failures do not concern the transaction, which is over.
-    fn checkpoint_if_due(&self, db: &Db) {
-        let due = db.settings().autocheckpoint;
+    fn checkpoint_if_due(&self, db: &Db, due: u32) {
         let has_thread = self.attachment.maintenance().is_some();
         if due == 0 || has_thread || !self.attachment.bound().is_due(due) {
             return;
@@ -401,7 +454,7 @@ impl Concurrent {
         if restart::is_in_the_way(&self.attachment) {
             return;
         }
-        if let Err(failure) = self.checkpoint(db, PASSIVE) {
+        if let Err(failure) = self.checkpoint_for_commit(db) {
             db.sqlite.report(ffi::NOTICE, &failure.message);
         }
     }
@@ -413,7 +466,7 @@ impl Db {
     pub(in crate::database) fn begin_concurrency(
         &self,
         attachment: &Arc<Attachment>,
-    ) -> Result<Option<Arc<Concurrent>>, Failure> {
+    ) -> Result<Option<Box<Concurrent>>, Failure> {
         let mode = self.settings().concurrent;
         if mode == Concurrency::Off || self.is_helper() || self.read_only || attachment.outside().is_some() {
             return Ok(None);
@@ -428,7 +481,7 @@ impl Db {
         }
         let Some(locks) = self.index_locks() else { return Ok(None) };
         let new = Concurrent::begin(self, attachment, Arc::clone(&locks.holder), mode)?;
-        Ok(Some(Arc::new(new)))
+        Ok(Some(Box::new(new)))
     }
 
     /// How this connection's transactions run beside others now. The setting asks for more where the connection
@@ -440,6 +493,19 @@ impl Db {
             mode => mode.unwrap_or(Concurrency::Off),
         }
     }
+}
+
+/// Opens a connection that SQLite serves directly, to checkpoint the real log.
+fn open_to_checkpoint(db: &Db, polling: Duration) -> Result<OwnConnection<'static>, Failure> {
+    let uri = uri_of(&db.path, &db.settings().parameters())?;
+    let wait = waiting::in_queue(polling, Duration::ZERO);
+    OwnConnection::open(&db.sqlite.api, &uri, VFS_NAME, wait, "cannot checkpoint")
+}
+
+/// How long SQLite's own WAL may become: less than what makes SQLite itself checkpoint, which it does when it has
+/// `due` frames.
+fn longest_wal(due: u32) -> u32 {
+    if due == 0 { u32::MAX } else { due / 2 }
 }
 
 fn mask(first: usize, count: usize) -> u8 {

@@ -1,8 +1,9 @@
 //! The commit of a concurrent connection: from the buffer into the real log and the real wal-index.
 
+use std::borrow::Cow;
 use std::ffi::c_int;
 
-use duralite_format::sqlite_wal::{FRAME_HEADER_BYTES, FrameHeader, WAL_HEADER_BYTES, make_wal_header};
+use duralite_format::sqlite_wal::{FRAME_HEADER_BYTES, FrameHeader, make_wal_header};
 use duralite_format::wal_index::IndexHeader;
 use duralite_locks::{FIRST_READ, SLOTS};
 use duralite_sqlite_ffi as ffi;
@@ -10,12 +11,16 @@ use duralite_wal::metrics::Counter;
 
 use super::allocation::{Allocation, Settled};
 use super::conflict::{Conflict, overtaken};
-use super::snapshot::choose_mark;
-use super::state::{Concurrent, Images, Write, random};
+use super::images::Images;
+use super::snapshot::{Snapshot, choose_mark};
+use super::state::{ALONE, Concurrent, Write, random};
 use super::validate::count_change;
 use crate::database::Db;
-use crate::errors::Failure;
+use crate::errors::{During, Failure};
 use crate::refusals;
+
+/// Frames of others that are looked at by a transaction that has taken WRITE because others might overtake it.
+const MOST_LOOKED_AT: u32 = 512;
 
 /// Writes bytes of the WAL at an offset, as SQLite would, and returns the code for it.
 pub type WriteWal<'a> = &'a mut dyn FnMut(u64, &[u8]) -> Result<c_int, Failure>;
@@ -36,86 +41,171 @@ impl Concurrent {
         data: &[u8],
         write: WriteWal<'_>,
     ) -> Result<c_int, Failure> {
-        let Ok(start) = usize::try_from(offset) else { return Ok(ffi::IOERR_WRITE) };
-        let end = start + data.len();
         let mut state = self.state();
-        if state.wal.len() < end {
-            state.wal.resize(end, 0);
-        }
-        state.wal[start..end].copy_from_slice(data);
+        let Some((frame, within)) = self.frame_at(offset) else {
+            // SQLite starts its WAL over. Nobody reads the header.
+            state.forget_wal(0);
+            return Ok(ffi::OK);
+        };
         // SQLite rewrites checksums in headers once the commit frame is written; those concern nobody.
-        let Some(frame) = self.completed(start, end) else { return Ok(ffi::OK) };
-        let pages = frame_header(&state.wal, self.offset_of(frame)).db_pages;
-        if frame <= state.committed || pages == 0 {
+        let Some(behind) = frame.checked_sub(state.base + 1) else { return Ok(ffi::OK) };
+        let header = behind as usize * self.frame_bytes();
+        let completes = !data.is_empty() && within + data.len() == self.frame_bytes();
+        let commits = completes && frame > state.committed && frame_header(&state.wal, header).db_pages > 0;
+        if !commits {
+            put(&mut state.wal, header + within, data);
             return Ok(ffi::OK);
         }
-        let (first, how) = (state.committed + 1, state.write);
-        let images = self.images(&state.wal, first, frame);
+        if within > FRAME_HEADER_BYTES {
+            put(&mut state.wal, header + within, data);
+        }
+        // The page of the commit frame goes to the log from SQLite's own memory.
+        let page = if within == FRAME_HEADER_BYTES { Some(data) } else { None };
+        let end = header + if page.is_some() { FRAME_HEADER_BYTES } else { self.frame_bytes() };
+        let kept = state.committed.saturating_sub(state.base) as usize * self.frame_bytes();
+        let (how, since) = (state.write, state.own.filter(|_| state.luck.is_out()));
+        let Some(snapshot) = state.snapshot else { return Ok(ffi::IOERR_WRITE) };
+        let wal = std::mem::take(&mut state.wal);
         drop(state);
-        match how {
-            Write::Not => return Ok(ffi::IOERR_WRITE),
-            Write::Locked => {
-                let newest = self.settled_header(db, true)?;
-                self.commit(db, newest, images, pages, write)?;
-                self.state().luck.won(false);
+        let ended = match (how, wal.get(kept..end)) {
+            (Write::Locked, Some(frames)) => {
+                let (images, pages) = self.images(frames, page);
+                self.commit_locked(db, &snapshot, images, pages, since, write).map(|won| (ffi::OK, won))
             }
-            Write::Validated => {
-                match self.lock_real_write(db, true)? {
-                    ffi::OK => {}
-                    // To try again later would not help: the checkpoint waits for the snapshot's end.
-                    _ if self.keeps_a_checkpoint_waiting()? != Some(false) => {
-                        return Err(lost(db, overtaken(db, &Conflict::Checkpoint)));
-                    }
-                    code => return Ok(code),
-                }
-                let leases = self.state().lease.is_wanted();
-                let done = self.validate_and_commit(db, images, pages, write);
-                self.unlock_real_write();
-                match &done {
-                    Ok(()) => self.state().luck.won(true),
-                    // A connection that has just learned that it allocates has a lease next time.
-                    Err(failure)
-                        if failure.code == ffi::BUSY_SNAPSHOT && self.state().lease.is_wanted() == leases =>
-                    {
-                        self.state().luck.lost();
-                    }
-                    Err(_) => {}
-                }
-                done.map_err(|failure| lost(db, failure))?;
+            (Write::Validated, Some(frames)) => {
+                let (images, pages) = self.images(frames, page);
+                self.commit_validated(db, &snapshot, images, pages, write).map(|code| (code, true))
+            }
+            _ => Ok((ffi::IOERR_WRITE, false)),
+        };
+        let mut state = self.state();
+        state.wal = wal;
+        let (code, won) = ended?;
+        if code == ffi::OK {
+            state.committed = frame;
+            if won {
+                state.luck.won(how == Write::Validated);
+            }
+            if state.after == state.snapshot.map(|snapshot| snapshot.header) {
+                // The snapshot has all of it.
+                state.forget_wal(frame);
+            } else if let Some(page) = page {
+                put(&mut state.wal, header + FRAME_HEADER_BYTES, page);
             }
         }
-        self.state().committed = frame;
-        Ok(ffi::OK)
+        Ok(code)
     }
 
-    /// The frame whose last byte this write brings.
-    fn completed(&self, start: usize, end: usize) -> Option<u32> {
-        let frame_bytes = FRAME_HEADER_BYTES + self.page_bytes;
-        let behind = end.checked_sub(WAL_HEADER_BYTES)?;
-        let is_end = behind > 0 && behind.is_multiple_of(frame_bytes) && start < end;
-        is_end.then(|| u32::try_from(behind / frame_bytes).ok()).flatten()
+    /// Commits a transaction that has WRITE: nobody else has committed since its snapshot. Returns whether it could
+    /// as well have been validated, where others have committed since the state `since`.
+    fn commit_locked(
+        &self,
+        db: &Db,
+        snapshot: &Snapshot,
+        images: Images<'_>,
+        pages: u32,
+        since: Option<IndexHeader>,
+        write: WriteWal<'_>,
+    ) -> Result<bool, Failure> {
+        let has_met = since.map_or(Ok(false), |since| self.has_met_others(&since, snapshot, &images))?;
+        self.commit(db, snapshot, snapshot.header, images, pages, write)?;
+        Ok(!has_met)
     }
 
-    /// The last image of each page in these frames.
-    fn images(&self, wal: &[u8], first: u32, last: u32) -> Images {
-        let frame = |number| {
-            let header = self.offset_of(number);
-            let page = wal.get(header + FRAME_HEADER_BYTES..header + FRAME_HEADER_BYTES + self.page_bytes)?;
-            Some((frame_header(wal, header).page_number, page.to_vec()))
+    /// Commits a transaction that is validated now. Returns the code for SQLite.
+    fn commit_validated(
+        &self,
+        db: &Db,
+        snapshot: &Snapshot,
+        images: Images<'_>,
+        pages: u32,
+        write: WriteWal<'_>,
+    ) -> Result<c_int, Failure> {
+        let leases = self.state().lease.is_wanted();
+        if self.holder.table().is_write_taken() {
+            let early = self.validate_early(db, snapshot, &images);
+            early.map_err(|failure| self.has_lost(db, leases, failure))?;
+        }
+        match self.lock_real_write(db, true)? {
+            ffi::OK => {}
+            // To try again later would not help: the checkpoint waits for the snapshot's end.
+            _ if self.keeps_a_checkpoint_waiting()? != Some(false) => {
+                return Err(lost(db, overtaken(db, &Conflict::Checkpoint)));
+            }
+            code => return Ok(code),
+        }
+        let done = self.validate_and_commit(db, snapshot, images, pages, write);
+        self.unlock_real_write();
+        done.map_err(|failure| self.has_lost(db, leases, failure)).map(|()| ffi::OK)
+    }
+
+    /// The last image of each page in these frames, and the size of the database in pages that the last frame
+    /// gives. `last` is the page of the last frame, where the frames lack it.
+    fn images<'a>(&self, frames: &'a [u8], last: Option<&'a [u8]>) -> (Images<'a>, u32) {
+        let mut size = 0;
+        let frame = |frame: &'a [u8]| {
+            let header = frame_header(frame, 0);
+            size = header.db_pages;
+            let page =
+                frame.get(FRAME_HEADER_BYTES..).filter(|page| page.len() == self.page_bytes).or(last)?;
+            Some((header.page_number, Cow::Borrowed(page)))
         };
-        (first..=last).filter_map(frame).collect()
+        let images = Images::last_of(frames.chunks(self.frame_bytes()).filter_map(frame));
+        (images, size)
+    }
+
+    /// A transaction that was validated has failed. `leases` says whether it knew that it allocates: a connection
+    /// that has just learned that has a lease next time.
+    #[cold]
+    fn has_lost(&self, db: &Db, leases: bool, failure: Failure) -> Failure {
+        let mut state = self.state();
+        if failure.code == ffi::BUSY_SNAPSHOT && state.lease.is_wanted() == leases {
+            state.luck.lost();
+        }
+        drop(state);
+        lost(db, failure)
+    }
+
+    /// Finds out, before a wait for WRITE, whether it would be in vain: a transaction that is overtaken stays so.
+    fn validate_early(&self, db: &Db, snapshot: &Snapshot, images: &Images<'_>) -> Result<(), Failure> {
+        // Under the first mark the log may start over meanwhile.
+        if snapshot.is_in_file() {
+            return Ok(());
+        }
+        match self.index().header()? {
+            Some(newest) if newest != snapshot.header => {
+                let written: Vec<u32> = images.pages().collect();
+                self.validate(db, snapshot, &newest, Some(&written))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether others have committed pages that this transaction writes, from the state `since` up to its snapshot.
+    fn has_met_others(
+        &self,
+        since: &IndexHeader,
+        snapshot: &Snapshot,
+        images: &Images<'_>,
+    ) -> Result<bool, Failure> {
+        let (first, last) = (since.frames().saturating_add(1), snapshot.header.frames());
+        if since.salt() != snapshot.header.salt() || last.saturating_sub(first) >= MOST_LOOKED_AT {
+            return Ok(false);
+        }
+        let others = self.attachment.log().frames_in(first..=last);
+        let others = others.map_err(|error| Failure::of(&error, During::Read))?;
+        Ok(others.iter().any(|(page, _)| *page != 1 && images.contains(*page)))
     }
 
     fn validate_and_commit(
         &self,
         db: &Db,
-        images: Images,
+        snapshot: &Snapshot,
+        images: Images<'_>,
         pages: u32,
         write: WriteWal<'_>,
     ) -> Result<(), Failure> {
         let newest = self.settled_header(db, true)?;
-        let Some(snapshot) = self.state().snapshot else { return Ok(()) };
-        self.note_allocation(db, &snapshot, &images)?;
         let is_merged = newest != snapshot.header;
         #[cfg(feature = "controls")]
         if super::controls::Control::Unvalidated.is_on() {
@@ -124,11 +214,15 @@ impl Concurrent {
             return self.validate(db, &snapshot, &newest, Some(&written));
         }
         if is_merged {
-            let written: Vec<u32> = images.keys().copied().collect();
-            self.validate(db, &snapshot, &newest, Some(&written))?;
+            self.state().others = ALONE;
+        }
+        self.note_allocation(db, snapshot, &images)?;
+        if is_merged {
+            let written: Vec<u32> = images.pages().collect();
+            self.validate(db, snapshot, &newest, Some(&written))?;
             self.state().cache = None;
         }
-        self.commit(db, newest, images, pages, write)?;
+        self.commit(db, snapshot, newest, images, pages, write)?;
         if is_merged {
             self.attachment.count(Counter::Merged);
         }
@@ -140,21 +234,22 @@ impl Concurrent {
     fn commit(
         &self,
         db: &Db,
+        snapshot: &Snapshot,
         newest: IndexHeader,
-        mut images: Images,
+        mut images: Images<'_>,
         pages: u32,
         write: WriteWal<'_>,
     ) -> Result<(), Failure> {
         let index = self.index();
-        let Some(snapshot) = self.state().snapshot else {
-            return Err(Failure::new(ffi::IOERR_WRITE, "a commit without a snapshot"));
-        };
-        let Allocation { pages, is_larger, lease } =
-            self.allocate(db, &snapshot, &snapshot.moved_to(&newest), &mut images, pages)?;
+        let now = snapshot.moved_to(&newest);
+        let Allocation { pages, is_larger, lease } = self.allocate(db, snapshot, &now, &mut images, pages)?;
         // Stock SQLite, too, counts from what it has read. Here others may have counted since.
-        let is_alone = newest == snapshot.header && self.state().cache == Some(newest);
-        if let Some(first) = images.get_mut(&1).filter(|_| !is_alone) {
-            count_change(first, &self.page_at(db, &snapshot.moved_to(&newest), 1)?);
+        let is_alone = || newest == snapshot.header && self.state().cache == Some(newest);
+        if images.contains(1)
+            && !is_alone()
+            && let Some(first) = images.get_mut(1)
+        {
+            count_change(first, &self.page_at(db, &now, 1)?);
         }
         let mut base = if snapshot.is_in_file() { self.start_over(db, newest)? } else { newest };
         if base.frames() == 0 && base.salt() == [0; 2] {
@@ -163,14 +258,14 @@ impl Concurrent {
         }
         let before = base.frames();
         let last = before + u32::try_from(images.len()).unwrap_or(u32::MAX);
-        index.make_room(last)?;
+        index.make_room(before, last)?;
         if before == 0 {
             // SQLite has a mark for the log, too, before it writes to it: users who may only read need one.
             choose_mark(index, &self.holder, 0)?;
             self.write_header(&base, write)?;
         }
         let mut frame = before;
-        for (page, image) in &images {
+        for (page, image) in images.iter() {
             frame += 1;
             let size = if frame == last { pages } else { 0 };
             let mut header = [0; FRAME_HEADER_BYTES];
@@ -181,15 +276,17 @@ impl Concurrent {
             written(|| write(offset + FRAME_HEADER_BYTES as u64, image))?;
         }
         // The transaction is sealed. Nothing from here on fails: all regions are mapped.
-        for (frame, page) in (before + 1..).zip(images.keys()) {
-            index.append(frame, *page, before)?;
+        for (frame, page) in (before + 1..).zip(images.pages()) {
+            index.append(frame, page, before)?;
         }
         let after = base.after_commit(u32::try_from(self.page_bytes).unwrap_or(0), last, pages);
         index.publish(&after)?;
         let mut state = self.state();
-        images.keys().for_each(|page| state.read.insert(*page));
+        images.pages().for_each(|page| state.read.insert(page));
+        state.own = Some(after);
         if newest == snapshot.header {
             // Nobody has committed in between, so the snapshot with this commit is the newest state.
+            state.others = state.others.saturating_sub(1);
             state.snapshot = Some(snapshot.moved_to(&after));
             let is_cached = state.cache == Some(snapshot.header) && !is_larger;
             state.cache = is_cached.then_some(after);
@@ -255,7 +352,17 @@ fn written(write: impl FnOnce() -> Result<c_int, Failure>) -> Result<(), Failure
     }
 }
 
-/// The header of the frame that begins here. SQLite has written the whole frame.
+/// Puts bytes at this place, which is within what is there or just behind it.
+fn put(wal: &mut Vec<u8>, at: usize, data: &[u8]) {
+    if wal.len() < at {
+        wal.resize(at, 0);
+    }
+    let (over, behind) = data.split_at(data.len().min(wal.len() - at));
+    wal[at..at + over.len()].copy_from_slice(over);
+    wal.extend_from_slice(behind);
+}
+
+/// The header of the frame that begins here; zeros where SQLite has not written it.
 fn frame_header(wal: &[u8], at: usize) -> FrameHeader {
     let bytes = wal.get(at..at + FRAME_HEADER_BYTES).and_then(|bytes| bytes.try_into().ok());
     FrameHeader::parse(bytes.unwrap_or(&[0; FRAME_HEADER_BYTES]))

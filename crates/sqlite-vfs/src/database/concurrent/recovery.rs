@@ -70,7 +70,7 @@ impl Concurrent {
         let index = self.index();
         let (header, frames) = self.header_of_log(db)?;
         let last = header.frames();
-        index.make_room(last)?;
+        index.make_room(0, last)?;
         index.fill(&frames)?;
         index.begin(last)?;
         for mark in 1..MARKS {

@@ -15,22 +15,41 @@ use crate::errors::Failure;
 
 /// The wal-index of a log.
 #[derive(Clone, Copy)]
-pub struct SharedIndex<'a>(pub &'a Attachment);
+pub struct SharedIndex<'a> {
+    pub attachment: &'a Attachment,
+    /// The first region, which all that a transaction does asks for several times.
+    first: Option<Region<'a>>,
+}
 
 impl<'a> SharedIndex<'a> {
+    pub fn of(attachment: &'a Attachment) -> Self {
+        // An error comes back from whatever needs the region.
+        Self::with(attachment, shared(attachment, 0, true).ok().flatten())
+    }
+
+    /// As [`Self::of`], with that log's first region.
+    pub fn with(attachment: &'a Attachment, first: Option<Region<'a>>) -> Self {
+        Self { attachment, first }
+    }
+
     fn region(self, number: u32) -> Result<Region<'a>, Failure> {
-        let region = shared(self.0, number, false).map_err(|error| failed(&error.to_string()))?;
+        if number == 0 { self.first() } else { self.mapped(number) }
+    }
+
+    fn mapped(self, number: u32) -> Result<Region<'a>, Failure> {
+        let region = shared(self.attachment, number, false).map_err(|error| failed(&error.to_string()))?;
         region.ok_or_else(|| failed("a region is missing"))
     }
 
     fn first(self) -> Result<Region<'a>, Failure> {
-        self.region(0)
+        self.first.map_or_else(|| self.mapped(0), Ok)
     }
 
-    /// Makes room for frames up to this one. Nothing that is done for them fails afterwards.
-    pub fn make_room(self, last: u32) -> Result<(), Failure> {
-        for region in 0..=Place::of(last).region {
-            match shared(self.0, region, true) {
+    /// Makes room for the frames behind `before` up to `last`. Nothing that is done for them fails afterwards.
+    pub fn make_room(self, before: u32, last: u32) -> Result<(), Failure> {
+        self.first()?;
+        for region in Place::of(before.max(1)).region.max(1)..=Place::of(last).region {
+            match shared(self.attachment, region, true) {
                 Ok(Some(_)) => {}
                 Ok(None) => return Err(failed("a region cannot be made")),
                 Err(duralite_medium::MediumError::NoSpace) => {
@@ -45,14 +64,22 @@ impl<'a> SharedIndex<'a> {
     /// The header; `None` while a connection writes it, if one died while it wrote it, or before the first
     /// connection has made the wal-index.
     pub fn header(self) -> Result<Option<IndexHeader>, Failure> {
-        let region = shared(self.0, 0, true).map_err(|error| failed(&error.to_string()))?;
+        if let Some(first) = self.first {
+            return Ok(first.header());
+        }
+        let region = shared(self.attachment, 0, true).map_err(|error| failed(&error.to_string()))?;
         Ok(region.and_then(Region::header))
     }
 
-    /// Whether the header is still this one.
+    /// Whether the header is still this one, once the caller has taken a mark.
     pub fn is_still(self, header: &IndexHeader) -> Result<bool, Failure> {
         fence(Ordering::SeqCst);
-        Ok(self.header()?.as_ref() == Some(header))
+        self.shows(header)
+    }
+
+    /// Whether the header is this one.
+    pub fn shows(self, header: &IndexHeader) -> Result<bool, Failure> {
+        Ok(self.first()?.is_header(header))
     }
 
     /// How many frames a checkpoint has written to the database.

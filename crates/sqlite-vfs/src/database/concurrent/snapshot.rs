@@ -69,6 +69,27 @@ impl Snapshot {
         Ok(None)
     }
 
+    /// Begins to read at this moment once more. `None` where this is not the newest commit any more, or the
+    /// connection has to look again.
+    pub fn again(&self, index: SharedIndex<'_>, holder: &Holder) -> Result<Option<Self>, Failure> {
+        let frames = self.header.frames();
+        let is_home = index.backfilled()? == frames;
+        let is_chosen = || index.mark(self.mark).map(|mark| is_home || mark == frames);
+        if is_home != self.is_in_file() || !is_chosen()? {
+            // There is another mark for it.
+            return if index.shows(&self.header)? { Self::of(index, holder, &self.header) } else { Ok(None) };
+        }
+        if !lock(holder, self.mark)? {
+            return Ok(None);
+        }
+        let first = if is_home { frames } else { index.backfilled()? }.saturating_add(1);
+        if index.is_still(&self.header)? && is_chosen()? {
+            return Ok(Some(Self { first, ..*self }));
+        }
+        holder.unlock_shared(FIRST_READ + self.mark);
+        Ok(None)
+    }
+
     /// The frame with this page; `None` where the page is in the database file.
     pub fn find(&self, index: SharedIndex<'_>, page: u32) -> Result<Option<u32>, Failure> {
         index.find(page, self.first, self.header.frames())

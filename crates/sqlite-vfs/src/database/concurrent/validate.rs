@@ -11,7 +11,7 @@ use super::conflict::{Conflict, overtaken};
 use super::free_list::{ALLOCATION, has_pointer_maps, size_in};
 use super::interior;
 use super::snapshot::Snapshot;
-use super::state::Concurrent;
+use super::state::{Concurrent, Write};
 use crate::database::Db;
 use crate::errors::{During, Failure};
 
@@ -20,17 +20,20 @@ use crate::errors::{During, Failure};
 const COUNTERS: [Range<usize>; 2] = [24..28, 92..100];
 
 impl Concurrent {
-    /// Moves the snapshot to the newest commit, if nothing that SQLite knows of the database has changed
-    /// (invariant 60). The caller holds WRITE.
+    /// Lets the connection, which has WRITE, write: moves the snapshot to the newest commit, if nothing that SQLite
+    /// knows of the database has changed (invariant 60).
     ///
     /// # Errors
     /// `BUSY_SNAPSHOT` where something has changed.
     pub(super) fn move_to_newest(&self, db: &Db) -> Result<(), Failure> {
-        let newest = self.settled_header(db, true)?;
-        let Some(snapshot) = self.state().snapshot else { return Ok(()) };
-        if newest == snapshot.header {
+        let mut state = self.state();
+        let Some(snapshot) = state.snapshot else { return Ok(()) };
+        if self.index().shows(&snapshot.header)? {
+            state.write = Write::Locked;
             return Ok(());
         }
+        drop(state);
+        let newest = self.settled_header(db, true)?;
         self.validate(db, &snapshot, &newest, None)?;
         // What the transaction reads from here on is durable, with `read_durable`, as what it began with.
         match db.after_mark(&self.attachment) {
@@ -40,6 +43,7 @@ impl Concurrent {
         let mut state = self.state();
         state.snapshot = Some(snapshot.moved_to(&newest));
         state.cache = None;
+        state.write = Write::Locked;
         self.attachment.count(Counter::SnapshotsMoved);
         Ok(())
     }

@@ -6,6 +6,7 @@ mod attach;
 mod checkpoints;
 mod conflicts;
 mod cursors;
+mod frames;
 mod lifecycle;
 mod maintenance;
 mod same;

@@ -1,0 +1,120 @@
+//! The pages that a transaction commits.
+
+use std::borrow::Cow;
+
+/// An image: what SQLite has written, or what was made of it.
+pub type Image<'a> = Cow<'a, [u8]>;
+
+/// The images of pages, in the order of their numbers.
+#[derive(Default)]
+pub struct Images<'a> {
+    /// The only page, which is the most frequent case and needs no allocation.
+    one: Option<(u32, Image<'a>)>,
+    any: Vec<(u32, Image<'a>)>,
+}
+
+impl<'a> Images<'a> {
+    /// The last image of each page in these.
+    pub fn last_of(images: impl IntoIterator<Item = (u32, Image<'a>)>) -> Self {
+        let mut images = images.into_iter();
+        let (first, second) = (images.next(), images.next());
+        if second.is_none() {
+            return Self { one: first, any: Vec::new() };
+        }
+        let mut any: Vec<_> = first.into_iter().chain(second).chain(images).collect();
+        // Images of one page keep their order.
+        any.sort_by_key(|(page, _)| *page);
+        any.dedup_by(|later, kept| {
+            let is_same = later.0 == kept.0;
+            if is_same {
+                std::mem::swap(later, kept);
+            }
+            is_same
+        });
+        Self { one: None, any }
+    }
+
+    fn all(&self) -> &[(u32, Image<'a>)] {
+        self.one.as_ref().map_or(&self.any, std::slice::from_ref)
+    }
+
+    /// All of them, where others can be added.
+    fn any(&mut self) -> &mut Vec<(u32, Image<'a>)> {
+        self.any.extend(self.one.take());
+        &mut self.any
+    }
+
+    fn place(&self, page: u32) -> Result<usize, usize> {
+        self.all().binary_search_by_key(&page, |(page, _)| *page)
+    }
+
+    /// The page's image.
+    pub fn get(&self, page: u32) -> Option<&[u8]> {
+        self.place(page).ok().map(|place| &*self.all()[place].1)
+    }
+
+    /// The page's image, to be changed.
+    pub fn get_mut(&mut self, page: u32) -> Option<&mut Vec<u8>> {
+        let place = self.place(page).ok()?;
+        self.any().get_mut(place).map(|(_, image)| image.to_mut())
+    }
+
+    pub fn contains(&self, page: u32) -> bool {
+        self.place(page).is_ok()
+    }
+
+    /// Puts an image in the place of what the page has.
+    pub fn insert(&mut self, page: u32, image: Vec<u8>) {
+        match self.place(page) {
+            Ok(place) => self.any()[place].1 = image.into(),
+            Err(place) => self.any().insert(place, (page, image.into())),
+        }
+    }
+
+    /// As [`Self::insert`], for many pages.
+    pub fn extend(&mut self, images: impl IntoIterator<Item = (u32, Vec<u8>)>) {
+        let new = images.into_iter().map(|(page, image)| (page, image.into()));
+        *self = Self::last_of(std::mem::take(self.any()).into_iter().chain(new));
+    }
+
+    /// Removes all pages but these.
+    pub fn retain(&mut self, stays: impl Fn(u32) -> bool) {
+        self.any().retain(|(page, _)| stays(*page));
+    }
+
+    pub fn len(&self) -> usize {
+        self.all().len()
+    }
+
+    /// The pages.
+    pub fn pages(&self) -> impl Iterator<Item = u32> + '_ {
+        self.all().iter().map(|(page, _)| *page)
+    }
+
+    /// The pages with their images.
+    pub fn iter(&self) -> impl Iterator<Item = (u32, &[u8])> {
+        self.all().iter().map(|(page, image)| (*page, &**image))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_page_has_its_last_image() {
+        let written: [(u32, &[u8]); 5] = [(7, b"a"), (3, b"b"), (7, b"c"), (9, b"d"), (7, b"e")];
+        let mut images = Images::last_of(written.map(|(page, image)| (page, Cow::Borrowed(image))));
+        let all =
+            |images: &Images<'_>| images.iter().map(|(page, image)| (page, image[0])).collect::<Vec<_>>();
+        assert_eq!(all(&images), [(3, b'b'), (7, b'e'), (9, b'd')]);
+        images.extend([(8, b"f".to_vec()), (3, b"g".to_vec())]);
+        images.insert(1, b"h".to_vec());
+        images.insert(9, b"i".to_vec());
+        images.get_mut(7).unwrap()[0] = b'j';
+        assert_eq!(all(&images), [(1, b'h'), (3, b'g'), (7, b'j'), (8, b'f'), (9, b'i')]);
+        images.retain(|page| page != 8);
+        assert_eq!((images.get(8), images.contains(9), images.len()), (None, true, 4));
+        assert_eq!(images.pages().collect::<Vec<_>>(), [1, 3, 7, 9]);
+    }
+}
