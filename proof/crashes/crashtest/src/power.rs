@@ -21,6 +21,7 @@ use duralite_logdisk::{FileSystemKind, ImageMounter, LogDisk, Sink, Volume};
 use crate::event::{Event, FileKind};
 use crate::failure::Violation;
 use crate::hooks::DirectoryHook;
+use crate::many_transactions::TABLES;
 use crate::model::{Contents, Model, sample};
 use crate::oracle::{self, Depth};
 use crate::recorder::Recorder;
@@ -33,6 +34,8 @@ use crate::workload::{Bounds, Length, perform, under_this_hook};
 const DISK_BYTES: u64 = 16 << 20;
 /// Images built at each sync. They differ in which unsynced writes have reached the disk.
 const IMAGES_PER_SYNC: u32 = 6;
+/// Where connections write beside each other, the power is cut at one of this many moments.
+const SPREAD: u8 = 4;
 /// In one of this many images the database is used on after recovery.
 const USE_ON_EVERY: u64 = 8;
 
@@ -210,7 +213,9 @@ impl Cut {
                 Event::Fence { .. } | Event::Acknowledged { .. } => random.u8(..4) == 0,
                 _ => false,
             };
-            if cuts_here && bounds.begun > 0 {
+            // Transactions that overlap come behind those that make the tables, all over the run.
+            let mut is_for_many = || bounds.begun > TABLES && random.u8(..SPREAD) == 0;
+            if cuts_here && bounds.begun > 0 && (!plan.concurrent || is_for_many()) {
                 tally.syncs += 1;
                 for nth in 0..IMAGES_PER_SYNC {
                     let (image, torn) = image_of(&disk, nth, &mut random);
