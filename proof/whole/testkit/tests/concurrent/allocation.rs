@@ -120,7 +120,9 @@ fn leasing(fixture: &Fixture) -> Connection {
     run(&conn, "CREATE TABLE t(a)").unwrap();
     run(&conn, "CREATE TABLE u(a)").unwrap();
     for _ in 0..3 {
-        ["BEGIN", "INSERT INTO t VALUES(zeroblob(9000))", "COMMIT"].map(|sql| run(&conn, sql).unwrap());
+        for sql in ["BEGIN", "INSERT INTO t VALUES(zeroblob(9000))", "COMMIT"] {
+            run(&conn, sql).unwrap();
+        }
     }
     assert!(one::<i64>(&conn, "PRAGMA freelist_count") > 0, "the connection has no lease");
     conn
@@ -156,7 +158,9 @@ fn inv64_a_leased_page_that_another_one_has_taken_is_a_conflict() {
     }
     assert_eq!(code(&run(&a, "COMMIT").unwrap_err()), OVERTAKEN);
     integrity(&b);
-    ["BEGIN", "INSERT INTO t VALUES(zeroblob(9000))", "COMMIT"].map(|sql| run(&a, sql).unwrap());
+    for sql in ["BEGIN", "INSERT INTO t VALUES(zeroblob(9000))", "COMMIT"] {
+        run(&a, sql).unwrap();
+    }
     integrity(&b);
 }
 
@@ -171,7 +175,9 @@ fn inv64_a_page_that_stays_free_is_not_written() {
         frames.parse::<u32>().unwrap()
     };
     let before = frames();
-    ["BEGIN", "INSERT INTO u VALUES(zeroblob(9000))", "COMMIT"].map(|sql| run(&conn, sql).unwrap());
+    for sql in ["BEGIN", "INSERT INTO u VALUES(zeroblob(9000))", "COMMIT"] {
+        run(&conn, sql).unwrap();
+    }
     // Page 1, the table, two pages of the value, and the trunk of the real list that had them.
     assert_eq!(frames() - before, 5);
 }
