@@ -113,7 +113,7 @@ impl Luck {
     /// A transaction has committed, after it was validated or under WRITE.
     pub fn won(&mut self, was_validated: bool) {
         if was_validated {
-            self.next = self.next.saturating_sub(1);
+            self.next /= 2;
         } else {
             self.left = self.left.saturating_sub(1);
         }
