@@ -114,25 +114,28 @@ fn inv64_pages_that_are_leased_taken_and_given_back_stay_one_list() {
     }
 }
 
-/// A connection that has allocated, and so leases pages. It has the tables `t` and `u`.
-fn leasing(fixture: &Fixture) -> Connection {
-    let conn = open(fixture, "on");
+/// A connection that has allocated beside a reader, and so leases pages; and the reader, whose transaction is
+/// open. The tables are `t` and `u`.
+fn leasing(fixture: &Fixture) -> (Connection, Connection) {
+    let [conn, reader] = ["on", "off"].map(|mode| open(fixture, mode));
     run(&conn, "CREATE TABLE t(a)").unwrap();
     run(&conn, "CREATE TABLE u(a)").unwrap();
+    run(&reader, "BEGIN").unwrap();
+    run(&reader, "SELECT * FROM u").unwrap();
     for _ in 0..3 {
         for sql in ["BEGIN", "INSERT INTO t VALUES(zeroblob(9000))", "COMMIT"] {
             run(&conn, sql).unwrap();
         }
     }
     assert!(one::<i64>(&conn, "PRAGMA freelist_count") > 0, "the connection has no lease");
-    conn
+    (conn, reader)
 }
 
 /// A transaction that holds WRITE leaves the database as large as with stock SQLite.
 #[test]
 fn inv64_only_a_transaction_that_is_validated_adds_free_pages() {
     let fixture = Fixture::new();
-    let conn = leasing(&fixture);
+    let (conn, _reader) = leasing(&fixture);
     let free = || one::<i64>(&conn, "PRAGMA freelist_count");
     for round in 0..100 {
         let before = free();
@@ -147,7 +150,7 @@ fn inv64_only_a_transaction_that_is_validated_adds_free_pages() {
 #[test]
 fn inv64_a_leased_page_that_another_one_has_taken_is_a_conflict() {
     let fixture = Fixture::new();
-    let a = leasing(&fixture);
+    let (a, _reader) = leasing(&fixture);
     let b = open(&fixture, "off");
     // So the connection drops its cache, and its read set has nothing of the free list.
     run(&b, "INSERT INTO u VALUES(1)").unwrap();
@@ -168,7 +171,7 @@ fn inv64_a_leased_page_that_another_one_has_taken_is_a_conflict() {
 #[test]
 fn inv64_a_page_that_stays_free_is_not_written() {
     let fixture = Fixture::new();
-    let conn = leasing(&fixture);
+    let (conn, _reader) = leasing(&fixture);
     let frames = || {
         let status: String = one(&conn, "PRAGMA duralite");
         let frames = status.lines().find_map(|line| line.strip_prefix("log_frames\t")).unwrap();
