@@ -70,8 +70,9 @@ impl Stage {
         self.home().join("a.db")
     }
 
-    /// Sets up a state. Every other file is deleted, except the shared memory of logs that stay: that is a
-    /// file, of which a power loss may leave any content.
+    /// Sets up a state. Deletes all files that the state does not have, except the database and the shared memory of
+    /// the state's logs. The shared memory is a file too, and a power loss may leave any content in it, so the old
+    /// one may stay.
     ///
     /// # Errors
     /// The error of the file system.
