@@ -1,5 +1,7 @@
 //! Transactions that others overtake, and transactions that cannot be overtaken.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use duralite_testkit::{integrity, one, run};
 
 use super::{BUSY, OK, OVERTAKEN, codes, with_rows};
@@ -161,6 +163,33 @@ fn a_commit_that_found_the_lock_taken_can_be_tried_again() {
     for conn in [&a, &b] {
         assert_eq!(one::<i64>(conn, "SELECT sum(v) FROM t"), 52);
         integrity(conn);
+    }
+}
+
+/// A commit that finds WRITE taken is validated before it waits. Others may commit while it does.
+#[test]
+fn inv59_what_others_commit_while_a_commit_waits_counts() {
+    static WAITS: AtomicBool = AtomicBool::new(false);
+    for (row, result, sum) in [(50, OK, 3), (90, OVERTAKEN, 2)] {
+        let (_fixture, [mut a, b]) = with_rows("on");
+        assert_eq!(codes(&a, "BEGIN; SELECT v FROM t WHERE k=90; UPDATE t SET v=1 WHERE k=1"), OK);
+        assert_eq!(codes(&b, &format!("BEGIN IMMEDIATE; UPDATE t SET v=2 WHERE k={row}")), OK);
+        let commit = std::thread::spawn(move || {
+            a.busy_handler(Some(|_| {
+                WAITS.store(true, Ordering::Relaxed);
+                true
+            }))
+            .unwrap();
+            codes(&a, "COMMIT")
+        });
+        while !WAITS.load(Ordering::Relaxed) && !commit.is_finished() {
+            std::thread::yield_now();
+        }
+        assert_eq!(codes(&b, "COMMIT"), OK);
+        assert_eq!(commit.join().unwrap(), result, "row {row}");
+        assert!(WAITS.swap(false, Ordering::Relaxed), "the commit did not wait");
+        assert_eq!(one::<i64>(&b, "SELECT sum(v) FROM t"), sum);
+        integrity(&b);
     }
 }
 
