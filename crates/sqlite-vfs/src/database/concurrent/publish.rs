@@ -209,9 +209,9 @@ impl Concurrent {
         let is_merged = newest != snapshot.header;
         #[cfg(feature = "controls")]
         if super::controls::Control::Unvalidated.is_on() {
-            let written: Vec<u32> = images.keys().copied().collect();
-            self.commit(db, newest, images, pages, write)?;
-            return self.validate(db, &snapshot, &newest, Some(&written));
+            let written: Vec<u32> = images.pages().collect();
+            self.commit(db, snapshot, newest, images, pages, write)?;
+            return self.validate(db, snapshot, &newest, Some(&written));
         }
         if is_merged {
             self.state().others = ALONE;
