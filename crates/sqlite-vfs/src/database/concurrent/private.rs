@@ -96,7 +96,7 @@ impl Concurrent {
         if self.holder.begins() {
             restart::start_over_if_due(db, &self.attachment);
             // A statement by itself is soon over.
-            if db.host.is_in_transaction(db.sqlite) == Some(true) {
+            if self.attachment.gate().is_taken() && db.host.is_in_transaction(db.sqlite) == Some(true) {
                 restart::wait_for_gate(&self.attachment);
             }
         }
@@ -397,7 +397,7 @@ impl Concurrent {
     /// The same for the checkpoint of a commit. Its connection stays open for the next one: to open and to close it
     /// takes longer than a hundred small commits.
     fn checkpoint_for_commit(&self, db: &Db) -> Result<(), Failure> {
-        if db.reserves_bytes().unwrap_or(true) {
+        if db.reserves_bytes()? {
             return Ok(());
         }
         let kept = self.checkpointer.get().take();

@@ -264,6 +264,7 @@ impl Concurrent {
             choose_mark(index, &self.holder, 0)?;
             self.write_header(&base, write)?;
         }
+        let recorded = refusals::last_refusal();
         let mut frame = before;
         for (page, image) in images.iter() {
             frame += 1;
@@ -272,8 +273,8 @@ impl Concurrent {
             header[..4].copy_from_slice(&page.to_be_bytes());
             header[4..8].copy_from_slice(&size.to_be_bytes());
             let offset = self.offset_of(frame) as u64;
-            written(|| write(offset, &header))?;
-            written(|| write(offset + FRAME_HEADER_BYTES as u64, image))?;
+            done(recorded, write(offset, &header)?)?;
+            done(recorded, write(offset + FRAME_HEADER_BYTES as u64, image)?)?;
         }
         // The transaction is sealed. Nothing from here on fails: all regions are mapped.
         for (frame, page) in (before + 1..).zip(images.pages()) {
@@ -322,7 +323,8 @@ impl Concurrent {
         let [sequence, random] = base.salt();
         let salt = [u32::from_be(sequence), u32::from_be(random)];
         let page_bytes = u32::try_from(self.page_bytes).unwrap_or(0);
-        written(|| write(0, &make_wal_header(page_bytes, salt[0], salt)))
+        let recorded = refusals::last_refusal();
+        done(recorded, write(0, &make_wal_header(page_bytes, salt[0], salt))?)
     }
 }
 
@@ -338,13 +340,13 @@ fn lost(db: &Db, failure: Failure) -> Failure {
     Failure::new(ffi::BUSY, format!("RELEASE cannot commit; use ROLLBACK: {}", failure.message))
 }
 
-/// Calls `write`. Its failure carries the reason that was recorded where the code was made, if one was.
-fn written(write: impl FnOnce() -> Result<c_int, Failure>) -> Result<(), Failure> {
-    let before = refusals::last_refusal();
-    match write()? {
+/// What a write has answered. Its failure carries the reason that was recorded where the code was made, if one was
+/// recorded after the refusal with the number `recorded`.
+fn done(recorded: u64, code: c_int) -> Result<(), Failure> {
+    match code {
         ffi::OK => Ok(()),
         code => {
-            let reason = refusals::last_error().filter(|_| refusals::last_refusal() != before);
+            let reason = refusals::last_error().filter(|_| refusals::last_refusal() != recorded);
             let reason =
                 reason.unwrap_or_else(|| format!("the log does not take the transaction (code {code})"));
             Err(Failure::new(code, reason))
