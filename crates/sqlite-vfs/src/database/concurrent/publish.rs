@@ -25,6 +25,14 @@ const MOST_LOOKED_AT: u32 = 512;
 /// Writes bytes of the WAL at an offset, as SQLite would, and returns the code for it.
 pub type WriteWal<'a> = &'a mut dyn FnMut(u64, &[u8]) -> Result<c_int, Failure>;
 
+/// A transaction that SQLite commits.
+struct Transaction<'a> {
+    snapshot: Snapshot,
+    images: Images<'a>,
+    /// The size that SQLite gives the database, in pages.
+    pages: u32,
+}
+
 impl Concurrent {
     /// `xWrite` of the WAL. The page of a commit frame commits the transaction: through `write`, to the real
     /// log. When this returns `SQLITE_OK` for it, every connection sees the transaction, and it is as durable
@@ -69,12 +77,12 @@ impl Concurrent {
         drop(state);
         let ended = match (how, wal.get(kept..end)) {
             (Write::Locked, Some(frames)) => {
-                let (images, pages) = self.images(frames, page);
-                self.commit_locked(db, &snapshot, images, pages, since, write).map(|won| (ffi::OK, won))
+                let transaction = self.transaction(snapshot, frames, page);
+                self.commit_locked(db, transaction, since, write).map(|won| (ffi::OK, won))
             }
             (Write::Validated, Some(frames)) => {
-                let (images, pages) = self.images(frames, page);
-                self.commit_validated(db, &snapshot, images, pages, write).map(|code| (code, true))
+                let transaction = self.transaction(snapshot, frames, page);
+                self.commit_validated(db, transaction, write).map(|code| (code, true))
             }
             _ => Ok((ffi::IOERR_WRITE, false)),
         };
@@ -101,14 +109,13 @@ impl Concurrent {
     fn commit_locked(
         &self,
         db: &Db,
-        snapshot: &Snapshot,
-        images: Images<'_>,
-        pages: u32,
+        transaction: Transaction<'_>,
         since: Option<IndexHeader>,
         write: WriteWal<'_>,
     ) -> Result<bool, Failure> {
-        let has_met = since.map_or(Ok(false), |since| self.has_met_others(&since, snapshot, &images))?;
-        self.commit(db, snapshot, snapshot.header, images, pages, write)?;
+        let has_met = since.map_or(Ok(false), |since| self.has_met_others(&since, &transaction))?;
+        let newest = transaction.snapshot.header;
+        self.commit(db, transaction, newest, write)?;
         Ok(!has_met)
     }
 
@@ -116,14 +123,12 @@ impl Concurrent {
     fn commit_validated(
         &self,
         db: &Db,
-        snapshot: &Snapshot,
-        images: Images<'_>,
-        pages: u32,
+        transaction: Transaction<'_>,
         write: WriteWal<'_>,
     ) -> Result<c_int, Failure> {
         let leases = self.state().lease.is_wanted();
         if self.holder.table().is_write_taken() {
-            let early = self.validate_early(db, snapshot, &images);
+            let early = self.validate_early(db, &transaction);
             early.map_err(|failure| self.has_lost(db, leases, failure))?;
         }
         match self.lock_real_write(db, true)? {
@@ -134,24 +139,29 @@ impl Concurrent {
             }
             code => return Ok(code),
         }
-        let done = self.validate_and_commit(db, snapshot, images, pages, write);
+        let done = self.validate_and_commit(db, transaction, write);
         self.unlock_real_write();
         done.map_err(|failure| self.has_lost(db, leases, failure)).map(|()| ffi::OK)
     }
 
-    /// The last image of each page in these frames, and the size of the database in pages that the last frame
-    /// gives. `last` is the page of the last frame, where the frames lack it.
-    fn images<'a>(&self, frames: &'a [u8], last: Option<&'a [u8]>) -> (Images<'a>, u32) {
-        let mut size = 0;
+    /// The transaction in these frames: the last image of each page, and the size that the last frame gives the
+    /// database. `last` is the page of the last frame, where the frames lack it.
+    fn transaction<'a>(
+        &self,
+        snapshot: Snapshot,
+        frames: &'a [u8],
+        last: Option<&'a [u8]>,
+    ) -> Transaction<'a> {
+        let mut pages = 0;
         let frame = |frame: &'a [u8]| {
             let header = frame_header(frame, 0);
-            size = header.db_pages;
+            pages = header.db_pages;
             let page =
                 frame.get(FRAME_HEADER_BYTES..).filter(|page| page.len() == self.page_bytes).or(last)?;
             Some((header.page_number, Cow::Borrowed(page)))
         };
         let images = Images::last_of(frames.chunks(self.frame_bytes()).filter_map(frame));
-        (images, size)
+        Transaction { snapshot, images, pages }
     }
 
     /// A transaction that was validated has failed. `leases` says whether it knew that it allocates: a connection
@@ -167,7 +177,8 @@ impl Concurrent {
     }
 
     /// Finds out, before a wait for WRITE, whether it would be in vain: a transaction that is overtaken stays so.
-    fn validate_early(&self, db: &Db, snapshot: &Snapshot, images: &Images<'_>) -> Result<(), Failure> {
+    fn validate_early(&self, db: &Db, transaction: &Transaction<'_>) -> Result<(), Failure> {
+        let Transaction { snapshot, images, .. } = transaction;
         // Under the first mark the log may start over meanwhile.
         if snapshot.is_in_file() {
             return Ok(());
@@ -182,12 +193,8 @@ impl Concurrent {
     }
 
     /// Whether others have committed pages that this transaction writes, from the state `since` up to its snapshot.
-    fn has_met_others(
-        &self,
-        since: &IndexHeader,
-        snapshot: &Snapshot,
-        images: &Images<'_>,
-    ) -> Result<bool, Failure> {
+    fn has_met_others(&self, since: &IndexHeader, transaction: &Transaction<'_>) -> Result<bool, Failure> {
+        let Transaction { snapshot, images, .. } = transaction;
         let (first, last) = (since.frames().saturating_add(1), snapshot.header.frames());
         if since.salt() != snapshot.header.salt() || last.saturating_sub(first) >= MOST_LOOKED_AT {
             return Ok(false);
@@ -200,29 +207,28 @@ impl Concurrent {
     fn validate_and_commit(
         &self,
         db: &Db,
-        snapshot: &Snapshot,
-        images: Images<'_>,
-        pages: u32,
+        transaction: Transaction<'_>,
         write: WriteWal<'_>,
     ) -> Result<(), Failure> {
         let newest = self.settled_header(db, true)?;
+        let Transaction { snapshot, images, .. } = &transaction;
         let is_merged = newest != snapshot.header;
         #[cfg(feature = "controls")]
         if super::controls::Control::Unvalidated.is_on() {
-            let written: Vec<u32> = images.pages().collect();
-            self.commit(db, snapshot, newest, images, pages, write)?;
-            return self.validate(db, snapshot, &newest, Some(&written));
+            let (snapshot, written): (_, Vec<u32>) = (*snapshot, images.pages().collect());
+            self.commit(db, transaction, newest, write)?;
+            return self.validate(db, &snapshot, &newest, Some(&written));
         }
         if is_merged {
             self.state().others = ALONE;
         }
-        self.note_allocation(db, snapshot, &images)?;
+        self.note_allocation(db, snapshot, images)?;
         if is_merged {
             let written: Vec<u32> = images.pages().collect();
             self.validate(db, snapshot, &newest, Some(&written))?;
             self.state().cache = None;
         }
-        self.commit(db, snapshot, newest, images, pages, write)?;
+        self.commit(db, transaction, newest, write)?;
         if is_merged {
             self.attachment.count(Counter::Merged);
         }
@@ -234,15 +240,15 @@ impl Concurrent {
     fn commit(
         &self,
         db: &Db,
-        snapshot: &Snapshot,
+        transaction: Transaction<'_>,
         newest: IndexHeader,
-        mut images: Images<'_>,
-        pages: u32,
         write: WriteWal<'_>,
     ) -> Result<(), Failure> {
+        let Transaction { snapshot, mut images, pages } = transaction;
         let index = self.index();
         let now = snapshot.moved_to(&newest);
-        let Allocation { pages, is_larger, lease } = self.allocate(db, snapshot, &now, &mut images, pages)?;
+        let Allocation { pages, is_larger, lease } =
+            self.allocate(db, &snapshot, &now, &mut images, pages)?;
         // Stock SQLite, too, counts from what it has read. Here others may have counted since.
         let is_alone = || newest == snapshot.header && self.state().cache == Some(newest);
         if images.contains(1)
