@@ -8,12 +8,14 @@ use std::sync::Arc;
 use anyhow::Result;
 
 use crate::event::FileKind;
+use crate::failure::Violation;
 use crate::hooks::heap;
+use crate::model::Contents;
 use crate::recorder::{Call, Fault, Recorder};
 use crate::setup::{Engine, Setup};
 use crate::sql;
 use crate::stage::Stage;
-use crate::workload::Length;
+use crate::workload::{Bounds, Length};
 
 /// How much to test.
 #[derive(Clone, Copy, Debug)]
@@ -95,6 +97,13 @@ pub enum Which {
 }
 
 impl Which {
+    /// What breaks a promise under this fault, before any crash. `failed` is the call that failed.
+    pub fn broken(self, setup: &Setup, seed: u64, failed: Option<&str>, what: &str) -> Violation {
+        let what = format!("{self:?} ({}): {what}", failed.unwrap_or("nothing"));
+        let (setup, bounds, contents) = (setup.clone(), Bounds::default(), Contents::new());
+        Violation { what, setup, seed, position: 0, bounds, contents, disk: None }
+    }
+
     /// From now on the fault is due.
     pub fn begin(self, recorder: &Recorder) {
         match self {

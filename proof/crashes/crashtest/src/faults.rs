@@ -175,10 +175,8 @@ fn one(
     let what_failed = which.end(&recorder);
     tally.count(what_failed);
     let broken = |what: String, bounds, position, contents: &Contents| {
-        let what = format!("{which:?} ({}): {what}", what_failed.unwrap_or("nothing"));
-        let (setup, seed) = (setup.clone(), plan.seed);
-        let contents = stage.relative(contents);
-        Ok(Some(Box::new(Violation { what, setup, seed, position, bounds, contents, disk: None })))
+        let found = which.broken(setup, plan.seed, what_failed, &what);
+        Ok(Some(Box::new(Violation { position, bounds, contents: stage.relative(contents), ..found })))
     };
     match ended {
         Ok(()) => tally.absorbed += 1,

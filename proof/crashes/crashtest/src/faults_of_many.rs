@@ -22,7 +22,7 @@ use crate::setup::Setup;
 use crate::sql;
 use crate::stage::Stage;
 use crate::transactions::{self, Reference};
-use crate::workload::{self, Bounds};
+use crate::workload;
 
 /// The number of the transaction that is committed in the end.
 const LAST: u32 = FIRST_AFTER * 2;
@@ -61,10 +61,8 @@ pub fn one(
     });
     tally.count(what_failed);
     let broken = |what: String, position, contents: &Contents| {
-        let what = format!("{which:?} ({}): {what}", what_failed.unwrap_or("nothing"));
-        let (setup, seed, contents) = (setup.clone(), plan.seed, stage.relative(contents));
-        let bounds = Bounds::default();
-        Ok(Some(Box::new(Violation { what, setup, seed, position, bounds, contents, disk: None })))
+        let found = which.broken(setup, plan.seed, what_failed, &what);
+        Ok(Some(Box::new(Violation { position, contents: stage.relative(contents), ..found })))
     };
     let told = match &ended {
         Ok(()) => "nothing".to_owned(),
