@@ -33,8 +33,8 @@ pub(crate) fn before_change<'u>(
 /// Takes the last step off the list, to undo it, if the list has more than `until` steps. Returns the step, and the LSN
 /// of the step before it. The caller holds `noting` until it has undone the step.
 ///
-/// While there are snapshots, also notes the step's old version, because a snapshot that is being opened notes only the
-/// steps on the list, and no longer finds this one there.
+/// While there are snapshots, also notes the step's old version, because a snapshot that is being opened
+/// notes only the steps on the list, and this step is no longer there.
 pub(crate) fn take_last(versions: &Versions, undoable: &Undoable, until: usize) -> Option<(Step, Lsn)> {
     let mut list = undoable.list.lock();
     if list.steps.len() <= until {
@@ -60,8 +60,8 @@ fn note_step(versions: &Versions, fate: &Arc<Fate>, (at, step): (usize, &Step), 
 /// Ends a transaction for snapshots (invariant 55). Returns the rows whose noted versions the caller has to check after
 /// that.
 pub(crate) fn end(versions: &Versions, undoable: &Undoable) -> Vec<Arc<Place>> {
-    // The list's lock excludes any thread that is noting what the transaction has changed. Once the transaction has
-    // ended, no thread notes any more of it.
+    // The list's lock excludes any thread that is noting what the transaction has changed. Once the
+    // transaction has ended, no thread notes any more of its changes.
     let mut list = undoable.list.lock();
     if versions.end(&undoable.fate) { std::mem::take(&mut list.noted) } else { Vec::new() }
 }

@@ -121,8 +121,8 @@ fn a_damaged_page_of_a_long_row_does_not_keep_it_from_going() {
         images = rig.death();
     }
     let is_long = |page: &usize| kind(&images.pages[page * 4096..]) == PageKind::Overflow;
-    // Damages the second page of a chain of three. The pages of a chain follow each other in the file, so it is
-    // the second overflow page.
+    // Damages the second page of a chain of three. The pages of a chain follow each other in the file, so the
+    // second page of the chain is the second overflow page of the file.
     let overflow: Vec<usize> = (8 + 65..images.pages.len() / 4096).filter(is_long).collect();
     assert_eq!(overflow.len(), 15);
     images.pages[overflow[1] * 4096 + 2000] ^= 1;

@@ -228,9 +228,9 @@ fn a_source_that_breaks_off_leaves_nothing() {
     assert_eq!(VALUE_LIMIT, 1 << 30);
 }
 
-/// A value that is one byte too long. If it is passed as a whole, the store refuses it at once. If it is streamed, the
-/// store notices only at its end. Testing the stream, and the longest allowed value, takes a gigabyte of disk, so this
-/// part runs only with `STORE_LARGE`.
+/// A value that is one byte too long. If it is passed as a whole, the store refuses it at once. If it is
+/// streamed, the store notices only at the end of the value. Testing the stream, and the longest allowed
+/// value, takes a gigabyte of disk, so this part runs only with `STORE_LARGE`.
 #[test]
 fn a_value_that_is_too_long_is_refused_and_leaves_nothing() {
     let dir = tempfile::tempdir().unwrap();

@@ -6,6 +6,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod archive;
 pub mod bytes;
 pub mod diff;
 pub mod generation;

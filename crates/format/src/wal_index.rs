@@ -195,22 +195,14 @@ impl IndexHeader {
         Self(words).summed()
     }
 
-    /// The header of a wal-index that only one connection sees. That index has no frames, has this salt and this change
-    /// counter, and has the sizes of `self`.
+    /// The header of a wal-index that only one connection sees. That index has this many frames, this salt and this
+    /// change counter, and has the sizes of `self`.
     #[must_use]
-    pub fn private(&self, change: u32, salt: [u32; 2]) -> Self {
+    pub fn private(&self, frames: u32, change: u32, salt: [u32; 2]) -> Self {
         let mut words = self.0;
-        (words[2], words[4], words[6], words[7]) = (change, 0, 0, 0);
+        (words[2], words[4], words[6], words[7]) = (change, frames, 0, 0);
         [words[8], words[9]] = salt;
         Self(words).summed()
-    }
-
-    /// Like [`Self::private`], but with the frames of this header.
-    #[must_use]
-    pub fn private_with_frames(&self, change: u32, salt: [u32; 2]) -> Self {
-        let mut private = self.private(change, salt);
-        private.0[4] = self.0[4];
-        private.summed()
     }
 
     fn flags(&self) -> [u8; 4] {
@@ -264,7 +256,7 @@ mod tests {
         let over = after.started_over(5);
         assert_eq!((over.frames(), over.db_pages()), (0, 10));
         assert_eq!(over.salt(), [1_u32.to_be(), 5]);
-        for header in [after, over, over.private(3, [1, 2])] {
+        for header in [after, over, over.private(7, 3, [1, 2])] {
             assert_eq!(IndexHeader::of(*header.words()), Some(header));
         }
     }

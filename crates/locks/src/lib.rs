@@ -11,7 +11,9 @@
 //! that excludes this one, the lock is *busy*. Of two processes that claim a lock exclusively, the one with
 //! the lower process slot goes on, and waits until the other has withdrawn its claim. A process that wants
 //! the lock shared also waits until a claim is settled. A claim waits only for claims with a higher slot, so
-//! no circle of waiters can arise.
+//! no circle of waiters can arise. The process that has withdrawn its claim on WRITE waits, without a claim,
+//! until the other one is settled, and then tries again: if the other one does not get WRITE either, because
+//! a third process has it, that third process may have given it back meanwhile.
 //!
 //! **Death.** Only a process itself sets its word. A process that finds the word of a dead process in its way
 //! clears that word by a compare-and-exchange. The word contains an epoch, which the next process in the slot

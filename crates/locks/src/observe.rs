@@ -95,10 +95,11 @@ impl Table {
         Ok((count, Duration::from_nanos(oldest)))
     }
 
-    /// Whether a connection, of any process, is in a read transaction beside one that is.
+    /// Whether another connection, of this process or of another one, is in a read transaction. The
+    /// connection that asks must be in one itself.
     ///
     /// # Errors
-    /// When the kernel does not tell which processes live.
+    /// If the kernel does not report which processes are alive.
     pub fn has_several_readers(&self) -> Result<bool, LockError> {
         let own: u32 = (FIRST_READ..SLOTS).map(|mark| self.shares.count(mark)).sum();
         Ok(own > 1 || self.has_other_readers()?)

@@ -316,14 +316,23 @@ impl Table {
         }
         let mask = slots.clone().chain(along.clone()).fold(0, |mask, slot| mask | 1 << slot);
         let begins_to_read = first >= FIRST_READ && local.exclusive[CHECKPOINT] != Some(holder);
-        self.words.fetch_or(self.own, mask << CLAIMED);
-        let looked = match self.look(mask, true, queued || begins_to_read) {
-            Ok(true) => self.outside_permits(local.exclusive[CHECKPOINT].is_some(), first, count),
-            looked => looked,
-        };
-        if looked != Ok(true) {
-            self.words.fetch_and(self.own, !(mask << CLAIMED));
-            return looked.and_then(|_| self.busy());
+        let mut patience = PATIENCE;
+        loop {
+            self.words.fetch_or(self.own, mask << CLAIMED);
+            let looked = match self.look(mask, true, queued || begins_to_read) {
+                Ok(Looked::Free) => self.outside_permits(local.exclusive[CHECKPOINT].is_some(), first, count),
+                Ok(Looked::Claimed(process)) if first == WRITE && patience > 0 => {
+                    self.words.fetch_and(self.own, !(mask << CLAIMED));
+                    self.until_settled(process, mask, &mut patience);
+                    continue;
+                }
+                looked => looked.map(|_| false),
+            };
+            if looked != Ok(true) {
+                self.words.fetch_and(self.own, !(mask << CLAIMED));
+                return looked.and_then(|_| self.busy());
+            }
+            break;
         }
         self.words.fetch_or(self.own, mask << HELD);
         self.words.fetch_and(self.own, !(mask << CLAIMED));
@@ -403,11 +412,21 @@ impl Table {
 
 // Checking the other processes, for a lock of either kind.
 
+/// What a process has found that has set its own bits.
+#[derive(Debug, PartialEq, Eq)]
+enum Looked {
+    /// No other process is in the way.
+    Free,
+    /// Another process has a lock, or will have it.
+    Taken,
+    /// This process goes first, if it gets what it claims.
+    Claimed(usize),
+}
+
 impl Table {
-    /// Checks every other process after this process has set its own bits. Returns whether no other process
-    /// is in the way of holding `mask`, exclusively or shared. Asks the kernel only now and then which
-    /// processes are alive.
-    fn look(&self, mask: u64, exclusive: bool, comes_again: bool) -> Result<bool, LockError> {
+    /// Checks every other process after this process has set its own bits: whether one is in the way of holding
+    /// `mask`, exclusively or shared. Asks the kernel only now and then which processes are alive.
+    fn look(&self, mask: u64, exclusive: bool, comes_again: bool) -> Result<Looked, LockError> {
         let own = self.process;
         let held = if exclusive { mask | mask << HELD } else { mask << HELD };
         let suspicion = if comes_again { SUSPICION } else { SUSPICION_AT_ONCE };
@@ -422,7 +441,7 @@ impl Table {
                     if gone {
                         continue;
                     }
-                    return Ok(false);
+                    return Ok(Looked::Taken);
                 }
                 if word & mask << CLAIMED == 0 {
                     break;
@@ -434,14 +453,29 @@ impl Table {
                 // a lower slot. A process with a higher slot sees this process's bits and withdraws, or it
                 // looked earlier and holds the lock by now. It may also have been stopped in between,
                 // possibly for long, and `patience` ends the wait for such a process.
-                if exclusive && process < own || patience == 0 {
-                    return Ok(false);
+                if exclusive && process < own {
+                    return Ok(Looked::Claimed(process));
+                }
+                if patience == 0 {
+                    return Ok(Looked::Taken);
                 }
                 patience -= 1;
                 self.pause(process);
             }
         }
-        Ok(true)
+        Ok(Looked::Free)
+    }
+
+    /// Waits until a process has what it claims or has withdrawn its claim: it may have found the lock taken by a
+    /// third process that has given it back by now. This process claims nothing meanwhile, so nobody waits for it.
+    fn until_settled(&self, process: usize, mask: u64, patience: &mut u32) {
+        loop {
+            *patience = patience.saturating_sub(1);
+            if *patience == 0 || self.words.load(member(process)) & mask << CLAIMED == 0 {
+                return;
+            }
+            self.pause(process);
+        }
     }
 
     /// Gives the process whose claim is in the way time to run.
@@ -519,7 +553,7 @@ impl Table {
             }
             self.words.fetch_or(self.own, mask);
             let looked = self.look(mask, false, false);
-            if looked != Ok(true) {
+            if looked != Ok(Looked::Free) {
                 self.words.fetch_and(self.own, !mask);
                 return looked.and_then(|_| self.busy());
             }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use duralite_medium::{MediumError, PROCESS_SLOTS, Segment};
 
 use super::deaths::SUSPICION;
-use super::layout::{HELD, LINE, WAITERS, WAITERS_OFFSET, member};
+use super::layout::{CLAIMED, HELD, LINE, WAITERS, WAITERS_OFFSET, member};
 use super::table::RESERVATION;
 use super::*;
 
@@ -328,6 +328,31 @@ fn several_locks_are_taken_together_or_not_at_all() {
         one.lock_exclusive(WRITE, 1).unwrap();
         (1..SLOTS).for_each(|slot| assert_eq!(one.lock_shared(slot), BUSY));
     }
+}
+
+/// Process 0 has claimed WRITE while another one had it, and has not withdrawn its claim yet.
+#[test]
+fn a_claim_that_comes_to_nothing_keeps_nobody_from_a_lock_that_is_free() {
+    let memory = Memory::new(false);
+    let _first = memory.join(0);
+    let (table, process) = memory.process(1);
+    let claim = 1 << WRITE << CLAIMED;
+    let word = member(0) as usize / 8;
+    memory.state().words[word] |= claim;
+    let others = Arc::clone(&memory);
+    process.in_wait(move || others.state().words[word] &= !claim);
+    let holder = table.holder();
+    assert_eq!(holder.lock_exclusive(WRITE, 1), Ok(()));
+    holder.unlock_exclusive(WRITE, 1);
+    // A claim that is never settled, or leads to the lock, is in the way.
+    memory.state().words[word] |= claim;
+    assert_eq!(holder.lock_exclusive(WRITE, 1), Err(LockError::Busy));
+    let others = Arc::clone(&memory);
+    process.in_wait(move || others.state().words[word] ^= claim | HELD_WRITE);
+    assert_eq!(holder.lock_exclusive(WRITE, 1), Err(LockError::Busy));
+    memory.kill(0);
+    memory.pass(SUSPICION);
+    assert_eq!(holder.lock_exclusive(WRITE, 1), Ok(()));
 }
 
 #[test]

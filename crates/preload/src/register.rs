@@ -85,15 +85,67 @@ unsafe extern "C" fn entered(
         // SAFETY: SQLite's own arguments; the library refuses, and says why.
         return as_auto_extension(unsafe { (library.enter)(db, message, routines) });
     }
-    // SAFETY: a SQLite of this version has the whole table, which holds only words.
-    let mut own = unsafe { ptr::read(routines) };
+    // SAFETY: SQLite's table, of this version.
+    let mut own = unsafe { Table::copy(routines, version) };
     // The linker finds the preloaded function before SQLite's own, so SQLite's table has the preloaded one.
     // The library must call SQLite's own.
-    own.open_v2 = Some(open_v2);
+    own.front.open_v2 = Some(open_v2);
     // SAFETY: SQLite's own arguments; the library copies what it needs of the table.
-    as_auto_extension(unsafe { (library.enter)(db, message, &raw const own) })
+    as_auto_extension(unsafe { (library.enter)(db, message, (&raw const own).cast()) })
+}
+
+/// Words of SQLite's table that every version has.
+const FRONT: usize = size_of::<ApiRoutines>() / size_of::<usize>();
+
+/// SQLite's table up to the last entry that the library uses. Entries that this SQLite is too old for are 0.
+#[repr(C)]
+struct Table {
+    front: ApiRoutines,
+    behind: [usize; ffi::DB_NAME_WORD + 1 - FRONT],
+}
+
+impl Table {
+    /// # Safety
+    /// `routines` is the table of a SQLite of this version.
+    unsafe fn copy(routines: *const ApiRoutines, version: c_int) -> Self {
+        let known = match version {
+            ffi::DB_NAME_SINCE.. => ffi::DB_NAME_WORD + 1,
+            ffi::TXN_STATE_SINCE.. => ffi::TXN_STATE_WORD + 1,
+            _ => FRONT,
+        };
+        // SAFETY: every SQLite that the library accepts has the front, which holds only words.
+        let front = unsafe { ptr::read(routines) };
+        let mut own = Self { front, behind: [0; ffi::DB_NAME_WORD + 1 - FRONT] };
+        for (word, to) in (FRONT..known).zip(&mut own.behind) {
+            // SAFETY: a SQLite of this version has the word.
+            *to = unsafe { routines.cast::<usize>().add(word).read() };
+        }
+        own
+    }
 }
 
 fn as_auto_extension(code: c_int) -> c_int {
     if code == STAYS { ffi::OK } else { code }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_copy_of_the_table_has_every_entry_that_the_library_reads() {
+        let words: Vec<usize> = (1..=ffi::DB_NAME_WORD + 10).collect();
+        for (version, known) in [
+            (OLDEST, FRONT),
+            (ffi::TXN_STATE_SINCE, ffi::TXN_STATE_WORD + 1),
+            (ffi::DB_NAME_SINCE, ffi::DB_NAME_WORD + 1),
+        ] {
+            // SAFETY: there are more words than the table has. Nobody calls the functions.
+            let own = unsafe { Table::copy(words.as_ptr().cast(), version) };
+            // SAFETY: the copy consists of words.
+            let own: &[usize; ffi::DB_NAME_WORD + 1] = unsafe { &*(&raw const own).cast() };
+            assert_eq!(own[..known], words[..known]);
+            assert!(own[known..].iter().all(|word| *word == 0));
+        }
+    }
 }

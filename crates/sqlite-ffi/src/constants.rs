@@ -41,6 +41,7 @@ constants! {
     IOERR_FSTAT = IOERR | (7 << 8);
     IOERR_UNLOCK = IOERR | (8 << 8);
     IOERR_DELETE = IOERR | (10 << 8);
+    IOERR_BLOCKED = IOERR | (11 << 8);
     IOERR_ACCESS = IOERR | (13 << 8);
     IOERR_CHECKRESERVEDLOCK = IOERR | (14 << 8);
     IOERR_LOCK = IOERR | (15 << 8);
@@ -75,6 +76,7 @@ constants! {
     FCNTL_OVERWRITE = 11;
     FCNTL_BUSYHANDLER = 15;
     FCNTL_HAS_MOVED = 20;
+    FCNTL_LOCK_TIMEOUT = 34;
     FCNTL_CKPT_DONE = 37;
     FCNTL_EXTERNAL_READER = 40;
     FCNTL_VFSNAME = 12;

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use duralite_medium::block::Block;
-use duralite_medium::{MediumError, Nvm};
+use duralite_medium::{MediumError, Nvm, Segment};
 
 /// A step of creating, opening or deleting a log's files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -29,6 +29,8 @@ pub enum FileStep {
     MapShared,
     /// A log's name is removed.
     Remove,
+    /// A file beside a database that has an archive is written.
+    Record,
 }
 
 /// The layer between logs and their media.
@@ -53,6 +55,11 @@ pub trait Hook: Send + Sync {
     /// The error with which mapping shall fail.
     fn home(&self, _database: &Path, nvm: Arc<dyn Nvm>) -> Result<Arc<dyn Nvm>, MediumError> {
         Ok(nvm)
+    }
+
+    /// Wraps the segment of a log that is being opened, for an engine whose processes lock the log there.
+    fn segment(&self, _log: &Path, segment: Arc<dyn Segment>) -> Arc<dyn Segment> {
+        segment
     }
 
     /// Wraps the blocks of a log that is being opened.
@@ -114,6 +121,13 @@ pub(crate) fn home(database: &Path, nvm: Arc<dyn Nvm>) -> Result<Arc<dyn Nvm>, M
     match of(database) {
         None => Ok(nvm),
         Some(hook) => hook.home(database, nvm),
+    }
+}
+
+pub(crate) fn segment(log: &Path, segment: Arc<dyn Segment>) -> Arc<dyn Segment> {
+    match of(log) {
+        None => segment,
+        Some(hook) => hook.segment(log, segment),
     }
 }
 

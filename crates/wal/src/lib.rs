@@ -11,6 +11,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod archive;
 pub mod engine;
 pub mod engines;
 mod error;

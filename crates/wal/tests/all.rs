@@ -1,6 +1,7 @@
 //! The tests of the log as its users see it.
 
 mod acknowledged;
+mod archive;
 mod attach;
 mod checksums;
 mod claims;

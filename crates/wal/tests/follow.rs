@@ -11,6 +11,7 @@ use duralite_format::waldio::Layout;
 use duralite_wal::engine::home::NoDatabase;
 use duralite_wal::engines::{nvwal, waldio};
 use duralite_wal::log::follow;
+use duralite_wal::shared::pins::Followers;
 use duralite_wal::{
     DatabaseIdentity, Descriptor, EngineOptions, ErrorKind, Follower, Log, LogError, LogPlacement,
     NvwalOptions, WaldioOptions,
@@ -245,6 +246,38 @@ fn inv16_a_pinned_log_does_not_start_over_before_it_has_been_read() {
         assert!(matches!(follower.pin(0), Err(LogError::LostPlace { position: 0, .. })));
         drop(follower);
         writer.restart();
+    }
+}
+
+#[test]
+fn inv16_a_follower_that_is_asked_to_read_lets_the_log_start_over() {
+    for fixture in fixtures() {
+        let mut writer = fixture.create();
+        writer.restart();
+        writer.commit();
+        assert_eq!(writer.log.ask_followers().expect("asked"), Followers::None);
+        let mut follower = fixture.follow(&writer);
+        let mut copy = Copy::new();
+        assert!(follower.pin(0).expect("pin"));
+        writer.commit();
+        // It has not answered the request, and so nothing says that it will.
+        assert_eq!(writer.log.ask_followers().expect("asked"), Followers::Behind);
+        copy.take_all(&mut follower, writer.keeps_time);
+        assert_eq!(writer.log.ask_followers().expect("asked"), Followers::Behind, "it has not let go");
+        assert!(!follower.is_asked_to_read(copy.position).expect("the end"));
+        assert!(follower.pin(copy.position).expect("moved"));
+        // It has answered, so it is worth waiting for, also if it is behind once more.
+        writer.commit();
+        assert_eq!(writer.log.ask_followers().expect("asked"), Followers::Answer);
+        assert!(follower.is_asked_to_read(copy.position).expect("asked"));
+        assert_eq!(writer.try_restart().expect_err("pinned").kind(), ErrorKind::Busy);
+        copy.catch_up(&mut follower, &writer);
+        assert!(follower.pin(copy.position).expect("moved"));
+        writer.restart();
+        // A request of the log before says nothing of this one.
+        writer.commit();
+        assert_eq!(writer.log.ask_followers().expect("asked"), Followers::Behind);
+        copy.catch_up(&mut follower, &writer);
     }
 }
 

@@ -28,7 +28,14 @@ const PAGES: u32 = 6;
 const TRANSACTIONS: u64 = 40;
 
 fn superblock() -> Superblock {
-    Superblock { head: common::head(PAGE as u32), sector_bytes: 4096, limit_chunks: 1, slots: 8, buckets: 16 }
+    Superblock {
+        head: common::head(PAGE as u32),
+        sector_bytes: 4096,
+        limit_chunks: 1,
+        usual_chunks: 1,
+        slots: 8,
+        buckets: 16,
+    }
 }
 
 fn file_bytes() -> usize {

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 const ACCOUNTS: u64 = 20;
 const EACH: u64 = 1000;
 
-/// A running service. Dropping this kills the service; it does not ask it to stop.
+/// A running service. Dropping this kills the service, without asking it to stop.
 struct Service {
     child: Child,
     address: String,

@@ -161,6 +161,42 @@ fn those_who_wait_are_let_through_in_order() {
     assert!(locks.is_idle());
 }
 
+/// The first owner gets its lock, and the second one waits for its own. The third one, whose request conflicts with the second
+/// one's only, waits too.
+fn waits_behind([has, second, third]: [(Target, Mode); 3]) {
+    let locks = Locks::new(false);
+    let (mut first_held, mut third_held) = (Held::new(1), Held::new(3));
+    locks.take(&mut first_held, &has.0, has.1, SHORT).unwrap();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut held = Held::new(2);
+            assert_eq!(locks.take(&mut held, &second.0, second.1, LONG), Ok(()));
+            locks.release(&mut held, 0);
+        });
+        while locks.waited.load(Ordering::Relaxed) == 0 {
+            thread::yield_now();
+        }
+        let taken = locks.take(&mut third_held, &third.0, third.1, SHORT);
+        // Before the assertion, so that the second owner does not wait on if it fails.
+        locks.release(&mut third_held, 0);
+        locks.release(&mut first_held, 0);
+        assert_eq!(taken, Err(Refused::Timeout), "{third:?} overtakes {second:?}");
+    });
+    assert!(locks.is_idle());
+}
+
+/// A key whose locks are in the same part as those of the key `k`.
+fn near_k() -> String {
+    (0..).map(|n| format!("k{n}")).find(|key| part_of(1, key.as_bytes()) == part_of(1, b"k")).unwrap()
+}
+
+#[test]
+fn whoever_waits_for_a_range_or_for_a_row_in_it_is_not_overtaken() {
+    let (change, scan) = ((row("k"), Mode::Exclusive), (range("a", "z"), Mode::Shared));
+    waits_behind([change.clone(), scan.clone(), (row(&near_k()), Mode::Exclusive)]);
+    waits_behind([(row("k"), Mode::Shared), change, scan]);
+}
+
 /// One owner holds the locks `has`, and others wait for the locks `other`. The first owner then takes `wants`, and no
 /// owner has to give way.
 fn goes_first(has: &[Target], other: &[(Target, Mode)], wants: &Target) {
@@ -197,8 +233,7 @@ fn whoever_has_read_a_range_changes_a_row_in_it_before_others_do() {
 
 #[test]
 fn whoever_has_changed_a_row_changes_another_before_others_read_both() {
-    let near = (0..).map(|n| format!("k{n}")).find(|key| part_of(1, key.as_bytes()) == part_of(1, b"k"));
-    goes_first(&[row("k")], &[(range("a", "z"), Mode::Shared)], &row(&near.unwrap()));
+    goes_first(&[row("k")], &[(range("a", "z"), Mode::Shared)], &row(&near_k()));
 }
 
 #[test]

@@ -112,6 +112,8 @@ impl Rig {
 
     /// What the media contain after the death of the process: everything that was written.
     pub fn death(&self) -> Images {
+        // No thread of the store may make a step while the images are taken, or they would be of several moments.
+        let _no_steps = self.steps.lock().unwrap();
         Images {
             pages: self.pages.to_bytes(),
             blocks: self.blocks.to_bytes(),

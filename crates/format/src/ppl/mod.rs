@@ -11,6 +11,7 @@ use xxhash_rust::xxh3::{Xxh3, xxh3_64_with_seed};
 
 use crate::bytes::{array, put, u32_le, u64_le};
 use crate::head::{Format, HEAD_BYTES, LogHead};
+use crate::heap::{checked_word, read_checked_word};
 use crate::{FormatError, LogId, head};
 
 /// First bytes of a log file.
@@ -21,6 +22,10 @@ pub const VERSION: u32 = 1;
 pub const SUPERBLOCK_BYTES: u64 = 4096;
 /// Offset of the word in the superblock that says how many chunks the file backs.
 pub const GROWN_OFFSET: u64 = 1344;
+/// Offset of the word in the superblock that says how many chunks a log without a limit usually has.
+pub const USUAL_OFFSET: usize = 1352;
+/// [`Superblock::limit_chunks`] of a log without a limit. The numbers of extents allow no more chunks.
+pub const NO_LIMIT_CHUNKS: u32 = 1 << 24;
 
 /// Where the transaction log is.
 pub const TRANSACTIONS_OFFSET: u64 = SUPERBLOCK_BYTES;
@@ -77,6 +82,8 @@ pub struct Superblock {
     pub sector_bytes: u32,
     /// The largest number of chunks that the log may have.
     pub limit_chunks: u32,
+    /// The number of chunks that the log has while no transaction needs more.
+    pub usual_chunks: u32,
     /// Number of slots for page images.
     pub slots: u32,
     /// Number of lists of the page table, a power of two.
@@ -93,6 +100,10 @@ impl Superblock {
         put(&mut out, 56, &self.slots.to_le_bytes());
         put(&mut out, 60, &self.buckets.to_le_bytes());
         self.head.put(&mut out, &FORMAT);
+        if self.usual_chunks != self.limit_chunks {
+            out.resize(USUAL_OFFSET + 8, 0);
+            put(&mut out, USUAL_OFFSET, &checked_word(self.usual_chunks).to_le_bytes());
+        }
         out
     }
 
@@ -104,13 +115,19 @@ impl Superblock {
         let head = LogHead::read(bytes, &FORMAT)?;
         let (sector_bytes, limit_chunks) = (u32_le(bytes, 48), u32_le(bytes, 52));
         let (slots, buckets) = (u32_le(bytes, 56), u32_le(bytes, 60));
-        let it = Self { head, sector_bytes, limit_chunks, slots, buckets };
+        let usual = bytes.get(USUAL_OFFSET..).and_then(|rest| rest.first_chunk());
+        let usual_chunks = match u64::from_le_bytes(usual.copied().unwrap_or_default()) {
+            0 => limit_chunks,
+            word => read_checked_word(word, "the log's usual size")?,
+        };
+        let it = Self { head, sector_bytes, limit_chunks, usual_chunks, slots, buckets };
         if it.is_consistent() { Ok(it) } else { Err(head::damaged()) }
     }
 
     fn is_consistent(&self) -> bool {
         sector_size_is_valid(self.sector_bytes)
-            && (1..=1 << 24).contains(&self.limit_chunks)
+            && (1..=NO_LIMIT_CHUNKS).contains(&self.limit_chunks)
+            && (1..=self.limit_chunks).contains(&self.usual_chunks)
             && (1..=MOST_SLOTS).contains(&self.slots)
             && self.buckets.is_power_of_two()
             && self.buckets <= 1 << 28
@@ -246,11 +263,17 @@ impl Geometry {
         if extent.is_piece() { PIECE_BYTES } else { self.sector_bytes }
     }
 
+    /// The number of the chunk that an extent is in.
+    #[must_use]
+    pub fn chunk_of(&self, extent: Extent) -> u32 {
+        let per_chunk = if extent.is_piece() { self.pieces_per_chunk } else { SECTORS_PER_CHUNK };
+        extent.number() / per_chunk
+    }
+
     /// Whether an extent is in one of the first `chunks` chunks.
     #[must_use]
     pub fn has(&self, extent: Extent, chunks: u32) -> bool {
-        let per_chunk = if extent.is_piece() { self.pieces_per_chunk } else { SECTORS_PER_CHUNK };
-        extent.number() / per_chunk < chunks
+        self.chunk_of(extent) < chunks
     }
 
     /// The extents of a chunk: its sectors, then its pieces.

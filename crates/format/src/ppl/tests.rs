@@ -19,6 +19,7 @@ fn superblock(sector_bytes: u32) -> Superblock {
         },
         sector_bytes,
         limit_chunks: 300,
+        usual_chunks: 300,
         slots: 64,
         buckets: 1024,
     }
@@ -43,6 +44,27 @@ fn a_superblock_round_trips_and_every_flipped_bit_is_noticed() {
         bytes[bit / 8] ^= 1 << (bit % 8);
         assert!(Superblock::decode(&bytes).is_err(), "bit {bit}");
         bytes[bit / 8] ^= 1 << (bit % 8);
+    }
+}
+
+/// A log that was made before logs had a usual size has zeros in its place.
+#[test]
+fn the_usual_size_of_a_log_is_checked_and_is_the_limit_if_it_is_not_there() {
+    let bytes_of = |limit_chunks, usual_chunks| {
+        let mut bytes = Superblock { limit_chunks, usual_chunks, ..superblock(4096) }.encode();
+        bytes.resize(SUPERBLOCK_BYTES as usize, 0);
+        bytes
+    };
+    let mut bytes = bytes_of(NO_LIMIT_CHUNKS, 300);
+    assert_eq!(Superblock::decode(&bytes).map(|it| it.usual_chunks), Ok(300));
+    for bit in 8 * USUAL_OFFSET..8 * (USUAL_OFFSET + 8) {
+        bytes[bit / 8] ^= 1 << (bit % 8);
+        assert!(Superblock::decode(&bytes).is_err(), "bit {bit}");
+        bytes[bit / 8] ^= 1 << (bit % 8);
+    }
+    assert_eq!(bytes_of(300, 300)[USUAL_OFFSET..USUAL_OFFSET + 8], [0; 8]);
+    for (limit, usual) in [(300, 301), (300, 0)] {
+        assert!(Superblock::decode(&bytes_of(limit, usual)).is_err(), "{usual} of {limit}");
     }
 }
 

@@ -291,10 +291,20 @@ impl BodyHash {
     }
 }
 
+/// Bytes of the bodies that [`body_hash`] copies in order to hash them in one call. That takes a third of the time, and
+/// most groups are as small.
+const SMALL_BODY: usize = 1024;
+
 /// The hash of a group's transactions, all of which are in `body`.
 #[must_use]
 pub fn body_hash(id: LogId, generation: u64, offset: u64, body: &[u8]) -> u64 {
     let (header, rest) = body.split_at(body.len().min(TX_HEADER_BYTES as usize));
+    if body.len() <= SMALL_BODY {
+        let mut turned = [0; SMALL_BODY];
+        put(&mut turned, 0, rest);
+        put(&mut turned, rest.len(), header);
+        return xxh3_64_with_seed(&turned[..body.len()], seed_of(id, generation, offset));
+    }
     let mut hash = BodyHash::new(id, generation, offset);
     hash.update(rest);
     hash.finish(header)

@@ -122,6 +122,17 @@ fn no_generation_passes_for_another_however_high() {
 }
 
 #[test]
+fn a_body_of_any_length_hashes_the_same_whole_and_in_pieces() {
+    let bytes: Vec<u8> = (0..3000_u32).map(|at| (at * at % 251) as u8).collect();
+    for len in (32..1300).chain([2047, 2048, 2999]) {
+        let (header, rest) = bytes[..len].split_at(TX_HEADER_BYTES as usize);
+        let mut hash = BodyHash::new(ID, 5, 12_288);
+        rest.chunks(97).for_each(|piece| hash.update(piece));
+        assert_eq!(hash.finish(header), body_hash(ID, 5, 12_288, &bytes[..len]), "{len} bytes");
+    }
+}
+
+#[test]
 fn a_body_hashes_the_same_whole_and_in_pieces() {
     let body: Vec<u8> = (0..5000u32).map(|i| i as u8).collect();
     let mut pieces = BodyHash::new(ID, 1, 2);

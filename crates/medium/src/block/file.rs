@@ -122,6 +122,21 @@ fn write_fully(
     Ok(())
 }
 
+/// Fills `blocks` from `at` on, at least up to `end`. Returns `false` if that fails. Each call begins at a multiple
+/// of `unit` bytes.
+fn read_blocks(file: &File, unit: usize, at: u64, blocks: &mut [u8], end: usize) -> bool {
+    let mut done = 0;
+    while done < end {
+        match rustix::io::pread(file, &mut blocks[done..], at + done as u64) {
+            Err(Errno::INTR) => {}
+            // The last read may end at the end of the file, which need not be aligned.
+            Ok(count) if count > 0 && (count.is_multiple_of(unit) || done + count >= end) => done += count,
+            _ => return false,
+        }
+    }
+    true
+}
+
 /// Makes the entries of a directory durable: the names of files that were created, renamed or removed in it.
 ///
 /// # Errors
@@ -305,23 +320,18 @@ impl FileBlock {
         let unit = u64::from(direct.offset_align.max(direct.memory_align));
         let start = at - at % unit;
         let (from, end) = ((at - start) as usize, (at - start) as usize + buf.len());
+        let is_aligned = buf.as_ptr().addr().is_multiple_of(direct.memory_align as usize);
+        if is_aligned && from == 0 && end.is_multiple_of(unit as usize) {
+            return read_blocks(&direct.file, unit as usize, start, buf, end);
+        }
         let mut own = AlignedBuf::default();
         let mut shared = self.bounce.try_lock();
         let buffer = shared.as_deref_mut().unwrap_or(&mut own);
         buffer.resize(end.next_multiple_of(unit as usize));
-        let blocks = buffer.as_mut_slice();
-        let mut done = 0;
-        while done < end {
-            match rustix::io::pread(&direct.file, &mut blocks[done..], start + done as u64) {
-                Err(Errno::INTR) => {}
-                // The last read may end at the end of the file, which need not be aligned.
-                Ok(count) if count > 0 && (count.is_multiple_of(unit as usize) || done + count >= end) => {
-                    done += count;
-                }
-                _ => return false,
-            }
+        if !read_blocks(&direct.file, unit as usize, start, buffer.as_mut_slice(), end) {
+            return false;
         }
-        buf.copy_from_slice(&blocks[from..end]);
+        buf.copy_from_slice(&buffer.as_slice()[from..end]);
         true
     }
 

@@ -46,8 +46,8 @@ pub struct FileSystem {
     /// Whether the file system is in memory only.
     pub volatile: bool,
     /// Why synced data does not survive a power loss on this file system, in words; `None` if no reason is
-    /// known. Not recognised are a disk that lies about its cache, and a file system that lies in a file of
-    /// another one.
+    /// known. This does not recognise a disk that reports flushes which it has not made, nor a file system
+    /// inside a file of another file system.
     pub unsynced: Option<String>,
 }
 

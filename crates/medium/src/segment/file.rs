@@ -441,7 +441,7 @@ impl Segment for FileSegment {
 impl Drop for FileSegment {
     fn drop(&mut self) {
         if !self.file.is_own() {
-            // A child has no such mapping, and may have another one at this address.
+            // A child process does not have this mapping, and may have another mapping at the same address.
             return;
         }
         self.index.unmap();

@@ -192,6 +192,12 @@ pub trait LogFile: Send {
     /// How full the log is, relative to its limit.
     fn fill(&self) -> Fill;
 
+    /// How full the log is, relative to the size that it has while no transaction needs more. Its limit is that size, unless
+    /// the engine lets a log outgrow its usual size.
+    fn room(&self) -> Fill {
+        self.fill()
+    }
+
     /// Whether the log should start over soon, so that the next transactions find space. The VFS then runs a checkpoint
     /// before the next transaction begins.
     fn is_short(&self) -> bool {

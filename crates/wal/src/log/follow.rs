@@ -20,6 +20,7 @@ use crate::engine::descriptor::LogPlacement;
 use crate::engine::home::{DatabaseAt, DatabaseFile};
 use crate::engine::{Engine, Transaction};
 use crate::log::recover;
+use crate::shared::archived::{ARCHIVED_OFFSET, ArchivedWords, Behind};
 use crate::shared::pins;
 use crate::{DatabaseIdentity, EngineOptions, ErrorKind, Log, LogError, placement};
 
@@ -62,6 +63,8 @@ pub struct Follower {
     log: Log,
     database: Box<dyn DatabaseFile + Send>,
     process: ProcessId,
+    /// Whether this follower is the log's sidecar.
+    is_sidecar: bool,
 }
 
 impl Follower {
@@ -116,7 +119,7 @@ impl Follower {
         if !used(SegmentUse::Any)? || !used(SegmentUse::Wal)? || log.path_now()?.is_none() {
             return Err(busy("another connection uses the database exclusively, or is closing it"));
         }
-        Ok(Self { log, database: file, process: ProcessId::current() })
+        Ok(Self { log, database: file, process: ProcessId::current(), is_sidecar: false })
     }
 
     /// Identity of the log. A position has no meaning in any other log.
@@ -230,6 +233,16 @@ impl Follower {
         Ok(pinned)
     }
 
+    /// Whether a connection that wants to start the log over has asked to read beyond a position. A follower that keeps
+    /// its pin behind what it has read answers by reading on, keeping what it has read, and pinning the position after
+    /// it. Otherwise the log grows up to its limit.
+    ///
+    /// # Errors
+    /// `Poisoned`.
+    pub fn is_asked_to_read(&mut self, position: u64) -> Result<bool, LogError> {
+        Ok(self.own_log()?.pins().asked() > position)
+    }
+
     /// Removes the pin, so that the log may start over.
     pub fn unpin(&mut self) {
         if let Ok(log) = self.own_log() {
@@ -268,9 +281,87 @@ impl Follower {
     }
 }
 
+/// What the sidecar, which copies the log into an archive, tells the log's users (invariant 70). A commit with
+/// `replicated=on` waits for this.
+impl Follower {
+    /// Announces this follower as the sidecar. The archive holds every transaction up to `position`, of which the newest
+    /// was sealed at `time_ms` (0 if unknown). The caller has made sure that the database has no other sidecar. If this
+    /// follower is dropped, or its process dies, the log's users see that no sidecar runs.
+    ///
+    /// Where a power loss may take back commits that were acknowledged (`durability=normal`, Group Synch), the log may
+    /// give a position again to another transaction. So after a start of the system the caller compares the transaction
+    /// at `position` with the archive's before it relies on it.
+    ///
+    /// # Errors
+    /// `Poisoned`.
+    pub fn announce_sidecar(&mut self, position: u64, time_ms: u64) -> Result<(), LogError> {
+        self.words()?.announce(position, time_ms);
+        self.is_sidecar = true;
+        Ok(())
+    }
+
+    /// Acknowledges every transaction up to `position`, of which the newest was sealed at `time_ms` (0 if unknown), and
+    /// wakes the commits that wait. The caller has stored them in the archive, and has seen afterwards that no other
+    /// primary has taken the archive over.
+    ///
+    /// # Errors
+    /// `Poisoned`.
+    pub fn set_replicated(&mut self, position: u64, time_ms: u64) -> Result<(), LogError> {
+        self.words()?.set(position, time_ms);
+        Ok(())
+    }
+
+    /// Shows how much the archive lacks after `position`, for [`duralite top`](crate::placement::Glance), and returns it.
+    ///
+    /// # Errors
+    /// `Corrupt`, `Poisoned`.
+    pub fn show_behind(&mut self, position: u64) -> Result<Behind, LogError> {
+        let behind = self.own_log()?.behind(position)?;
+        self.words()?.set_behind(behind.bytes, behind.since_ms);
+        Ok(behind)
+    }
+
+    /// Says that another primary has taken the archive over. From now on no commit that waits is acknowledged; each fails
+    /// at once.
+    ///
+    /// # Errors
+    /// `Poisoned`.
+    pub fn set_fenced(&mut self) -> Result<(), LogError> {
+        self.words()?.set_fenced();
+        Ok(())
+    }
+
+    /// Whether a commit may be waiting for the archive.
+    ///
+    /// # Errors
+    /// `Poisoned`.
+    pub fn is_awaited(&mut self) -> Result<bool, LogError> {
+        Ok(self.words()?.is_awaited())
+    }
+
+    /// Whether no other process uses the log.
+    ///
+    /// # Errors
+    /// `Poisoned`, `Medium`.
+    pub fn is_alone(&mut self) -> Result<bool, LogError> {
+        let log = self.own_log()?;
+        let failed = |source| LogError::Medium { path: log.segment_path().to_path_buf(), source };
+        log.segment().has_other_processes().map(|others| !others).map_err(failed)
+    }
+
+    fn words(&mut self) -> Result<ArchivedWords<'_>, LogError> {
+        Ok(ArchivedWords::new(&**self.own_log()?.segment(), ARCHIVED_OFFSET))
+    }
+}
+
 impl Drop for Follower {
     fn drop(&mut self) {
         self.unpin();
+        if self.is_sidecar
+            && let Ok(words) = self.words()
+        {
+            words.withdraw();
+        }
     }
 }
 
@@ -308,6 +399,64 @@ fn next(
         first_frame: found.first_frame,
         generation: origin.generation,
     }))
+}
+
+impl Log {
+    /// The words by which the log's users and its sidecar know of each other.
+    #[must_use]
+    pub fn archived(&self) -> ArchivedWords<'_> {
+        ArchivedWords::new(&**self.segment(), ARCHIVED_OFFSET)
+    }
+
+    /// What was committed after a position. Of what the log no longer has, only the transactions are counted.
+    ///
+    /// # Errors
+    /// `Corrupt`, `Poisoned`.
+    pub fn behind(&mut self, position: u64) -> Result<Behind, LogError> {
+        self.guarded(|stream| {
+            stream.engine_mut().refresh()?;
+            let engine = stream.engine();
+            let within = position.saturating_sub(engine.origin().position);
+            let first = u32::try_from(within).ok().and_then(|sequence| engine.transaction_after(sequence));
+            let transactions = engine.position().saturating_sub(position);
+            let Some(first) = first else { return Ok(Behind { transactions, ..Behind::default() }) };
+            let frames = (engine.committed() + 1).saturating_sub(first.first_frame);
+            Ok(Behind {
+                transactions,
+                bytes: u64::from(frames) * u64::from(engine.page_bytes()),
+                since_ms: first.time_ms,
+            })
+        })
+    }
+
+    /// The position after everything that a reader may see whose wal-index says that `frames` frames are committed, and
+    /// the name of the newest of these commits if the log still has it. The reader holds a read mark.
+    ///
+    /// # Errors
+    /// `Corrupt`, `Poisoned`.
+    pub fn published(&mut self, frames: u32) -> Result<(u64, Option<u64>), LogError> {
+        self.guarded(|stream| {
+            stream.engine_mut().refresh()?;
+            let engine = stream.engine();
+            if frames == 0 {
+                // Either the log has just started over, or it is about to, and then everything in it counts.
+                return Ok((engine.position(), None));
+            }
+            let origin = engine.origin();
+            // A transaction that was sealed and is not published yet may still be replaced, so nobody can wait for it.
+            for sequence in (1..=engine.transactions()).rev() {
+                let found = engine.transaction_after(sequence - 1);
+                if let Some(found) = found
+                    && found.sequence == sequence
+                    && found.last_frame <= frames
+                {
+                    let name = origin.generation << 32 | u64::from(found.last_frame);
+                    return Ok((origin.position.saturating_add(u64::from(sequence)), Some(name)));
+                }
+            }
+            Ok((origin.position, None))
+        })
+    }
 }
 
 // Lists the transactions in a log that is in use, as a connection would see them at one moment. Stores nothing.

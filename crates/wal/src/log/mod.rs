@@ -25,7 +25,7 @@ use crate::log::stream::{WalStream, newest_commit};
 use crate::metrics::Recorder;
 use crate::placement::{self, OpenLog, Outside, Pause};
 use crate::shared::log_file;
-use crate::shared::pins::{PINS_OFFSET, Pins, Recycling};
+use crate::shared::pins::{Followers, PINS_OFFSET, Pins, Recycling};
 use crate::{DatabaseIdentity, EngineOptions, ErrorKind, LogError};
 
 /// The log of one database, attached by this process. A parameter `file` is always the database file, as described in
@@ -189,11 +189,11 @@ impl Log {
         self.stream.engine().metrics()
     }
 
-    /// How much of the log is in use, as of the last operation, and whether it should start over soon.
+    /// How much of the log's usual size is in use, as of the last operation, and whether the log should start over soon.
     #[must_use]
     pub fn fill(&self) -> (Fill, bool) {
         let engine = self.stream.engine();
-        (engine.fill(), engine.is_short())
+        (engine.room(), engine.is_short())
     }
 
     /// Applies the settings that may change while the log is in use. They take effect with the next transaction.
@@ -390,15 +390,32 @@ impl Log {
     /// # Errors
     /// `Corrupt`, `Medium`, `Poisoned`.
     pub fn may_start_over(&mut self) -> Result<bool, LogError> {
-        let recycling = self.guarded(|stream| {
-            stream.engine_mut().refresh()?;
-            let engine = stream.engine();
-            let fill = engine.fill();
-            let (oldest, end) = (engine.origin().position, engine.position());
-            Ok(Recycling { oldest, end, is_full: fill.used_bytes / 3 >= fill.limit_bytes / 4 })
-        })?;
+        let recycling = self.recycling()?;
         let asked = self.pins.may_recycle(&recycling);
         asked.map_err(|source| LogError::Medium { path: self.segment_path.clone(), source })
+    }
+
+    /// Asks followers to read the log to its end, so that it may start over.
+    ///
+    /// # Errors
+    /// `Corrupt`, `Medium`, `Poisoned`.
+    pub fn ask_followers(&mut self) -> Result<Followers, LogError> {
+        let pinned = self.pins.oldest();
+        let pinned = pinned.map_err(|source| LogError::Medium { path: self.segment_path.clone(), source })?;
+        let Some(pinned) = pinned else { return Ok(Followers::None) };
+        let recycling = self.recycling()?;
+        Ok(self.pins.ask(pinned, &recycling))
+    }
+
+    /// What a start over would recycle now.
+    fn recycling(&mut self) -> Result<Recycling, LogError> {
+        self.guarded(|stream| {
+            stream.engine_mut().refresh()?;
+            let engine = stream.engine();
+            let fill = engine.room();
+            let (oldest, end) = (engine.origin().position, engine.position());
+            Ok(Recycling { oldest, end, is_full: fill.used_bytes / 3 >= fill.limit_bytes / 4 })
+        })
     }
 
     fn check_pins(&mut self) -> Result<(), LogError> {
@@ -420,6 +437,12 @@ impl Log {
     #[must_use]
     pub fn version(&self) -> u64 {
         self.stream.engine().version()
+    }
+
+    /// Transactions sealed since the log was made, as of the last operation. This number only grows.
+    #[must_use]
+    pub fn position(&self) -> u64 {
+        self.stream.engine().position()
     }
 
     /// Number of committed frames, as of the last operation.

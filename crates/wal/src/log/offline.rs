@@ -162,8 +162,8 @@ fn dispose(log: &mut Log, own: bool, afterwards: Afterwards) -> Result<Option<Pa
         Afterwards::Delete => {
             let path = log.path_now()?;
             log.unlink()?;
-            // Sync the directory, because a log that belongs to another database, and that a power loss brings back,
-            // would be deleted by nobody.
+            // Sync the directory, so that a power loss does not bring the log back. Nobody would delete it
+            // then, because it belongs to another database.
             if let Some(path) = path.filter(|_| !own) {
                 placement::sync_names(&path)?;
             }

@@ -11,6 +11,7 @@ use crate::engine::descriptor::LogPlacement;
 use crate::engine::home::{DatabaseFile, Header, Homed};
 use crate::engine::settings::OnClose;
 use crate::placement::{self, OpenLog, Pause};
+use crate::shared::identity;
 use crate::{DatabaseIdentity, EngineOptions, Log, LogError};
 
 /// SQLite itself recovers a log of at most this many frames if the last process that used the log kept it. Such a
@@ -102,8 +103,9 @@ impl Log {
 /// used, because it holds no commits, and a power loss may have destroyed a part of it.
 ///
 /// A short log that its last user kept ([`OnClose::Keep`]) is not recovered here. SQLite recovers the log itself if the
-/// database file cannot be written, or if the engine has a home or stores rollback journals. The caller must hold
-/// SHARED on the database, so that no process that has not attached the log can change the database during recovery.
+/// database file cannot be written, if the engine has a home or stores rollback journals, or if the database has an
+/// archive. The caller must hold SHARED on the database, so that no process that has not attached the log can change the
+/// database during recovery.
 ///
 /// # Errors
 /// As [`Log::attach`].
@@ -124,7 +126,10 @@ pub fn recover(
         // that would change it wait until this process has checked the log.
         placement::collect_leftovers(file, placement, db);
     }
-    recovered(open, file, WriteHome::Allowed, options, &db.path)
+    // The database's archive may not have what is in the log, so the log keeps it.
+    let has_archive = identity::archive_of(&db.path).symlink_metadata().is_ok();
+    let may = if has_archive { WriteHome::NotAllowed } else { WriteHome::Allowed };
+    recovered(open, file, may, options, &db.path)
 }
 
 /// Writes everything in the log to the file. Returns whether that succeeded. After a failure, truncates the file to its

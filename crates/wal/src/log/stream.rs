@@ -37,6 +37,8 @@ pub struct Sealed {
     pub ticket: Option<Ticket>,
     /// How full the log is after the transaction.
     pub fill: Fill,
+    /// The position after the transaction, as a [`Follower`](crate::Follower) counts.
+    pub position: u64,
 }
 
 /// The name of the newest commit in an engine, as of its last refresh.
@@ -402,7 +404,8 @@ impl<E: Engine + ?Sized> WalStream<E> {
         self.open.headers.clear();
         self.open = OpenTransaction { headers: std::mem::take(&mut self.open.headers), ..Default::default() };
         let engine = &*self.engine;
-        Ok(Some(Sealed { commit: newest_commit(engine), ticket, fill: engine.fill() }))
+        let (commit, position) = (newest_commit(engine), engine.position());
+        Ok(Some(Sealed { commit, ticket, fill: engine.fill(), position }))
     }
 
     fn reset_transaction(&mut self) -> Result<(), LogError> {

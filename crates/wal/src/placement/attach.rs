@@ -104,7 +104,7 @@ fn sync_what_was_emulated(path: &Path, file: &File) -> Result<(), LogError> {
 
 /// How a process enters a log.
 enum Entry {
-    /// Alone: it was proved that no other process uses the log. The segment begins again.
+    /// No other process uses the log, which was proved. The segment begins again.
     Alone {
         /// The engine's words as the last process that used the log left them; see [`left_of`].
         left: Option<Vec<u8>>,

@@ -33,6 +33,7 @@ use crate::engine::home::DatabaseFile;
 use crate::engine::salvage::{Later, Salvaged};
 use crate::engine::walk::{WalkSummary, WalkedRecord, WalkedTransaction};
 use crate::metrics::{ProcessMetrics, read_all};
+use crate::shared::archived::{ARCHIVED_OFFSET, Archived, ArchivedWords};
 use crate::shared::log_file::is_in_place;
 use crate::{DatabaseIdentity, EngineOptions, LogError};
 
@@ -173,7 +174,7 @@ fn read_along<T>(
 struct Users {
     /// The word [`INCARNATION`], if there are living processes that have a slot of the segment.
     living: Option<u64>,
-    /// The same word, if there is no such process. A process that comes and goes changes the word.
+    /// The word [`INCARNATION`], if there is no such process. A process that comes and goes changes the word.
     left: Option<u64>,
     /// Whether no process is attaching the log, which may involve recovery.
     is_settled: bool,
@@ -298,6 +299,8 @@ pub struct Glance {
     pub home_writes: u64,
     /// How often writing or syncing the database has failed since everything was last written to it again.
     pub home_failures: u64,
+    /// How far the log's archive has come.
+    pub archived: Archived,
 }
 
 impl Watch {
@@ -376,6 +379,7 @@ impl Watch {
             processes,
             home_writes: self.segment.load(HOME_WRITES),
             home_failures: self.segment.load(HOME_FAILURES),
+            archived: ArchivedWords::new(&self.segment, ARCHIVED_OFFSET).look(),
         };
         // The segment may have begun again during the look, so that blocks from before and after were read. In that
         // case return nothing.

@@ -20,6 +20,7 @@ use rustix::fs::OFlags;
 use crate::engine::descriptor::{Descriptor, LogPlacement};
 use crate::hooks::{self, FileStep};
 use crate::metrics::{METRICS_BYTES, Recorder};
+use crate::shared::archived::{ARCHIVED_BYTES, ARCHIVED_OFFSET};
 use crate::shared::log_file::{self, Lock, Pause, adjust, is_in_place, open_new};
 use crate::shared::pins::{PINS_BYTES, PINS_OFFSET, Pins};
 use crate::{DatabaseIdentity, LogError};
@@ -85,6 +86,8 @@ pub(super) const BEGUN: u64 = 1 << 32;
 /// Among the locks: not 0 if some user may read the segment but not write it.
 pub const READABLE: u64 = LOCKS_OFFSET + 8;
 
+const _: () = assert!(LOG_ID + 16 <= BEGINS_AFTER && OVERDUE_BEFORE < ARCHIVED_OFFSET);
+const _: () = assert!(ARCHIVED_OFFSET + ARCHIVED_BYTES <= PINS_OFFSET);
 const _: () = assert!(PINS_OFFSET + PINS_BYTES <= LOCKS_OFFSET);
 
 /// Where the metrics of processes begin, after an engine's part of `engine_bytes`; and where the segment ends.

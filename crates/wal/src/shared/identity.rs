@@ -7,6 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use duralite_format::archive::Stamp;
 use duralite_format::{FileIdentity, PATH_LIMIT};
 use rustix::fs::{AtFlags, CWD, Statx, StatxFlags, statx};
 
@@ -43,7 +44,42 @@ fn birth_ns(stat: &Statx) -> u64 {
     seconds.wrapping_mul(1_000_000_000).wrapping_add(u64::from(stat.stx_btime.tv_nsec))
 }
 
+/// The stamp of the database at its path, without what its first page says. `None` if the path leads to another file, or
+/// the file system does not note when within a second a file was written.
+pub(crate) fn stamp(database: &DatabaseIdentity) -> Result<Option<Stamp>, LogError> {
+    let path = &database.path;
+    let stat = statx(CWD, path, AtFlags::empty(), WANTED)
+        .map_err(|errno| LogError::io("examine", path, &io::Error::from(errno)))?;
+    let (inode, birth_ns) = (stat.stx_ino, birth_ns(&stat));
+    let seconds = u64::try_from(stat.stx_mtime.tv_sec).unwrap_or(0);
+    let within = stat.stx_mtime.tv_nsec;
+    let modified_ns = seconds.saturating_mul(1_000_000_000).saturating_add(u64::from(within));
+    let is_usable = within != 0 && (inode, birth_ns) == (database.inode, database.birth_ns);
+    let stamp = Stamp { inode, birth_ns, bytes: stat.stx_size, modified_ns, changes: 0, page_1: 0 };
+    Ok(is_usable.then_some(stamp))
+}
+
+/// The clock by which file systems set times, in nanoseconds since the epoch.
+pub(crate) fn now_ns() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
+    let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
+    seconds.saturating_mul(1_000_000_000).saturating_add(u64::try_from(now.tv_nsec).unwrap_or(0))
+}
+
 const WANTED: StatxFlags = StatxFlags::BASIC_STATS.union(StatxFlags::BTIME);
+
+/// The path of a file beside a database.
+#[must_use]
+pub fn beside(database: &Path, end: &str) -> PathBuf {
+    let mut name = database.to_path_buf().into_os_string();
+    name.push(end);
+    name.into()
+}
+
+/// The path of the file that says which archive a database has. It exists if, and only if, the database has one.
+pub(crate) fn archive_of(database: &Path) -> PathBuf {
+    beside(database, "-archive")
+}
 
 impl DatabaseIdentity {
     /// The identity of an existing file.

@@ -20,20 +20,29 @@ pub(crate) enum Access {
     Read,
 }
 
-/// Maps a log's file. Reserves address space for `capacity` bytes. If this process may not reserve that much, reserves
-/// less, but at least `least` bytes and the file's length.
+/// The address space that a mapping reserves, in bytes.
+pub(crate) struct Reserved {
+    /// What is mapped at first; more as soon as the log needs it.
+    pub(crate) first: u64,
+    /// The most that the log may need.
+    pub(crate) capacity: u64,
+    /// If this process may not reserve `first`, less, but at least this and the file's length.
+    pub(crate) least: u64,
+}
+
+/// Maps a log's file.
 pub(crate) fn map(
     access: Access,
     media: &MediaOptions,
     log: &OpenFile<'_>,
-    capacity: u64,
-    least: u64,
+    reserved: Reserved,
 ) -> Result<FileNvm, LogError> {
     let OpenFile { path, file } = *log;
     let io = |error| LogError::io("open", path, &error);
     let length = file.metadata().map_err(io)?.len();
     let mut options = MapOptions {
-        capacity,
+        capacity: reserved.capacity.min(isize::MAX as u64),
+        first_bytes: Some(reserved.first.max(length)),
         dax: matches!(access, Access::Write { dax: true }),
         latency: media.latency,
         persistency: media.persistency,
@@ -45,7 +54,7 @@ pub(crate) fn map(
             // Only address space is reserved, but a process may be short of it too.
             Err(MediumError::Io { op: "mmap", source }) if source == rustix::io::Errno::NOMEM => {
                 let less = options.capacity / 2;
-                if less < length.max(least) {
+                if less < length.max(reserved.least) {
                     let source = MediumError::Io { op: "mmap", source };
                     return Err(LogError::Medium { path: path.to_path_buf(), source });
                 }

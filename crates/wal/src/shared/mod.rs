@@ -4,8 +4,10 @@
 //! [`generations`] finds the generation that is in force. [`delta_chains`] keeps each page as a chain of
 //! differences, and [`images`] caches images of pages in the process's memory. [`group`] is group commit on blocks.
 //! [`heap`] allocates blocks of persistent memory, [`mapped_home`] is a database whose pages are mapped, and
-//! [`past_cache`] stores past the processor's cache.
+//! [`past_cache`] stores past the processor's cache. [`pins`] and [`archived`] are words that a log's users share with
+//! its followers.
 
+pub mod archived;
 pub(crate) mod delta_chains;
 pub(crate) mod generations;
 pub(crate) mod group;

@@ -10,6 +10,11 @@
 //! because the VFS asks before SQLite resets the wal-index, but the log starts over only later. By that time a follower
 //! may have stored a pin that it is about to withdraw, and the writer must not change its answer because of such a pin.
 //!
+//! **Requests.** A follower that copies what it reads to a slow place pins the position up to which that place has it. While
+//! connections commit all the time, such a pin is never at the log's end, and the log would grow up to its limit. So a
+//! writer that wants to start the log over asks in `ASKED` that followers read up to a position, keep what they have read,
+//! and pin that position. The word is only a request: a follower that does not answer keeps its pin.
+//!
 //! If a writer dies after its announcement, the announcement stays in place. Until another writer starts the log over
 //! or asks again, pins before the announced position are refused, although the log still has those transactions. No
 //! transaction is lost by that.
@@ -26,6 +31,8 @@ const RECYCLABLE: u64 = 0;
 const PRESSED: u64 = 8;
 /// The position, plus 1, up to which a writer has decided that the log may be recycled.
 const DECIDED: u64 = 16;
+/// The position, plus 1, up to which a writer has asked followers to read; 0 if none has.
+const ASKED: u64 = 24;
 const WATCH: u64 = 64;
 const TABLE: u64 = 128;
 
@@ -51,6 +58,18 @@ pub struct Recycling {
     pub end: u64,
     /// Whether the log is so near its limit that it may start over regardless of followers.
     pub is_full: bool,
+}
+
+/// What followers mean for a try to start the log over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Followers {
+    /// Nobody has pinned anything.
+    None,
+    /// The try would be in vain now: one of them is behind, and has not answered a request of this log yet.
+    Behind,
+    /// They are at the log's end, do not count any more, or have answered a request of this log. Who has answered one is
+    /// expected to answer the next while the holder of the WRITE lock waits.
+    Answer,
 }
 
 impl Pins {
@@ -123,6 +142,30 @@ impl Pins {
             }
         }
         Ok(oldest)
+    }
+
+    /// Asks followers to read up to the log's end, if the lowest position that a living process has pinned is before it. A
+    /// request that is not answered stays as it is: if each one moved it, many processes would move it faster than a
+    /// follower reads.
+    #[must_use]
+    pub fn ask(&self, pinned: u64, recycling: &Recycling) -> Followers {
+        let Recycling { oldest, end, is_full } = *recycling;
+        if pinned >= end || is_full || self.words.load(PRESSED) == oldest.saturating_add(1) {
+            return Followers::Answer;
+        }
+        let asked = self.asked();
+        let is_unanswered = asked > oldest && pinned < asked;
+        if !is_unanswered {
+            self.words.store(ASKED, end.saturating_add(1));
+        }
+        let answers = asked > oldest && !is_unanswered;
+        if answers { Followers::Answer } else { Followers::Behind }
+    }
+
+    /// The position up to which a writer has last asked followers to read; 0 if none has.
+    #[must_use]
+    pub fn asked(&self) -> u64 {
+        self.words.load(ASKED).saturating_sub(1)
     }
 
     /// Records that the log has no space for another transaction, so that it may start over regardless of followers.

@@ -11,14 +11,17 @@ const ROWS: u64 = FRAMES * 12 * ROWS_OF_A_LEAF;
 /// The most pages that may be read ahead and still unused, in a cache of this many frames.
 const MOST: u64 = FRAMES / 16;
 
-/// What the cache and the page file have counted so far.
+/// The counts of the cache and of the page file so far.
 #[derive(Clone, Copy, Debug)]
 struct Counted {
     misses: u64,
-    /// Read calls of the page file, and how many pages they read.
+    /// Read calls of the page file.
     reads: u64,
+    /// The pages that these calls have read.
     pages: u64,
+    /// The pages that were read ahead.
     ahead: u64,
+    /// The pages that were read ahead and evicted unused.
     in_vain: u64,
 }
 

@@ -318,6 +318,37 @@ fn parts_are_read_one_after_the_other_and_what_was_written_directly_too() {
 }
 
 #[test]
+fn large_reads_find_the_same_at_every_place_and_into_any_memory() {
+    let dir = temporary();
+    for access in [Access::Auto, Access::Buffered] {
+        let path = dir.path().join(format!("{access:?}"));
+        let block = FileBlock::open(create(&path), &path, &of(4096, access)).unwrap();
+        block.preallocate(64 * 4096).unwrap();
+        let mut written = AlignedBuf::default();
+        written.resize(64 * 4096);
+        for (at, word) in (0_u64..).zip(written.as_mut_slice().chunks_mut(8)) {
+            word.copy_from_slice(&at.wrapping_mul(0x9E37_79B9_7F4A_7C15).to_le_bytes());
+        }
+        block.write_durably(0, written.as_slice(), Durability::Full).unwrap();
+        // Aligned in the file and in memory, which needs no copy; in one of them; in none; and a length that is not.
+        for (at, shift, len) in [
+            (4096, 0, 32 * 4096),
+            (4096, 3, 32 * 4096),
+            (100, 0, 20 * 4096),
+            (100, 3, 70_001),
+            (8192, 0, 70_001),
+        ] {
+            let mut memory = AlignedBuf::default();
+            memory.resize(shift + len);
+            memory.as_mut_slice().fill(0xEE);
+            let found = &mut memory.as_mut_slice()[shift..];
+            block.read(at as u64, found).unwrap();
+            assert!(found == &written.as_slice()[at..at + len], "{access:?}: {len} from {at} with {shift}");
+        }
+    }
+}
+
+#[test]
 fn small_direct_writes_leave_their_neighbours_alone() {
     let dir = temporary();
     let block = match open(dir.path(), &of(512, Access::Direct)) {

@@ -21,7 +21,7 @@ use crate::engine::descriptor::{
 };
 use crate::engine::media::{MediaOptions, Medium};
 use crate::shared::log_file;
-use crate::shared::log_memory::{self, Access, check_size, hooked};
+use crate::shared::log_memory::{self, Access, Reserved, check_size, hooked};
 
 /// The engine for byte-addressable memory.
 pub static DESCRIPTOR: Descriptor = Descriptor {
@@ -133,7 +133,8 @@ fn map(
     superblock: &Superblock,
 ) -> Result<FileNvm, LogError> {
     let capacity = superblock.file_bytes(superblock.limit_blocks);
-    log_memory::map(access, media, log, capacity, superblock.file_bytes(1))
+    let reserved = Reserved { first: capacity, capacity, least: superblock.file_bytes(1) };
+    log_memory::map(access, media, log, reserved)
 }
 
 fn superblock_of(log: &OpenFile<'_>) -> Result<Superblock, LogError> {

@@ -6,11 +6,12 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use duralite_format::heap::{checked_word, read_checked_word};
 use duralite_format::ppl::{
-    EXTENT_HEADER_BYTES, Extent, ExtentHeader, GROWN_OFFSET, Geometry, PIECE_BYTES, SECTORS_PER_CHUNK,
-    Superblock,
+    EXTENT_HEADER_BYTES, Extent, ExtentHeader, GROWN_OFFSET, Geometry, NO_LIMIT_CHUNKS, PIECE_BYTES,
+    SECTORS_PER_CHUNK, Superblock,
 };
 use duralite_format::{FormatError, LogId};
 use duralite_medium::{MediumError, Nvm};
+use rustix::io::Errno;
 
 use super::words::{FREE_PIECE, FREE_SECTOR, PIECES_USED, SECTORS_USED, Turn, Words};
 use crate::LogError;
@@ -36,17 +37,22 @@ pub(super) enum State {
     Bytes,
 }
 
-/// The file grows by at least this many bytes at a time, unless the limit or the medium leaves less.
+/// The log grows by at least this many bytes at a time, unless its size or the medium leaves less.
 const LEAST_STEP: u64 = 1 << 20;
+/// A log that grows beyond its usual size grows by this part of that size more than it has to, so that the next transactions
+/// need not grow it again.
+const SPARE: u32 = 8;
 
 /// The memory of one log.
 pub(super) struct Area {
     pub(super) nvm: Arc<dyn Nvm>,
     pub(super) id: LogId,
     pub(super) geometry: Geometry,
-    pub(super) limit_chunks: u32,
+    limit_chunks: u32,
+    usual_chunks: u32,
     pub(super) path: PathBuf,
-    /// The number of chunks that the file has, as far as this process knows.
+    /// The largest number of chunks that this process knows the log to have had. The file still has all of them: those that
+    /// the log has given back read as zeros.
     chunks: AtomicU32,
 }
 
@@ -57,48 +63,62 @@ impl Area {
             id: superblock.head.log_id,
             geometry: superblock.geometry(),
             limit_chunks: superblock.limit_chunks,
+            usual_chunks: superblock.usual_chunks,
             path: path.to_path_buf(),
             chunks: AtomicU32::new(0),
         };
-        area.refresh_chunks()?;
+        area.grown()?;
         Ok(area)
     }
 
-    pub(super) fn chunks(&self) -> u32 {
+    /// An upper bound on the chunks that the extents known to this process are in.
+    pub(super) fn known_chunks(&self) -> u32 {
         self.chunks.load(Ordering::Relaxed)
     }
 
-    /// Learns how far other processes have grown the file.
-    pub(super) fn refresh_chunks(&self) -> Result<(), LogError> {
+    /// The number of chunks that the log has. It changes only while a process holds the lock.
+    pub(super) fn grown(&self) -> Result<u32, LogError> {
         let word = self.nvm.load_u64(GROWN_OFFSET);
         let damaged = |what| LogError::Corrupt { offset: GROWN_OFFSET, what };
         let chunks = read_checked_word(word, "the log's size").map_err(damaged)?;
         if chunks > self.limit_chunks {
             return Err(damaged(FormatError::Damaged { what: "the log's size" }));
         }
-        let bytes = self.geometry.file_bytes(chunks);
-        if bytes > self.nvm.capacity() {
-            let what = "a log that is longer than the address space that this process may use";
-            return Err(self.medium(MediumError::Unsupported { what }));
+        if chunks > self.known_chunks() {
+            let bytes = self.geometry.file_bytes(chunks);
+            if bytes > self.nvm.capacity() {
+                let what = "a log that is longer than the address space that this process may use";
+                return Err(self.medium(MediumError::Unsupported { what }));
+            }
+            self.nvm.refresh_len(bytes).map_err(|source| match source {
+                MediumError::OutOfBounds { .. } => damaged(FormatError::Short { what: "the log file" }),
+                source => self.medium(source),
+            })?;
+            self.chunks.fetch_max(chunks, Ordering::Relaxed);
         }
-        if self.nvm.refresh_len(bytes).is_err() {
-            return Err(damaged(FormatError::Short { what: "the log file" }));
-        }
-        self.chunks.fetch_max(chunks, Ordering::Relaxed);
-        Ok(())
+        Ok(chunks)
     }
 
-    /// The extent that a link leads to; `None` for link 0. Checks that the file has the extent.
+    /// Stores the number of chunks that the log has. Durable on return.
+    fn store_grown(&self, chunks: u32) {
+        self.nvm.store_u64(GROWN_OFFSET, checked_word(chunks));
+        self.nvm.flush(GROWN_OFFSET, 8);
+        self.nvm.fence();
+        self.chunks.fetch_max(chunks, Ordering::Relaxed);
+    }
+
+    /// The extent that a link leads to; `None` for link 0. Checks that the file has the extent. A process that does not hold
+    /// the lock may follow a link to an extent that the log gave back after this process had read the link.
     pub(super) fn follow(&self, link: u64) -> Result<Option<Extent>, LogError> {
         if link == 0 {
             return Ok(None);
         }
-        let extent = Extent::of_link(link);
-        if let Some(extent) = extent {
-            if !self.geometry.has(extent, self.chunks()) {
-                self.refresh_chunks()?;
+        if let Some(extent) = Extent::of_link(link) {
+            if self.geometry.has(extent, self.known_chunks()) || self.geometry.has(extent, self.grown()?) {
+                return Ok(Some(extent));
             }
-            if self.geometry.has(extent, self.chunks()) {
+            let chunks = self.geometry.chunk_of(extent) + 1;
+            if chunks <= self.limit_chunks && self.nvm.refresh_len(self.geometry.file_bytes(chunks)).is_ok() {
                 return Ok(Some(extent));
             }
         }
@@ -186,8 +206,13 @@ impl Area {
     ) -> Result<Option<Extent>, LogError> {
         let (head, used) = Self::free_list(piece);
         let mut found = self.follow(words.load(head))?;
-        if found.is_none() && self.grow(words, turn)? {
-            found = self.follow(words.load(head))?;
+        let grown = self.grown()?;
+        if found.is_none() && grown < self.usual_chunks {
+            match self.grow(words, turn, grown + 1) {
+                Ok(true) => found = self.follow(words.load(head))?,
+                Ok(false) | Err(LogError::NoSpace { .. }) => {}
+                Err(error) => return Err(error),
+            }
         }
         let Some(extent) = found else { return Ok(None) };
         words.store(head, self.state(extent, State::Next));
@@ -200,16 +225,26 @@ impl Area {
         Ok(Some(extent))
     }
 
-    /// How many sectors and how many pieces can still be taken.
-    pub(super) fn free_counts(&self, words: &Words) -> (u64, u64) {
-        let (sectors, pieces) = self.most_extents();
+    /// How many sectors and how many pieces can still be taken while the log has its usual size, or keeps the size that it
+    /// has.
+    pub(super) fn free_counts(&self, words: &Words) -> Result<(u64, u64), LogError> {
+        Ok(self.free_within(words, self.grown()?.max(self.usual_chunks()).min(self.most_chunks())))
+    }
+
+    /// How many sectors and how many pieces can still be taken if the log has this many chunks.
+    fn free_within(&self, words: &Words, chunks: u32) -> (u64, u64) {
+        let (sectors, pieces) = self.extents(chunks);
         (sectors.saturating_sub(words.load(SECTORS_USED)), pieces.saturating_sub(words.load(PIECES_USED)))
     }
 
-    /// The most sectors and the most pieces that the log may have, free or in use.
-    pub(super) fn most_extents(&self) -> (u64, u64) {
-        let chunks = u64::from(self.most_chunks());
+    fn extents(&self, chunks: u32) -> (u64, u64) {
+        let chunks = u64::from(chunks);
         (chunks * u64::from(SECTORS_PER_CHUNK), chunks * u64::from(self.geometry.pieces_per_chunk))
+    }
+
+    /// The sectors and the pieces that a log of the usual size has, free or in use.
+    pub(super) fn usual_extents(&self) -> (u64, u64) {
+        self.extents(self.usual_chunks())
     }
 
     /// The most chunks that this process can use: the log's limit, or fewer if the process has too little address space.
@@ -219,58 +254,135 @@ impl Area {
         self.limit_chunks.min(mapped)
     }
 
-    /// Bytes of the extents in use, and the most bytes that extents may have.
+    fn usual_chunks(&self) -> u32 {
+        self.usual_chunks.min(self.most_chunks())
+    }
+
+    /// Whether the log is larger than usual, because a transaction needed more.
+    pub(super) fn has_outgrown(&self) -> Result<bool, LogError> {
+        Ok(self.grown()? > self.usual_chunks)
+    }
+
+    /// Bytes of the extents in use, and the bytes that a log of the usual size has for extents.
     pub(super) fn fill(&self, words: &Words) -> (u64, u64) {
         let sectors = words.load(SECTORS_USED) * u64::from(self.geometry.sector_bytes);
-        let pieces = words.load(PIECES_USED) * u64::from(duralite_format::ppl::PIECE_BYTES);
-        (sectors + pieces, u64::from(self.most_chunks()) * self.geometry.chunk_bytes)
+        let pieces = words.load(PIECES_USED) * u64::from(PIECE_BYTES);
+        (sectors + pieces, u64::from(self.usual_chunks()) * self.geometry.chunk_bytes)
     }
 
-    /// Grows the file until the extents of `need` can be taken without growing it further.
-    pub(super) fn back(&self, words: &Words, turn: &Turn<'_>, need: Need) -> Result<(), LogError> {
-        self.refresh_chunks()?;
-        loop {
-            let chunks = u64::from(self.chunks());
-            let free =
-                |per_chunk: u32, used| (chunks * u64::from(per_chunk)).saturating_sub(words.load(used));
-            let sectors = free(SECTORS_PER_CHUNK, SECTORS_USED);
-            let pieces = free(self.geometry.pieces_per_chunk, PIECES_USED);
-            if need.sectors <= sectors && need.pieces <= pieces {
-                return Ok(());
-            }
-            if !self.grow(words, turn)? {
-                return Err(LogError::LimitReached { limit_bytes: self.fill(words).1 });
-            }
+    /// The most bytes that extents may have; `u64::MAX` if the log has no limit.
+    pub(super) fn limit_bytes(&self) -> u64 {
+        match self.limit_chunks {
+            NO_LIMIT_CHUNKS => u64::MAX,
+            _ => u64::from(self.most_chunks()) * self.geometry.chunk_bytes,
         }
     }
 
-    /// Grows the file. Returns `false` if the limit does not allow it.
-    fn grow(&self, words: &Words, turn: &Turn<'_>) -> Result<bool, LogError> {
-        self.refresh_chunks()?;
-        let (have, most) = (self.chunks(), self.most_chunks());
-        if have >= most {
+    /// Makes sure that the extents of `need`, or others in their place, can be taken without growing the log. Grows the log
+    /// to its usual size for that, and beyond it if `may_outgrow`, but never beyond its limit (invariant 10).
+    ///
+    /// # Errors
+    /// `LimitReached`, `NoSpace`: pages have to be merged first.
+    pub(super) fn make_room(
+        &self,
+        words: &Words,
+        turn: &Turn<'_>,
+        need: Need,
+        may_outgrow: bool,
+    ) -> Result<(), LogError> {
+        let within = |(sectors, pieces)| need.within(sectors, pieces, self.geometry.sector_bytes);
+        let mut found = within(self.free_counts(words)?);
+        if may_outgrow {
+            found = found.or_else(|| within(self.free_within(words, self.most_chunks())));
+        }
+        let backed = match found {
+            Some(need) => self.back(words, turn, need),
+            None => Err(LogError::LimitReached { limit_bytes: self.limit_bytes() }),
+        };
+        match backed {
+            // Without space for another chunk, sectors and pieces may still stand in for each other.
+            Err(LogError::NoSpace { .. }) if within(self.free_within(words, self.grown()?)).is_some() => {
+                Ok(())
+            }
+            backed => backed,
+        }
+    }
+
+    /// Grows the log until the extents of `need` can be taken without growing it further.
+    fn back(&self, words: &Words, turn: &Turn<'_>, need: Need) -> Result<(), LogError> {
+        let sectors = (words.load(SECTORS_USED) + need.sectors).div_ceil(u64::from(SECTORS_PER_CHUNK));
+        let pieces =
+            (words.load(PIECES_USED) + need.pieces).div_ceil(u64::from(self.geometry.pieces_per_chunk));
+        let chunks = u32::try_from(sectors.max(pieces)).unwrap_or(u32::MAX);
+        if chunks <= self.grown()? || self.grow(words, turn, chunks)? {
+            return Ok(());
+        }
+        Err(LogError::LimitReached { limit_bytes: self.limit_bytes() })
+    }
+
+    /// Grows the log to at least this many chunks. Returns `false` if the limit does not allow it. After `NoSpace` the log is
+    /// as large as before.
+    fn grow(&self, words: &Words, turn: &Turn<'_>, least: u32) -> Result<bool, LogError> {
+        let (have, most) = (self.grown()?, self.most_chunks());
+        if least > most {
             return Ok(false);
         }
-        let least = LEAST_STEP.div_ceil(self.geometry.chunk_bytes) as u32;
-        let wanted = have.saturating_add((have / 2).max(least)).min(most);
-        let grown = match self.nvm.grow(self.geometry.file_bytes(wanted)) {
-            Ok(()) => wanted,
-            // The medium is nearly full, but one chunk may still fit.
-            Err(MediumError::NoSpace) => {
-                self.nvm.grow(self.geometry.file_bytes(have + 1)).map_err(|source| self.medium(source))?;
-                have + 1
-            }
-            Err(source) => return Err(self.medium(source)),
+        let step = (have / 2).max(LEAST_STEP.div_ceil(self.geometry.chunk_bytes) as u32);
+        let roomy = match self.usual_chunks {
+            usual if least <= usual => have.saturating_add(step).min(usual),
+            usual => least.saturating_add(usual / SPARE),
         };
-        self.nvm.store_u64(GROWN_OFFSET, checked_word(grown));
-        self.nvm.flush(GROWN_OFFSET, 8);
-        self.nvm.fence();
-        self.chunks.fetch_max(grown, Ordering::Relaxed);
+        let roomy = roomy.clamp(least, most);
+        let grown = match self.extend(have, roomy) {
+            // The medium is nearly full, but has perhaps as much as is needed.
+            Err(MediumError::NoSpace) if roomy > least => self.extend(have, least).map(|()| least),
+            extended => extended.map(|()| roomy),
+        };
+        let grown = grown.map_err(|source| self.medium(source))?;
+        self.store_grown(grown);
         for chunk in (have..grown).rev() {
             let extents: Vec<Extent> = self.geometry.extents_of(chunk).collect();
             extents.into_iter().rev().for_each(|extent| self.put_free(words, turn, extent));
         }
         Ok(true)
+    }
+
+    /// Gives the chunks from number `from` to number `to` file space. The file may be long enough already, with holes where
+    /// chunks were given back.
+    fn extend(&self, from: u32, to: u32) -> Result<(), MediumError> {
+        let (from, to) = (self.geometry.file_bytes(from), self.geometry.file_bytes(to));
+        let extended =
+            if from < self.nvm.len() { self.nvm.restore(from, to - from) } else { self.nvm.grow(to) };
+        extended.map_err(|source| match source {
+            // This process has no address space left for a larger log.
+            MediumError::Io { op: "mmap", source: Errno::NOMEM } => MediumError::NoSpace,
+            source => source,
+        })
+    }
+
+    /// Gives the space of all chunks except the first ones back to the file system. No extent in these chunks is in use or in
+    /// a free list. The file keeps its length, because other processes have it mapped, and a process that still reads in that
+    /// part must see zeros instead of faulting.
+    pub(super) fn shrink(&self, turn: &Turn<'_>, kept: u32) -> Result<(), LogError> {
+        // First make the new size durable, so that no process takes an extent beyond it, even after a power loss.
+        self.store_grown(kept);
+        self.give_back_rest(turn)
+    }
+
+    /// Gives the space behind the log's chunks back to the file system: chunks that the log no longer has, and what a process
+    /// has added that died before the log had it.
+    pub(super) fn give_back_rest(&self, _turn: &Turn<'_>) -> Result<(), LogError> {
+        let from = self.geometry.file_bytes(self.grown()?);
+        // The file may be longer than this process knows. It need not be as long as this.
+        let _ = self.nvm.refresh_len(self.geometry.file_bytes(self.limit_chunks).min(self.nvm.capacity()));
+        // If the file system does not take back the space, the space stays allocated.
+        let _ = self.nvm.system_free(from, self.nvm.len().saturating_sub(from));
+        Ok(())
+    }
+
+    /// The number of chunks to keep so that the log has these extents and is no smaller than usual.
+    pub(super) fn chunks_for<'a>(&self, used: impl Iterator<Item = &'a Extent>) -> u32 {
+        used.map(|extent| self.geometry.chunk_of(*extent) + 1).fold(self.usual_chunks, u32::max)
     }
 
     pub(super) fn medium(&self, source: MediumError) -> LogError {

@@ -331,7 +331,7 @@ impl Area {
 
     /// An upper bound on the steps through any list, so that a damaged list cannot be followed for ever.
     fn most_steps(&self) -> u32 {
-        self.chunks().saturating_mul(64 + 3 * 32)
+        self.known_chunks().saturating_mul(64 + 3 * 32)
     }
 
     /// The first extent of a page's chain.

@@ -5,7 +5,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use duralite_format::heap::checked_word;
-use duralite_format::ppl::{Extent, GROWN_OFFSET, MAGIC, SECTORS_PER_CHUNK, SUPERBLOCK_BYTES, Superblock};
+use duralite_format::ppl::{
+    Extent, GROWN_OFFSET, MAGIC, NO_LIMIT_CHUNKS, SECTORS_PER_CHUNK, SUPERBLOCK_BYTES, Superblock,
+};
 use duralite_medium::{FileNvm, LocalSegment, MediumError, Nvm, Segment};
 use rustc_hash::FxHashMap;
 
@@ -20,14 +22,17 @@ use crate::LogError;
 use crate::engine::Engine;
 use crate::engine::descriptor::{Attaching, AttachingOutside, Descriptor, LogHead, NewLog, OpenFile};
 use crate::engine::media::{MediaOptions, Medium};
+use crate::hooks;
 use crate::shared::log_file;
-use crate::shared::log_memory::{Access, check_size, first_bytes, hooked, map};
+use crate::shared::log_memory::{Access, Reserved, check_size, first_bytes, hooked, map};
 use crate::shared::pins::{PINS_OFFSET, Pins};
 
 /// Bytes of the segment that the processes using a log share.
 pub const SHARED_BYTES: u64 = SHARED.all;
-/// The least limit of a log in bytes, if the settings give no limit.
-const LIMIT_BYTES: u64 = 64 << 20;
+/// The least bytes of sectors and pool in a log of the usual size, if the settings give no size.
+const USUAL_BYTES: u64 = 64 << 20;
+/// The least page table of a log without a limit, which may come to have more pages than it usually has.
+const BUCKETS: u32 = 1 << 14;
 /// A new log has slots for this many bytes of page images.
 const SLOTS_BYTES: u32 = 512 << 10;
 
@@ -62,18 +67,25 @@ pub(super) fn shape(options: &PplOptions, head: &LogHead) -> Superblock {
         head: head.clone(),
         sector_bytes: options.sector_bytes,
         limit_chunks: 1,
+        usual_chunks: 1,
         slots: (SLOTS_BYTES / page_bytes).clamp(8, SLOTS as u32),
         buckets: 1,
     };
-    // Between two automatic checkpoints, SQLite may write a thousand pages that the log does not have yet.
-    let limit_bytes = match options.limit_bytes {
-        0 => LIMIT_BYTES.max(4096 * u64::from(page_bytes)),
-        bytes => bytes,
+    let usual_bytes = match (options.limit_bytes, options.usual_bytes) {
+        // Between two automatic checkpoints, SQLite may write a thousand pages that the log does not have yet.
+        (0, 0) => USUAL_BYTES.max(4096 * u64::from(page_bytes)),
+        (0, bytes) | (bytes, _) => bytes,
     };
-    let chunks = limit_bytes / superblock.geometry().chunk_bytes;
-    superblock.limit_chunks = u32::try_from(chunks).unwrap_or(u32::MAX).clamp(4, 1 << 24);
-    let sectors = superblock.limit_chunks * SECTORS_PER_CHUNK;
+    let chunks = usual_bytes / superblock.geometry().chunk_bytes;
+    superblock.usual_chunks = u32::try_from(chunks).unwrap_or(u32::MAX).clamp(4, NO_LIMIT_CHUNKS);
+    let sectors = superblock.usual_chunks * SECTORS_PER_CHUNK;
     superblock.buckets = (sectors / 4).next_power_of_two().min(1 << 20);
+    if options.limit_bytes == 0 {
+        superblock.limit_chunks = NO_LIMIT_CHUNKS;
+        superblock.buckets = superblock.buckets.max(BUCKETS);
+    } else {
+        superblock.limit_chunks = superblock.usual_chunks;
+    }
     superblock
 }
 
@@ -143,8 +155,9 @@ pub(super) fn attach(log: Attaching<'_>) -> Result<Box<dyn Engine>, LogError> {
     let area = Area::new(nvm, &superblock, file.path)?;
     let segment: Arc<dyn Segment> = segment;
     let pins = Pins::new(Arc::clone(&segment), PINS_OFFSET);
+    let words = Words::new(hooks::segment(file.path, segment), base);
     let options = PplOptions::of(options);
-    Ok(Box::new(join(area, superblock, &options, Words::new(segment, base), Some(pins), alone)?))
+    Ok(Box::new(join(area, superblock, &options, words, Some(pins), alone)?))
 }
 
 /// Joins the processes that use a log. If there are none, recovers the log.
@@ -234,7 +247,13 @@ fn map_file(
     superblock: &Superblock,
 ) -> Result<FileNvm, LogError> {
     let geometry = superblock.geometry();
-    map(access, media, log, geometry.file_bytes(superblock.limit_chunks), geometry.file_bytes(1))
+    let (usual, limit) = (superblock.usual_chunks, superblock.limit_chunks);
+    let reserved = Reserved {
+        first: geometry.file_bytes(usual),
+        capacity: geometry.file_bytes(limit),
+        least: geometry.file_bytes(1),
+    };
+    map(access, media, log, reserved)
 }
 
 fn superblock_of(log: &OpenFile<'_>) -> Result<Superblock, LogError> {

@@ -199,7 +199,7 @@ impl Frames {
         let time_ms = self.read_word(area)?;
         // In a list that another process is changing, the count may be any value. So refuse an impossible count before
         // memory for it is allocated.
-        if u64::from(count) > u64::from(area.chunks()) * area.geometry.chunk_bytes / 4 {
+        if u64::from(count) > u64::from(area.grown()?) * area.geometry.chunk_bytes / 4 {
             return Err(area.out_of_list());
         }
         let mut pages = Vec::with_capacity(count as usize + 1);

@@ -20,6 +20,8 @@ use duralite_format::ppl::{
     EXTENT_HEADER_BYTES, Extent, ExtentHeader, MERGED_AT, RECORD_HEADER_BYTES, SLOT_HEADER_BYTES, SlotHeader,
 };
 
+use rustc_hash::FxHashSet;
+
 use super::area::State;
 use super::chain::{Chain, NewRecord, RELOCATED, Walk};
 use super::store::{AsOf, Scratch, Store};
@@ -103,7 +105,7 @@ impl Store {
         Ok(merged)
     }
 
-    /// Whether three quarters of the log's space are in use.
+    /// Whether three quarters of the log's usual space are in use.
     fn is_short(&self) -> bool {
         let (used, limit) = self.area.fill(&self.words);
         used / 3 >= limit / 4
@@ -122,10 +124,31 @@ impl Store {
             }
             merged?;
         }
-        if self.is_short() {
+        if self.is_short() || self.area.has_outgrown()? {
             self.relieve(file, Cause::Room)?;
         }
-        Ok(())
+        self.shrink()
+    }
+
+    /// If the log has outgrown its usual size, gives back the chunks beyond that size, as far as no extent behind them is in
+    /// use.
+    pub(super) fn shrink(&self) -> Result<(), LogError> {
+        let area = &self.area;
+        let (used, usual) = area.fill(&self.words);
+        if !area.has_outgrown()? || used > usual {
+            return Ok(());
+        }
+        let turn = self.lock()?;
+        let mut used = FxHashSet::default();
+        used.extend(area.frame_pieces(&self.words)?);
+        let mut chain = Vec::new();
+        for (_, first) in area.all_chains()? {
+            area.extents_from(first, &mut chain)?;
+            used.extend(chain.iter().copied());
+        }
+        let (kept, grown) = (area.chunks_for(used.iter()), area.grown()?);
+        self.list_free(&turn, kept.min(grown), &used);
+        if kept < grown { area.shrink(&turn, kept) } else { Ok(()) }
     }
 
     fn is_full(&self, first: Extent) -> bool {
@@ -133,8 +156,9 @@ impl Store {
         self.area.state(first, State::Bytes) >= self.full_bytes || slot != 0
     }
 
-    /// Merges pages up to their home positions, the least recently logged pages first, until half of the space is free.
-    /// Returns how many pages were merged.
+    /// Merges pages up to their home positions, the least recently logged pages first, until half of the usual space is free. A
+    /// log that has outgrown its usual size keeps no page, because any page may be what prevents the log from shrinking. Returns
+    /// how many pages were merged.
     pub(super) fn relieve(&self, file: &dyn DatabaseFile, cause: Cause) -> Result<Merged, LogError> {
         let mut pages = Vec::new();
         for (page_number, first) in self.area.all_chains()? {
@@ -144,9 +168,10 @@ impl Store {
         pages.sort_unstable();
         let mut merged = Merged::default();
         let slots = self.area.geometry.slots as usize;
-        for batch in pages.chunks(slots.min(64)) {
+        let merges_all = self.area.has_outgrown()?;
+        for batch in pages.chunks(if merges_all { slots } else { slots.min(64) }) {
             let (used, limit) = self.area.fill(&self.words);
-            if used <= limit / 2 && merged.pages > 0 {
+            if used <= limit / 2 && merged.pages > 0 && !merges_all {
                 break;
             }
             let batch: Vec<u32> = batch.iter().map(|(_, _, page_number)| *page_number).collect();
@@ -428,7 +453,7 @@ impl Store {
                 kept.push(record);
             }
         }
-        let (sectors, _) = self.area.free_counts(&self.words);
+        let (sectors, _) = self.area.free_counts(&self.words)?;
         if sectors == 0 || bytes > self.area.geometry.sector_bytes - EXTENT_HEADER_BYTES {
             return Ok(None);
         }

@@ -147,6 +147,8 @@ impl Ppl {
         words.store(USED_BEFORE, self.store.area.fill(words).0);
         drop(turn);
         store::Counts::add(&self.store.counts.generations, 1);
+        // A log that keeps its size has started over all the same.
+        let _ = self.store.shrink();
         self.refresh()
     }
 
@@ -195,18 +197,23 @@ impl LogFile for Ppl {
         let merged = |cause: Cause| words.load(cause.counter());
         let merged_pages = merged(Cause::Full) + merged(Cause::Room) + merged(Cause::Closing);
         let saved = (words.load(FRAMES) + words.load(CHECKPOINTED)).saturating_sub(merged_pages);
-        let (used, limit) = self.store.area.fill(words);
-        let (sectors, pieces) = self.store.area.most_extents();
+        let area = &self.store.area;
+        let (used, usual) = area.fill(words);
+        let (sectors, pieces) = area.usual_extents();
+        let limit = match area.limit_bytes() {
+            u64::MAX => "none".to_owned(),
+            bytes => bytes.to_string(),
+        };
         let slots = u64::from(self.superblock.slots);
-        let counters = self.store.area.nvm.counters();
+        let counters = area.nvm.counters();
         let rows: Vec<(&'static str, u64)> = vec![
             ("sector_bytes", u64::from(self.superblock.sector_bytes)),
             ("generation", self.frames.generation()),
             ("log_frames", u64::from(self.frames.count())),
             ("log_transactions", u64::from(self.transactions())),
             ("log_bytes", used),
-            ("log_file_bytes", self.store.area.nvm.len()),
-            ("log_limit", limit),
+            ("log_file_bytes", area.geometry.file_bytes(area.grown().unwrap_or(0))),
+            ("log_usual_bytes", usual),
             ("logged_pages", self.store.logged_pages()),
             ("sectors", words.load(SECTORS_USED)),
             ("sectors_limit", sectors),
@@ -237,7 +244,8 @@ impl LogFile for Ppl {
             ("fences", counters.fences),
             ("read_bytes", counters.read_bytes),
         ];
-        rows.into_iter().map(|(name, value)| (name, value.to_string())).collect()
+        let rows = rows.into_iter().map(|(name, value)| (name, value.to_string()));
+        rows.chain([("log_limit", limit)]).collect()
     }
 
     fn configure(&mut self, options: &EngineOptions) {
@@ -249,6 +257,10 @@ impl LogFile for Ppl {
     }
 
     fn fill(&self) -> Fill {
+        Fill { limit_bytes: self.store.area.limit_bytes(), ..self.room() }
+    }
+
+    fn room(&self) -> Fill {
         let (used_bytes, limit_bytes) = self.store.area.fill(&self.store.words);
         Fill { used_bytes, limit_bytes }
     }

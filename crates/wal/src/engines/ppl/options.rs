@@ -8,7 +8,7 @@ use crate::engine::settings::{EngineOptions, EngineSetting, Values};
 /// The engine's name in settings.
 pub(super) const NAME: &str = "ppl";
 
-/// The engine's options. The sector size and the limit are fixed when a log is made.
+/// The engine's options. The sector size, the usual size and the limit are fixed when a log is made.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PplOptions {
     /// Bytes of a page's log sector: 4096, 8192 or 12288.
@@ -16,7 +16,10 @@ pub struct PplOptions {
     /// How many bytes of the common pool a page's log may take beyond its sector before the page is due for a
     /// merge. With 0 the engine follows the paper.
     pub overflow_bytes: u32,
-    /// The most bytes of sectors and pool together. 0 stands for 64 MiB, or for 4096 pages if that is more.
+    /// The bytes of sectors and pool together in a log without a limit, while no transaction needs more. 0 stands for 64 MiB, or
+    /// for 4096 pages if that is more.
+    pub usual_bytes: u64,
+    /// The most bytes of sectors and pool together; 0 means no limit.
     pub limit_bytes: u64,
     /// Bytes of page images kept in memory.
     pub cache_bytes: usize,
@@ -24,7 +27,13 @@ pub struct PplOptions {
 
 impl Default for PplOptions {
     fn default() -> Self {
-        Self { sector_bytes: 4096, overflow_bytes: 12288, limit_bytes: 0, cache_bytes: CACHE_BYTES }
+        Self {
+            sector_bytes: 4096,
+            overflow_bytes: 12288,
+            usual_bytes: 0,
+            limit_bytes: 0,
+            cache_bytes: CACHE_BYTES,
+        }
     }
 }
 
@@ -42,7 +51,7 @@ impl PplOptions {
 
 /// The engine's settings, in the order in which they are listed to users.
 pub(super) static SETTINGS: &[&EngineSetting] =
-    &[&SECTOR_BYTES, &OVERFLOW_BYTES, &ON_CLOSE, &LOG_LIMIT, &CACHE];
+    &[&SECTOR_BYTES, &OVERFLOW_BYTES, &USUAL_BYTES, &ON_CLOSE, &LOG_LIMIT, &CACHE];
 
 static SECTOR_BYTES: EngineSetting = EngineSetting::new(
     "sector_bytes",
@@ -65,3 +74,10 @@ static OVERFLOW_BYTES: EngineSetting = EngineSetting::new(
     |all| all.own::<PplOptions>().overflow_bytes.to_string(),
 )
 .shared();
+
+static USUAL_BYTES: EngineSetting = EngineSetting::new(
+    "usual_bytes",
+    BYTES,
+    |all, given| given.size().map(|bytes| all.change(|own: &mut PplOptions| own.usual_bytes = bytes)),
+    |all| all.own::<PplOptions>().usual_bytes.to_string(),
+);

@@ -129,7 +129,7 @@ fn scan_all(
 ) -> Result<Scanned, LogError> {
     let mut scanned = Scanned::default();
     let mut parts: FxHashMap<u32, Parts> = FxHashMap::default();
-    for extent in (0..area.chunks()).flat_map(|chunk| area.geometry.extents_of(chunk)) {
+    for extent in (0..area.grown()?).flat_map(|chunk| area.geometry.extents_of(chunk)) {
         if is_other(extent) {
             continue;
         }
@@ -361,7 +361,7 @@ impl Store {
 
     fn rebuild(&self, turn: &Turn<'_>, committed: u64, others: &FxHashSet<Extent>) -> Result<(), LogError> {
         let area = &self.area;
-        self.settle_doubtful();
+        self.settle_doubtful()?;
         let scanned = scan(area, self.page_bytes, committed, |extent| others.contains(&extent))?;
         scanned.litter.iter().for_each(|extent| area.erase_header(*extent));
         // A slot is valid instead of the old rest of its page's log. So keep it until the erasing of that rest is durable.
@@ -381,15 +381,24 @@ impl Store {
             used.extend(chain.extents.iter().copied());
             self.enter_scanned(*page_number, chain, end);
         }
+        self.list_free(turn, area.grown()?, &used);
+        area.give_back_rest(turn)?;
+        self.words.store(DUE, 1);
+        Ok(())
+    }
+
+    /// Makes the free lists anew, from the extents of the first chunks that are not in use. The lists begin with the first
+    /// chunk, so that the last chunks are taken last, and can be given back.
+    pub(super) fn list_free(&self, turn: &Turn<'_>, chunks: u32, used: &FxHashSet<Extent>) {
         for word in [FREE_SECTOR, FREE_PIECE] {
             self.words.store(word, 0);
         }
         let (mut sectors, mut pieces) = (0, 0);
-        for chunk in (0..area.chunks()).rev() {
-            let extents: Vec<Extent> = area.geometry.extents_of(chunk).collect();
+        for chunk in (0..chunks).rev() {
+            let extents: Vec<Extent> = self.area.geometry.extents_of(chunk).collect();
             for extent in extents.into_iter().rev() {
                 match (used.contains(&extent), extent.is_piece()) {
-                    (false, _) => area.put_free(&self.words, turn, extent),
+                    (false, _) => self.area.put_free(&self.words, turn, extent),
                     (true, false) => sectors += 1,
                     (true, true) => pieces += 1,
                 }
@@ -397,16 +406,14 @@ impl Store {
         }
         self.words.store(SECTORS_USED, sectors);
         self.words.store(PIECES_USED, pieces);
-        self.words.store(DUE, 1);
-        Ok(())
     }
 
     /// Makes every word durable as it is visible now. A process may have died after it stored or erased a word and before it
     /// flushed that word, and the next steps of recovery rely on such words.
-    fn settle_doubtful(&self) {
+    fn settle_doubtful(&self) -> Result<(), LogError> {
         let (nvm, geometry) = (&self.area.nvm, &self.area.geometry);
         nvm.flush(GROWN_OFFSET, 8);
-        for extent in (0..self.area.chunks()).flat_map(|chunk| geometry.extents_of(chunk)) {
+        for extent in (0..self.area.grown()?).flat_map(|chunk| geometry.extents_of(chunk)) {
             nvm.flush(geometry.extent_offset(extent), u64::from(EXTENT_HEADER_BYTES));
         }
         for slot in 0..geometry.slots {
@@ -414,6 +421,7 @@ impl Store {
             nvm.flush(at, if nvm.load_u64(at) == 0 { 8 } else { geometry.slot_bytes });
         }
         nvm.fence();
+        Ok(())
     }
 
     /// Enters a chain that the scan has found in the page table.

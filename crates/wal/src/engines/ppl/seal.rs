@@ -57,37 +57,37 @@ impl Store {
         Ok(need)
     }
 
-    /// Takes the lock as soon as there is space for the changes. Merges pages if necessary.
+    /// Takes the lock as soon as there is space for the changes. If the log's usual size does not have the space, merges pages.
+    /// If that is not enough, lets the log grow beyond its usual size. A log with a limit has no other size.
     pub(super) fn lock_for(
         &self,
         file: &dyn DatabaseFile,
         changes: &[Change],
         frames: usize,
     ) -> Result<Turn<'_>, LogError> {
-        let mut waits = 0;
+        let (mut waits, mut has_merged) = (0, false);
         loop {
             let turn = self.lock()?;
             let need = self.need(changes, frames)?;
-            let (sectors, pieces) = self.area.free_counts(&self.words);
-            if let Some(need) = need.within(sectors, pieces, self.area.geometry.sector_bytes) {
-                self.area.back(&self.words, &turn, need)?;
-                return Ok(turn);
-            }
+            let refused = match self.area.make_room(&self.words, &turn, need, has_merged) {
+                Ok(()) => return Ok(turn),
+                Err(full @ (LogError::LimitReached { .. } | LogError::NoSpace { .. })) => full,
+                Err(error) => return Err(error),
+            };
             drop(turn);
             let relieved = match self.relieve(file, Cause::Room) {
                 // The disk is too full to write merged pages. The log is unchanged, and still full.
                 Err(LogError::BaseVfs { code, .. }) if code & 0xff == FULL => Merged::default(),
                 relieved => relieved?,
             };
-            if relieved.pages > 0 {
+            if !std::mem::replace(&mut has_merged, true) || relieved.pages > 0 {
                 continue;
             }
             waits += 1;
             if waits < if relieved.is_other_merging { MOST_WAITS } else { FEW_WAITS } {
                 std::thread::sleep(WAIT);
             } else {
-                let (_, limit_bytes) = self.area.fill(&self.words);
-                return Err(LogError::LimitReached { limit_bytes });
+                return Err(refused);
             }
         }
     }
@@ -107,6 +107,9 @@ impl Store {
         self.words.store(UNDO_LAST, last);
         self.words.store(UNDO_END, end);
         self.words.store(OPEN, number);
+        // The frames come first, because they keep their pieces longer than most chains: a log that has outgrown its usual size
+        // can give back only what is behind the last extent in use.
+        self.area.append_entry(&self.words, turn, entry)?;
         let Buffers { dirty, chains } = buffers;
         dirty.clear();
         chains.clear();
@@ -120,7 +123,6 @@ impl Store {
             }
             chains.push(first);
         }
-        self.area.append_entry(&self.words, turn, entry)?;
         let kind = TransactionKind::Begin;
         let begun = TransactionRecord { number, kind, db_pages, time_ms, retired: *retired };
         let at = TransactionRecord::offset(number);

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use duralite_crashmodel::{Crashes as _, RecordingNvm};
-use duralite_format::ppl::{Extent, SECTORS_PER_CHUNK, Superblock, TRANSACTIONS};
+use duralite_format::ppl::{Extent, NO_LIMIT_CHUNKS, SECTORS_PER_CHUNK, Superblock, TRANSACTIONS};
 use duralite_format::{LogHead, LogId};
 use duralite_medium::{LocalSegment, Nvm as _, Segment as _};
 
@@ -27,6 +27,24 @@ type Meanwhile = Box<dyn FnOnce(&Database)>;
 struct Database {
     bytes: RefCell<Vec<u8>>,
     meanwhile: RefCell<Option<Meanwhile>>,
+    /// The memory of the log, if a test crashes it; and the file as it was when the crash came.
+    crashing: Option<Arc<RecordingNvm>>,
+    at_crash: RefCell<Option<Vec<u8>>>,
+}
+
+impl Database {
+    /// Keeps the file as it is now, if the crash has come since the last change.
+    fn keep_if_crashed(&self) {
+        if self.crashing.as_ref().is_some_and(|nvm| nvm.has_crashed()) {
+            self.at_crash.borrow_mut().get_or_insert_with(|| self.bytes.borrow().clone());
+        }
+    }
+
+    /// The file that the crash has left.
+    fn left(&self) -> Self {
+        self.keep_if_crashed();
+        Self { bytes: RefCell::new(self.at_crash.borrow().clone().unwrap()), ..Self::default() }
+    }
 }
 
 impl DatabaseFile for Database {
@@ -39,6 +57,7 @@ impl DatabaseFile for Database {
     }
 
     fn write(&self, new: &[u8], offset: u64) -> Result<(), LogError> {
+        self.keep_if_crashed();
         let mut bytes = self.bytes.borrow_mut();
         let end = offset as usize + new.len();
         let length = bytes.len().max(end);
@@ -60,6 +79,7 @@ impl DatabaseFile for Database {
     }
 
     fn truncate(&self, bytes: u64) -> Result<(), LogError> {
+        self.keep_if_crashed();
         self.bytes.borrow_mut().truncate(bytes as usize);
         Ok(())
     }
@@ -73,7 +93,17 @@ struct Rig {
 }
 
 impl Rig {
+    /// A log with a limit.
     fn new(chunks: u32) -> Self {
+        Self::with(chunks, chunks)
+    }
+
+    /// A log without a limit.
+    fn usually(chunks: u32) -> Self {
+        Self::with(chunks, NO_LIMIT_CHUNKS)
+    }
+
+    fn with(usual_chunks: u32, limit_chunks: u32) -> Self {
         let superblock = Superblock {
             head: LogHead {
                 page_bytes: PAGE as u32,
@@ -84,11 +114,12 @@ impl Rig {
                 made_in: None,
             },
             sector_bytes: 4096,
-            limit_chunks: chunks,
+            limit_chunks,
+            usual_chunks,
             slots: 8,
             buckets: 8,
         };
-        let nvm = Arc::new(RecordingNvm::new(0, superblock.geometry().file_bytes(chunks)));
+        let nvm = Arc::new(RecordingNvm::new(0, superblock.geometry().file_bytes(limit_chunks)));
         Ppl::format(nvm.as_ref(), &superblock).unwrap();
         let rig = Self { nvm, segment: Arc::new(LocalSegment::new(SHARED_BYTES)), file: Database::default() };
         rig.file.write(&[0; PAGE * PAGES as usize], 0).unwrap();
@@ -223,7 +254,7 @@ fn inv17_a_merge_ends_where_there_is_no_room_to_move_a_log() {
     let mut log = rig.attach(true);
     commit(&mut log, &rig.file, &[(2, 1)], PAGES).unwrap();
     // All sectors that the file has.
-    let sectors = (log.store.area.chunks() * SECTORS_PER_CHUNK) as usize;
+    let sectors = (log.store.area.known_chunks() * SECTORS_PER_CHUNK) as usize;
     let pages: Vec<(u32, u32)> = (3..).zip(100..).take(sectors - 1).collect();
     commit(&mut log, &rig.file, &pages, 400).unwrap();
     checkpoint(&log, &rig.file, 2, 1).unwrap();
@@ -279,18 +310,18 @@ fn a_log_that_another_process_has_grown_is_counted_anew() {
     let rig = Rig::new(20);
     let mut log = rig.attach(true);
     commit(&mut log, &rig.file, &[(2, 1)], PAGES).unwrap();
-    let known = log.store.area.chunks();
+    let known = log.store.area.known_chunks();
     let mut other = rig.attach(false);
     let pages: Vec<(u32, u32)> =
         (3..).zip(100..).take(SECTORS_PER_CHUNK as usize * known as usize + 16).collect();
     commit(&mut other, &rig.file, &pages, 400).unwrap();
     assert!(rig.segment.load(SECTORS_USED) > u64::from(known * SECTORS_PER_CHUNK));
-    assert_eq!(log.store.area.chunks(), known);
+    assert_eq!(log.store.area.known_chunks(), known);
     let need = super::area::Need { sectors: 1, pieces: 1 };
     let turn = log.store.lock().unwrap();
-    log.store.area.back(&log.store.words, &turn, need).unwrap();
+    log.store.area.make_room(&log.store.words, &turn, need, false).unwrap();
     drop(turn);
-    assert_eq!(log.store.area.chunks(), other.store.area.chunks(), "there was room already");
+    assert_eq!(log.store.area.known_chunks(), other.store.area.known_chunks(), "there was room already");
     commit(&mut log, &rig.file, &[(390, 5)], 400).unwrap();
     assert!(rig.recovered(390) == image(5) && rig.recovered(3) == image(100));
 }
@@ -383,4 +414,144 @@ fn inv17_a_crash_while_an_unseen_transaction_is_dropped_leaves_all_of_it_or_noth
         let found = [2, 3].map(|page| home_page(log, file, page));
         assert!([1, 2].map(|version| [image(version), image(version)]).contains(&found), "{what}");
     });
+}
+
+/// The chunks of a log without a limit while no transaction needs more.
+const USUAL: u32 = 4;
+/// A database ten times as large: with a sector for each page it fills ten times as many chunks.
+const LARGE: u32 = 10 * USUAL * SECTORS_PER_CHUNK;
+
+/// All pages of the large database but the first one, whose guard is not part of its versions.
+fn everything(version: u32) -> Vec<(u32, u32)> {
+    (2..=LARGE).map(|page| (page, version * 10_000 + page)).collect()
+}
+
+/// Changes every page in one transaction.
+fn change_everything(log: &mut Ppl, file: &Database, version: u32) -> Result<(), LogError> {
+    commit(log, file, &everything(version), LARGE)
+}
+
+/// Checkpoints every page, as SQLite does.
+fn checkpoint_everything(log: &Ppl, file: &Database, version: u32) {
+    for (page, version) in everything(version) {
+        checkpoint(log, file, page, version).unwrap();
+    }
+    log.home().unwrap().checkpointed(file).unwrap();
+}
+
+/// Whether a user of the log finds all pages in this version.
+fn shows(log: &Ppl, file: &Database, version: u32) -> bool {
+    everything(version).into_iter().all(|(page, version)| home_page(log, file, page) == image(version))
+}
+
+fn grown(log: &Ppl) -> u32 {
+    log.store.area.grown().unwrap()
+}
+
+/// The log as a process finds it that attaches it after all others have ended.
+fn after_all(rig: &Rig) -> Ppl {
+    attach(&Arc::new(rig.nvm.survive()), &Arc::new(LocalSegment::new(SHARED_BYTES)), true)
+}
+
+#[test]
+fn inv10_a_transaction_larger_than_the_log_lets_it_grow_and_the_checkpoint_lets_it_shrink() {
+    let rig = Rig::usually(USUAL);
+    let mut log = rig.attach(true);
+    let mut other = rig.attach(false);
+    for version in 1..=4 {
+        // The processes take turns, so each of them has to learn what the other has made of the log.
+        std::mem::swap(&mut log, &mut other);
+        change_everything(&mut log, &rig.file, version).unwrap();
+        assert!(grown(&log) >= 10 * USUAL && grown(&other) == grown(&log));
+        assert!(version == 1 || shows(&other, &rig.file, version - 1), "nothing is home yet");
+        assert!(shows(&after_all(&rig), &rig.file, version));
+        checkpoint_everything(&log, &rig.file, version);
+        // The frames of the transaction stay until the log starts over.
+        assert!(grown(&log) <= USUAL + 1 && grown(&other) == grown(&log));
+        assert!(shows(&other, &rig.file, version) && shows(&after_all(&rig), &rig.file, version));
+        log.begin_generation(&rig.file, None).unwrap();
+        assert_eq!((grown(&log), grown(&other)), (USUAL, USUAL));
+        let (used, usual) = log.store.area.fill(&log.store.words);
+        assert!(used <= usual / 2, "{used} of {usual}");
+    }
+}
+
+/// A reader of an old snapshot prevents the checkpoint, so every version of every page stays in the log.
+#[test]
+fn inv10_the_log_grows_further_while_a_reader_keeps_old_versions_in_it() {
+    let rig = Rig::usually(USUAL);
+    let mut log = rig.attach(true);
+    let reader = rig.attach(false);
+    change_everything(&mut log, &rig.file, 1).unwrap();
+    checkpoint_everything(&log, &rig.file, 1);
+    for version in 2..=4 {
+        change_everything(&mut log, &rig.file, version).unwrap();
+        assert!(shows(&reader, &rig.file, 1));
+        log.home().unwrap().checkpointed(&rig.file).unwrap();
+        assert!(grown(&log) >= 10 * USUAL);
+    }
+    assert!(shows(&after_all(&rig), &rig.file, 4));
+    checkpoint_everything(&log, &rig.file, 4);
+    log.begin_generation(&rig.file, None).unwrap();
+    assert_eq!(grown(&reader), USUAL);
+    assert!(shows(&reader, &rig.file, 4));
+}
+
+#[test]
+fn inv10_without_memory_a_large_transaction_fails_and_leaves_the_log_as_it_was() {
+    let rig = Rig::usually(USUAL);
+    let mut log = rig.attach(true);
+    change_everything(&mut log, &rig.file, 1).unwrap();
+    checkpoint_everything(&log, &rig.file, 1);
+    let geometry = log.store.area.geometry;
+    for chunks in [USUAL, USUAL + 1, 10 * USUAL - 1] {
+        rig.nvm.set_grow_limit(Some(geometry.file_bytes(chunks)));
+        let failed = change_everything(&mut log, &rig.file, 2);
+        assert!(matches!(failed, Err(LogError::NoSpace { .. })), "{failed:?}");
+        assert_eq!(grown(&log), USUAL);
+        assert!(shows(&log, &rig.file, 1) && shows(&after_all(&rig), &rig.file, 1));
+    }
+    // What fits still does.
+    commit(&mut log, &rig.file, &[(2, 5)], LARGE).unwrap();
+    rig.nvm.set_grow_limit(None);
+    change_everything(&mut log, &rig.file, 2).unwrap();
+    assert!(shows(&after_all(&rig), &rig.file, 2));
+}
+
+/// A power loss at some steps of a transaction that lets the log grow, of the merges after it, of the log's shrinking, and of
+/// the next transaction that grows it.
+#[test]
+fn inv07_a_power_loss_while_the_log_outgrows_its_usual_size_or_shrinks_leaves_all_or_nothing() {
+    const PAGES: u32 = 2 * USUAL * SECTORS_PER_CHUNK;
+    let pages = |version: u32| (2..=PAGES).map(move |page| (page, version * 10_000 + page));
+    let (mut crashes, mut found) = (0, [0; 4]);
+    for step in (0..60).map(|n| n * 700).chain((0..20).map(|n| n * 3)) {
+        let mut rig = Rig::usually(USUAL);
+        let mut log = rig.attach(true);
+        rig.file.crashing = Some(Arc::clone(&rig.nvm));
+        rig.nvm.crash_before(step, step);
+        for version in 1..=3 {
+            commit(&mut log, &rig.file, &pages(version).collect::<Vec<_>>(), PAGES).unwrap();
+            for (page, version) in pages(version) {
+                checkpoint(&log, &rig.file, page, version).unwrap();
+            }
+            log.home().unwrap().checkpointed(&rig.file).unwrap();
+            log.begin_generation(&rig.file, None).unwrap();
+            if rig.nvm.has_crashed() {
+                break;
+            }
+        }
+        let Some(left) = rig.nvm.image() else { continue };
+        crashes += 1;
+        let log = attach(&Arc::new(rig.nvm.over(left)), &Arc::new(LocalSegment::new(SHARED_BYTES)), true);
+        let file = rig.file.left();
+        let first = home_page(&log, &file, 2);
+        let version = (1..=3).find(|version| image(version * 10_000 + 2) == first).unwrap_or(0);
+        let is_whole = pages(version).all(|(page, version)| {
+            home_page(&log, &file, page) == if version < 10_000 { vec![0; PAGE] } else { image(version) }
+        });
+        assert!(is_whole, "a crash before step {step}: version {version}");
+        found[version as usize] += 1;
+    }
+    assert!(crashes > 40 && found.iter().all(|count| *count > 0), "{crashes} crashes left {found:?}");
 }

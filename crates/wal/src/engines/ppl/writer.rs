@@ -46,7 +46,7 @@ impl Ppl {
             page_change::encode(&mut self.encoder, image, page, header_bytes, &mut payload);
             version
         };
-        let (_, limit_bytes) = self.store.area.fill(&self.store.words);
+        let limit_bytes = self.store.area.limit_bytes();
         if self.staged.bytes() + payload.len() as u64 > limit_bytes {
             return Err(LogError::LimitReached { limit_bytes });
         }

@@ -20,8 +20,8 @@ pub(super) struct Ahead {
 
 impl Ahead {
     /// Returns `len` bytes from a byte position on. If the buffer does not hold them, calls `read` to fill the buffer from
-    /// that position on. From that position `at_once` bytes can be read in one piece, so `read` may be called for more than
-    /// `len` bytes.
+    /// that position on. From that position `at_once()` bytes can be read in one piece, so `read` may be called for more
+    /// than `len` bytes.
     ///
     /// # Errors
     /// The errors of `read`.
@@ -29,13 +29,13 @@ impl Ahead {
         &mut self,
         from: u64,
         len: u64,
-        at_once: u64,
+        at_once: impl FnOnce() -> u64,
         read: impl FnOnce(u64, &mut [u8]) -> Result<(), LogError>,
     ) -> Result<&[u8], LogError> {
         let within = from.wrapping_sub(self.at);
         if from < self.at || within.saturating_add(len) > self.bytes.len() as u64 {
             self.size = (self.size * 2).clamp(LEAST, MOST);
-            self.bytes.resize(len.max(self.size.min(at_once)) as usize, 0);
+            self.bytes.resize(len.max(self.size.min(at_once())) as usize, 0);
             self.at = from;
             if let Err(error) = read(from, &mut self.bytes) {
                 self.clear();
@@ -85,7 +85,7 @@ mod tests {
                 pieces += 1;
                 Ok(())
             };
-            let got = ahead.get(from, 300, log.len() as u64 - from, read).unwrap();
+            let got = ahead.get(from, 300, || log.len() as u64 - from, read).unwrap();
             assert_eq!(got, &log[from as usize..from as usize + 300]);
         }
         assert!(pieces < 20, "{pieces} pieces");
@@ -94,18 +94,28 @@ mod tests {
     #[test]
     fn no_more_is_read_than_can_be_and_nothing_is_kept_after_an_error() {
         let mut ahead = Ahead::default();
-        let got = ahead.get(100, 10, 20, |_, buf| {
-            assert_eq!(buf.len(), 20);
-            buf.fill(1);
-            Ok(())
-        });
+        let got = ahead.get(
+            100,
+            10,
+            || 20,
+            |_, buf| {
+                assert_eq!(buf.len(), 20);
+                buf.fill(1);
+                Ok(())
+            },
+        );
         assert_eq!(got.unwrap(), [1; 10]);
-        ahead.get(200, 10, 0, |_, _| Err(LogError::Unexpected("a read"))).unwrap_err();
-        let got = ahead.get(200, 10, 0, |_, buf| {
-            assert_eq!(buf.len(), 10);
-            buf.fill(2);
-            Ok(())
-        });
+        ahead.get(200, 10, || 0, |_, _| Err(LogError::Unexpected("a read"))).unwrap_err();
+        let got = ahead.get(
+            200,
+            10,
+            || 0,
+            |_, buf| {
+                assert_eq!(buf.len(), 10);
+                buf.fill(2);
+                Ok(())
+            },
+        );
         assert_eq!(got.unwrap(), [2; 10]);
     }
 }

@@ -27,7 +27,8 @@ impl Window {
     /// Returns `len` bytes from a byte position on. May read ahead in the same piece, namely bytes before `end` and bytes
     /// that have left the ring.
     fn get(&mut self, log: &Waldio, from: u64, len: u32, end: u64) -> Result<&[u8], LogError> {
-        let at_once = end.max(log.group.past_ring()).saturating_sub(from);
+        // Load the words only if bytes have to be read, because recovery comes here for each record of the log.
+        let at_once = || end.max(log.group.past_ring()).saturating_sub(from);
         self.0.get(from, len.into(), at_once, |at, buf| log.read_log(at, buf))
     }
 
@@ -122,8 +123,7 @@ impl Waldio {
             self.group_ms = group_time(&head);
         }
         let head: [u8; TX_HEADER_BYTES as usize] = window.array(self, at)?;
-        let offset = self.group.offset_of(self.generation, at);
-        let corrupt = |what| LogError::Corrupt { offset, what };
+        let corrupt = |what| LogError::Corrupt { offset: self.group.offset_of(self.generation, at), what };
         let header = TxHeader::decode(&head).map_err(corrupt)?;
         let end = match header.tx_bytes {
             TX_TAKES_GROUP => self.end_of_group(group.ok_or_else(|| self.damaged(at, ALONE))?)?,

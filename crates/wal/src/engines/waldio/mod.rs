@@ -12,6 +12,7 @@ mod ahead;
 mod files;
 mod follow;
 mod options;
+mod prefetch;
 mod recovery;
 mod salvage;
 mod transaction;

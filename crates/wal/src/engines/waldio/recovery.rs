@@ -6,25 +6,26 @@
 //! flush between them. Recovery overwrites such a group with zeros before anything is appended. Otherwise a later scan could
 //! take that group for the successor of a new group.
 
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::thread::Scope;
-use std::{mem, thread};
+use std::thread;
 
 use duralite_format::FormatError;
 use duralite_format::sqlite_wal::make_wal_header;
 use duralite_format::waldio::{
     AREA_BYTES, BodyHash, DATA_OFFSET, GROUP_HEADER_BYTES, GroupHeader, Layout, MARK_BYTES, Mark, Slot,
-    Superblock, TX_HEADER_BYTES, decode_frame, frame_bytes, slot_offset,
+    Superblock, TX_HEADER_BYTES, body_hash, decode_frame, frame_bytes, slot_offset,
 };
 use duralite_medium::MediumError;
 use duralite_medium::block::Block;
 
+use super::prefetch::Prefetch;
 use crate::LogError;
 use crate::engine::salvage::damage_of;
 use crate::shared::group::Recovered;
 
 /// How many bytes are read at once of a part of the log that may be long.
 const CHUNK: u64 = 1 << 20;
+/// The most bytes of a group that are kept in memory. Longer groups are read a second time when they are applied.
+const KEPT: u64 = 16 << 20;
 /// Number of generations that salvage tries if no slot says which one is in force.
 const GENERATIONS_TRIED: u64 = 1 << 16;
 
@@ -341,25 +342,41 @@ impl Scan<'_> {
             if group.bytes < least || group.bytes > room || group.first_sequence != sequence + 1 {
                 return Ok((end, ordered_from));
             }
-            bytes.clear();
-            bytes.extend_from_slice(head);
-            if self.body_hash(log, at, group.bytes, &mut bytes)? != Some(group.body_hash) {
+            let whole = if group.bytes <= self.longest_hole() {
+                let whole = log.get(at, group.bytes as usize).map_err(self.failed)?;
+                let body = &whole[GROUP_HEADER_BYTES as usize..];
+                (body_hash(id, generation, at, body) == group.body_hash).then_some(whole)
+            } else {
+                bytes.clear();
+                bytes.extend_from_slice(head);
+                let hash = self.body_hash(log, at, group.bytes, &mut bytes)?;
+                (hash == Some(group.body_hash)).then_some(&bytes[..])
+            };
+            let Some(whole) = whole else {
                 return Ok((end, ordered_from));
-            }
+            };
             if group.ordered {
                 ordered_from = at;
             }
             // No real log reaches this number. If damage has caused it, applying the transactions will report the damage.
             sequence = sequence.saturating_add(group.transactions).min(u32::MAX - 1);
             end = at + group.bytes;
-            let bytes = if bytes.len() as u64 == group.bytes { &bytes[..] } else { &[] };
-            visit(&CheckedGroup { at, end, bytes })?;
+            visit(&CheckedGroup {
+                at,
+                end,
+                bytes: if whole.len() as u64 == group.bytes { whole } else { &[] },
+            })?;
         }
+    }
+
+    /// The longest run of zeros in a valid body, in bytes: a record that fills a page with zeros.
+    fn longest_hole(&self) -> u64 {
+        2 * u64::from(self.superblock.head.page_bytes)
     }
 
     /// Computes the hash of a group's body piece by piece, because the length in the group's header cannot be trusted yet.
     /// `None` if the body has a longer hole than any valid body. Appends the body to `read`, or only the beginning of the
-    /// body if the group is longer than `CHUNK`.
+    /// body if the group is longer than `KEPT`.
     pub(super) fn body_hash(
         &self,
         log: &mut Prefetch<'_, '_>,
@@ -373,20 +390,18 @@ impl Scan<'_> {
         from += head.len() as u64;
         read.extend_from_slice(&head);
         let mut hash = BodyHash::new(self.superblock.head.log_id, self.slot.generation, at);
-        // The longest run of zeros in a valid body is a record that fills a page with zeros.
-        let longest_hole = 2 * u64::from(self.superblock.head.page_bytes);
         while from < end {
             let mut until = end;
-            if end - from > longest_hole {
+            if end - from > self.longest_hole() {
                 let data = self.block.next_data(from).map_err(self.failed)?;
-                if data.start - from > longest_hole {
+                if data.start - from > self.longest_hole() {
                     return Ok(None);
                 }
                 until = end.min(data.end);
             }
-            let piece = log.get(from, (until - from).min(CHUNK) as usize).map_err(self.failed)?;
+            let piece = log.some(from, (until - from).min(CHUNK) as usize).map_err(self.failed)?;
             hash.update(piece);
-            if bytes <= CHUNK {
+            if bytes <= KEPT {
                 read.extend_from_slice(piece);
             }
             from += piece.len() as u64;
@@ -483,250 +498,4 @@ pub(crate) fn format(block: &dyn Block, superblock: &Superblock) -> Result<(), M
     head.resize(slot_offset(1) as usize, 0);
     head.extend_from_slice(&slot.encode(superblock.head.log_id));
     block.write_later(0, &head)
-}
-
-// Reads a log from front to back. In a long log a thread reads the next piece while the caller works on the last piece.
-
-/// Smallest and largest size of a piece, in bytes. The sizes double. The thread starts when a piece has the largest size.
-const LEAST: u64 = 4 << 10;
-const MOST: u64 = 1 << 20;
-
-/// How many pieces the thread reads ahead: one that is ready while the caller works on the previous piece, and one more so
-/// that the device is never idle.
-const AHEAD: usize = 2;
-
-/// A reader of a log that no process is writing. Starts a second thread if the log turns out to be long.
-pub(super) struct Prefetch<'scope, 'env> {
-    block: &'env dyn Block,
-    scope: &'scope Scope<'scope, 'env>,
-    bytes: Vec<u8>,
-    /// Position of the first byte in `bytes`.
-    at: u64,
-    /// Intended size of the last piece, in bytes.
-    size: u64,
-    reader: Option<Reader>,
-    /// Whether the system has refused to start the thread.
-    is_single: bool,
-}
-
-impl<'scope, 'env> Prefetch<'scope, 'env> {
-    pub(super) fn new(block: &'env dyn Block, scope: &'scope Scope<'scope, 'env>) -> Self {
-        Self { block, scope, bytes: Vec::new(), at: 0, size: 0, reader: None, is_single: false }
-    }
-
-    /// Returns `len` bytes from a byte position on.
-    ///
-    /// # Errors
-    /// Those of [`Block::read`]. An error of a piece that was read ahead is returned when the caller asks for that piece.
-    pub(super) fn get(&mut self, from: u64, len: usize) -> Result<&[u8], MediumError> {
-        let held = self.at..self.at + self.bytes.len() as u64;
-        if !held.contains(&from) || held.end - from < len as u64 {
-            let mut used = Vec::new();
-            if held.contains(&from) {
-                // Keep the rest of the last piece, and append to it.
-                self.bytes.drain(..(from - held.start) as usize);
-            } else {
-                used = mem::take(&mut self.bytes);
-            }
-            self.at = from;
-            while self.bytes.len() < len {
-                self.append(len, mem::take(&mut used))?;
-            }
-        }
-        let within = (from - self.at) as usize;
-        Ok(&self.bytes[within..within + len])
-    }
-
-    /// Appends the next piece to `bytes`. `room` is a buffer to be reused.
-    fn append(&mut self, len: usize, mut room: Vec<u8>) -> Result<(), MediumError> {
-        let next = self.at + self.bytes.len() as u64;
-        let missing = (len - self.bytes.len()) as u64;
-        self.size = missing.max(self.size * 2).clamp(LEAST, MOST);
-        let piece = match self.reader.as_mut().and_then(|reader| reader.take(next)) {
-            Some(piece) => piece?,
-            None => {
-                // If the caller asks for more than the log has, read beyond the end as well, so that the device reports the
-                // error.
-                let size = self.size.min(self.block.len().saturating_sub(next)).max(missing.min(MOST));
-                let mut piece = mem::take(&mut room);
-                piece.resize(size as usize, 0);
-                self.block.read(next, &mut piece)?;
-                piece
-            }
-        };
-        let after = next + piece.len() as u64;
-        if self.bytes.is_empty() {
-            self.bytes = piece;
-        } else {
-            self.bytes.extend_from_slice(&piece);
-            room = piece;
-        }
-        if self.size == MOST && after < self.block.len() {
-            self.start();
-            if let Some(reader) = &mut self.reader {
-                reader.ask(after, self.block.len(), room);
-            }
-        }
-        Ok(())
-    }
-
-    /// Starts the thread. If the system refuses, the calling thread reads the log by itself.
-    fn start(&mut self) {
-        if self.reader.is_some() || self.is_single {
-            return;
-        }
-        let (wanted, wants) = sync_channel::<Piece>(AHEAD);
-        let (reads, read) = sync_channel(AHEAD);
-        let block = self.block;
-        let work = move || {
-            for mut piece in wants {
-                let result = block.read(piece.at, &mut piece.bytes);
-                if reads.send((piece, result)).is_err() {
-                    return;
-                }
-            }
-        };
-        match thread::Builder::new().spawn_scoped(self.scope, work) {
-            Ok(_) => self.reader = Some(Reader { wanted, read, asked: 0, until: 0 }),
-            Err(_) => self.is_single = true,
-        }
-    }
-}
-
-/// A piece of the log, or a buffer to read one into.
-struct Piece {
-    at: u64,
-    bytes: Vec<u8>,
-}
-
-/// The caller's side of the thread. Dropping the `Reader` ends the thread.
-struct Reader {
-    wanted: SyncSender<Piece>,
-    read: Receiver<(Piece, Result<(), MediumError>)>,
-    /// Number of pieces that were requested and not taken yet. In the log they follow one another.
-    asked: usize,
-    /// Position where the last requested piece ends.
-    until: u64,
-}
-
-impl Reader {
-    /// Requests pieces of a log of `len` bytes until `AHEAD` pieces are outstanding. If none is outstanding, begins at `after`.
-    fn ask(&mut self, after: u64, len: u64, mut room: Vec<u8>) {
-        if self.asked == 0 {
-            self.until = after;
-        }
-        while self.asked < AHEAD && self.until < len {
-            let size = MOST.min(len - self.until);
-            let mut bytes = mem::take(&mut room);
-            bytes.resize(size as usize, 0);
-            if self.wanted.send(Piece { at: self.until, bytes }).is_err() {
-                return;
-            }
-            self.asked += 1;
-            self.until += size;
-        }
-    }
-
-    /// Returns the requested piece that begins at `at`. Drops the pieces requested before it; if none begins there, drops all.
-    fn take(&mut self, at: u64) -> Option<Result<Vec<u8>, MediumError>> {
-        while self.asked > 0 {
-            self.asked -= 1;
-            let (piece, result) = self.read.recv().ok()?;
-            if piece.at == at {
-                return Some(result.map(|()| piece.bytes));
-            }
-        }
-        None
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use duralite_crashmodel::{BlockOp, RecordingBlock};
-    use duralite_medium::MediumError;
-    use duralite_medium::block::Block;
-
-    use super::*;
-
-    fn bytes_of(len: usize) -> Vec<u8> {
-        (0..len).map(|at| (at / 4096 + at % 251) as u8).collect()
-    }
-
-    /// Bytes that were read from the block.
-    fn reads(block: &RecordingBlock) -> u64 {
-        block.counters().read_bytes
-    }
-
-    #[test]
-    fn a_log_of_many_pieces_is_read_as_it_is_and_only_once() {
-        let log = bytes_of(5 << 20);
-        for step in [100, 4096, 70_001, (1 << 20) + 5] {
-            let block = RecordingBlock::from_bytes(log.clone(), 512);
-            thread::scope(|scope| {
-                let mut pieces = Prefetch::new(&block, scope);
-                let mut at = 0;
-                while at < log.len() {
-                    let len = step.min(log.len() - at);
-                    assert_eq!(pieces.get(at as u64, len).unwrap(), &log[at..at + len], "at {at}");
-                    // Read bytes that were read before, like a caller that reads a header first and then the header again
-                    // with everything that it announces.
-                    assert_eq!(pieces.get(at as u64, len / 2).unwrap(), &log[at..at + len / 2]);
-                    at += len;
-                }
-                assert!(pieces.reader.is_some(), "the log is long");
-            });
-            assert_eq!(reads(&block), log.len() as u64, "steps of {step}");
-        }
-    }
-
-    #[test]
-    fn what_is_left_out_is_skipped_and_what_was_given_up_is_read_again() {
-        let log = bytes_of(6 << 20);
-        let block = RecordingBlock::from_bytes(log.clone(), 512);
-        thread::scope(|scope| {
-            let mut pieces = Prefetch::new(&block, scope);
-            for at in [0, 3 << 20, 10, (4 << 20) + 1, (4 << 20) + 40_000, 2 << 20, (6 << 20) - 300] {
-                for at in [at, at + 100, at + 100] {
-                    assert_eq!(pieces.get(at as u64, 200).unwrap(), &log[at..at + 200], "at {at}");
-                }
-            }
-        });
-    }
-
-    #[test]
-    fn a_short_log_is_read_by_whoever_asks() {
-        let log = bytes_of(600 << 10);
-        let block = RecordingBlock::from_bytes(log.clone(), 512);
-        thread::scope(|scope| {
-            let mut pieces = Prefetch::new(&block, scope);
-            for at in (0..log.len() - 300).step_by(300) {
-                assert_eq!(pieces.get(at as u64, 300).unwrap(), &log[at..at + 300]);
-            }
-            assert!(pieces.reader.is_none());
-            let beyond = pieces.get(log.len() as u64 - 10, 20);
-            assert!(matches!(beyond, Err(MediumError::OutOfBounds { .. })), "{beyond:?}");
-        });
-    }
-
-    #[test]
-    fn an_error_is_told_when_its_bytes_are_asked_for_and_not_before() {
-        let log = bytes_of(8 << 20);
-        let block = RecordingBlock::from_bytes(log.clone(), 512);
-        thread::scope(|scope| {
-            let mut pieces = Prefetch::new(&block, scope);
-            let mut at = 0;
-            while pieces.reader.is_none() {
-                pieces.get(at, 4096).unwrap();
-                at += 4096;
-            }
-            // By now at most `AHEAD` pieces have been requested. The read after these fails.
-            let held = pieces.at + pieces.bytes.len() as u64;
-            block.fail(BlockOp::Read, AHEAD as u64, MediumError::NoSpace);
-            let failed_at = (at..log.len() as u64).step_by(4096).find(|at| pieces.get(*at, 4096).is_err());
-            assert!(failed_at.unwrap() >= held, "{failed_at:?}");
-            // Only one read fails, so reading the same bytes again succeeds.
-            let at = failed_at.unwrap() as usize;
-            assert_eq!(pieces.get(at as u64, 4096).unwrap(), &log[at..at + 4096]);
-        });
-    }
 }

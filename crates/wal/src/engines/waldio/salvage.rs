@@ -13,7 +13,8 @@ use duralite_format::waldio::{
 };
 use duralite_medium::block::Block;
 
-use super::recovery::{Found, Prefetch, Scan};
+use super::prefetch::Prefetch;
+use super::recovery::{Found, Scan};
 use super::{Waldio, WaldioOptions};
 use crate::LogError;
 use crate::engine::checksums::find_checksum_mismatch;

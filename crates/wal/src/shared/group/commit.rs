@@ -163,7 +163,7 @@ impl Group {
             if offset > limit {
                 return Err(LogError::LimitReached { limit_bytes: limit });
             }
-            let step = first_step(self.geometry.block_bytes).max(length.min(LARGEST_STEP));
+            let step = step(length.saturating_sub(self.geometry.data_offset), self.geometry.block_bytes);
             // Take at most half of the free space and leave as much to the database, because a checkpoint has to write
             // the contents of the log to the database file.
             let step = step.min(self.block.free_bytes() / 2);
@@ -217,14 +217,28 @@ impl Group {
     }
 }
 
-/// The number of bytes by which a log grows at first. The number is small, because zeroing the bytes takes part of the
-/// time of a program that opens a database, commits once and closes it. Later the log doubles its length each time, but
-/// grows by at most [`LARGEST_STEP`].
+/// The number of blocks by which a log grows at first. The number is small, because zeroing the blocks takes part of the
+/// time of a program that opens a database, commits once and closes it.
+const FIRST_BLOCKS: u64 = 16;
+/// The number of blocks by which a log grows once it has as many.
+const STEP_BLOCKS: u64 = 256;
+const LARGEST_STEP: u64 = 16 << 20;
+
+/// The number of bytes by which a log grows at first.
 fn first_step(block_bytes: u32) -> u64 {
-    u64::from(block_bytes) * 16
+    u64::from(block_bytes) * FIRST_BLOCKS
 }
 
-const LARGEST_STEP: u64 = 16 << 20;
+/// The number of bytes by which a log grows that has `bytes` in blocks for groups.
+///
+/// Each growth costs the zeros of its blocks, and a transaction of the file system's journal of some six blocks. So a small
+/// log becomes four times as long, which takes few growths. A longer log grows by a quarter or less, so that it has few
+/// blocks that were zeroed and are never used. The usual log of a database ends by such a step: SQLite checkpoints it after
+/// 1,000 pages, and a log with as many blocks has grown by [`STEP_BLOCKS`] a few times.
+fn step(bytes: u64, block_bytes: u32) -> u64 {
+    let usual = u64::from(block_bytes) * STEP_BLOCKS;
+    bytes.saturating_mul(3).min(usual).max(bytes / 4).clamp(first_step(block_bytes), LARGEST_STEP)
+}
 
 // Making groups durable: one leader writes all sealed transactions, while the other committers sleep.
 
@@ -667,5 +681,39 @@ impl Group {
             self.check()?;
             self.pause();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// How often a log grows, and the bytes of its blocks, when groups take `blocks` blocks.
+    fn grown_to(blocks: u64, block_bytes: u32) -> (u32, u64) {
+        let (mut growths, mut bytes) = (0, 0);
+        while bytes < blocks * u64::from(block_bytes) {
+            bytes += step(bytes, block_bytes);
+            growths += 1;
+        }
+        (growths, bytes)
+    }
+
+    #[test]
+    fn a_log_grows_seldom_and_little_beyond_what_it_needs() {
+        for block_bytes in [512, 4096] {
+            let unit = u64::from(block_bytes);
+            assert_eq!(grown_to(1, block_bytes), (1, first_step(block_bytes)), "the first blocks are few");
+            // The log of a database that SQLite checkpoints after 1,000 pages.
+            let usual = grown_to(1010, block_bytes);
+            assert_eq!(usual, (6, 1024 * unit));
+            for blocks in (1..200_000).step_by(997).chain(1..2000) {
+                let (growths, bytes) = grown_to(blocks, block_bytes);
+                let least = blocks * unit;
+                let most = (least * 5 / 4 + STEP_BLOCKS * unit).min(least * 4 + first_step(block_bytes));
+                assert!((least..=most).contains(&bytes), "{bytes} bytes for {blocks} blocks");
+                assert!(growths <= 80, "{growths} growths to {blocks} blocks");
+            }
+        }
+        assert_eq!(step(u64::MAX, 4096), LARGEST_STEP);
     }
 }

@@ -1,0 +1,209 @@
+//! Writing the backlog of a log that is about to be closed, and reading it (invariant 73).
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, BufReader, BufWriter, Read, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+
+use duralite_format::FormatError;
+use duralite_format::archive::backlog::{
+    COMMIT_BYTES, Commit, Header, Next, PAGE_BYTES, Trailer, decode_page, encode_page,
+};
+use duralite_medium::process::OwnFile;
+use rustix::fs::OFlags;
+
+use super::backlog_of;
+use super::file::remove;
+use crate::engine::home::DatabaseFile;
+use crate::engine::{Engine, Transaction};
+use crate::hooks::{self, FileStep};
+use crate::shared::log_file::adjust;
+use crate::{DatabaseIdentity, Log, LogError};
+
+/// Bytes that are written and read at once.
+const BUFFER: usize = 256 << 10;
+
+/// Writes what a log holds after a position into a backlog beside its database, and returns whether there was something.
+/// The file is durable on return. An earlier backlog of the log is replaced. The caller keeps everybody else from using
+/// the log, and everything in it is final.
+///
+/// # Errors
+/// `Io`, `Corrupt`, `Poisoned`.
+pub fn write(
+    log: &mut Log,
+    file: &dyn DatabaseFile,
+    database: &DatabaseIdentity,
+    after: u64,
+) -> Result<bool, LogError> {
+    let path = backlog_of(&database.path, log.id());
+    if log.behind(after)?.bytes == 0 {
+        return Ok(false);
+    }
+    remove(&path)?;
+    // A failure is no reason to stop using the log, so it does not go through `guarded`.
+    let written = log.guarded(|stream| Ok(write_all(stream.engine_mut(), file, database, &path, after)))?;
+    if written.is_err() {
+        // A file that is cut short says nothing, but takes space.
+        let _ = std::fs::remove_file(&path);
+    }
+    written.map(|()| true)
+}
+
+fn write_all(
+    engine: &mut dyn Engine,
+    file: &dyn DatabaseFile,
+    database: &DatabaseIdentity,
+    path: &Path,
+    after: u64,
+) -> Result<(), LogError> {
+    let failed = |error: io::Error| LogError::io("write", path, &error);
+    let mut options = OpenOptions::new();
+    options.write(true).create_new(true).mode(database.mode & 0o666);
+    options.custom_flags(OFlags::NOFOLLOW.bits().cast_signed());
+    hooks::step(FileStep::Record, path).map_err(failed)?;
+    let out = OwnFile::open(|| options.open(path)).map_err(failed)?;
+    adjust(&out, database.mode & 0o666, database).map_err(failed)?;
+    let (id, origin, page_bytes) = (engine.id(), engine.origin().position, engine.page_bytes());
+    let first = after.max(origin);
+    let mut to = BufWriter::with_capacity(BUFFER, &*out);
+    to.write_all(&Header { log: id, page_bytes, first }.encode()).map_err(failed)?;
+    let mut trailer = Trailer { position: first, commits: 0 };
+    let mut page = vec![0; page_bytes as usize];
+    let mut sequence = u32::try_from(first - origin).unwrap_or(u32::MAX);
+    while let Some(found) = engine.transaction_after(sequence) {
+        sequence = found.sequence;
+        let frames = newest_frames(engine, &found)?;
+        trailer =
+            Trailer { position: origin.saturating_add(u64::from(sequence)), commits: trailer.commits + 1 };
+        let commit = Commit {
+            position: trailer.position,
+            time_ms: found.time_ms,
+            db_pages: found.db_pages,
+            pages: u32::try_from(frames.len()).unwrap_or(u32::MAX),
+        };
+        to.write_all(&Next::Commit(commit).encode(id)).map_err(failed)?;
+        for (number, frame) in frames {
+            engine.read_page(file, frame, &mut page)?;
+            to.write_all(&encode_page(id, commit.position, number, &page)).map_err(failed)?;
+            to.write_all(&page).map_err(failed)?;
+        }
+    }
+    to.write_all(&Next::Trailer(trailer).encode(id)).map_err(failed)?;
+    to.flush().map_err(failed)?;
+    drop(to);
+    hooks::step(FileStep::Record, path).and_then(|()| out.sync_all()).map_err(failed)?;
+    crate::placement::sync_names(path)
+}
+
+/// The pages of a transaction in ascending order, each with the number of its last frame. Pages behind the end of the
+/// database are left out.
+fn newest_frames(engine: &dyn Engine, of: &Transaction) -> Result<Vec<(u32, u32)>, LogError> {
+    let mut frames = Vec::new();
+    for number in of.first_frame..=of.last_frame {
+        let frame = engine.frame(number).ok_or(LogError::Unexpected("a frame number"))?;
+        if frame.page_number <= of.db_pages {
+            frames.push((frame.page_number, number));
+        }
+    }
+    // Of the frames of a page, the last one comes first and stays.
+    frames.sort_unstable_by_key(|(page, frame)| (*page, u32::MAX - *frame));
+    frames.dedup_by_key(|(page, _)| *page);
+    Ok(frames)
+}
+
+/// A backlog that is being read, one page at a time.
+pub struct Backlog {
+    path: PathBuf,
+    from: BufReader<File>,
+    header: Header,
+    /// The commit whose pages are read, and how many of them are left.
+    commit: Option<(Commit, u32)>,
+    seen: Trailer,
+    is_whole: bool,
+}
+
+impl Backlog {
+    /// Opens a backlog.
+    ///
+    /// # Errors
+    /// `Io`, `Format`.
+    pub fn open(path: &Path) -> Result<Self, LogError> {
+        let file = File::open(path).map_err(|error| LogError::io("open", path, &error))?;
+        let mut from = BufReader::with_capacity(BUFFER, file);
+        let header = Header::decode(&read(&mut from, path)?).map_err(damaged(path))?;
+        let seen = Trailer { position: header.first, commits: 0 };
+        Ok(Self { path: path.to_path_buf(), from, header, commit: None, seen, is_whole: false })
+    }
+
+    /// The log, its page size, and the position before the first commit.
+    #[must_use]
+    pub fn header(&self) -> Header {
+        self.header
+    }
+
+    /// The next commit; `None` behind the last one, and only if the backlog is whole. The caller has read all pages of the
+    /// commit before.
+    ///
+    /// # Errors
+    /// `Io`; `Format` for a backlog that is damaged or not whole.
+    pub fn next_commit(&mut self) -> Result<Option<Commit>, LogError> {
+        let wrong = damaged(&self.path);
+        if self.is_whole {
+            return Ok(None);
+        }
+        if self.commit.is_some_and(|(_, left)| left > 0) {
+            return Err(LogError::Unexpected("a commit before the pages of the last one"));
+        }
+        let bytes: [u8; COMMIT_BYTES] = read(&mut self.from, &self.path)?;
+        match Next::decode(&bytes, self.header.log).map_err(&wrong)? {
+            Next::Commit(commit) if commit.position > self.seen.position => {
+                self.seen = Trailer { position: commit.position, commits: self.seen.commits + 1 };
+                self.commit = Some((commit, commit.pages));
+                Ok(Some(commit))
+            }
+            Next::Trailer(trailer) if trailer == self.seen => {
+                self.is_whole = true;
+                Ok(None)
+            }
+            _ => Err(wrong(FormatError::Damaged { what: "the order of commits" })),
+        }
+    }
+
+    /// Reads the next page of the commit into `image`, which is a page long, and returns its number. `None` behind the
+    /// last page.
+    ///
+    /// # Errors
+    /// `Io`, `Format`.
+    pub fn next_page(&mut self, image: &mut [u8]) -> Result<Option<u32>, LogError> {
+        let Some((commit, left)) = self.commit.filter(|(_, left)| *left > 0) else { return Ok(None) };
+        if image.len() != self.header.page_bytes as usize {
+            return Err(LogError::Unexpected("a page of another size"));
+        }
+        let head: [u8; PAGE_BYTES] = read(&mut self.from, &self.path)?;
+        self.from.read_exact(image).map_err(|error| cut_short(&self.path, &error))?;
+        let number =
+            decode_page(&head, self.header.log, commit.position, image).map_err(damaged(&self.path))?;
+        self.commit = Some((commit, left - 1));
+        Ok(Some(number))
+    }
+}
+
+fn damaged(path: &Path) -> impl Fn(FormatError) -> LogError + use<> {
+    let log = path.to_path_buf();
+    move |source| LogError::Format { log: log.clone(), source }
+}
+
+fn cut_short(path: &Path, error: &io::Error) -> LogError {
+    match error.kind() {
+        io::ErrorKind::UnexpectedEof => {
+            damaged(path)(FormatError::Short { what: "a backlog beside the database" })
+        }
+        _ => LogError::io("read", path, error),
+    }
+}
+
+fn read<const N: usize>(from: &mut impl Read, path: &Path) -> Result<[u8; N], LogError> {
+    let mut bytes = [0; N];
+    from.read_exact(&mut bytes).map_err(|error| cut_short(path, &error))?;
+    Ok(bytes)
+}

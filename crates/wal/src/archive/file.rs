@@ -1,0 +1,264 @@
+//! `app.db-archive`, opened and locked. Whoever has it open keeps the others from changing it, so nobody keeps it open.
+
+use std::fs::OpenOptions;
+use std::io::{self, ErrorKind, Write as _};
+use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use duralite_format::archive::{self as format, Owner, Record, Records};
+use duralite_format::{FormatError, LogId};
+use duralite_medium::process::OwnFile;
+use duralite_medium::{ByteLock, lock_byte};
+
+use super::{backlog_of, path_of};
+use crate::hooks::{self, FileStep};
+use crate::shared::log_file::{self, adjust, is_in_place};
+use crate::{DatabaseIdentity, LogError};
+
+/// Where the lock is, far behind the file's content.
+const LOCK_AT: i64 = 1 << 40;
+/// How often the lock is tried, with a millisecond in between. Its holders need it only for a write and a sync.
+const TRIES: u32 = 2000;
+/// The most bytes of the file. A database that is closed so often without a sidecar gets a new line.
+const MOST_BYTES: usize = 256 << 10;
+
+/// `app.db-archive`.
+pub struct ArchiveFile {
+    database: PathBuf,
+    path: PathBuf,
+    file: OwnFile,
+    /// What the file holds.
+    pub records: Records,
+    bytes: Vec<u8>,
+}
+
+impl ArchiveFile {
+    /// Opens the file of a database; `None` if there is none.
+    ///
+    /// # Errors
+    /// `Busy` if another process keeps it locked; `Owner`, `Format`, `Io`, `Medium`.
+    pub fn open(database: &DatabaseIdentity) -> Result<Option<Self>, LogError> {
+        let path = path_of(&database.path);
+        for _ in 0..TRIES {
+            match path.symlink_metadata() {
+                Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+                Err(error) => return Err(LogError::io("examine", &path, &error)),
+                Ok(_) => {}
+            }
+            let file = log_file::open(&path, true, format::may_be)?;
+            if !database.trusts(&file.metadata().map_err(|error| LogError::io("examine", &path, &error))?) {
+                return Err(LogError::Owner(path));
+            }
+            if lock(&path, &file)? && is_in_place(&path, &file)? {
+                return Self::read(database, path, file).map(Some);
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Err(LogError::Busy { path, what: "another process keeps it locked" })
+    }
+
+    /// What the file of a database holds; `None` if there is none. For whoever changes nothing.
+    ///
+    /// # Errors
+    /// `Format`, `Io`.
+    pub fn look(database: &Path) -> Result<Option<Records>, LogError> {
+        let path = path_of(database);
+        match std::fs::read(&path) {
+            Ok(bytes) => decode(&path, &bytes).map(Some),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(LogError::io("read", &path, &error)),
+        }
+    }
+
+    fn read(database: &DatabaseIdentity, path: PathBuf, file: OwnFile) -> Result<Self, LogError> {
+        let failed = |error: io::Error| LogError::io("read", &path, &error);
+        let length = file.metadata().map_err(failed)?.len();
+        let mut bytes = vec![0; usize::try_from(length).unwrap_or(usize::MAX)];
+        file.read_exact_at(&mut bytes, 0).map_err(failed)?;
+        let records = decode(&path, &bytes)?;
+        Ok(Self { database: database.path.clone(), path, file, records, bytes })
+    }
+
+    /// Says where the archive of a database is, and who the database is there. Makes the file if there is none. Durable on
+    /// return. The other records stay if the file is that of this database.
+    ///
+    /// # Errors
+    /// `Format` for a URL that the file cannot hold; as [`ArchiveFile::open`].
+    pub fn enable(
+        database: &DatabaseIdentity,
+        url: &str,
+        generation: u64,
+        token: u128,
+    ) -> Result<(), LogError> {
+        let &DatabaseIdentity { inode, birth_ns, .. } = database;
+        let owner = Owner { url: url.to_owned(), generation, token, inode, birth_ns };
+        if let Some(mut found) = Self::open(database)? {
+            if found.is_of(database) {
+                return found.append(&[Record::Owner(owner)]);
+            }
+            drop(found);
+        }
+        replace(database, &[Record::Owner(owner)])
+    }
+
+    /// Forgets the archive of a database, and deletes what lies beside the database for it. Returns whether there was an
+    /// archive. Durable on return.
+    ///
+    /// # Errors
+    /// As [`ArchiveFile::open`].
+    pub fn disable(database: &DatabaseIdentity) -> Result<bool, LogError> {
+        let Some(found) = Self::open(database)? else { return Ok(false) };
+        found.delete_backlogs(|_| true)?;
+        std::fs::remove_file(&found.path).map_err(|error| LogError::io("delete", &found.path, &error))?;
+        crate::placement::sync_names(&found.path)?;
+        Ok(true)
+    }
+
+    /// Whether the file was written for this database, and not for one of which this is a copy.
+    #[must_use]
+    pub fn is_of(&self, database: &DatabaseIdentity) -> bool {
+        is_of(&self.records, database)
+    }
+
+    /// Whether another primary has taken the archive of a database over, as far as the file beside it says so. What
+    /// cannot be read says nothing.
+    #[must_use]
+    pub fn is_fenced(database: &DatabaseIdentity) -> bool {
+        let found = Self::look(&database.path).ok().flatten();
+        found.is_some_and(|records| records.fenced.is_some() && is_of(&records, database))
+    }
+
+    /// Notes that another primary has taken the archive over. Durable on return.
+    ///
+    /// # Errors
+    /// `Io`.
+    pub fn note_fence(&mut self, generation: u64) -> Result<(), LogError> {
+        if self.records.fenced.is_some() { Ok(()) } else { self.append(&[Record::Fenced { generation }]) }
+    }
+
+    /// Appends records. Durable on return.
+    ///
+    /// # Errors
+    /// `Format` for a URL that the file cannot hold; `Io`.
+    pub fn append(&mut self, records: &[Record]) -> Result<(), LogError> {
+        let failed = |error: io::Error| LogError::io("write", &self.path, &error);
+        // A line that a crash has torn stays, and ends here.
+        let mut new = if self.bytes.ends_with(b"\n") { Vec::new() } else { b"\n".to_vec() };
+        new.extend_from_slice(&encode(&self.path, records)?);
+        let end = self.bytes.len() as u64;
+        hooks::step(FileStep::Record, &self.path).map_err(failed)?;
+        let written = self.file.write_all_at(&new, end).and_then(|()| self.file.sync_all());
+        if let Err(error) = written {
+            // Whatever has been written of the lines must not be read as something that has happened.
+            let _ = self.file.set_len(end);
+            return Err(failed(error));
+        }
+        self.bytes.extend_from_slice(&new);
+        self.records = decode(&self.path, &self.bytes)?;
+        Ok(())
+    }
+
+    /// Takes off the last lines, from the offset `at` on, which [`Records::tail_of`] has returned.
+    ///
+    /// # Errors
+    /// `Io`.
+    pub fn cut(&mut self, at: usize) -> Result<(), LogError> {
+        hooks::step(FileStep::Record, &self.path)
+            .and_then(|()| self.file.set_len(at as u64))
+            .map_err(|error| LogError::io("cut", &self.path, &error))?;
+        self.bytes.truncate(at);
+        self.records = decode(&self.path, &self.bytes)?;
+        Ok(())
+    }
+
+    /// Notes that a log is made; `intact` as in [`Record::Begin`]. Durable on return. If the file has become too long,
+    /// forgets the earlier logs.
+    ///
+    /// # Errors
+    /// `Io`.
+    pub fn begin(mut self, database: &DatabaseIdentity, log: LogId, intact: bool) -> Result<(), LogError> {
+        if self.bytes.len() <= MOST_BYTES {
+            return self.append(&[Record::Begin { log, intact }]);
+        }
+        self.delete_backlogs(|_| true)?;
+        let mut records = self.records.of_owner();
+        records.push(Record::Begin { log, intact: false });
+        replace(database, &records)
+    }
+
+    /// Forgets all logs that were closed before `log` was made or closed, and deletes their backlogs. For the sidecar,
+    /// once the archive holds all of these. Durable on return.
+    ///
+    /// # Errors
+    /// `Io`.
+    pub fn forget_before(self, database: &DatabaseIdentity, log: LogId) -> Result<(), LogError> {
+        let kept: Vec<Record> =
+            self.records.logs().skip_while(|record| record.log() != Some(log)).cloned().collect();
+        self.delete_backlogs(|other| kept.iter().all(|record| record.log() != Some(other)))?;
+        // What comes before the owner and what comes after it stays so.
+        let (_, newer) = self.records.around_owner();
+        let (older, newer) = kept.split_at(kept.len().saturating_sub(newer.len()));
+        replace(database, &[older, &self.records.of_owner(), newer].concat())
+    }
+
+    /// Deletes the backlogs of the logs that are `gone`.
+    fn delete_backlogs(&self, gone: impl Fn(LogId) -> bool) -> Result<(), LogError> {
+        for record in self.records.logs() {
+            if let Record::End { log, backlog: true, .. } = record
+                && gone(*log)
+            {
+                remove(&backlog_of(&self.database, *log))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn is_of(records: &Records, database: &DatabaseIdentity) -> bool {
+    let Owner { inode, birth_ns, .. } = records.owner;
+    (inode, birth_ns) == (database.inode, database.birth_ns)
+}
+
+/// Deletes a file, which may be gone already.
+pub(super) fn remove(path: &Path) -> Result<(), LogError> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(LogError::io("delete", path, &error)),
+        _ => Ok(()),
+    }
+}
+
+fn lock(path: &Path, file: &OwnFile) -> Result<bool, LogError> {
+    lock_byte(file, ByteLock::Exclusive, LOCK_AT)
+        .map_err(|source| LogError::Medium { path: path.to_path_buf(), source })
+}
+
+fn format_error(path: &Path) -> impl Fn(FormatError) -> LogError + '_ {
+    |source| LogError::Format { log: path.to_path_buf(), source }
+}
+
+fn encode(path: &Path, records: &[Record]) -> Result<Vec<u8>, LogError> {
+    let lines: Result<Vec<String>, FormatError> = records.iter().map(Record::encode).collect();
+    Ok(lines.map_err(format_error(path))?.concat().into_bytes())
+}
+
+fn decode(path: &Path, bytes: &[u8]) -> Result<Records, LogError> {
+    Records::decode(bytes).map_err(format_error(path))
+}
+
+/// Puts a file with these records in place of the present one, if there is one. Durable on return.
+fn replace(database: &DatabaseIdentity, records: &[Record]) -> Result<(), LogError> {
+    let path = path_of(&database.path);
+    let failed = |error: io::Error| LogError::io("write", &path, &error);
+    let mut new = path.clone().into_os_string();
+    new.push("-new");
+    let new = PathBuf::from(new);
+    remove(&new)?;
+    let bytes = encode(&path, records)?;
+    let options = OpenOptions::new().write(true).create_new(true).mode(database.mode & 0o666).clone();
+    let file = OwnFile::open(|| options.open(&new)).map_err(failed)?;
+    adjust(&file, database.mode & 0o666, database).map_err(failed)?;
+    (&*file).write_all(&bytes).and_then(|()| file.sync_all()).map_err(failed)?;
+    std::fs::rename(&new, &path).map_err(failed)?;
+    crate::placement::sync_names(&path)
+}

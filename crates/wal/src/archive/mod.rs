@@ -1,0 +1,94 @@
+//! What lies beside a database that has an archive, for the VFS and for the sidecar: [`ArchiveFile`] is `app.db-archive`,
+//! and [`backlog`] has the commits of closed logs that the archive may not have.
+//!
+//! `app.db-archive` exists if, and only if, somebody has enabled an archive for the database. The VFS records there which
+//! logs the database has had, and whether anything else has changed the database in between. A record that is missing
+//! costs the archive a snapshot and nothing else, so the VFS serves the database even if it cannot write the file
+//! (invariant 72).
+
+pub mod backlog;
+mod file;
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use duralite_format::LogId;
+use duralite_format::archive::Stamp;
+use duralite_medium::process::OwnFile;
+use duralite_medium::{ByteLock, lock_byte};
+
+pub use file::ArchiveFile;
+
+use crate::shared::identity;
+pub use crate::shared::identity::beside;
+use crate::{DatabaseIdentity, LogError};
+
+/// The path of `app.db-archive`.
+#[must_use]
+pub fn path_of(database: &Path) -> PathBuf {
+    identity::archive_of(database)
+}
+
+/// The path of the backlog of a log.
+#[must_use]
+pub fn backlog_of(database: &Path, log: LogId) -> PathBuf {
+    beside(database, &format!("-archive-{log}"))
+}
+
+/// A token for a database that is to claim a generation of an archive.
+///
+/// # Errors
+/// `Io` if the system has no random numbers.
+pub fn new_token() -> Result<u128, LogError> {
+    let mut token = [0; 16];
+    getrandom::fill(&mut token).map_err(|error| LogError::Io {
+        op: "draw random bytes for",
+        path: PathBuf::from("the token of an archive"),
+        message: error.to_string(),
+        kind: std::io::ErrorKind::Other,
+    })?;
+    Ok(u128::from_ne_bytes(token))
+}
+
+/// How long a file's time of modification may be the same as the clock's before it counts as useless.
+const TICKS: u32 = 100;
+
+/// The stamp of a database file without a guard, whose first page has these bytes. Waits for the next tick of the clock by
+/// which the file system sets times, so that whatever writes to the file from now on changes the time. The caller keeps
+/// others from writing meanwhile. `None` if the file system does not set such times, or the path leads to another file.
+///
+/// # Errors
+/// `Io`.
+pub fn stamp(database: &DatabaseIdentity, page_1: &[u8]) -> Result<Option<Stamp>, LogError> {
+    let Some(stamp) = identity::stamp(database)? else { return Ok(None) };
+    for _ in 0..TICKS {
+        if identity::now_ns() > stamp.modified_ns {
+            return Ok(Some(stamp.with_page_1(page_1)));
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    Ok(None)
+}
+
+/// The lock that the sidecar of a database holds as long as it runs. It belongs to the database file, whatever names the
+/// file has, and is released when the process ends.
+pub struct SidecarLock(#[allow(dead_code, reason = "holds the lock")] OwnFile);
+
+/// Far behind the content of any database, and behind SQLite's locks.
+const SIDECAR_AT: i64 = 1 << 60;
+
+impl SidecarLock {
+    /// Takes the lock of the database at this path; `None` if another process holds it. Opens the file, so this is not
+    /// for a process that has SQLite connections to the database: dropping the lock would release theirs.
+    ///
+    /// # Errors
+    /// `Io`, `Medium`.
+    pub fn take(database: &Path) -> Result<Option<Self>, LogError> {
+        let options = std::fs::OpenOptions::new().read(true).write(true).clone();
+        let file = OwnFile::open(|| options.open(database));
+        let file = file.map_err(|error| LogError::io("open", database, &error))?;
+        let locked = lock_byte(&file, ByteLock::Exclusive, SIDECAR_AT);
+        let locked = locked.map_err(|source| LogError::Medium { path: database.to_path_buf(), source })?;
+        Ok(locked.then_some(Self(file)))
+    }
+}

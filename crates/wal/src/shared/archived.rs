@@ -1,0 +1,272 @@
+//! The words in which the sidecar, the process that copies a log into an archive, tells the log's users how far the
+//! archive has come, and with which commits wait for the archive (invariant 70).
+//!
+//! **How far.** The sidecar stores a position: the archive holds every transaction up to it, and the sidecar has looked
+//! afterwards that no other primary has taken the archive over. A position is never given to two transactions of a log,
+//! so a commit that knows its own position needs nothing else. There is one sidecar for a database, so it stores the
+//! word without looking at it.
+//!
+//! **Sleeping.** A commit that is about to sleep makes `WATCH` odd, and then looks at the position again. The sidecar
+//! stores the position first, and then looks at `WATCH`; if the word is odd, it makes the word even and wakes all that
+//! sleep. So one acknowledgement wakes a whole group, and none is missed. The sidecar may die between the two steps, so
+//! nobody sleeps longer than [`SLICE`] without looking.
+//!
+//! **Whether a sidecar runs.** The word `SIDECAR` names the sidecar's process slot. The kernel tells whether the process
+//! in that slot lives.
+
+use std::time::Duration;
+
+use duralite_medium::Segment;
+
+/// The position up to which the archive holds every transaction.
+const POSITION: u64 = 0;
+/// When the newest of these transactions was sealed, in milliseconds since 1970; 0 if unknown.
+const TIME: u64 = 8;
+/// [`RUNS`] and the process slot, [`FENCED`], or 0.
+const SIDECAR: u64 = 16;
+/// Bytes of pages that were committed and are not in the archive, when the sidecar last looked.
+const BEHIND_BYTES: u64 = 24;
+/// When the oldest transaction that is not in the archive was sealed, as of the sidecar's last look, in milliseconds
+/// since 1970; 0 if there is none.
+const BEHIND_SINCE: u64 = 32;
+/// The word on which commits sleep.
+const WATCH: u64 = 64;
+/// The position after the newest acknowledged commit. Only kept up to date once there has been a sidecar.
+const NEWEST: u64 = 128;
+
+/// Offset of these words in the segment.
+pub const ARCHIVED_OFFSET: u64 = 512;
+/// Bytes of the segment that these words occupy; initially zeros.
+pub const ARCHIVED_BYTES: u64 = 192;
+
+/// The low byte of `SIDECAR` while a sidecar runs. The other bytes are its process slot.
+const RUNS: u64 = 1;
+/// The value of `SIDECAR` once another primary has taken the archive over.
+const FENCED: u64 = 2;
+
+/// How long a commit sleeps before it looks again, in case that the sidecar has died before it woke anybody.
+const SLICE: Duration = Duration::from_millis(100);
+
+/// What is known of the sidecar.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sidecar {
+    /// There has been none since the log's first user attached it, or the last one has ended.
+    None,
+    /// It runs.
+    Runs,
+    /// Its process has died.
+    Died,
+    /// It has found that another primary has taken the archive over.
+    Fenced,
+}
+
+impl Sidecar {
+    /// The name for people and programs.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::None => "no sidecar",
+            Self::Runs => "sidecar runs",
+            Self::Died => "sidecar died",
+            Self::Fenced => "fenced",
+        }
+    }
+}
+
+/// What the words say at one moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Archived {
+    /// The sidecar.
+    pub sidecar: Sidecar,
+    /// The position up to which the archive holds every transaction; 0 if no sidecar has said.
+    pub position: u64,
+    /// When the newest of these was sealed, in milliseconds since 1970; 0 if unknown.
+    pub time_ms: u64,
+    /// The position after the newest acknowledged commit; 0 if there was none since the first sidecar came.
+    pub newest: u64,
+    /// As the sidecar has seen it last.
+    pub behind: Behind,
+}
+
+/// What of a log is not in the archive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Behind {
+    /// Positions, and so at least as many as transactions.
+    pub transactions: u64,
+    /// Bytes of pages, of those that the log still has.
+    pub bytes: u64,
+    /// When the oldest of these transactions that the log still has was sealed, in milliseconds since 1970; 0 if there is
+    /// none, or the log does not say.
+    pub since_ms: u64,
+}
+
+/// Why a commit that waited is not known to be in the archive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NotArchived {
+    /// Another primary has taken the archive over, so it will never be.
+    Fenced,
+    /// The time was up.
+    Late(Sidecar),
+}
+
+/// The words of a segment, at the offset `base`.
+#[derive(Clone, Copy)]
+pub struct ArchivedWords<'a> {
+    segment: &'a dyn Segment,
+    base: u64,
+}
+
+impl<'a> ArchivedWords<'a> {
+    /// The words at this offset of a segment.
+    #[must_use]
+    pub fn new(segment: &'a dyn Segment, base: u64) -> Self {
+        Self { segment, base }
+    }
+
+    fn load(&self, word: u64) -> u64 {
+        self.segment.load(self.base + word)
+    }
+
+    fn store(&self, word: u64, value: u64) {
+        self.segment.store(self.base + word, value);
+    }
+
+    /// Whether there has been a sidecar since the segment began. This is one load, or two.
+    #[must_use]
+    pub fn have_been_set(&self) -> bool {
+        self.load(SIDECAR) != 0 || self.load(TIME) != 0
+    }
+
+    /// What the words say now.
+    #[must_use]
+    pub fn look(&self) -> Archived {
+        let (position, newest) = (self.load(POSITION), self.load(NEWEST));
+        Archived {
+            sidecar: self.sidecar(),
+            position,
+            time_ms: self.load(TIME),
+            newest,
+            behind: Behind {
+                transactions: newest.saturating_sub(position),
+                bytes: self.load(BEHIND_BYTES),
+                since_ms: self.load(BEHIND_SINCE),
+            },
+        }
+    }
+
+    fn sidecar(&self) -> Sidecar {
+        match self.load(SIDECAR) {
+            0 => Sidecar::None,
+            FENCED => Sidecar::Fenced,
+            // If the kernel does not say, the sidecar counts as alive: commits then wait for it.
+            word if self.segment.is_alive((word >> 8) as usize).unwrap_or(true) => Sidecar::Runs,
+            _ => Sidecar::Died,
+        }
+    }
+}
+
+/// For the sidecar.
+impl ArchivedWords<'_> {
+    /// Announces this process as the sidecar, and up to which position the archive holds the log.
+    pub fn announce(&self, position: u64, time_ms: u64) {
+        self.store(SIDECAR, RUNS | (self.segment.process_slot() as u64) << 8);
+        self.set(position, time_ms);
+    }
+
+    /// Takes the announcement back, unless the archive was taken over.
+    pub fn withdraw(&self) {
+        let own = RUNS | (self.segment.process_slot() as u64) << 8;
+        let _ = self.segment.compare_exchange(self.base + SIDECAR, own, 0);
+        self.wake();
+    }
+
+    /// Says up to which position the archive holds the log, and when the last transaction before it was sealed.
+    pub fn set(&self, position: u64, time_ms: u64) {
+        self.store(TIME, time_ms);
+        self.store(POSITION, position);
+        self.wake();
+    }
+
+    /// Says what the sidecar has not archived yet.
+    pub fn set_behind(&self, bytes: u64, since_ms: u64) {
+        self.store(BEHIND_BYTES, bytes);
+        self.store(BEHIND_SINCE, since_ms);
+    }
+
+    /// Says that another primary has taken the archive over.
+    pub fn set_fenced(&self) {
+        self.store(SIDECAR, FENCED);
+        self.wake();
+    }
+
+    /// Whether a commit may be asleep.
+    #[must_use]
+    pub fn is_awaited(&self) -> bool {
+        self.load(WATCH) & 1 == 1
+    }
+
+    fn wake(&self) {
+        let word = self.base + WATCH;
+        let seen = self.segment.load(word);
+        if seen & 1 == 1 && self.segment.compare_exchange(word, seen, seen.wrapping_add(1)).is_ok() {
+            self.segment.wake(word, u32::MAX >> 1);
+        }
+    }
+}
+
+/// For the log's users.
+impl ArchivedWords<'_> {
+    /// Notes that the commit before this position is acknowledged. Without a sidecar this is one load.
+    pub fn committed(&self, position: u64) {
+        if self.load(SIDECAR) == 0 {
+            return;
+        }
+        let mut newest = self.load(NEWEST);
+        while newest < position {
+            match self.segment.compare_exchange(self.base + NEWEST, newest, position) {
+                Ok(_) => break,
+                Err(other) => newest = other,
+            }
+        }
+    }
+
+    /// Waits until the archive holds every transaction up to a position, for at most `limit`.
+    ///
+    /// # Errors
+    /// Why that is not known.
+    pub fn wait(&self, position: u64, limit: Duration) -> Result<(), NotArchived> {
+        let start = self.segment.clock_ns();
+        loop {
+            if self.load(POSITION) >= position {
+                return Ok(());
+            }
+            let watched = self.watch();
+            if self.load(POSITION) >= position {
+                return Ok(());
+            }
+            let sidecar = self.sidecar();
+            if sidecar == Sidecar::Fenced {
+                // What was acknowledged before the archive was taken over is acknowledged.
+                let is_archived = self.load(POSITION) >= position;
+                return if is_archived { Ok(()) } else { Err(NotArchived::Fenced) };
+            }
+            let waited = Duration::from_nanos(self.segment.clock_ns().saturating_sub(start));
+            let left = limit.saturating_sub(waited);
+            if left.is_zero() {
+                return Err(NotArchived::Late(sidecar));
+            }
+            self.segment.wait(self.base + WATCH, (watched & 0xffff_ffff) as u32, left.min(SLICE));
+        }
+    }
+
+    /// Announces that this thread is about to sleep. Returns the value of the word on which it sleeps.
+    fn watch(&self) -> u64 {
+        loop {
+            let seen = self.load(WATCH);
+            let watched = seen | 1;
+            if seen == watched || self.segment.compare_exchange(self.base + WATCH, seen, watched).is_ok() {
+                return watched;
+            }
+        }
+    }
+}
