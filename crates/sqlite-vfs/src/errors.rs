@@ -46,9 +46,9 @@ impl Failure {
 
 impl Failure {
     /// This failure of a page read, for a statement that may have written a part of its changes.
-    /// `SQLITE_BUSY` and the like become an I/O error, because SQLite always rolls the statement back after
-    /// an I/O error. After those codes it does so only where it has kept a statement journal; without one the
-    /// transaction would go on with half of an insert.
+    /// `SQLITE_BUSY` and codes like it become an I/O error. After an I/O error SQLite always rolls the
+    /// statement back. After those other codes it does so only if it has kept a statement journal; without
+    /// one the transaction would go on with half of an insert.
     pub fn amid_writes(self) -> Self {
         match self.code & 0xff {
             ffi::BUSY | ffi::CANTOPEN | ffi::READONLY | ffi::PROTOCOL => {

@@ -5,7 +5,7 @@ use duralite_format::guard::DatabaseHeader;
 use duralite_wal::metrics::Counter;
 
 use crate::account;
-use crate::database::Db;
+use crate::database::{Db, replicated};
 use crate::settings::{self, Settings};
 
 /// Names and values. No name occurs twice. For each count, `docs/status.md` says whether it covers one
@@ -33,9 +33,11 @@ pub fn in_force(db: &Db) -> Settings {
     match db.in_service() {
         Some(attachment) => {
             let mut settings = attachment.in_force().clone();
-            // Each connection decides for itself whether it is concurrent, so the log's setting does not
-            // count.
-            settings.concurrent = db.settings().concurrent;
+            // Each connection decides for itself whether it is concurrent and whether its commits wait for
+            // the archive, so the log's settings do not count.
+            let own = db.settings();
+            settings.concurrent = own.concurrent;
+            (settings.replicated, settings.replicated_timeout) = (own.replicated, own.replicated_timeout);
             settings
         }
         None => db.settings().clone(),
@@ -72,6 +74,8 @@ pub fn of(db: &Db) -> Status {
     status.push(("concurrent", db.concurrency_in_force().name().to_owned()));
     let count = |(name, counter)| (name, attachment.conflicts().events(counter).to_string());
     status.extend(CONCURRENCY.map(count));
+    drop(log);
+    status.extend(replicated::status(db, &attachment));
     status
 }
 

@@ -14,9 +14,10 @@ use std::sync::{Arc, MutexGuard};
 use duralite_format::LogId;
 use duralite_medium::Segment as _;
 use duralite_wal::engine::{Fill, Ticket};
-use duralite_wal::log::follow;
+use duralite_wal::log::{Sealed, follow};
 use duralite_wal::metrics::Counter;
 use duralite_wal::placement::{DELETED_LOG_COPIED, DELETION_SEEN, LOG_DELETED};
+use duralite_wal::shared::archived::{ARCHIVED_OFFSET, ArchivedWords};
 use duralite_wal::{DatabaseIdentity, Log, LogError};
 
 use super::{Attachment, Key, attached};
@@ -69,11 +70,31 @@ impl Attachment {
         self.durability_waiter().map_or(Ok(()), |waiter| waiter.wait(ticket))
     }
 
-    /// Tells other processes that the commit `commit`, numbered as in [`Log::newest_commit`], is acknowledged
-    /// (invariant 15). Counts the commit: `began_ns` is when SQLite began to write it, and `fill` how full
-    /// the log was afterwards.
-    pub fn acknowledge(&self, commit: u64, began_ns: u64, fill: Fill) {
-        follow::acknowledge(&*self.segment, commit);
+    /// Tells other processes that a commit is acknowledged (invariant 15).
+    pub fn acknowledge(&self, sealed: &Sealed) {
+        follow::acknowledge(&*self.segment, sealed.commit);
+        self.archived().committed(sealed.position);
+    }
+
+    /// How far the archive of the log has come.
+    pub fn archived(&self) -> ArchivedWords<'_> {
+        ArchivedWords::new(&*self.segment, ARCHIVED_OFFSET)
+    }
+
+    /// Whether the database may have an archive for which nothing is on record yet. An archive that is set later gets a
+    /// sidecar first, which sets the words before anything of the log is archived.
+    pub fn may_be_archived(&self) -> bool {
+        !self.has_looked_for_line.load(Ordering::Relaxed) || self.archived().have_been_set()
+    }
+
+    /// Notes that what an archive needs is on record, or that there is no archive.
+    pub fn has_looked_for_line(&self) {
+        self.has_looked_for_line.store(true, Ordering::Relaxed);
+    }
+
+    /// Counts a commit: `began_ns` is when SQLite began to write it, and `fill` how full the log was
+    /// afterwards.
+    pub fn count_commit(&self, began_ns: u64, fill: Fill) {
         let Some(recorder) = &self.recorder else { return };
         recorder.committed(began_ns, fill);
         if let Some(waiter) = self.durability_waiter() {

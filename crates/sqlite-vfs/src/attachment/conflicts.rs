@@ -9,7 +9,7 @@ use duralite_wal::metrics::Counter;
 /// A page, and the conflicts on it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HotPage {
-    /// How many transactions were overtaken there.
+    /// How many transactions were overtaken on this page.
     pub count: u64,
     pub page: u32,
     /// What the page belonged to when a connection last looked it up, such as a table or an index; `None` if

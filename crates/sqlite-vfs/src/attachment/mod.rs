@@ -23,7 +23,7 @@ mod usage;
 
 use std::collections::HashMap;
 use std::ops::Deref;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError, Weak};
 use std::time::Duration;
 
@@ -39,6 +39,7 @@ use duralite_wal::metrics::Recorder;
 use duralite_wal::placement::{
     BEGINS_AFTER, LOCKS_BYTES, LOCKS_OFFSET, OVERDUE_BEFORE, Outside, Pause, READABLE, RESTART_UNTIL,
 };
+use duralite_wal::shared::pins::Followers;
 use duralite_wal::{DatabaseIdentity, Log, LogError};
 
 use crate::account::{self, Accounted, Summary};
@@ -121,6 +122,8 @@ pub struct Attachment {
     usage: Usage,
     bound: Bound,
     room: Room,
+    /// Whether this process has found what an archive needs on record, or no archive.
+    has_looked_for_line: AtomicBool,
     /// When this process last looked whether the log was deleted, by the segment's clock.
     looked_ns: AtomicU64,
     /// When this process last tried to save a deleted log to the database file, by the segment's clock.
@@ -186,6 +189,7 @@ impl Attachment {
             usage: Usage::new(id, Arc::clone(log.segment())),
             bound: Bound::default(),
             room,
+            has_looked_for_line: AtomicBool::default(),
             looked_ns: AtomicU64::default(),
             saved_ns: AtomicU64::default(),
             maintenance: OnceLock::new(),
@@ -220,6 +224,12 @@ impl Attachment {
     pub fn may_start_over(&self) -> bool {
         let settled = self.durability_waiter().is_none_or(|waiter| waiter.settle().unwrap_or(true));
         settled && self.log().may_start_over().unwrap_or(true)
+    }
+
+    /// Asks followers to read the log to its end, so that it can start over. After an error the answer is as if there
+    /// were none, because a try to start the log over meets the same error.
+    pub fn ask_followers(&self) -> Followers {
+        self.log().ask_followers().unwrap_or(Followers::None)
     }
 
     /// The home through which the database file is accessed; `None` if the log has none. Whether it has one

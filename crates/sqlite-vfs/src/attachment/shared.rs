@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use duralite_format::guard::JournalKind;
 use duralite_format::wal_index::BACKFILLED_WORD;
-use duralite_medium::{MediumError, Segment as _};
+use duralite_medium::{FileSegment, MediumError, Segment as _};
 use duralite_wal::placement::{GUARD_CONFIRMED, GUARD_KIND, HOME_FAILURES, HOME_SYNCED, HOME_WRITES};
 
 use super::Attachment;
@@ -133,11 +133,12 @@ impl Attachment {
         self.word_of_index(FRAMES)
     }
 
-    /// Completes a start over of the log whose process has died. SQLite first says in the header that the log has no
-    /// frames, and then that none of them are home. If it dies in between, the first frames of the next commits would
-    /// be taken for home (invariant 15). The caller has just got WRITE, so nobody is between these two stores. Returns
-    /// whether there was anything to complete: a connection that has begun to read before that looks for frames behind
-    /// those that seemed to be home.
+    /// Completes a start over of the log if the process that began it has died. SQLite first says in the
+    /// header that the log has no frames, and then that none of them are home. If the process dies in
+    /// between, the first frames of the next commits would be taken for home (invariant 15). The caller has
+    /// just got WRITE, so no other process is between these two stores. Returns whether there was anything to
+    /// complete. If so, a connection that began to read earlier looks only for frames behind those that
+    /// seemed to be home, so it has to begin again.
     pub fn complete_start_over(&self) -> bool {
         let Some(first) = self.first_of_index() else { return false };
         let [frames, backfilled] = [FRAMES, BACKFILLED].map(|offset| self.word(first, offset));
@@ -162,6 +163,11 @@ impl Attachment {
         // SAFETY: inside the region, which stays mapped as long as `self` lives, and aligned. SQLite's own accesses are
         // those of its protocol.
         unsafe { AtomicU32::from_ptr(first.add(offset).cast().as_ptr()) }
+    }
+
+    /// The memory that all users of the log share.
+    pub fn segment(&self) -> &FileSegment {
+        &self.segment
     }
 
     /// A clock that is the same for all users of the log.

@@ -33,8 +33,8 @@ pub struct Bound {
     failures: AtomicU32,
 }
 
-/// After this many failed tries in a row, the connection that starts the log over asks transactions that have
-/// been writing for long to end.
+/// After this many failed tries in a row, the connection that tries to start the log over asks transactions
+/// that have been writing for long to end.
 const PATIENT_TRIES: u32 = 3;
 
 impl Bound {
@@ -48,10 +48,8 @@ impl Bound {
         }
     }
 
-    /// Whether a commit of a concurrent connection has to checkpoint now a log that should have at most
-    /// `frames` frames. The SQLite of such a connection does not see how long the log is, so it does not
-    /// begin a checkpoint. After one try, the next is due when the log has grown by another quarter of
-    /// `frames`.
+    /// Whether a concurrent connection is to checkpoint after a commit, whose SQLite wants to from `frames` frames
+    /// on. After one try, the next is due when the log has grown by another quarter of `frames`.
     pub fn is_due(&self, frames: u32) -> bool {
         let (now, tried) = (self.frames.load(Ordering::Relaxed), self.tried.load(Ordering::Relaxed));
         let next = if tried == 0 { frames } else { tried.saturating_add(frames / 4).max(frames) };
@@ -87,10 +85,18 @@ impl Bound {
         self.limit().is_some_and(|limit| self.frames.load(Ordering::Relaxed) > limit.max(postponed))
     }
 
-    /// Whether so many tries have failed because a reader stays that transactions that have been writing for
-    /// long are asked to end.
+    /// Whether transactions that have been writing for long should be asked to end, because too many tries
+    /// have failed while a reader stays.
     pub fn is_far_outgrown(&self) -> bool {
         self.failures.load(Ordering::Relaxed) >= PATIENT_TRIES
+    }
+
+    /// Notes that followers were asked to read on. The next try comes when the log has grown by another sixteenth of its
+    /// limit.
+    pub fn wait_for_followers(&self) {
+        let distance = self.limit().unwrap_or(LEAST_FRAMES) / 16;
+        let frames = self.frames.load(Ordering::Relaxed);
+        self.postponed.store(frames.saturating_add(distance), Ordering::Relaxed);
     }
 
     /// Notes a failed try. If a reader stays, the next tries come at ever longer distances. If many short
@@ -270,6 +276,30 @@ mod tests {
         bound.checkpoints();
         bound.committed(900);
         assert!(!bound.is_outgrown(), "small logs are in nobody's way");
+    }
+
+    #[test]
+    fn a_try_in_vain_raises_no_bound() {
+        let bound = Bound::default();
+        bound.committed(1000);
+        bound.checkpoints();
+        bound.committed(4001);
+        assert!(bound.is_outgrown());
+        // Followers were asked, and answer soon.
+        bound.wait_for_followers();
+        bound.committed(4251);
+        assert!(!bound.is_outgrown());
+        bound.committed(4252);
+        assert!(bound.is_outgrown());
+        // A checkpoint succeeded, and a connection appended all the same.
+        bound.postpone(false);
+        bound.checkpoints();
+        bound.committed(5253);
+        assert!(bound.is_outgrown(), "the bound is that of the first checkpoint");
+        bound.committed(1);
+        bound.checkpoints();
+        bound.committed(1001);
+        assert!(bound.is_outgrown(), "and after a start over, of the first one since");
     }
 
     fn seen(room: &Room, used_bytes: u64) {

@@ -11,7 +11,7 @@ use duralite_sqlite_ffi::{self as ffi, File, IoMethods};
 
 use super::file::{to_fill, to_write};
 use super::{ask, pragma};
-use crate::database::{Db, strict};
+use crate::database::{Db, replicated, strict};
 use crate::errors::Failure;
 use crate::guard::helper::Lifter;
 use crate::guard::{self, journal};
@@ -295,7 +295,7 @@ unsafe extern "C" fn file_control(file: *mut File, op: c_int, arg: *mut c_void) 
 /// `arg` is what belongs to the operation `op`.
 unsafe fn control(db: &Db, op: c_int, arg: *mut c_void) -> Option<c_int> {
     match op {
-        ffi::FCNTL_COMMIT_PHASETWO => db.wait_durable().err().map(|failure| db.sqlite.fail(&failure)),
+        ffi::FCNTL_COMMIT_PHASETWO => replicated::commit(db).err().map(|failure| db.sqlite.fail(&failure)),
         ffi::FCNTL_CKPT_DONE => {
             db.checkpointed();
             None
@@ -313,6 +313,9 @@ unsafe fn control(db: &Db, op: c_int, arg: *mut c_void) -> Option<c_int> {
             unsafe { db.host.set_busy_handler(arg.cast()) };
             None
         }
+        // A SQLite that could wait for locks itself would take WRITE before it reads anything. Such a transaction could
+        // not be validated.
+        ffi::FCNTL_LOCK_TIMEOUT => db.concurrent().map(|_| ffi::NOTFOUND),
         ffi::FCNTL_OVERWRITE => db.concurrent().and_then(|concurrent| {
             let code = answer(db, concurrent.overwrites(db));
             (code != ffi::OK).then_some(code)

@@ -7,15 +7,14 @@ use duralite_sqlite_ffi as ffi;
 
 use crate::attachment::conflicts::HotPage;
 use crate::database::{Db, strict};
-use crate::settings::{self, CONCURRENT};
+use crate::settings::{self, CONCURRENT, REPLICATED, REPLICATED_TIMEOUT};
 use crate::status::{self, Status, in_force};
 
 const PRAGMA: &str = "duralite";
-/// `PRAGMA duralite_conflicts`, whose name looks like that of a setting and is none.
+/// `PRAGMA duralite_conflicts`, whose name looks like a setting's name, but is not.
 const CONFLICTS: &str = "conflicts";
-/// Two pragmas of SQLite's own, whose values Duralite uses too.
+/// A pragma of SQLite's own, whose value Duralite uses too.
 const SIZE_LIMIT: &str = "journal_size_limit";
-const AUTOCHECKPOINT: &str = "wal_autocheckpoint";
 
 /// Answers `SQLITE_FCNTL_PRAGMA`. `NOTFOUND` tells SQLite to carry the pragma out itself.
 ///
@@ -34,13 +33,6 @@ pub unsafe fn answer(db: &Db, words: *mut *mut c_char) -> c_int {
     }
     if name == SIZE_LIMIT {
         limit_size(db, value.as_deref());
-        return ffi::NOTFOUND;
-    }
-    if name == AUTOCHECKPOINT {
-        let frames = value.as_deref().and_then(|value| value.trim().parse::<i64>().ok());
-        if let Some(frames) = frames {
-            db.settings().autocheckpoint = u32::try_from(frames.max(0)).unwrap_or(u32::MAX);
-        }
         return ffi::NOTFOUND;
     }
     let setting = match name.strip_prefix(PRAGMA) {
@@ -95,6 +87,13 @@ fn change(db: &Db, setting: &str, value: &str) -> Result<String, String> {
         db.settings().set(setting, value)?;
         return read(db, setting);
     }
+    if [REPLICATED, REPLICATED_TIMEOUT].contains(&setting) {
+        let mut changed = db.settings().clone();
+        changed.set(setting, value)?;
+        changed.check()?;
+        *db.settings() = changed;
+        return read(db, setting);
+    }
     db.settings().set(setting, value)?;
     if let Some(attachment) = db.in_service() {
         let mut settings = attachment.in_force();
@@ -111,8 +110,8 @@ fn lines(status: &Status) -> String {
     status.iter().map(|(name, value)| format!("{name}\t{value}")).collect::<Vec<_>>().join("\n")
 }
 
-/// A line for each page on which transactions were overtaken: how many, the page, and what it belongs to,
-/// with tabs in between.
+/// A line for each page on which transactions were overtaken: how many transactions, the page's number, and
+/// the table or index that it belongs to, with tabs in between.
 fn conflicts(db: &Db) -> String {
     let line = |hot: &HotPage| {
         // A name of a table may contain tabs and line ends, which separate the columns and lines here.

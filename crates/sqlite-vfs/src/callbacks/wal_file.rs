@@ -11,7 +11,7 @@ use duralite_wal::LogError;
 
 use super::file::{BESIDE_DATABASE, to_fill, to_write};
 use crate::attachment::{Attachment, Use};
-use crate::database::{Db, Serving, save};
+use crate::database::{Db, Serving, replicated, save};
 use crate::errors::{During, Failure};
 use crate::guard::Guard;
 use crate::shield::shield;
@@ -89,6 +89,7 @@ impl Wal {
             return self.begin(data);
         }
         if is_commit_header(data) {
+            replicated::check_commit(&self.db)?;
             self.db.make_room_in_index(&self.attachment, offset)?;
         }
         Ok(self.take(offset, data))

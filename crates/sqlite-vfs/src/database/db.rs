@@ -124,6 +124,9 @@ pub(super) struct Commit {
     sealed: Mutex<Option<Sealed>>,
     /// Whether a connection whose super-journals this VFS does not see has this database attached.
     has_main_elsewhere: AtomicBool,
+    /// Whether this connection has written to the database file in a transaction that no log serves, and has
+    /// not committed since.
+    has_written_plain: AtomicBool,
 }
 
 /// The names by which SQLite's pager opens the files beside a database.
@@ -714,10 +717,14 @@ impl Db {
     }
 
     /// Waits until the transaction that this connection sealed last is as durable as the log's `durability`
-    /// makes it, and acknowledges it. By now SQLite has released WRITE (except in exclusive locking mode).
+    /// makes it, and acknowledges it. Then lets `replicate` wait for the archive, with the position after the
+    /// transaction (invariant 70). By now SQLite has released WRITE (except in exclusive locking mode).
     /// SQLite returns an error from here to the committer. A transaction with a rollback journal is durable
     /// already, so this does not wait for it.
-    pub fn wait_durable(&self) -> Result<(), Failure> {
+    pub fn wait_durable(
+        &self,
+        replicate: impl FnOnce(&Attachment, u64) -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
         let sealed = locked(&self.commit.sealed).take();
         let Some((sealed, attachment)) = sealed.zip(self.attached()) else {
             let found =
@@ -728,8 +735,20 @@ impl Db {
             attachment.wait(ticket).map_err(|error| Failure::of(&error, During::Sync))?;
         }
         attachment.check_found_after_commit().map_err(|error| Failure::of(&error, During::Sync))?;
-        attachment.acknowledge(sealed.commit, self.commit.clock.committed(), sealed.fill);
-        Ok(())
+        attachment.acknowledge(&sealed);
+        let replicated = replicate(&attachment, sealed.position);
+        attachment.count_commit(self.commit.clock.committed(), sealed.fill);
+        replicated
+    }
+
+    /// Notes that this connection writes to the database file in a transaction that no log serves.
+    pub fn note_plain_write(&self) {
+        self.commit.has_written_plain.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether [`Self::note_plain_write`] was called since this was last asked.
+    pub fn end_plain_write(&self) -> bool {
+        self.commit.has_written_plain.swap(false, Ordering::Relaxed)
     }
 
     /// The path of the file beside the database whose name is the database's name followed by `end`.

@@ -316,7 +316,8 @@ impl Db {
         Failure::of(error, during)
     }
 
-    /// What SQLite is told of a failure to read a page: where this thread holds WRITE, that of a read amid writes.
+    /// The failure to report to SQLite when it cannot read a page. If this thread holds WRITE, a statement
+    /// may be in the middle of its writes, so the code is that of [`Failure::amid_writes`].
     #[cold]
     pub fn read_failure(&self, failure: Failure) -> Failure {
         let is_writing = self.attached().is_some_and(|attachment| attachment.writer_is_here());
@@ -448,7 +449,7 @@ impl Db {
 
     /// Writes everything committed in the log to the database file, and truncates the file to the size of the
     /// database, as the last checkpoint does. Does not sync. The caller has EXCLUSIVE.
-    pub(super) fn put_home_alone(&self, attachment: &Attachment) -> Result<(), Failure> {
+    pub fn put_home_alone(&self, attachment: &Attachment) -> Result<(), Failure> {
         let pages = attachment.log().db_pages().map_err(|error| Failure::of(&error, During::Read))?;
         if pages == 0 {
             return Ok(());

@@ -6,6 +6,7 @@ mod file;
 mod home;
 mod journal;
 pub mod lock;
+pub mod replicated;
 pub mod restart;
 pub mod save;
 mod shm;

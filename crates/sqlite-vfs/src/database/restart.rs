@@ -2,30 +2,37 @@
 //! (invariant 10).
 //!
 //! SQLite's auto-checkpoint runs beside the writers, and the log starts over only in a moment in which nobody
-//! reads it. Where many connections commit there is no such moment: some connection always waits for
-//! durability under a read mark. So when the log has outgrown the auto-checkpoint by some factor, one
-//! connection runs a checkpoint first. It is about to begin a transaction, and holds nothing yet. Its
-//! checkpoint (`RESTART`) keeps new writers out until the present ones have finished. A reader that stays
-//! longer makes that try vain. The next tries then come later, at ever longer distances.
+//! reads it. If many connections commit, there is no such moment: some connection always waits for durability
+//! under a read mark. So when the log has outgrown the auto-checkpoint by some factor, a connection that is
+//! about to begin a transaction, and holds nothing yet, first runs a checkpoint. This checkpoint (`RESTART`)
+//! keeps new writers out until the present ones have finished. If a reader stays longer, the try is in vain,
+//! and the next tries come later, at ever longer distances.
 //!
-//! Concurrent transactions overlap for as long as the application takes, which may be longer than a checkpoint
-//! may keep WRITE. So before the checkpoint the gate is closed: new transactions of concurrent connections wait,
-//! and those that are present go on until they commit. That takes as long as the longest of them, if no
-//! transaction stays. Where one does, the log grows to several times its bound. Then transactions that have been
-//! writing for long are asked to end: at the next page that a `SELECT` of theirs reads from the database they
-//! get `SQLITE_BUSY_SNAPSHOT`, once. Those that only read are never asked.
+//! Concurrent transactions overlap for as long as the application takes, which may be longer than a
+//! checkpoint may keep WRITE. So before the checkpoint the gate is closed: new transactions of concurrent
+//! connections wait, and the present transactions go on until they commit. If no transaction stays, that
+//! takes as long as the longest of them. If one stays, the log grows to several times its bound. Then
+//! transactions that have been writing for long are asked to end: at the next page that one of their `SELECT`
+//! statements reads from the database, they get `SQLITE_BUSY_SNAPSHOT`, once. Transactions that only read are
+//! never asked to end.
+//!
+//! A follower that copies the log to a slow place is first asked to read the log to its end
+//! ([`Attachment::ask_followers`]). A try is made once the follower has answered a request of this log, and asks
+//! again while it keeps new writers out.
 //!
 //! The same is done when a log is short of room ([`crate::attachment::size`]), whether or not the application
-//! ever checkpoints. It is done before the next transaction of a connection begins, on its thread, within the
-//! same bounds of time. So a commit fails for want of room in three cases only: a reader keeps what would
-//! have to go; a transaction is larger than the room that was left (the next one then finds all of it); or
-//! the connection is in exclusive locking mode, where no other connection can checkpoint.
+//! ever checkpoints. A connection does it before its next transaction begins, on the connection's thread,
+//! within the same limits of time. So a commit fails for want of room in three cases only. A reader may still
+//! need what would have to go. A transaction may be larger than the room that was left; the next one then
+//! finds all of the room. Or the connection is in exclusive locking mode, where no other connection can
+//! checkpoint.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
 use duralite_locks::Holder;
 use duralite_sqlite_ffi as ffi;
+use duralite_wal::shared::pins::Followers;
 
 use super::{Db, waiting};
 use crate::attachment::Attachment;
@@ -37,23 +44,24 @@ use crate::sqlite::connection::{OwnConnection, uri_of};
 
 /// How long the present writers and readers may take to finish. New writers wait meanwhile.
 const BUSY_TIMEOUT: Duration = Duration::from_millis(5);
-/// How long this waits in the queue for WRITE, and how long a checkpoint that is already running may take.
+/// How long a try waits in the queue for WRITE, and how long it waits for a checkpoint that is already
+/// running.
 const TRY_FOR: Duration = Duration::from_millis(20);
 const PAUSE: Duration = Duration::from_micros(500);
 /// A reader that stays for this long does not belong to a crowd that comes and goes.
 const STAYS: Duration = Duration::from_millis(100);
 /// How long the gate is closed at most: [`STAYS`], and time for the checkpoint.
 const GATE_NS: u64 = 200_000_000;
-/// No other connection tries within this time.
+/// While a connection tries, no other connection tries for this long.
 const TURN_NS: u64 = 500_000_000;
 
 thread_local! {
     static RESTARTING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Gets the log to start over if it is time, before a transaction of `db` begins; that transaction holds none
-/// of the log's locks. Returns whether the log will start over: the next writer does it, if it takes its
-/// snapshot only now.
+/// Gets the log to start over if it is time, before a transaction of `db` begins. That transaction must not
+/// hold any of the log's locks yet. Returns whether the log will start over. The next writer starts it over,
+/// provided that the writer takes its snapshot only after this returns.
 pub fn start_over_if_due(db: &Db, attachment: &Attachment) -> bool {
     let waits = waiting::for_room_until();
     let (bound, room) = (attachment.bound(), attachment.room());
@@ -69,13 +77,25 @@ pub fn start_over_if_due(db: &Db, attachment: &Attachment) -> bool {
         return false;
     }
     let Some(turn) = attachment.restart_turn().take(TURN_NS) else {
-        // Waits at most for as long as SQLite takes the connection to have slept.
+        // Another connection is trying. Wait for it, but at most for the time that SQLite believes this
+        // connection to have slept.
         let (start, limit) = (Instant::now(), waits.unwrap_or_default());
         while start.elapsed() < limit && attachment.restart_turn().is_taken() {
             std::thread::sleep(PAUSE);
         }
         return false;
     };
+    let followers = attachment.ask_followers();
+    if followers == Followers::Behind {
+        attachment.restart_turn().end(turn);
+        if is_outgrown {
+            bound.wait_for_followers();
+        }
+        if is_short {
+            room.postpone(None);
+        }
+        return false;
+    }
     let now_ns = attachment.clock_ns();
     let is_patient = is_outgrown || room.is_patient(now_ns);
     let is_urgent = bound.is_far_outgrown() || room.is_scarce();
@@ -85,7 +105,13 @@ pub fn start_over_if_due(db: &Db, attachment: &Attachment) -> bool {
     attachment.restart_turn().end(turn);
     match restarted {
         Ok(true) => {
-            bound.committed(0);
+            if followers == Followers::None {
+                bound.committed(0);
+            } else {
+                // A connection that chose its mark before the checkpoint may still append. Then the follower is
+                // behind, this was in vain, and the bound stays.
+                bound.postpone(false);
+            }
             room.made();
             return true;
         }
@@ -101,16 +127,16 @@ pub fn start_over_if_due(db: &Db, attachment: &Attachment) -> bool {
     false
 }
 
-/// Whether a checkpoint on this thread would be in the way of the one that starts the log over. Any other
-/// checkpoint can be refused: nothing waits for it. And every commit tries one, so there would always be one
-/// in the way.
+/// Whether a checkpoint on this thread would be in the way of the checkpoint that starts the log over. The
+/// caller then leaves its own checkpoint out, because nothing waits for it. Otherwise every commit would try
+/// a checkpoint, and one of them would always be in the way.
 pub fn is_in_the_way(attachment: &Attachment) -> bool {
     !RESTARTING.get() && attachment.restart_turn().is_taken()
 }
 
-/// Whether a transaction that has just got WRITE should wait: the log is nearly full, and can soon start
-/// over, since no reader stays long. A connection that is told that it is busy begins again, and the first
-/// one to do so starts the log over.
+/// Whether a transaction that has just got WRITE should wait, because the log is nearly full, and can soon
+/// start over since no reader stays long. The connection is told that it is busy, and begins again. The first
+/// connection to begin again starts the log over.
 pub fn must_make_room(attachment: &Attachment, holder: &Holder) -> bool {
     let room = attachment.room();
     if !room.is_scarce() || !holder.is_reading() || RESTARTING.get() || is_worker() {
@@ -128,7 +154,7 @@ pub fn must_make_room(attachment: &Attachment, holder: &Holder) -> bool {
 /// Learns how much room is left after the commits of all processes.
 fn look_at_room(attachment: &Attachment) {
     let mut log = attachment.log();
-    // The write reports an error.
+    // Ignore an error here: the next write meets it too, and reports it.
     if log.db_pages().is_ok() {
         let (fill, is_short) = log.fill();
         attachment.room().seen(fill, is_short);
@@ -139,8 +165,8 @@ fn reader_stays(attachment: &Attachment) -> bool {
     attachment.locks().readers().is_ok_and(|(_, oldest)| oldest >= STAYS)
 }
 
-/// Starts the log over, with patience for connections that are in the way, or without. Where it is urgent, those
-/// that have been writing for long are asked to end. Returns whether it succeeded.
+/// Starts the log over. If `is_patient`, waits for connections that are in the way. If `is_urgent`, also asks
+/// transactions that have been writing for long to end. Returns whether the log will start over.
 fn restart(db: &Db, attachment: &Attachment, is_patient: bool, is_urgent: bool) -> Result<bool, Failure> {
     let (busy_timeout, try_for) =
         if is_patient { (BUSY_TIMEOUT, TRY_FOR) } else { (Duration::ZERO, Duration::ZERO) };
@@ -156,8 +182,8 @@ fn restart(db: &Db, attachment: &Attachment, is_patient: bool, is_urgent: bool) 
     )?;
     // This writes most of the log home beside the writers.
     own.run(c"PRAGMA wal_checkpoint(PASSIVE)")?;
-    // If the file is not synced now, that checkpoint did not get everything home. A sync now makes the later
-    // one short.
+    // If the file is not synced now, the first checkpoint did not get everything home. A sync now makes the
+    // sync of the second checkpoint short.
     if !db.has_home() && !attachment.home_is_synced() && db.sync(ffi::SYNC_NORMAL) != ffi::OK {
         return Ok(false);
     }
@@ -167,7 +193,8 @@ fn restart(db: &Db, attachment: &Attachment, is_patient: bool, is_urgent: bool) 
         if own.run(c"PRAGMA wal_checkpoint(RESTART)")? == Some(0) {
             return Ok(true);
         }
-        // SQLite does not wait for a checkpoint that is already running. For readers it has waited by now.
+        // SQLite has waited for readers, but it does not wait for a checkpoint that is already running. So
+        // try again.
         if own.gave_up() || start.elapsed() >= try_for {
             return Ok(false);
         }
@@ -182,8 +209,8 @@ struct Gate<'a> {
 }
 
 impl<'a> Gate<'a> {
-    /// Closes the gate, and waits until all transactions that were open have ended, for at most [`STAYS`]. Where it
-    /// is urgent, those that have been writing for longer than that are asked to end.
+    /// Closes the gate, and waits until all transactions that were open have ended, for at most [`STAYS`]. If
+    /// `is_urgent`, asks transactions that have been writing for longer than [`STAYS`] to end.
     fn close(attachment: &'a Attachment, is_urgent: bool) -> Option<Self> {
         if !attachment.has_had_concurrent() {
             return None;

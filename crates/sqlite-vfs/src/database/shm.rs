@@ -15,7 +15,7 @@ use duralite_wal::metrics::Counter;
 use duralite_wal::placement::Outside;
 
 use super::wal_index::IndexLocks;
-use super::{Concurrent, Db, restart, super_journal, waiting};
+use super::{Concurrent, Db, replicated, restart, super_journal, waiting};
 use crate::attachment::Attachment;
 use crate::errors::{During, Failure};
 
@@ -137,7 +137,7 @@ impl Db {
         if let Some(concurrent) = self.index.concurrent() {
             let Asked { first, count, shared } = asked;
             if flags & ffi::SHM_UNLOCK != 0 {
-                concurrent.unlock(self, first, count, shared);
+                concurrent.unlock(first, count, shared);
                 return Some(ffi::OK);
             }
             waiting::forget();
@@ -187,7 +187,13 @@ impl Db {
         let IndexLocks { attachment, holder } = locks;
         let outside = attachment.outside();
         let code = if asked.starts_over() {
-            self.before_start_over(attachment)
+            let code = self.before_start_over(attachment);
+            // A checkpoint runs outside transactions. The application waits for it as long as its busy handler
+            // permits. A writer only takes the chance, with each commit, and needs no follower for that.
+            if code == ffi::BUSY && !holder.is_reading() {
+                attachment.ask_followers();
+            }
+            code
         } else if asked.is_mark() {
             if outside.is_some_and(Outside::is_live) {
                 return self.begin_outside(attachment, holder, asked.first);
@@ -278,14 +284,14 @@ impl Db {
         Ok(())
     }
 
-    /// What is done once SQLite has taken WRITE: the transaction may write, unless it has to wait for the log
-    /// to start over.
+    /// Called once SQLite has taken WRITE. Lets the transaction write, unless it has to wait for the log to
+    /// start over.
     fn after_write_lock(&self, attachment: &Attachment, holder: &Arc<Holder>) -> c_int {
         if restart::must_make_room(attachment, holder) {
             return ffi::BUSY;
         }
         if attachment.complete_start_over() {
-            // SQLite begins anew, with a snapshot that knows of it.
+            // SQLite begins anew, with a snapshot that knows of the completed start over.
             waiting::refused(holder);
             return ffi::BUSY;
         }
@@ -307,15 +313,14 @@ impl Db {
     }
 
     /// With `read_durable`, makes durable every transaction that a reader may see under the mark that was
-    /// just taken.
+    /// just taken, and with `replicated` waits until the archive holds it.
     pub(in crate::database) fn after_mark(&self, attachment: &Attachment) -> c_int {
         if !self.settings().read_durable {
             return ffi::OK;
         }
-        match attachment.durability_waiter().map_or(Ok(()), DurabilityWaiter::wait_all) {
-            Ok(()) => ffi::OK,
-            Err(error) => self.sqlite.fail(&Failure::of(&error, During::Sync)),
-        }
+        let durable = attachment.durability_waiter().map_or(Ok(()), DurabilityWaiter::wait_all);
+        let durable = durable.map_err(|error| Failure::of(&error, During::Sync));
+        self.answer(durable.and_then(|()| replicated::wait_to_read(self, attachment)).map(|()| ffi::OK))
     }
 
     /// Whether the wal-index, which SQLite has just seen half written or empty, is complete by now or soon

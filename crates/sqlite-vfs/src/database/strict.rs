@@ -1,4 +1,5 @@
-//! `strict=on`: refuses an operation that plain SQLite would serve, and says why.
+//! `strict=on`: refuses an operation that plain SQLite would serve, and says why. `replicated=on` refuses the same
+//! transactions, and those whose rollback journal a log keeps.
 //!
 //! Whether a database will be in WAL mode is not known when it is opened. `PRAGMA journal_mode=WAL` comes
 //! later, and is itself a transaction with a rollback journal, which writes page 1 and nothing else. So a
@@ -16,7 +17,7 @@ use duralite_wal::engine::media;
 
 use super::Db;
 use crate::errors::Failure;
-use crate::settings::Settings;
+use crate::settings::{REPLICATED, STRICT, Settings};
 
 /// The format versions (bytes 18 and 19 of page 1) in WAL mode.
 const WAL_VERSIONS: [u8; 2] = [2, 2];
@@ -25,9 +26,43 @@ const ROLLBACK_MODES: [&str; 3] = ["delete", "truncate", "persist"];
 /// Journal modes in which Duralite has nothing to do.
 const OTHER_MODES: [&str; 2] = ["memory", "off"];
 
-fn refused(path: &Path, why: &str) -> Failure {
-    let path = path.display();
-    Failure::cannot_open(format!("strict=on refuses {path}, which would be plain SQLite: {why}"))
+/// The setting that refuses something.
+#[derive(Clone, Copy)]
+enum Refuser {
+    Strict,
+    /// `replicated=on` refuses what no log serves as a WAL, because the archive would never get it.
+    Replicated,
+}
+
+impl Refuser {
+    fn setting(self) -> &'static str {
+        match self {
+            Self::Strict => STRICT,
+            Self::Replicated => REPLICATED,
+        }
+    }
+
+    /// What would come of what is refused.
+    fn outcome(self) -> &'static str {
+        match self {
+            Self::Strict => "would be plain SQLite",
+            Self::Replicated => "would not get into the archive",
+        }
+    }
+}
+
+fn refused(who: Refuser, path: &Path, why: &str) -> Failure {
+    let (setting, path, outcome) = (who.setting(), path.display(), who.outcome());
+    Failure::cannot_open(format!("{setting}=on refuses {path}, which {outcome}: {why}"))
+}
+
+/// The setting that refuses transactions with a rollback journal; `None` if none does. `strict=on` permits those
+/// whose journal a log keeps.
+fn refuses_journals(db: &Db) -> Option<Refuser> {
+    if db.settings().replicated {
+        return Some(Refuser::Replicated);
+    }
+    (db.is_strict() && !db.keeps_rollback_journals()).then_some(Refuser::Strict)
 }
 
 /// Checks a database that does not exist yet.
@@ -36,7 +71,7 @@ pub fn check_new(settings: &Settings, path: &Path) -> Result<(), Failure> {
     // A missing directory has nothing to do with settings, so it gets an error of its own.
     match media::check_parent(path) {
         Err(missing) => Err(Failure::cannot_open(format!("cannot make {}: {missing}", path.display()))),
-        Ok(()) => Err(refused(path, &why)),
+        Ok(()) => Err(refused(Refuser::Strict, path, &why)),
     }
 }
 
@@ -54,14 +89,18 @@ pub fn check_open(db: &Db, ignores_wal: bool) -> Result<(), Failure> {
         _ if db.read_only => "it is opened read-only and not in WAL mode",
         _ => return Ok(()),
     };
-    Err(refused(&db.path, why))
+    Err(refused(Refuser::Strict, &db.path, why))
 }
 
 /// Refuses to open a WAL that SQLite would keep in an ordinary `-wal` file.
 pub fn check_wal(db: &Db) -> Result<(), Failure> {
-    if !db.is_strict() {
+    let who = if db.is_strict() {
+        Refuser::Strict
+    } else if !db.read_only && db.settings().replicated {
+        Refuser::Replicated
+    } else {
         return Ok(());
-    }
+    };
     let why = match db.placement() {
         Err(why) => why,
         Ok(_) if db.read_only => "it is opened read-only, and no log is in use",
@@ -76,27 +115,33 @@ pub fn check_wal(db: &Db) -> Result<(), Failure> {
         }
         Ok(_) => "its first page does not say that it is in WAL mode",
     };
-    Err(refused(&db.path, why))
+    Err(refused(who, &db.path, why))
 }
 
 /// Refuses to open a rollback journal under RESERVED. `PRAGMA journal_mode=WAL` opens its journal under
 /// EXCLUSIVE, and is let pass.
 pub fn check_journal(db: &Db, journal: &Path) -> Result<(), Failure> {
-    let is_transaction =
-        db.is_strict() && db.lock.believed() == Level::Reserved && !db.keeps_rollback_journals();
-    if is_transaction && journal == db.beside("-journal") { Err(not_wal(db)) } else { Ok(()) }
+    if db.lock.believed() != Level::Reserved || journal != db.beside("-journal") {
+        return Ok(());
+    }
+    refuses_journals(db).map_or(Ok(()), |who| Err(not_wal(db, who)))
 }
 
 /// Refuses the first write of a transaction with a rollback journal, unless the transaction sets WAL mode.
 /// After the refusal SQLite rolls back and writes what the file holds already; such a write is let pass.
 pub fn check_write(db: &Db, offset: u64, data: &[u8]) -> Result<(), Failure> {
-    if !db.is_strict()
-        || !db.lock.in_rollback_transaction()
-        || db.journal.is_open()
-        || db.journal.makes_database()
-    {
+    if !db.lock.in_rollback_transaction() {
         return Ok(());
     }
+    db.note_plain_write();
+    if db.journal.is_open() || db.journal.makes_database() {
+        return Ok(());
+    }
+    let who = match db.is_strict() {
+        true => Refuser::Strict,
+        false if db.settings().replicated => Refuser::Replicated,
+        false => return Ok(()),
+    };
     let stays_wal = match data.get(VERSIONS).filter(|_| offset == 0) {
         Some(versions) => versions == WAL_VERSIONS,
         None => {
@@ -107,30 +152,31 @@ pub fn check_write(db: &Db, offset: u64, data: &[u8]) -> Result<(), Failure> {
     if stays_wal || db.read(&mut there, offset)? == ffi::OK && there == data {
         return Ok(());
     }
-    Err(not_wal(db))
+    Err(not_wal(db, who))
 }
 
 /// Refuses to leave WAL mode.
 pub fn check_pragma(db: &Db, name: &str, value: Option<&str>) -> Result<(), Failure> {
-    let mode = value.filter(|_| db.is_strict() && name == "journal_mode").map(str::to_lowercase);
-    let is_plain = |mode: &str| {
-        OTHER_MODES.contains(&mode) || ROLLBACK_MODES.contains(&mode) && !db.keeps_rollback_journals()
+    let Some(mode) = value.filter(|_| name == "journal_mode").map(str::to_lowercase) else { return Ok(()) };
+    let who = if ROLLBACK_MODES.contains(&mode.as_str()) {
+        refuses_journals(db)
+    } else if OTHER_MODES.contains(&mode.as_str()) {
+        refuses_journals(db).or(db.is_strict().then_some(Refuser::Strict))
+    } else {
+        None
     };
-    match mode.filter(|mode| is_plain(mode)) {
-        Some(mode) => {
-            let message =
-                format!("strict=on refuses journal_mode={mode}: {} would be plain SQLite", db.path.display());
-            Err(Failure::new(ffi::ERROR, message))
-        }
-        None => Ok(()),
-    }
+    who.map_or(Ok(()), |who| {
+        let (setting, path, outcome) = (who.setting(), db.path.display(), who.outcome());
+        let message = format!("{setting}=on refuses journal_mode={mode}: {path} {outcome}");
+        Err(Failure::new(ffi::ERROR, message))
+    })
 }
 
-fn not_wal(db: &Db) -> Failure {
+fn not_wal(db: &Db, who: Refuser) -> Failure {
+    let (setting, path, outcome) = (who.setting(), db.path.display(), who.outcome());
     let message = format!(
-        "strict=on refuses to write to {}: it is not in WAL mode, so the commit would be plain SQLite's; use PRAGMA \
-         journal_mode=WAL first, or open the database with strict=off",
-        db.path.display()
+        "{setting}=on refuses to write to {path}: it is not in WAL mode, so the commit {outcome}; use PRAGMA \
+         journal_mode=WAL first, or open the database with {setting}=off"
     );
     Failure::new(ffi::READONLY, message)
 }

@@ -26,8 +26,8 @@ use crate::attachment::Attachment;
 pub struct Index {
     locks: Mutex<Option<Arc<IndexLocks>>>,
     mapped: Mutex<Option<Mapped>>,
-    /// For a concurrent connection: its private wal-index, which SQLite uses instead of `mapped`. A box, or null.
-    /// Each call of SQLite asks for it.
+    /// For a concurrent connection: its private wal-index, which SQLite uses instead of `mapped`. The pointer
+    /// comes from a box, or is null. It is atomic because every call of SQLite loads it.
     concurrent: AtomicPtr<Concurrent>,
     /// How often the database had been changed when SQLite last took a read mark.
     seen_changes: AtomicU32,

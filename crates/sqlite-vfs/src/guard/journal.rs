@@ -22,6 +22,7 @@ use duralite_medium::SegmentUse;
 use duralite_sqlite_ffi as ffi;
 use duralite_wal::engine::rollback::{RollbackJournal, counts};
 
+use super::line;
 use super::places::attach;
 use super::states::{Raised, is_guarded_by, lift, raise};
 use super::waits::{out_of_date, take_alone};
@@ -111,6 +112,10 @@ pub fn open(db: &Db, flags: std::ffi::c_int) -> Result<Opened, Failure> {
     if let Some(journal) = journal_of(db)? {
         if makes {
             check_no_commits(db)?;
+            if let Some(attachment) = db.attached().filter(|attachment| attachment.may_be_archived()) {
+                line::break_off(db, attachment.id())?;
+                attachment.has_looked_for_line();
+            }
             if journal.size().map_err(failed)?.is_none() {
                 journal.create().map_err(failed)?;
             }

@@ -17,6 +17,7 @@ mod closing;
 mod controls;
 pub mod helper;
 pub mod journal;
+mod line;
 mod opening;
 pub mod places;
 mod states;

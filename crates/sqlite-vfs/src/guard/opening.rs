@@ -69,9 +69,6 @@ pub fn lock(db: &Db, level: Level) -> Result<c_int, Failure> {
         // It is this connection that is in the way, so its busy handler is not to be asked.
         return Err(Failure::new(ffi::LOCKED, message));
     }
-    if let Some(concurrent) = concurrent {
-        concurrent.close_checkpointer();
-    }
     let code = lock::lock(db, level);
     if code == ffi::OK
         && let Some(concurrent) = concurrent

@@ -25,8 +25,8 @@ use duralite_sqlite_ffi as ffi;
 use duralite_wal::placement::sync_names;
 use duralite_wal::{DatabaseIdentity, Log, LogError, LogPlacement};
 
-use super::places;
 use super::waits::Alone;
+use super::{line, places};
 use crate::attachment::Attachment;
 use crate::database::Db;
 use crate::errors::{During, Failure};
@@ -122,7 +122,7 @@ impl Plain {
 
 /// Makes a log, and puts on the guard for the database's journal mode. The guard is provisional if the log is
 /// not durable yet; else it is confirmed, and both are durable on return.
-pub fn raise(db: &Db, _alone: &Alone<'_>, placement: &LogPlacement) -> Result<Raised, Failure> {
+pub fn raise(db: &Db, alone: &Alone<'_>, placement: &LogPlacement) -> Result<Raised, Failure> {
     if !remove_base_files(db)? {
         return Ok(Raised::LookAgain);
     }
@@ -141,8 +141,10 @@ pub fn raise(db: &Db, _alone: &Alone<'_>, placement: &LogPlacement) -> Result<Ra
     remove_leftover_journal(db)?;
     let identity = db.identity()?;
     let settings = db.settings().clone();
+    let intact = line::is_intact(db, alone, plain.kind, plain.page_bytes);
     let mut log = make_log(db, placement, &settings, &identity, plain.page_bytes)?;
     let masked = plain.masked(&log);
+    line::begin(db, alone, log.id(), intact);
     let guarded = if log.is_provisional() {
         put_header(db, &masked)
     } else {
@@ -297,12 +299,15 @@ fn confirm(db: &Db, attachment: &Attachment, header: &[u8; HEADER_BYTES]) -> Res
 
 /// Takes off a provisional guard whose log a power loss has destroyed, wholly or in part. No connection uses
 /// that log, and it never had commits. Durable on return.
-pub fn forget(db: &Db, _alone: &Alone<'_>, id: LogId) -> Result<(), Failure> {
+pub fn forget(db: &Db, alone: &Alone<'_>, id: LogId) -> Result<(), Failure> {
     let (mut header, len) = db.raw_header()?;
     let found = guard::inspect(&header[..len]);
-    if matches!(found, DatabaseHeader::Guarded { log_id, provisional: true, .. } if log_id == id) {
+    if let DatabaseHeader::Guarded { log_id, provisional: true, page_bytes, .. } = found
+        && log_id == id
+    {
         guard::lift(&mut header);
         write_header(db, &header)?;
+        line::rest(db, alone, id, page_bytes, true);
     }
     Ok(())
 }
@@ -319,7 +324,7 @@ pub fn lift(db: &Db, alone: &Alone<'_>, attachment: &Attachment) -> Result<(), F
     lift_alone(db, alone, attachment)
 }
 
-fn lift_alone(db: &Db, _alone: &Alone<'_>, attachment: &Attachment) -> Result<(), Failure> {
+fn lift_alone(db: &Db, alone: &Alone<'_>, attachment: &Attachment) -> Result<(), Failure> {
     let failed = |error: LogError| Failure::of(&error, During::Delete);
     if attachment.has_hot_journal()? {
         let message =
@@ -328,12 +333,22 @@ fn lift_alone(db: &Db, _alone: &Alone<'_>, attachment: &Attachment) -> Result<()
     }
     let is_provisional = Guard::of(db, attachment)?.is_provisional();
     let mut log = attachment.log();
-    let versions = find_all(db, &mut log, |buf, offset| db.read(buf, offset))?;
+    let mut versions = find_all(db, &mut log, |buf, offset| db.read(buf, offset));
+    if versions.is_err() && log.frames() > attachment.indexed_frames() {
+        // A process has sealed a transaction, and has died before it told the wal-index of it. So SQLite has not
+        // checkpointed that one.
+        drop(log);
+        db.put_home_alone(attachment)?;
+        log = attachment.log();
+        versions = find_all(db, &mut log, |buf, offset| db.read(buf, offset));
+    }
+    let versions = versions?;
     // A log in which no transaction has ever begun holds nothing. A log that has no commits any more may
     // still hold what a process wrote before it died. No later open may find those remains, so such a log is
     // retired.
     let holds_anything =
         !is_provisional && (log.was_begun() || db.has_home() || attachment.rollback_journal().is_some());
+    let backlog = line::keep(db, attachment, &mut log);
     if holds_anything {
         db.sync_home(attachment, Some(&mut log), ffi::SYNC_FULL)?;
     }
@@ -341,6 +356,9 @@ fn lift_alone(db: &Db, _alone: &Alone<'_>, attachment: &Attachment) -> Result<()
         // The home is drained, so the pages must now be in the file itself, where programs without the home
         // read them.
         find_all(db, &mut log, |buf, offset| Ok(db.base.read(buf, offset)))?;
+    }
+    if let Some(backlog) = backlog {
+        line::end(db, &log, backlog);
     }
     // A journal that is still there is not hot: PERSIST leaves one.
     if let Some(journal) = attachment.rollback_journal() {
@@ -356,6 +374,9 @@ fn lift_alone(db: &Db, _alone: &Alone<'_>, attachment: &Attachment) -> Result<()
         header[VERSIONS].copy_from_slice(&versions);
     }
     let lifted = write_header(db, &header);
+    if lifted.is_ok() {
+        line::rest(db, alone, log.id(), log.page_bytes(), log.position() == 0);
+    }
     // If a final guard was not lifted durably, it may still be on disk, so its log must stay. A provisional
     // guard may come back after a power loss too, but it needs no log.
     if lifted.is_ok() || is_provisional {

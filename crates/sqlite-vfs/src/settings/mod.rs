@@ -13,8 +13,9 @@ use duralite_wal::{Descriptor, LogPlacement, engines};
 
 pub use duralite_wal::engine::settings::is_off;
 pub use names::{refuse_unknown, unknown, variable_of};
-use table::STRICT;
-pub use table::{CONCURRENT, Concurrency, Journal, Settings, find, rows};
+pub use table::{
+    CONCURRENT, Concurrency, Journal, REPLICATED, REPLICATED_TIMEOUT, STRICT, Settings, find, rows,
+};
 
 /// What the program has set for all its databases: names of environment variables, and values. Set once, so
 /// that a reader takes no lock, which a child might find locked for good after a fork.
@@ -146,9 +147,14 @@ impl Settings {
     }
 
     /// Checks that the settings fit together.
-    fn check(&self) -> Result<(), String> {
+    pub fn check(&self) -> Result<(), String> {
         let media = &self.options.media;
         match self.journal {
+            Journal::Off if self.replicated => {
+                return Err(
+                    "replicated=on needs a log, and journal=off has none: use another journal".to_owned()
+                );
+            }
             Journal::Off => return Ok(()),
             Journal::Auto => {}
             Journal::Engine(engine) => {
@@ -204,6 +210,13 @@ mod tests {
     }
 
     #[test]
+    fn commits_without_a_log_cannot_be_replicated() {
+        let refused = uri(&[("journal", "off"), ("replicated", "on")]).unwrap_err();
+        assert!(refused.contains("replicated=on needs a log"), "{refused}");
+        assert!(uri(&[("journal", "off"), ("replicated", "off")]).is_ok());
+    }
+
+    #[test]
     fn wrong_values_say_what_to_use() {
         for (name, value, hint) in [
             ("journal", "fast", "auto, nvwal, scratchpad, waldio, ppl or off"),
@@ -227,6 +240,8 @@ mod tests {
             ("group_synch", "-1", "frames"),
             ("on_close", "leave", "drain or keep"),
             ("read_durable", "maybe", "on or off"),
+            ("replicated", "sometimes", "on or off"),
+            ("replicated_timeout", "5s", "milliseconds"),
             ("concurrent", "yes", "off, upgrade or on"),
             ("log_dir", "/does/not/exist", "not a directory"),
         ] {
@@ -284,7 +299,10 @@ mod tests {
             ("group_interval_ms", "3"),
             ("sector_bytes", "8192"),
             ("overflow_bytes", "4096"),
+            ("usual_bytes", "1048576"),
             ("read_durable", "on"),
+            ("replicated", "on"),
+            ("replicated_timeout", "250"),
             ("background_checkpoint", "250"),
             ("concurrent", "upgrade"),
             ("strict", "on"),

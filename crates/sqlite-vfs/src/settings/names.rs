@@ -1,4 +1,4 @@
-//! Finds mistyped settings: names that are meant for Duralite and are no settings.
+//! Finds mistyped settings: names that are meant for Duralite but are not settings.
 //!
 //! SQLite hands every parameter of a URI to its VFS, including those for other VFSs and for drivers. So an
 //! unknown name counts as mistyped only if it resembles a setting, or begins as Duralite's settings do.
@@ -7,7 +7,7 @@ use duralite_wal::engines;
 
 use super::table::{Row, find, names, rows};
 
-/// Environment variables of Duralite that are no settings: of the library, of the Python package, of
+/// Environment variables of Duralite that are not settings: of the library, of the Python package, of
 /// `duralite run`, of the tests, and of one benchmark.
 const OTHER_VARIABLES: [&str; 8] = [
     "DURALITE_MAKE_DEFAULT",
@@ -62,7 +62,7 @@ const DISTINCT_BYTES: usize = 6;
 /// A setting of at least this length is recognised with two typing errors, a shorter one with one.
 const LONG_BYTES: usize = 7;
 
-/// Refuses names that are meant for Duralite and are no settings.
+/// Refuses names that are meant for Duralite and are not settings.
 pub fn refuse_unknown(
     uri_keys: impl Iterator<Item = String>,
     mut variables: impl Iterator<Item = String>,

@@ -8,6 +8,9 @@ use duralite_wal::{Descriptor, EngineOptions, engines};
 pub const STRICT: &str = "strict";
 /// The setting that each connection may choose for itself until it first reads.
 pub const CONCURRENT: &str = "concurrent";
+/// Two settings that each connection may change for itself at any time.
+pub const REPLICATED: &str = "replicated";
+pub const REPLICATED_TIMEOUT: &str = "replicated_timeout";
 
 /// The settings of one open database.
 #[derive(Debug, Clone)]
@@ -17,6 +20,10 @@ pub struct Settings {
     pub options: EngineOptions,
     /// Whether a reader waits until what it reads is durable.
     pub read_durable: bool,
+    /// Whether a commit returns only once its transaction is in the archive.
+    pub replicated: bool,
+    /// How long such a commit waits, in milliseconds.
+    pub replicated_timeout: u64,
     /// The number of frames at which a background thread checkpoints the log, so that no committer has to; 0
     /// for never.
     pub background_checkpoint: u32,
@@ -24,9 +31,6 @@ pub struct Settings {
     pub strict: bool,
     /// How write transactions of several connections run together.
     pub concurrent: Concurrency,
-    /// The number of frames at which a commit checkpoints: SQLite's own `PRAGMA wal_autocheckpoint`; 0 for
-    /// never.
-    pub autocheckpoint: u32,
     /// The size in bytes to which the log's file is cut when the log starts over, by SQLite's own
     /// `PRAGMA journal_size_limit`. `None` for no limit.
     pub size_limit: Option<u64>,
@@ -40,10 +44,11 @@ impl Default for Settings {
             journal: Journal::Auto,
             options: EngineOptions::default(),
             read_durable: false,
+            replicated: false,
+            replicated_timeout: 30_000,
             background_checkpoint: 0,
             strict: false,
             concurrent: Concurrency::Off,
-            autocheckpoint: AUTOCHECKPOINT,
             size_limit: None,
             explicit: Vec::new(),
         }
@@ -71,9 +76,6 @@ pub enum Concurrency {
     /// Transactions run at the same time, and are validated when they commit.
     On,
 }
-
-/// SQLite's default for `PRAGMA wal_autocheckpoint`.
-const AUTOCHECKPOINT: u32 = 1000;
 
 /// One setting. Its environment variable is `DURALITE_` followed by the name in capitals.
 #[derive(Clone, Copy)]
@@ -141,7 +143,15 @@ impl Row {
 pub fn rows() -> Vec<Row> {
     let mut rows = vec![Row::Connection(&JOURNAL)];
     rows.extend(engines::settings().into_iter().map(Row::Engine));
-    rows.extend([&READ_DURABLE, &BACKGROUND_CHECKPOINT, &CONCURRENT_ROW, &STRICT_ROW].map(Row::Connection));
+    let of_connections: [&ConnectionSetting; 6] = [
+        &READ_DURABLE,
+        &REPLICATED_ROW,
+        &REPLICATED_TIMEOUT_ROW,
+        &BACKGROUND_CHECKPOINT,
+        &CONCURRENT_ROW,
+        &STRICT_ROW,
+    ];
+    rows.extend(of_connections.map(Row::Connection));
     rows
 }
 
@@ -170,6 +180,24 @@ static READ_DURABLE: ConnectionSetting = ConnectionSetting::new(
     |all, given| given.switch().map(|value| all.read_durable = value),
     |all| on_off(all.read_durable),
 )
+.shown();
+
+static REPLICATED_ROW: ConnectionSetting = ConnectionSetting::new(
+    REPLICATED,
+    SWITCH,
+    |all, given| given.switch().map(|value| all.replicated = value),
+    |all| on_off(all.replicated),
+)
+.changeable()
+.shown();
+
+static REPLICATED_TIMEOUT_ROW: ConnectionSetting = ConnectionSetting::new(
+    REPLICATED_TIMEOUT,
+    Values::Fixed("a number of milliseconds"),
+    |all, given| given.parsed().map(|value| all.replicated_timeout = value),
+    |all| all.replicated_timeout.to_string(),
+)
+.changeable()
 .shown();
 
 static BACKGROUND_CHECKPOINT: ConnectionSetting = ConnectionSetting::new(

@@ -1,5 +1,5 @@
-//! What a transaction has done to the free list and to the size of the database, brought together with what
-//! others have done to them.
+//! Merges what a transaction has done to the free list and to the size of the database with what other
+//! transactions have done to them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,9 +19,9 @@ use crate::errors::Failure;
 
 /// What the commit of a transaction does to the database.
 pub(super) struct Allocation {
-    /// The size of the database in pages after it.
+    /// The size of the database after the commit, in pages.
     pub pages: u32,
-    /// Whether the size is another one than SQLite knows on this connection.
+    /// Whether SQLite on this connection believes in another size.
     pub is_larger: bool,
     /// What becomes of the connection's lease, if it has one.
     pub lease: Option<Settled>,
@@ -34,24 +34,34 @@ pub(super) struct Settled {
     pub view: View,
 }
 
-/// What the log may take for a page, however small that is: an engine may keep a few sectors for each page.
+/// The most bytes that a page takes in the log, however small the page is: an engine may keep a few sectors
+/// for each page.
 const MOST_OF_A_PAGE: usize = 16 << 10;
 
 /// Part of a free list, from its beginning.
 struct Part {
     pages: BTreeSet<u32>,
     trunks: BTreeMap<u32, Vec<u8>>,
-    /// The trunk behind it; 0 at the end.
+    /// The trunk behind this part; 0 if the part reaches the end of the list.
     rest: u32,
 }
 
 impl Concurrent {
-    /// Turns the images that SQLite has written into those to be committed on top of `newest`: the free list
-    /// is the real one, less what the transaction has taken, with what it has given back. `pages` is the size
-    /// of the database that SQLite has written.
+    /// Whether the images that SQLite has written may have taken or freed pages. If nobody else has written page 1 since
+    /// the snapshot either, the list and the size are what they were.
+    pub(super) fn may_allocate(&self, newest: &Snapshot, images: &Images<'_>, pages: u32) -> bool {
+        // SQLite writes page 1 with every page that it takes or frees. A trunk of the connection's own list is not to
+        // be committed.
+        let state = self.state();
+        images.pages().any(|page| page == 1 || state.lease.is_of(page)) || newest.header.db_pages() != pages
+    }
+
+    /// Turns the images that SQLite has written into those to be committed on top of `newest`. The free list
+    /// to be committed is the real one, without the pages that the transaction has taken, and with those that
+    /// it has given back. `pages` is the size of the database that SQLite has written.
     ///
     /// # Errors
-    /// `BUSY_SNAPSHOT` where others have allocated too, and it cannot be brought together.
+    /// `BUSY_SNAPSHOT` if others have allocated too, and the two allocations cannot be merged.
     pub(super) fn allocate(
         &self,
         db: &Db,
@@ -74,8 +84,8 @@ impl Concurrent {
         self.add_pages(db, newest, images, allocation)
     }
 
-    /// Lets the connection lease pages from its next transaction on if this one, which is to be validated, has
-    /// allocated, and others are there.
+    /// Lets the connection lease pages from its next transaction on if this transaction, which is to be
+    /// validated, has allocated, and other connections use the database.
     pub(super) fn note_allocation(
         &self,
         db: &Db,
@@ -98,7 +108,8 @@ impl Concurrent {
         Ok(())
     }
 
-    /// A transaction that was shown the real list. Either it has allocated, or others have, but not both.
+    /// Merges the allocation of a transaction to which SQLite's real free list was shown. This works if
+    /// either the transaction has allocated, or others have. If both have, the transaction is overtaken.
     fn allocate_from_list(
         &self,
         db: &Db,
@@ -123,7 +134,8 @@ impl Concurrent {
         Ok(Allocation { pages, is_larger: false, lease: None })
     }
 
-    /// A transaction that was shown the list in the order of its lease, with `shown` as page 1.
+    /// Merges the allocation of a transaction that was shown the free list in the order of its lease. `shown`
+    /// is the page 1 that it was shown.
     #[allow(clippy::too_many_arguments, reason = "the list before, as shown, as written and as it is now")]
     fn allocate_from_lease(
         &self,
@@ -136,16 +148,17 @@ impl Concurrent {
         current: &[u8],
     ) -> Result<Allocation, Failure> {
         let written = images.get(1).unwrap_or(shown).to_vec();
-        let after = self.part(db, head(&written), |page| images.get(page).map(<[u8]>::to_vec), None)?;
-        let before = self.part(db, head(shown), |_| None, Some((snapshot, after.rest)))?;
+        let after = self.part(db, head(&written), |page| Ok(images.get(page).map(<[u8]>::to_vec)), None)?;
+        let before = self.part(db, head(shown), |_| Ok(None), Some((snapshot, after.rest)))?;
         if pages < size_in(shown) {
             return self.shrink(db, snapshot, newest, images, pages, written, after);
         }
         let taken: BTreeSet<u32> = before.pages.difference(&after.pages).copied().collect();
         let given: BTreeSet<u32> = after.pages.difference(&before.pages).copied().collect();
-        // What SQLite has written to a page that was free and is free again must not be committed: the page may
-        // be a trunk of the real list. A trunk of the list that SQLite was shown is none of the real one. If it
-        // has just become free, its content goes all the same (`secure_delete`).
+        // What SQLite has written to a page that was free and is free again must not be committed: the page
+        // may be a trunk of the real list. A page that was a trunk only in the list that SQLite was shown is
+        // no trunk of the real list. If such a page has just become free, zeros are committed for it, so that
+        // its old content is gone (`secure_delete`).
         images.retain(|page| !(before.pages.contains(&page) && after.pages.contains(&page)));
         for page in after.trunks.keys().filter(|page| given.contains(page)) {
             images.insert(*page, vec![0; self.page_bytes]);
@@ -186,6 +199,26 @@ impl Concurrent {
         Ok(Allocation { pages: size, is_larger: size != pages, lease: settled(view) })
     }
 
+    /// The allocation of a transaction that has WRITE, and whose pages are in the log as SQLite has written them:
+    /// `written` finds the last image of a page. Puts into `images` what belongs to the list and is not in the log.
+    pub(super) fn allocate_as_written(
+        &self,
+        db: &Db,
+        images: &mut Images<'_>,
+        pages: u32,
+        written: impl Fn(u32) -> Result<Option<Vec<u8>>, Failure>,
+    ) -> Result<Allocation, Failure> {
+        let has_view = self.state().lease.view.is_some();
+        match written(1)?.filter(|_| has_view) {
+            // The list that SQLite was shown has the pages of the real one, so it may become the real one.
+            Some(first) => {
+                let after = self.part(db, head(&first), written, None)?;
+                Ok(Self::commit_view(images, pages, first, after))
+            }
+            None => Ok(Allocation { pages, is_larger: false, lease: None }),
+        }
+    }
+
     /// A transaction that has made the database smaller. It commits what SQLite has written, on top of what
     /// SQLite has seen: nothing can be brought together with it.
     #[allow(clippy::too_many_arguments, reason = "as `allocate_from_lease`")]
@@ -202,6 +235,11 @@ impl Concurrent {
         if snapshot.header != newest.header {
             return Err(overtaken(db, &Conflict::Shrunk));
         }
+        Ok(Self::commit_view(images, pages, written, after))
+    }
+
+    /// Commits the free list as SQLite was shown it and has written it, with `written` as page 1.
+    fn commit_view(images: &mut Images<'_>, pages: u32, written: Vec<u8>, after: Part) -> Allocation {
         let view = View { first: written.clone(), trunks: after.trunks.clone() };
         for (page, image) in after.trunks {
             if !images.contains(page) {
@@ -211,16 +249,17 @@ impl Concurrent {
         images.insert(1, written);
         images.retain(|page| page <= pages);
         let lease = Some(Settled { taken: BTreeSet::new(), given: BTreeSet::new(), view });
-        Ok(Allocation { pages, is_larger: true, lease })
+        Allocation { pages, is_larger: true, lease }
     }
 
-    /// The part of the list that begins at `at` and consists of trunks that this connection alone knows: those
-    /// in `written`, and those of the view. With `until`, it goes on, in the snapshot's list, to that trunk.
+    /// The part of the list that begins at `at` and consists of trunks that only this connection knows: those
+    /// in `written`, and those of the view. With `until`, the part goes on through the snapshot's list to the
+    /// trunk that `until` names.
     fn part(
         &self,
         db: &Db,
         mut at: u32,
-        written: impl Fn(u32) -> Option<Vec<u8>>,
+        written: impl Fn(u32) -> Result<Option<Vec<u8>>, Failure>,
         until: Option<(&Snapshot, u32)>,
     ) -> Result<Part, Failure> {
         let mut part = Part { pages: BTreeSet::new(), trunks: BTreeMap::new(), rest: 0 };
@@ -228,7 +267,7 @@ impl Concurrent {
             if at == 0 || until.is_some_and(|(_, end)| end == at) {
                 break;
             }
-            let known = written(at).or_else(|| {
+            let known = written(at)?.or_else(|| {
                 let state = self.state();
                 state.lease.view.as_ref().and_then(|view| view.trunks.get(&at).cloned())
             });
@@ -250,8 +289,9 @@ impl Concurrent {
         Ok(part)
     }
 
-    /// How many more pages a transaction with these many may write. Pages that nobody needs yet must not fill a log that
-    /// has room for the transaction itself, so they take a half of what is left at most.
+    /// How many more pages a transaction that already writes `images` pages may write. Pages that nobody
+    /// needs yet must not fill a log that has room for the transaction itself, so they take at most half of
+    /// the room that is left.
     fn room_for_pages(&self, images: usize) -> usize {
         let (fill, _) = self.attachment.log().fill();
         if fill.limit_bytes == 0 {
@@ -296,7 +336,8 @@ impl Concurrent {
         };
         let (mut first, trunks) = trunks;
         set_size(&mut first, last);
-        // Each page has a frame: a checkpoint takes a database that outgrows its frames for a damaged one.
+        // Each new page gets a frame: if the database is larger than its frames explain, a checkpoint takes
+        // it for damaged.
         images.extend(new.iter().map(|page| (*page, vec![0; self.page_bytes])));
         images.extend(trunks);
         images.insert(1, first);
@@ -304,7 +345,7 @@ impl Concurrent {
     }
 }
 
-/// Copies what page 1 says of the free list and of the size of the database.
+/// Copies what page 1 says about the free list and about the size of the database.
 fn copy_allocation(first: &mut [u8], from: &[u8]) {
     if let Some((to, from)) = first.get_mut(ALLOCATION).zip(from.get(ALLOCATION)) {
         to.copy_from_slice(from);

@@ -1,11 +1,11 @@
 //! Pages of b-trees, as far as they tell which page belongs to which table or index
-//! (sqlite.org/fileformat2.html, sections 1.6, 2.1 and 2.6). Every byte of them may be damaged: what makes no
-//! sense is left out.
+//! (sqlite.org/fileformat2.html, sections 1.6, 2.1 and 2.6). Every byte of such a page may be damaged, so
+//! this module leaves out what makes no sense.
 
 /// A page of a b-tree.
 pub struct BTreePage<'a> {
     bytes: &'a [u8],
-    /// Where the page's header begins: on page 1 behind that of the database.
+    /// Where the page's header begins: on page 1, behind the header of the database.
     header: usize,
     kind: Kind,
     /// Bytes of the page that SQLite uses.
@@ -28,8 +28,8 @@ pub struct Payload<'a> {
 }
 
 impl<'a> BTreePage<'a> {
-    /// The page with this number, of which SQLite leaves `reserved` bytes to others; `None` if it is no page of
-    /// a b-tree.
+    /// The page with this number, of which SQLite leaves `reserved` bytes at the end to others; `None` if the
+    /// page is not part of a b-tree.
     pub fn new(number: u32, bytes: &'a [u8], reserved: usize) -> Option<Self> {
         let header = if number == 1 { 100 } else { 0 };
         let kind = match bytes.get(header)? {
@@ -47,7 +47,7 @@ impl<'a> BTreePage<'a> {
         matches!(self.kind, Kind::LeafOfIndex | Kind::LeafOfTable)
     }
 
-    /// The bytes of each cell, and whatever is behind it.
+    /// For each cell, the bytes of the page from the cell's beginning on.
     fn cells(&self) -> impl Iterator<Item = &'a [u8]> {
         let (bytes, header) = (self.bytes, self.header);
         let pointers = header + if self.is_leaf() { 8 } else { 12 };
@@ -142,8 +142,8 @@ pub struct Entry {
     pub root: u32,
 }
 
-/// The row of `sqlite_schema` whose record begins so; `None` if it has no b-tree, or if these bytes are not
-/// enough of it.
+/// The row of `sqlite_schema` whose record begins with these bytes; `None` if the row has no b-tree, or if
+/// the bytes are too few to tell.
 pub fn entry(record: &[u8], encoding: Encoding) -> Option<Entry> {
     let (header, mut at) = varint(record)?;
     let mut body = usize::try_from(header).ok()?;

@@ -1,4 +1,5 @@
-//! Conflicts: what a transaction that was overtaken is told, and the pages on which that has happened.
+//! Conflicts: what the program learns about a transaction that was overtaken, and the pages on which
+//! transactions were overtaken.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,10 +16,11 @@ use crate::attachment::conflicts::HotPage;
 use crate::database::{Db, Serving};
 use crate::errors::Failure;
 
-/// How many pages a transaction that was overtaken reads at most to tell what the page belongs to. It has WRITE
-/// meanwhile, so it does so at the first, the second, the fourth conflict on a page and so on.
+/// How many pages a transaction that was overtaken reads at most, to tell which table or index the page of
+/// the conflict belongs to. The transaction has WRITE meanwhile, so it does this only at the first, the
+/// second, the fourth conflict on a page, and so on.
 const READS_OF_CONFLICT: usize = 64;
-/// How many pages are read for somebody who asks.
+/// How many pages are read at most when the application asks.
 const READS_OF_QUESTION: usize = 10_000;
 
 /// What stands between a transaction and its commit.
@@ -27,9 +29,9 @@ pub(super) enum Conflict {
     Page(u32),
     /// The database has become smaller.
     Shrunk,
-    /// The log has gone on so far that it cannot be told what was written.
+    /// So much was committed since the snapshot that nobody can tell any more which pages were written.
     Unknown,
-    /// A checkpoint keeps writers out until the transaction is over.
+    /// A checkpoint keeps writers out until this transaction is over.
     Checkpoint,
     /// The transaction has kept the log from starting over for long.
     Overdue,
@@ -59,8 +61,8 @@ pub(super) fn overtaken(db: &Db, conflict: &Conflict) -> Failure {
     Failure::new(ffi::BUSY_SNAPSHOT, message).because_of("a transaction was overtaken")
 }
 
-/// Counts a conflict, and returns what its page belongs to, if that is known. Where SQLite itself begins anew
-/// because the transaction has read nothing, nobody was overtaken.
+/// Counts a conflict. Returns the table or index that its page belongs to, if that is known. If the
+/// transaction has read nothing, SQLite itself begins it anew, and nobody was overtaken.
 fn record(db: &Db, conflict: &Conflict) -> Option<String> {
     let concurrent = db.concurrent()?;
     let is_begun = db.host.is_in_transaction(db.sqlite).unwrap_or(false);
@@ -86,18 +88,18 @@ fn record(db: &Db, conflict: &Conflict) -> Option<String> {
 }
 
 impl Concurrent {
-    /// What a page belongs to in the transaction's own snapshot.
+    /// The table or index that a page belongs to in the transaction's own snapshot.
     fn owner(&self, db: &Db, page: u32) -> Option<String> {
         let snapshot = self.state().snapshot?;
-        let read = |page| if has(&snapshot, page) { self.page_at(db, &snapshot, page).ok() } else { None };
+        let read = |page| if snapshot.may_have(page) { self.page_at(db, &snapshot, page).ok() } else { None };
         owners(&BTreeSet::from([page]), READS_OF_CONFLICT, read).remove(&page)
     }
 }
 
 impl Db {
-    /// The pages on which transactions of this process were overtaken, those with the most conflicts first, with
-    /// what they belong to at the newest commit. A connection that does not use the log yet, or uses it for
-    /// rollback journals, shows what was known of them before.
+    /// The pages on which transactions of this process were overtaken, those with the most conflicts first,
+    /// each with the table or index that it belongs to at the newest commit. A connection that does not use
+    /// the log yet, or uses it for rollback journals, shows the tables and indexes that were known before.
     pub fn hot_pages(&self) -> Vec<HotPage> {
         let served = self.serving();
         let is_wal = served.as_ref().is_some_and(|(_, serving)| *serving == Serving::Wal);
@@ -120,8 +122,9 @@ impl Db {
         list
     }
 
-    /// What pages belong to at the newest commit. This holds a read mark of its own: the connection may be in a
-    /// transaction that reads an older state, or in none. `None` where there is no mark to be had.
+    /// The tables and indexes that pages belong to at the newest commit. The function takes a read mark of
+    /// its own, because the connection may be in a transaction that reads an older state, or in none. `None`
+    /// if no mark is free.
     fn owners_now(&self, attachment: &Attachment, wanted: &BTreeSet<u32>) -> Option<BTreeMap<u32, String>> {
         let index = SharedIndex::of(attachment);
         // A connection in exclusive locking mode keeps its wal-index for itself.
@@ -133,17 +136,11 @@ impl Db {
         let page_bytes = attachment.log().page_bytes() as usize;
         let found = owners(wanted, READS_OF_QUESTION, |page| {
             let mut image = vec![0; page_bytes];
-            let is_read = has(&snapshot, page) && read_page(self, index, &snapshot, page, &mut image).is_ok();
+            let is_read =
+                snapshot.may_have(page) && read_page(self, index, &snapshot, page, &mut image).is_ok();
             is_read.then_some(image)
         });
         snapshot.release(&holder);
         Some(found)
     }
-}
-
-/// Whether the database may have a page with this number, which may come from a damaged page. A log without
-/// commits does not know the size.
-fn has(snapshot: &Snapshot, page: u32) -> bool {
-    let pages = snapshot.header.db_pages();
-    page != 0 && (pages == 0 || page <= pages)
 }

@@ -1,15 +1,16 @@
-//! Takes rules of this module back one by one, so that the exploration of schedules has to find each fault again. It exists
-//! only in builds with the feature `controls`, and nothing that users load has that feature.
+//! Takes away rules of this module, one at a time, so that the exploration of schedules has to find the fault
+//! that each rule prevents. This module exists only in builds with the feature `controls`, and nothing that
+//! users load has that feature.
 //!
 //! `LOCKING_CONTROL` names the rule:
 //!
-//! | value | what is taken back |
+//! | value | the rule that is taken away |
 //! | --- | --- |
-//! | `unread` | what a transaction has read does not count when it is validated (invariant 58) |
-//! | `unvalidated` | a transaction is published first, and validated then (invariant 59) |
-//! | `undropped` | SQLite keeps its cache when others have committed (invariant 61) |
+//! | `unread` | the pages that a transaction has read count when it is validated (invariant 58) |
+//! | `unvalidated` | a transaction is validated before it is published (invariant 59) |
+//! | `undropped` | SQLite drops its cache when others have committed (invariant 61) |
 
-/// A rule that is taken back.
+/// A rule that can be taken away.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Control {
     Unread,
@@ -18,7 +19,7 @@ pub enum Control {
 }
 
 impl Control {
-    /// Whether this rule is taken back.
+    /// Whether this rule is taken away now.
     pub fn is_on(self) -> bool {
         let name = match self {
             Self::Unread => "unread",

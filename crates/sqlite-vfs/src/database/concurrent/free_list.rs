@@ -15,7 +15,7 @@ const SIZE: Range<usize> = 28..32;
 const HEAD: Range<usize> = 32..36;
 /// Where page 1 has the number of free pages.
 const COUNT: Range<usize> = 36..40;
-/// All three.
+/// Where page 1 has the size, the first trunk, and the number of free pages.
 pub const ALLOCATION: Range<usize> = SIZE.start..COUNT.end;
 /// Where page 1 has the number of bytes at the end of each page that are not SQLite's.
 const RESERVED: usize = 20;
@@ -78,7 +78,7 @@ fn most_leaves(first: &[u8]) -> usize {
     (first.len() - reserved(first)) / 4 - 8
 }
 
-/// The leaves of a trunk; `None` for a page that is none.
+/// The leaves of a trunk; `None` for a page that is no trunk.
 pub fn leaves(trunk: &[u8]) -> Option<Vec<u32>> {
     let count = number(trunk, LEAVES) as usize;
     let leaves = trunk.get(FIRST_LEAF..FIRST_LEAF.checked_add(count.checked_mul(4)?)?)?;
@@ -97,7 +97,7 @@ pub fn trunk(page_bytes: usize, next: u32, leaves: &[u32]) -> Vec<u8> {
     trunk
 }
 
-/// A page 1 that leads to this trunk.
+/// Makes page 1 lead to this trunk.
 pub fn set_head(first: &mut [u8], head: u32) {
     set_number(first, HEAD, head);
 }
@@ -111,7 +111,7 @@ pub struct FreeList<'a> {
     changed: BTreeSet<u32>,
 }
 
-/// Trunks that are looked through for a page in vain, before it counts as not free.
+/// After a search in this many trunks, a page counts as not free.
 const MOST_TRUNKS: usize = 1 << 16;
 
 impl<'a> FreeList<'a> {
@@ -147,7 +147,7 @@ impl<'a> FreeList<'a> {
             let image = self.trunk(at)?.clone();
             let Some(mut found) = leaves(&image) else { return Ok(false) };
             if at == page {
-                // The last leaf becomes the trunk.
+                // The trunk itself is taken, so its last leaf becomes the trunk.
                 let after = match found.pop() {
                     None => next(&image),
                     Some(leaf) => {

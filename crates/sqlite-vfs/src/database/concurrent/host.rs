@@ -15,8 +15,8 @@ use crate::sqlite::Sqlite;
 /// SQLite's calls, which hold the connection's mutex.
 #[derive(Default)]
 pub struct Host {
-    /// Where SQLite keeps the connection. The place is SQLite's own memory of the open database; with a shared
-    /// cache its content is the connection that works just now.
+    /// Where SQLite keeps the connection. This is a pointer into SQLite's own memory for the open database.
+    /// With a shared cache it points to whichever connection is at work.
     connection: AtomicPtr<*mut Connection>,
     /// SQLite's function that calls the connection's busy handler, and its argument.
     busy: Mutex<Option<Busy>>,
@@ -65,17 +65,17 @@ impl Host {
         if place.is_null() { ptr::null_mut() } else { unsafe { *place } }
     }
 
-    /// Whether the application has begun a transaction, with `BEGIN` or `SAVEPOINT`. While that statement
-    /// itself runs, which takes WRITE at once for `BEGIN IMMEDIATE`, the answer is no. `None` where SQLite has
-    /// not told which connection it is.
+    /// Whether the application has begun a transaction, with `BEGIN` or `SAVEPOINT`. The answer is no while
+    /// the `BEGIN` or `SAVEPOINT` itself runs; `BEGIN IMMEDIATE` takes WRITE in that time. `None` if SQLite
+    /// has not told the VFS which connection uses the database.
     pub fn is_in_transaction(&self, sqlite: &Sqlite) -> Option<bool> {
         let connection = self.connection();
         // SAFETY: the connection is working, on this thread.
         (!connection.is_null()).then(|| unsafe { (sqlite.api.get_autocommit)(connection) == 0 })
     }
 
-    /// Whether the connection is known to have no database beside its main one and the one for temporary
-    /// tables.
+    /// Whether the connection has, for all that is known, no database besides its main one and the one for
+    /// temporary tables.
     pub fn has_one_database(&self, sqlite: &Sqlite) -> bool {
         const FIRST_ATTACHED: c_int = 2;
         let connection = self.connection();
@@ -84,8 +84,9 @@ impl Host {
         unsafe { db_name(connection, FIRST_ATTACHED).is_null() }
     }
 
-    /// Whether the transaction is known to have read nothing yet: a statement begins it now. If it finds the
-    /// database busy, SQLite calls the busy handler and begins it anew.
+    /// Whether the transaction is known to have read nothing yet, because its first statement is just
+    /// beginning it. If that statement finds the database busy, SQLite calls the busy handler and begins the
+    /// transaction anew.
     pub fn has_read_nothing(&self, sqlite: &Sqlite) -> bool {
         const NOT_BEGUN: c_int = 0;
         let connection = self.connection();
@@ -101,6 +102,13 @@ impl Host {
         is_releasing
     }
 
+    /// Whether a `PRAGMA` runs.
+    pub fn is_in_pragma(&self, sqlite: &Sqlite) -> bool {
+        let mut is_in_pragma = false;
+        self.each_running(sqlite, |_, text| is_in_pragma |= begins_with(text, &[b"PRAGMA"]));
+        is_in_pragma
+    }
+
     /// Whether a single statement runs, and it only reads: a `SELECT`, and none that ends a transaction.
     pub fn is_in_select(&self, sqlite: &Sqlite) -> bool {
         let (mut running, mut selects) = (0, 0);
@@ -113,7 +121,7 @@ impl Host {
         (running, selects) == (1, 1)
     }
 
-    /// Shows each statement that runs, with its text.
+    /// Calls `show` with each statement that runs, and its text.
     fn each_running(&self, sqlite: &Sqlite, mut show: impl FnMut(*mut Statement, &[u8])) {
         let (connection, api) = (self.connection(), &sqlite.api);
         if connection.is_null() {
@@ -133,7 +141,8 @@ impl Host {
         }
     }
 
-    /// Calls the busy handler, which may sleep. Returns whether to try again.
+    /// Calls the busy handler, which may sleep. Returns whether the handler wants the connection to try
+    /// again.
     pub fn is_patient(&self) -> bool {
         let busy = *self.busy.lock().unwrap_or_else(PoisonError::into_inner);
         // SAFETY: as promised to `set_busy_handler`; SQLite's call holds the connection's mutex.
@@ -141,7 +150,7 @@ impl Host {
     }
 }
 
-/// Whether a statement begins with one of these words, behind spaces and comments.
+/// Whether a statement begins with one of these words, not counting spaces and comments before it.
 fn begins_with(statement: &[u8], words: &[&[u8]]) -> bool {
     let mut rest = statement.trim_ascii_start();
     loop {

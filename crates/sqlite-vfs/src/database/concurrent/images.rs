@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-/// An image: what SQLite has written, or what was made of it.
+/// The image of a page: as SQLite has written it, or as this VFS has changed it.
 pub type Image<'a> = Cow<'a, [u8]>;
 
 /// The images of pages, in the order of their numbers.
@@ -14,7 +14,7 @@ pub struct Images<'a> {
 }
 
 impl<'a> Images<'a> {
-    /// The last image of each page in these.
+    /// The last one of each page's images.
     pub fn last_of(images: impl IntoIterator<Item = (u32, Image<'a>)>) -> Self {
         let mut images = images.into_iter();
         let (first, second) = (images.next(), images.next());
@@ -38,7 +38,7 @@ impl<'a> Images<'a> {
         self.one.as_ref().map_or(&self.any, std::slice::from_ref)
     }
 
-    /// All of them, where others can be added.
+    /// All images, in a list to which more can be added.
     fn any(&mut self) -> &mut Vec<(u32, Image<'a>)> {
         self.any.extend(self.one.take());
         &mut self.any
@@ -63,7 +63,7 @@ impl<'a> Images<'a> {
         self.place(page).is_ok()
     }
 
-    /// Puts an image in the place of what the page has.
+    /// Makes this the image of the page, in place of any image that the page has.
     pub fn insert(&mut self, page: u32, image: Vec<u8>) {
         match self.place(page) {
             Ok(place) => self.any()[place].1 = image.into(),
@@ -77,7 +77,7 @@ impl<'a> Images<'a> {
         *self = Self::last_of(std::mem::take(self.any()).into_iter().chain(new));
     }
 
-    /// Removes all pages but these.
+    /// Removes the pages for which `stays` is false.
     pub fn retain(&mut self, stays: impl Fn(u32) -> bool) {
         self.any().retain(|(page, _)| stays(*page));
     }
@@ -89,6 +89,12 @@ impl<'a> Images<'a> {
     /// The pages.
     pub fn pages(&self) -> impl Iterator<Item = u32> + '_ {
         self.all().iter().map(|(page, _)| *page)
+    }
+
+    /// The pages whose images are SQLite's own, and have not been made or changed here.
+    pub fn written(&self) -> impl Iterator<Item = u32> + '_ {
+        let is_its = |image: &Image<'_>| matches!(image, Cow::Borrowed(_));
+        self.all().iter().filter(move |(_, image)| is_its(image)).map(|(page, _)| *page)
     }
 
     /// The pages with their images.
@@ -108,7 +114,9 @@ mod tests {
         let all =
             |images: &Images<'_>| images.iter().map(|(page, image)| (page, image[0])).collect::<Vec<_>>();
         assert_eq!(all(&images), [(3, b'b'), (7, b'e'), (9, b'd')]);
+        assert_eq!(images.written().collect::<Vec<_>>(), [3, 7, 9]);
         images.extend([(8, b"f".to_vec()), (3, b"g".to_vec())]);
+        assert_eq!(images.written().collect::<Vec<_>>(), [7, 9]);
         images.insert(1, b"h".to_vec());
         images.insert(9, b"i".to_vec());
         images.get_mut(7).unwrap()[0] = b'j';

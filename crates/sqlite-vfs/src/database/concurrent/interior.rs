@@ -1,9 +1,10 @@
 //! Changes of an interior page of a table's b-tree that a transaction need not mind (invariant 63).
 //!
-//! Such a page has rowids and children, and nothing else: all that a transaction learns from it is under which
-//! child a rowid is to be found. If each child that the transaction has read or written still hangs between the
-//! same two rowids, it would have learned the same from the page as it is now. The children themselves, and
-//! the pages above, are looked at like all others. (An index's interior pages hold entries, and are data.)
+//! Such a page has rowids and children, and nothing else. All that a transaction learns from it is under
+//! which child to look for a rowid. If each child that the transaction has read or written still hangs
+//! between the same two rowids, the transaction would have learned the same from the page as it is now. The
+//! children themselves, and the pages above, are checked like all other pages. (The interior pages of an
+//! index hold entries, and count as data.)
 
 use super::btree_page::{number, varint};
 use super::page_set::PageSet;
@@ -31,9 +32,14 @@ pub fn is_same_for(before: &[u8], after: &[u8], used: impl Fn(u32) -> bool) -> b
     })
 }
 
+/// Whether this is an image of an interior page of a table.
+pub fn is_interior(page: &[u8]) -> bool {
+    page.first() == Some(&INTERIOR_OF_TABLE)
+}
+
 /// The children of an interior page of a table, from the left; `None` for any other page.
 fn children(page: &[u8]) -> Option<Vec<Child>> {
-    if *page.first()? != INTERIOR_OF_TABLE {
+    if !is_interior(page) {
         return None;
     }
     let cells = usize::from(u16::from_be_bytes(page.get(3..5)?.try_into().ok()?));

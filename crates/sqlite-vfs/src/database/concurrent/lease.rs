@@ -1,29 +1,31 @@
 //! Free pages that one connection has for itself, so that transactions that allocate do not conflict.
 //!
-//! SQLite takes a new page from the first trunk of the free list, or behind the end of the database, and notes
-//! it in page 1. So any two transactions that allocate would conflict. A connection that has allocated is
-//! therefore shown the list in an order of its own: first a trunk with pages that it has *leased*, then the rest.
-//! At its commit the pages that it has taken and given back are taken off and added to the list as it is by then
-//! (`publish`). What it shows is a permutation of the real list, so all that SQLite counts and checks stays true.
+//! SQLite takes a new page from the first trunk of the free list, or behind the end of the database, and
+//! notes that in page 1. So any two transactions that allocate would conflict. Therefore a connection that
+//! has allocated is shown the free list in an order of its own: first a trunk with pages that the connection
+//! has *leased*, then the rest. When the connection commits, the pages that it has taken are removed from the
+//! list as the list is by then, and the pages that it has given back are added (`publish`). The list that
+//! SQLite is shown is a permutation of the real list, so all that SQLite counts and checks stays true.
 //!
-//! A lease binds nobody (invariant 64). The pages stay on the real list; other connections of this process choose
-//! others, and if a connection takes one all the same, the transaction that uses the page too is overtaken, like
-//! any two that write one page. So a lease of a process that has died is nothing.
+//! A lease binds nobody (invariant 64). The pages stay on the real list. Other connections of this process
+//! lease other pages. If another connection takes a leased page all the same, the transaction that uses the
+//! page later is overtaken, like any two that write one page. So the lease of a process that has died needs
+//! no cleaning up.
 //!
-//! If too few pages are free, a transaction that allocates makes the database larger by a number of free pages.
+//! If too few pages are free, a transaction that allocates makes the database larger by some free pages.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::attachment::leases::Leases;
 
-/// What a connection wants and has of free pages.
+/// The free pages that a connection wants, and those that it has.
 #[derive(Default)]
 pub(super) struct Lease {
-    /// How many pages it wants; 0 as long as it has not allocated any.
+    /// How many pages the connection wants; 0 as long as it has not allocated any.
     pub(super) wanted: usize,
-    /// The pages that it has.
+    /// The pages that the connection has leased.
     pub(super) pages: BTreeSet<u32>,
-    /// Whether there were too few on the list.
+    /// Whether the free list had too few pages to lease.
     pub(super) is_short: bool,
     /// What SQLite is shown, if that is not the real list.
     pub(super) view: Option<View>,
@@ -39,13 +41,14 @@ pub(super) struct View {
 
 /// How many pages a connection leases at first.
 const AT_FIRST: usize = 32;
-/// How many it leases at most.
+/// How many pages a connection leases at most.
 const AT_MOST: usize = 512;
-/// A list with this many times the pages that a connection wants is long enough, whatever others have leased.
+/// If the free list has this many times the pages that a connection wants, it is long enough, whatever others
+/// have leased.
 const MOST_FREE: usize = 16;
 
 impl Lease {
-    /// The connection allocates, so it leases pages from its next transaction on.
+    /// Notes that the connection allocates: it leases pages from its next transaction on.
     pub fn want(&mut self) {
         if self.wanted == 0 {
             self.wanted = AT_FIRST;
@@ -57,34 +60,40 @@ impl Lease {
         self.wanted > 0
     }
 
-    /// A lease has not lasted for a transaction.
+    /// Whether the connection wants pages, and SQLite has not been shown any yet.
+    pub fn is_to_come(&self) -> bool {
+        self.is_wanted() && self.view.is_none()
+    }
+
+    /// Notes that a transaction has used up the lease: the next lease is twice as large.
     pub fn want_more(&mut self) {
         self.wanted = (2 * self.wanted).clamp(AT_FIRST, AT_MOST);
     }
 
-    /// Whether SQLite had better be shown another order: little is left, or there are no others any more.
+    /// Whether to show SQLite another order, because few leased pages are left, or because the connection
+    /// believes that it is alone.
     pub fn is_to_be_renewed(&self, has_others: bool) -> bool {
         let is_over = self.is_wanted() && !has_others;
         is_over || !self.is_short && self.pages.len() < self.wanted / 8
     }
 
-    /// By how many pages a transaction that allocates should make the database larger that has this many free
-    /// ones.
+    /// By how many pages a transaction that allocates should make the database larger, if the database has
+    /// this many free pages.
     pub fn pages_to_add(&self, free: u32) -> usize {
         let free = free as usize;
         let is_enough = free >= self.wanted && !self.is_short || free >= MOST_FREE * self.wanted;
         if is_enough { 0 } else { 2 * self.wanted }
     }
 
-    /// Gives the pages back.
+    /// Gives the leased pages back, for other connections of this process to lease.
     pub fn drop_pages(&mut self, leases: &Leases) {
         let pages = std::mem::take(&mut self.pages);
         leases.with(|leased| pages.iter().for_each(|page| _ = leased.remove(page)));
         self.view = None;
     }
 
-    /// The connection has committed: these pages were taken, and those given back, and it goes on with this
-    /// view.
+    /// Notes that the connection has committed, with these pages taken from the list and those given back to
+    /// it. From now on `view` is what SQLite is shown.
     pub fn committed(&mut self, leases: &Leases, taken: &BTreeSet<u32>, given: &BTreeSet<u32>, view: View) {
         leases.with(|leased| {
             for page in taken {
@@ -101,7 +110,8 @@ impl Lease {
         self.view = Some(view);
     }
 
-    /// Whether SQLite is shown something that depends on this page: it is leased, or a trunk in another form.
+    /// Whether what SQLite is shown depends on this page: the page is leased, or it is a trunk that SQLite
+    /// sees with other content.
     pub fn is_of(&self, page: u32) -> bool {
         let depends = |view: &View| self.pages.contains(&page) || view.trunks.contains_key(&page);
         self.view.as_ref().is_some_and(depends)

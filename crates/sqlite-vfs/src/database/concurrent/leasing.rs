@@ -9,11 +9,11 @@ use super::state::Concurrent;
 use crate::database::Db;
 use crate::errors::Failure;
 
-/// How many trunks of the real list are looked through for pages to lease.
+/// In how many trunks of the real list a connection looks for pages to lease.
 const TRUNKS: usize = 16;
 
 impl Concurrent {
-    /// Chooses the order of the free list that SQLite is shown from this snapshot on, when it has dropped its
+    /// Chooses the order in which SQLite is shown the free list from this snapshot on. SQLite has dropped its
     /// cache.
     pub(super) fn renew_lease(&self, db: &Db, snapshot: &Snapshot) -> Result<(), Failure> {
         let leases = self.attachment.leases();
@@ -45,8 +45,8 @@ impl Concurrent {
         Ok(())
     }
 
-    /// Chooses pages of the list: those in `own` that are still on it, and others that no connection of this
-    /// process has.
+    /// Chooses pages of the list: those in `own` that are still on the list, and others that no connection of
+    /// this process has leased.
     fn choose(
         &self,
         db: &Db,
@@ -67,7 +67,7 @@ impl Concurrent {
                 break;
             }
             let image = read(at)?;
-            // SQLite finds out what is wrong with such a list.
+            // The list is damaged. SQLite itself finds out how.
             let Some(found) = leaves(&image) else { return Ok(nothing) };
             let stay: Vec<u32> = leases.with(|leased| {
                 let mut stay = Vec::new();
@@ -77,7 +77,8 @@ impl Concurrent {
                 }
                 stay
             });
-            // Also trunks that keep all their leaves: the view is the list's beginning without a gap.
+            // Insert also trunks that keep all their leaves: the view has to show the beginning of the list
+            // without a gap.
             trunks.insert(at, trunk(image.len(), next(&image), &stay));
             at = next(&image);
         }

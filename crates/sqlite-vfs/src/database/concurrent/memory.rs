@@ -1,4 +1,4 @@
-//! The memory of a wal-index: the one that all connections share, and the one that one connection has alone.
+//! The memory of a wal-index: shared by all connections, or private to one connection.
 #![allow(unsafe_code)] // memory that SQLite, or other processes, change
 
 use std::ffi::c_void;
@@ -14,7 +14,7 @@ use crate::attachment::Attachment;
 /// Words of a region.
 const WORDS: usize = REGION_BYTES as usize / 4;
 
-/// One region, which stays where it is as long as `'a`.
+/// One region, which stays at its address for `'a`.
 #[derive(Clone, Copy)]
 pub struct Region<'a>(&'a [AtomicU32; WORDS]);
 
@@ -75,6 +75,14 @@ impl Region<'_> {
         header.words().iter().enumerate().all(same)
     }
 
+    /// Removes all of its frames but the first `kept`.
+    pub fn forget(self, place: Place, kept: u32) {
+        for slot in (0..HASH_SLOTS).filter(|slot| u32::from(self.slot(*slot)) > kept) {
+            self.set_slot(slot, 0);
+        }
+        (place.first_word + kept as usize..HASH_OFFSET / 4).for_each(|word| self.store(word, 0));
+    }
+
     /// Writes both copies of the header, in the order in which SQLite does it: a reader that finds the first
     /// copy new finds the second one new too.
     pub fn set_header(self, header: &IndexHeader) {
@@ -87,7 +95,7 @@ impl Region<'_> {
     }
 }
 
-/// The first region of a log's wal-index, which is asked for all the time.
+/// The first region of a log's wal-index, which almost every operation needs.
 pub struct First {
     /// Keeps the region mapped.
     _attachment: Arc<Attachment>,
@@ -120,8 +128,8 @@ pub fn shared(attachment: &Attachment, number: u32, extend: bool) -> Result<Opti
     Ok(region.map(|region: NonNull<u8>| Region(unsafe { region.cast().as_ref() })))
 }
 
-/// The regions of a wal-index that one connection has alone. A region stays where it is until the value is
-/// dropped.
+/// The regions of a wal-index that belongs to one connection alone. A region stays at its address until this
+/// value is dropped.
 #[derive(Default)]
 pub struct Private(Vec<Arc<[AtomicU32; WORDS]>>);
 
@@ -140,6 +148,17 @@ impl Private {
         let region = self.0.get(place.region as usize)?;
         let page = Region(region).load(place.first_word + (frame - place.before) as usize - 1);
         (page > 0).then_some(page)
+    }
+
+    /// Removes all frames behind this one.
+    pub fn forget_after(&self, frame: u32) {
+        let last = Place::of(frame.max(1));
+        for number in last.region..u32::try_from(self.0.len()).unwrap_or(u32::MAX) {
+            let place = Place::of_region(number);
+            if let Some(region) = self.0.get(number as usize) {
+                Region(region).forget(place, frame.saturating_sub(place.before));
+            }
+        }
     }
 
     /// The first region. Exists once its address was asked for.

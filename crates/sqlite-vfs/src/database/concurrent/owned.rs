@@ -1,11 +1,11 @@
-//! What one connection has for itself.
+//! Values that belong to one connection alone.
 #![allow(unsafe_code)] // shared between threads that SQLite keeps apart
 
 use std::cell::{RefCell, RefMut};
 
-/// A value that only SQLite's calls on one connection use: SQLite makes them one at a time, from whatever thread,
-/// under the connection's mutex. A transaction uses the value a dozen times, and a mutex of its own would take a
-/// measurable part of it.
+/// A value that only SQLite's calls on one connection use. SQLite makes these calls one at a time, under the
+/// connection's mutex, from any thread. A transaction uses the value a dozen times, so a mutex around it
+/// would take a measurable part of the transaction's time.
 #[derive(Default)]
 pub struct Owned<T>(RefCell<T>);
 
@@ -13,7 +13,8 @@ pub struct Owned<T>(RefCell<T>);
 unsafe impl<T: Send> Sync for Owned<T> {}
 
 impl<T> Owned<T> {
-    /// The value. A use within another one is a fault of this crate; it panics, and ends SQLite's call.
+    /// The value. If the value is already in use, that is a fault of this crate: this call panics, which ends
+    /// SQLite's call.
     #[inline]
     pub fn get(&self) -> RefMut<'_, T> {
         self.0.borrow_mut()

@@ -1,9 +1,10 @@
-//! To which table or index a page belongs: from the pages themselves, as they are at one moment.
+//! Finds out to which table or index a page belongs, from the pages themselves as they are at one moment.
 //!
-//! `sqlite_schema` names the roots. From there the search goes down all b-trees at once, a level at a time. The
-//! pages above the leaves name the leaves, so of these only the first one of each tree is read. What is still
-//! unknown then may be on the free list, or hold the rest of a long row, for which all pages are read. The
-//! search ends when it knows everything, or has read as many pages as it may.
+//! `sqlite_schema` names the roots. From there the search goes down all b-trees at once, a level at a time.
+//! The pages above the leaves name the leaves, so of each tree only the first leaf is read. A page that is
+//! still unknown then may be on the free list, or hold the rest of a long row. To find the rests of long
+//! rows, the search reads all pages. It ends when it knows all that was asked for, or has read as many pages
+//! as it may.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,8 +20,8 @@ const POINTER_MAP: &str = "pointer map";
 /// The most bytes of a row of `sqlite_schema` that are read.
 const LONGEST_ROW: usize = 1 << 20;
 
-/// Finds out what these pages belong to. A page of which that cannot be told is missing in the result. `read`
-/// is called at most `most` times; it returns the image of a page, and `None` where there is none.
+/// Finds out what these pages belong to. If this cannot be told of a page, the result lacks the page. `read`
+/// is called at most `most` times; it returns the image of a page, or `None` if there is no such page.
 pub fn owners(
     wanted: &BTreeSet<u32>,
     most: usize,
@@ -32,7 +33,7 @@ pub fn owners(
 }
 
 struct Search<Read> {
-    /// The pages that have not been found.
+    /// The pages whose owners have not been found yet.
     wanted: BTreeSet<u32>,
     found: BTreeMap<u32, String>,
     read: Read,
@@ -77,7 +78,8 @@ impl<Read: FnMut(u32) -> Option<Vec<u8>>> Search<Read> {
         }
     }
 
-    /// Adds the pages below this one to those to be read, from the left, and no more than may be read.
+    /// Adds the pages below this one to those to be read, from the left, but no more than the search may
+    /// still read.
     fn add(&self, page: &BTreePage<'_>, next: &mut Vec<u32>, seen: &mut BTreeSet<u32>) {
         for child in page.children().into_iter().rev() {
             if next.len() < self.left && seen.insert(child) {
@@ -115,7 +117,7 @@ impl<Read: FnMut(u32) -> Option<Vec<u8>>> Search<Read> {
         entries
     }
 
-    /// A row of `sqlite_schema`. The statement at its end is not needed, and may be long.
+    /// A row of `sqlite_schema`. The SQL statement at the end of the row is not needed, and may be long.
     fn row(&mut self, payload: &Payload<'_>, encoding: Encoding) -> Option<Entry> {
         if let Some(entry) = entry(payload.local, encoding) {
             return Some(entry);
@@ -134,7 +136,7 @@ impl<Read: FnMut(u32) -> Option<Vec<u8>>> Search<Read> {
         None
     }
 
-    /// Goes down all b-trees as far as the pages above the leaves.
+    /// Goes down all b-trees as far as the pages just above the leaves.
     fn interiors(&mut self, trees: &[(String, u32)]) {
         let mut level: Vec<(&str, Vec<u32>)> =
             trees.iter().map(|(name, root)| (name.as_str(), vec![*root])).collect();
@@ -150,7 +152,7 @@ impl<Read: FnMut(u32) -> Option<Vec<u8>>> Search<Read> {
         }
     }
 
-    /// The pages below those of one level. If the first one is a leaf, so are all.
+    /// The pages below those of one level. If the first of these pages is a leaf, all are.
     fn children(&mut self, name: &str, pages: &[u32]) -> Vec<u32> {
         let mut children = Vec::new();
         for at in pages {
@@ -201,7 +203,7 @@ impl<Read: FnMut(u32) -> Option<Vec<u8>>> Search<Read> {
         }
     }
 
-    /// Follows the rest of a row through its pages. The last one need not be read.
+    /// Follows the rest of a row through its pages. The last of these pages need not be read.
     fn chain(&mut self, name: &str, first: u32, pages: u64) {
         let (mut at, mut left) = (first, pages);
         while at != 0 && left > 0 && !self.is_over() {

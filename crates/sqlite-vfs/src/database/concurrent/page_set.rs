@@ -1,6 +1,6 @@
 //! A set of page numbers.
 
-/// A set of page numbers: as bits, so that it is fast to ask, and as a list, so that it is fast to empty.
+/// A set of page numbers: kept as bits, so that a question is fast, and as a list, so that emptying is fast.
 #[derive(Default)]
 pub struct PageSet {
     bits: Vec<u64>,

@@ -8,7 +8,7 @@ use super::state::Concurrent;
 use crate::database::Db;
 use crate::errors::{During, Failure};
 
-/// Reads a page as of a snapshot.
+/// Reads a page as of a snapshot. A page that the database did not have yet, or has no longer, has zeros.
 pub fn read_page(
     db: &Db,
     index: SharedIndex<'_>,
@@ -16,6 +16,12 @@ pub fn read_page(
     page: u32,
     buf: &mut [u8],
 ) -> Result<(), Failure> {
+    // A mapped home relies on it that nobody reads behind the database: the file may have been longer, and the
+    // mapping may still be.
+    if !snapshot.may_have(page) {
+        buf.fill(0);
+        return Ok(());
+    }
     if let Some(frame) = snapshot.find(index, page)? {
         let read = index.attachment.log().read_frame(&db.base, frame, buf);
         return read.map_err(|error| Failure::of(&error, During::Read));

@@ -1,35 +1,32 @@
 //! What SQLite does on a concurrent connection: it maps and locks its private wal-index, and reads and writes
-//! pages. Here is what each of these calls becomes.
+//! pages. This module says what each of these calls does.
 
 use std::cell::RefMut;
-use std::ffi::{CStr, c_int};
+use std::ffi::c_int;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use duralite_format::sqlite_wal::{FRAME_HEADER_BYTES, WAL_HEADER_BYTES};
-use duralite_format::wal_index::{BACKFILLED_WORD, FIRST_MARK_WORD};
 use duralite_locks::{CHECKPOINT, FIRST_READ, Holder, LockError, WRITE};
 use duralite_sqlite_ffi as ffi;
 use duralite_wal::metrics::Counter;
 
+use super::checkpoint::Checkpoint;
 use super::conflict::{Conflict, overtaken};
 use super::pages::read_page;
 use super::snapshot::{Snapshot, cannot_lock};
-use super::state::{ALONE, Concurrent, State, Write, fill, random};
+use super::state::{ALONE, Concurrent, State, Write, fill};
 use crate::attachment::Attachment;
 use crate::database::{Db, restart, waiting};
 use crate::errors::Failure;
 use crate::settings::Concurrency;
-use crate::sqlite::VFS_NAME;
-use crate::sqlite::connection::{OwnConnection, uri_of};
 
-const PASSIVE: &CStr = c"PRAGMA wal_checkpoint(PASSIVE)";
-/// For how long one try of a checkpoint that is to be complete waits for others.
-const CHECKPOINT_TRY: Duration = Duration::from_millis(50);
+/// The most frames that the WAL of a connection has at first: it takes memory for each.
+const MOST_SHOWN: u32 = 1 << 16;
 /// For how long a transaction that waits for WRITE may keep a checkpoint waiting that has WRITE.
 const STANDS_IN_THE_WAY: Duration = Duration::from_millis(1);
-/// The same where the checkpoint may as well be at work.
+/// The same limit, for when the checkpoint may be at work, and not waiting.
 const MAY_STAND_IN_THE_WAY: Duration = Duration::from_millis(50);
 
 impl Concurrent {
@@ -45,28 +42,34 @@ impl Concurrent {
         attachment.has_concurrent_from_now_on();
         let mut state = new.state();
         state.index.address(0, true);
-        state.show(&header);
+        state.show(&header, 0, false);
         drop(state);
         Ok(new)
     }
 
-    /// `xShmLock`, to lock.
+    /// `xShmLock` that takes a lock.
     pub fn lock(&self, db: &Db, first: usize, count: usize, shared: bool) -> Result<c_int, Failure> {
         if shared {
             return self.lock_shared(db, first);
         }
         match (first, count) {
             (WRITE, 1) if self.checkpoints.load(Ordering::Relaxed) => {
-                self.checkpoint_for_sqlite(db, c"PRAGMA wal_checkpoint(FULL)")
+                self.checkpoint_for_sqlite(db, Checkpoint::Full)
             }
             (WRITE, _) => self.lock_write(db),
             (CHECKPOINT, 1) => {
-                let code = self.checkpoint_for_sqlite(db, PASSIVE)?;
+                let is_automatic =
+                    std::mem::take(&mut self.state().has_just_committed) && !db.host.is_in_pragma(db.sqlite);
+                let code = if is_automatic {
+                    self.checkpoint_after_commit(db)?
+                } else {
+                    self.checkpoint_for_sqlite(db, Checkpoint::Passive)?
+                };
                 self.checkpoints.store(code == ffi::OK, Ordering::Relaxed);
                 Ok(code)
             }
             (FIRST_READ.., 2..) if self.checkpoints.load(Ordering::Relaxed) => {
-                self.checkpoint_for_sqlite(db, c"PRAGMA wal_checkpoint(RESTART)")
+                self.checkpoint_for_sqlite(db, Checkpoint::Restart)
             }
             (FIRST_READ.., 1) if self.is_partial.load(Ordering::Relaxed) => Ok(ffi::BUSY),
             _ => Ok(ffi::OK),
@@ -85,17 +88,18 @@ impl Concurrent {
         Ok(ffi::OK)
     }
 
-    /// Takes a snapshot. SQLite has the read mark `mark` of the private wal-index then. If its cache is of another
-    /// moment, SQLite finds another header, gives the mark back, and takes it again.
+    /// Takes a snapshot, which gives SQLite the read mark `mark` of the private wal-index. If SQLite's cache
+    /// is of another moment, SQLite then finds another header, gives the mark back, and takes it again.
     fn begin_to_read<'a>(
         &'a self,
         db: &Db,
         mut state: RefMut<'a, State>,
         mark: u8,
     ) -> Result<c_int, Failure> {
+        state.has_just_committed = false;
         if self.holder.begins() {
             restart::start_over_if_due(db, &self.attachment);
-            // A statement by itself is soon over.
+            // A statement outside a transaction is soon over, so it need not wait for the gate.
             if self.attachment.gate().is_taken() && db.host.is_in_transaction(db.sqlite) == Some(true) {
                 restart::wait_for_gate(&self.attachment);
             }
@@ -115,6 +119,13 @@ impl Concurrent {
         let is_cached = state.cache == Some(snapshot.header) && !is_to_be_renewed;
         #[cfg(feature = "controls")]
         let is_cached = is_cached || state.cache.is_some() && super::controls::Control::Undropped.is_on();
+        if is_cached && mark != mask(FIRST_READ, 1) && snapshot.is_in_file() {
+            // The log starts over with the next write, so SQLite's WAL is to do so too. SQLite tries again at once,
+            // and finds that all of it is in the database.
+            snapshot.release(&self.holder);
+            state.all_is_home();
+            return Ok(ffi::BUSY);
+        }
         if !is_cached {
             if state.own.is_some_and(|own| own != snapshot.header) {
                 state.others = ALONE;
@@ -125,7 +136,7 @@ impl Concurrent {
                 return Err(failure);
             }
             state = self.state();
-            state.show(&snapshot.header);
+            state.show(&snapshot.header, snapshot.header.frames().min(MOST_SHOWN), snapshot.is_in_file());
             state.read.clear();
             state.cache = Some(snapshot.header);
             state.is_beginning = true;
@@ -135,13 +146,14 @@ impl Concurrent {
         Ok(ffi::OK)
     }
 
-    /// SQLite wants to write. A transaction that the application has begun is validated when it commits, with
-    /// `concurrent=on`. Every other one takes the real WRITE lock.
+    /// Answers SQLite's request for the right to write. With `concurrent=on`, a transaction that the
+    /// application has begun is validated when it commits. Every other transaction takes the real WRITE lock
+    /// now.
     fn lock_write(&self, db: &Db) -> Result<c_int, Failure> {
         let in_transaction = db.host.is_in_transaction(db.sqlite).unwrap_or(false);
         let mut state = self.state();
         if state.snapshot.is_none() {
-            // Some builds of SQLite take WRITE before they read anything, and take a snapshot after that.
+            // Some builds of SQLite take WRITE before they read anything, and only then take a snapshot.
             drop(state);
             let code = self.lock_real_write(db, false)?;
             if code == ffi::OK {
@@ -160,28 +172,29 @@ impl Concurrent {
             return Ok(ffi::OK);
         }
         drop(state);
-        // Where nothing was read, SQLite waits and begins anew, as with `off`: it then has the lock with a snapshot
-        // that nobody has overtaken.
+        // If the transaction has read nothing, SQLite itself waits and begins it anew, as with `off`. It then
+        // has the lock together with a snapshot that nobody has overtaken.
         let waits = in_transaction && !db.host.has_read_nothing(db.sqlite);
         self.lock_at_newest(db, waits)
     }
 
-    /// Takes the real WRITE lock for a connection that has a snapshot, and moves that to the newest commit.
+    /// Takes the real WRITE lock for a connection that has a snapshot, and moves that snapshot to the newest
+    /// commit.
     fn lock_at_newest(&self, db: &Db, waits: bool) -> Result<c_int, Failure> {
         let code = self.lock_real_write(db, waits)?;
         if code == ffi::OK {
             self.move_to_newest(db).inspect_err(|_| {
                 self.unlock_real_write();
-                // If nothing was read in the transaction, SQLite begins it anew once the busy handler agrees, which
-                // waits for WRITE.
+                // If the transaction has read nothing, SQLite begins it anew once the busy handler agrees.
+                // The busy handler waits for WRITE.
                 waiting::refused(&self.holder);
             })?;
         }
         Ok(code)
     }
 
-    /// Takes the real WRITE lock. A connection in a transaction waits for it here, as long as its busy handler
-    /// agrees: SQLite does not ask that handler for a transaction that has read.
+    /// Takes the real WRITE lock. A connection in a transaction waits here for the lock, as long as its busy
+    /// handler agrees: SQLite does not call that handler for a transaction that has read.
     pub(super) fn lock_real_write(&self, db: &Db, waits: bool) -> Result<c_int, Failure> {
         let mut in_the_way: Option<Instant> = None;
         let mut has_waited = false;
@@ -192,9 +205,7 @@ impl Concurrent {
                         self.holder.unlock_exclusive(WRITE, 1);
                         return Ok(ffi::BUSY);
                     }
-                    self.attachment.set_writer(true);
-                    self.attachment.complete_start_over();
-                    db.begins_to_write();
+                    self.has_real_write(db);
                     if has_waited && self.state().write == Write::Not {
                         self.attachment.count(Counter::UpgradesWaited);
                     }
@@ -209,7 +220,8 @@ impl Concurrent {
                 return Ok(ffi::BUSY);
             }
             if self.attachment.writer_is_here() {
-                // A connection of this very thread has WRITE, and cannot give it back meanwhile.
+                // Another connection of this very thread has WRITE, and cannot give it back while this thread
+                // waits.
                 return Ok(ffi::BUSY);
             }
             match self.keeps_a_checkpoint_waiting()? {
@@ -231,6 +243,24 @@ impl Concurrent {
         }
     }
 
+    /// Takes the real WRITE lock if it is free. Returns whether it was.
+    pub(super) fn try_real_write(&self, db: &Db) -> Result<bool, Failure> {
+        match self.holder.lock_exclusive(WRITE, 1) {
+            Ok(()) => {
+                self.has_real_write(db);
+                Ok(true)
+            }
+            Err(LockError::Busy) => Ok(false),
+            Err(error) => Err(cannot_lock(&error)),
+        }
+    }
+
+    fn has_real_write(&self, db: &Db) {
+        self.attachment.set_writer(true);
+        self.attachment.complete_start_over();
+        db.begins_to_write();
+    }
+
     /// Whether a checkpoint has WRITE and waits for this connection to give its snapshot back, so that neither
     /// goes on before the time of one is up. `None` where that cannot be told.
     pub(super) fn keeps_a_checkpoint_waiting(&self) -> Result<Option<bool>, Failure> {
@@ -245,7 +275,7 @@ impl Concurrent {
     }
 
     /// `xShmLock`, to unlock.
-    pub fn unlock(&self, db: &Db, first: usize, count: usize, shared: bool) {
+    pub fn unlock(&self, first: usize, count: usize, shared: bool) {
         let mut state = self.state();
         if shared {
             state.shared &= !mask(first, count);
@@ -259,34 +289,29 @@ impl Concurrent {
                 if std::mem::take(&mut state.write) == Write::Locked {
                     self.unlock_real_write();
                 }
-                let kept = state.committed.saturating_sub(state.base) as usize;
-                state.wal.truncate(kept * self.frame_bytes());
+                let committed = self.committed_bytes(&state);
+                state.wal.truncate(committed);
+                (state.large, state.large_from) = (None, 0);
             }
         }
         let reads = state.shared >> FIRST_READ != 0 || state.is_beginning;
         if !reads && state.write == Write::Not && state.snapshot.is_some() {
-            let due = if state.after.is_some() { db.settings().autocheckpoint } else { 0 };
-            let has_committed = state.end(&self.holder, longest_wal(due));
-            drop(state);
-            if has_committed {
-                self.checkpoint_if_due(db, due);
-            }
+            state.end(&self.holder);
         }
     }
 
-    /// Ends everything: SQLite gives its wal-index back.
+    /// Ends all that the connection has begun, because SQLite gives its wal-index back.
     pub fn release(&self) {
-        self.close_checkpointer();
         let mut state = self.state();
         if std::mem::take(&mut state.write) == Write::Locked {
             self.unlock_real_write();
         }
-        state.end(&self.holder, 0);
+        state.end(&self.holder);
         state.cache = None;
         state.lease.drop_pages(self.attachment.leases());
     }
 
-    /// `xRead` of the database file. `None` where SQLite has no snapshot, or does not ask for a page.
+    /// `xRead` of the database file. `None` if SQLite has no snapshot, or reads something that is no page.
     pub fn read(&self, db: &Db, buf: &mut [u8], offset: u64) -> Option<Result<c_int, Failure>> {
         let page_bytes = self.page_bytes as u64;
         let mut state = self.state();
@@ -315,29 +340,35 @@ impl Concurrent {
         Some(read.map_err(|failure| if is_writing { failure.amid_writes() } else { failure }))
     }
 
-    /// Asks the application, once, to end a transaction that keeps the log from starting over. It is told in a
-    /// `SELECT`: SQLite undoes what a statement has written after an error like this one only where it has kept
-    /// a statement journal, which it does not do for each insert.
+    /// Asks the application, once, to end a transaction that keeps the log from starting over. The caller
+    /// does this only in a `SELECT`. After such an error SQLite can undo a writing statement only if it has
+    /// kept a statement journal, and it does not keep one for every insert.
     #[cold]
     fn ask_to_end(&self, db: &Db) -> Failure {
         let mut state = self.state();
         state.writes_since = None;
-        // Should SQLite roll back because it lacks memory, it may keep a page that it could not read again.
+        // If SQLite rolls back because it lacks memory, its cache may keep a page that it could not read
+        // again.
         state.cache = None;
         drop(state);
         overtaken(db, &Conflict::Overdue)
     }
 
-    /// `xRead` of the WAL. Of frames that are not kept SQLite gets the page as of its snapshot: that is what the
-    /// last one holds, and what SQLite asks for.
+    /// `xRead` of the WAL. If SQLite asks for a frame that is not kept, it gets the frame's page as of its
+    /// snapshot. The last frame of each page holds just that, and SQLite asks for no other frame.
     pub fn read_wal(&self, db: &Db, buf: &mut [u8], offset: u64) -> Result<c_int, Failure> {
         let sums = |buf: &mut [u8]| {
-            // SQLite goes on from the checksum of what is in front, where it sums up frames anew. Nobody looks at sums.
+            // SQLite reads headers to compute checksums of later frames anew. Nobody looks at these
+            // checksums.
             buf.fill(0);
             Ok(ffi::OK)
         };
         let Some((frame, within)) = self.frame_at(offset) else { return sums(buf) };
         let state = self.state();
+        if let Some(at) = self.place_in_log(&state, frame) {
+            drop(state);
+            return self.read_large(db, buf, at + within as u64);
+        }
         if let Some(behind) = frame.checked_sub(state.base + 1) {
             return Ok(fill(buf, &state.wal, behind as usize * self.frame_bytes() + within));
         }
@@ -356,16 +387,17 @@ impl Concurrent {
         Some((frame, behind % self.frame_bytes()))
     }
 
-    /// SQLite truncates the WAL: after a checkpoint of that kind, or because its own log is shorter now.
+    /// Called when SQLite truncates the WAL: after a `TRUNCATE` checkpoint, or because its own log has become
+    /// shorter.
     pub fn truncate_wal(&self, db: &Db) -> Result<c_int, Failure> {
         if !self.checkpoints.load(Ordering::Relaxed) {
             return Ok(ffi::OK);
         }
-        self.checkpoint(db, c"PRAGMA wal_checkpoint(TRUNCATE)")
+        self.checkpoint(db, Checkpoint::Truncate)
     }
 
-    /// SQLite is about to overwrite the whole database (`VACUUM`): under WRITE, which a transaction that would
-    /// be validated at its commit takes now.
+    /// Called when SQLite is about to overwrite the whole database (`VACUUM`). That needs WRITE, so a
+    /// transaction that would be validated at its commit takes WRITE now.
     pub fn overwrites(&self, db: &Db) -> Result<c_int, Failure> {
         if self.state().write != Write::Validated {
             return Ok(ffi::OK);
@@ -373,96 +405,17 @@ impl Concurrent {
         self.lock_at_newest(db, true)
     }
 
-    /// SQLite has EXCLUSIVE, and no snapshot: it closes the WAL, or leaves WAL mode. It takes everything for
-    /// checkpointed. So this puts what is in the log home.
+    /// Writes home what is in the log. SQLite has EXCLUSIVE and no snapshot: it closes the WAL, or leaves WAL
+    /// mode, and believes that everything is checkpointed.
     pub fn put_home(&self, db: &Db) -> Result<(), Failure> {
         self.state().all_is_home();
         db.put_home_alone(&self.attachment)
     }
-
-    /// Lets SQLite, on a connection that it serves directly, checkpoint the real log.
-    fn checkpoint(&self, db: &Db, how: &CStr) -> Result<c_int, Failure> {
-        if db.reserves_bytes()? {
-            return Ok(ffi::BUSY);
-        }
-        // Between two tries SQLite asks this connection's busy handler. If that agrees, a try waits for a while:
-        // within it, WRITE keeps others from beginning anew under marks that are in the way.
-        let is_again = how != PASSIVE && self.tries_again.load(Ordering::Relaxed);
-        let polling = if is_again { CHECKPOINT_TRY } else { Duration::ZERO };
-        let is_done = open_to_checkpoint(db, polling)?.run(how)? == Some(0);
-        self.tries_again.store(!is_done, Ordering::Relaxed);
-        Ok(if is_done { ffi::OK } else { ffi::BUSY })
-    }
-
-    /// The same for the checkpoint of a commit. Its connection stays open for the next one: to open and to close it
-    /// takes longer than a hundred small commits.
-    fn checkpoint_for_commit(&self, db: &Db) -> Result<(), Failure> {
-        if db.reserves_bytes()? {
-            return Ok(());
-        }
-        let kept = self.checkpointer.get().take();
-        let own = kept.map_or_else(|| open_to_checkpoint(db, Duration::ZERO), Ok)?;
-        own.run(PASSIVE)?;
-        *self.checkpointer.get() = Some(own);
-        Ok(())
-    }
-
-    /// Closes that connection, before this one can be the only one.
-    pub fn close_checkpointer(&self) {
-        let kept = self.checkpointer.get().take();
-        drop(kept);
-    }
-
-    /// A checkpoint that SQLite has begun on its own log.
-    fn checkpoint_for_sqlite(&self, db: &Db, how: &CStr) -> Result<c_int, Failure> {
-        let code = self.checkpoint(db, how)?;
-        if code == ffi::OK {
-            self.show_checkpoint(db)?;
-        }
-        Ok(code)
-    }
-
-    /// Shows SQLite, for its answer to who asked for the checkpoint, how many frames the log has and how many
-    /// of them are home now.
-    fn show_checkpoint(&self, db: &Db) -> Result<(), Failure> {
-        let header = self.settled_header(db, false)?;
-        let backfilled = self.index().backfilled()?.min(header.frames());
-        let mut state = self.state();
-        if state.snapshot.is_some() {
-            state.all_is_home();
-            return Ok(());
-        }
-        state.show(&header);
-        state.cache = None;
-        if let Some(first) = state.index.first() {
-            first.set_header(&header.private_with_frames(state.changes, [random(), random()]));
-            first.store(BACKFILLED_WORD, backfilled);
-            first.store(FIRST_MARK_WORD + 1, backfilled);
-        }
-        self.is_partial.store(backfilled < header.frames(), Ordering::Relaxed);
-        Ok(())
-    }
-
-    /// Checkpoints if the log has got as long as SQLite lets it get: SQLite, which sees a short log of its own,
-    /// does not do it. Failures do not concern the transaction, which is over.
-    fn checkpoint_if_due(&self, db: &Db, due: u32) {
-        let has_thread = self.attachment.maintenance().is_some();
-        if due == 0 || has_thread || !self.attachment.bound().is_due(due) {
-            return;
-        }
-        self.attachment.bound().checkpoints();
-        if restart::is_in_the_way(&self.attachment) {
-            return;
-        }
-        if let Err(failure) = self.checkpoint_for_commit(db) {
-            db.sqlite.report(ffi::NOTICE, &failure.message);
-        }
-    }
 }
 
 impl Db {
-    /// Makes this connection concurrent if the settings say so and it can be: SQLite maps the first region of
-    /// the wal-index.
+    /// Makes this connection concurrent, if the settings say so and if this is possible. SQLite is mapping
+    /// the first region of the wal-index.
     pub(in crate::database) fn begin_concurrency(
         &self,
         attachment: &Arc<Attachment>,
@@ -484,28 +437,15 @@ impl Db {
         Ok(Some(Box::new(new)))
     }
 
-    /// How this connection's transactions run beside others now. The setting asks for more where the connection
-    /// cannot have it.
+    /// How this connection's transactions run beside others now. This is less than the setting asks for if
+    /// the connection cannot have that.
     pub fn concurrency_in_force(&self) -> Concurrency {
         match self.concurrent().map(|concurrent| concurrent.mode) {
-            // Such a SQLite cannot say whether another database is attached.
+            // A SQLite without this function cannot say whether another database is attached.
             Some(Concurrency::On) if self.sqlite.api.db_name.is_none() => Concurrency::Upgrade,
             mode => mode.unwrap_or(Concurrency::Off),
         }
     }
-}
-
-/// Opens a connection that SQLite serves directly, to checkpoint the real log.
-fn open_to_checkpoint(db: &Db, polling: Duration) -> Result<OwnConnection<'static>, Failure> {
-    let uri = uri_of(&db.path, &db.settings().parameters())?;
-    let wait = waiting::in_queue(polling, Duration::ZERO);
-    OwnConnection::open(&db.sqlite.api, &uri, VFS_NAME, wait, "cannot checkpoint")
-}
-
-/// How long SQLite's own WAL may become: less than what makes SQLite itself checkpoint, which it does when it has
-/// `due` frames.
-fn longest_wal(due: u32) -> u32 {
-    if due == 0 { u32::MAX } else { due / 2 }
 }
 
 fn mask(first: usize, count: usize) -> u8 {

@@ -12,6 +12,7 @@ use duralite_wal::metrics::Counter;
 use super::allocation::{Allocation, Settled};
 use super::conflict::{Conflict, overtaken};
 use super::images::Images;
+use super::in_log::InLog;
 use super::snapshot::{Snapshot, choose_mark};
 use super::state::{ALONE, Concurrent, Write, random};
 use super::validate::count_change;
@@ -19,10 +20,11 @@ use crate::database::Db;
 use crate::errors::{During, Failure};
 use crate::refusals;
 
-/// Frames of others that are looked at by a transaction that has taken WRITE because others might overtake it.
+/// A transaction that has taken WRITE because others might overtake it looks at no more than this many frames
+/// of others.
 const MOST_LOOKED_AT: u32 = 512;
 
-/// Writes bytes of the WAL at an offset, as SQLite would, and returns the code for it.
+/// Writes bytes of the WAL at an offset, as SQLite would, and returns the code for SQLite.
 pub type WriteWal<'a> = &'a mut dyn FnMut(u64, &[u8]) -> Result<c_int, Failure>;
 
 /// A transaction that SQLite commits.
@@ -34,14 +36,14 @@ struct Transaction<'a> {
 }
 
 impl Concurrent {
-    /// `xWrite` of the WAL. The page of a commit frame commits the transaction: through `write`, to the real
-    /// log. When this returns `SQLITE_OK` for it, every connection sees the transaction, and it is as durable
-    /// as a sealed transaction is.
+    /// `xWrite` of the WAL. When SQLite writes the page of a commit frame, this commits the transaction
+    /// through `write` to the real log. When this returns `SQLITE_OK` for that page, every connection sees
+    /// the transaction, and it is as durable as a sealed transaction is.
     ///
     /// # Errors
-    /// `BUSY_SNAPSHOT` where the transaction was overtaken: SQLite rolls it back. `BUSY` where WRITE was not to
-    /// be had: the transaction stays open, and `COMMIT` can be tried again. Both, like all other errors, leave
-    /// the database as it was.
+    /// `BUSY_SNAPSHOT` if the transaction was overtaken: SQLite rolls it back. `BUSY` if WRITE was not free:
+    /// the transaction stays open, and the application can try `COMMIT` again. All errors leave the database
+    /// as it was.
     pub fn write_wal(
         &self,
         db: &Db,
@@ -51,12 +53,25 @@ impl Concurrent {
     ) -> Result<c_int, Failure> {
         let mut state = self.state();
         let Some((frame, within)) = self.frame_at(offset) else {
-            // SQLite starts its WAL over. Nobody reads the header.
+            // SQLite starts its WAL over. Nobody reads the header of that WAL.
             state.forget_wal(0);
             return Ok(ffi::OK);
         };
-        // SQLite rewrites checksums in headers once the commit frame is written; those concern nobody.
+        // SQLite rewrites checksums in headers once the commit frame is written; nobody reads these.
         let Some(behind) = frame.checked_sub(state.base + 1) else { return Ok(ffi::OK) };
+        if frame > state.committed {
+            state.highest = state.highest.max(frame);
+            let begins = within == 0 && state.large.is_none() && self.is_outgrown(&state);
+            drop(state);
+            if begins {
+                self.enlarge(db, write)?;
+            }
+            state = self.state();
+            if state.large.is_some() {
+                drop(state);
+                return self.write_large(db, (frame, within), data, write);
+            }
+        }
         let header = behind as usize * self.frame_bytes();
         let completes = !data.is_empty() && within + data.len() == self.frame_bytes();
         let commits = completes && frame > state.committed && frame_header(&state.wal, header).db_pages > 0;
@@ -70,7 +85,7 @@ impl Concurrent {
         // The page of the commit frame goes to the log from SQLite's own memory.
         let page = if within == FRAME_HEADER_BYTES { Some(data) } else { None };
         let end = header + if page.is_some() { FRAME_HEADER_BYTES } else { self.frame_bytes() };
-        let kept = state.committed.saturating_sub(state.base) as usize * self.frame_bytes();
+        let kept = self.committed_bytes(&state);
         let (how, since) = (state.write, state.own.filter(|_| state.luck.is_out()));
         let Some(snapshot) = state.snapshot else { return Ok(ffi::IOERR_WRITE) };
         let wal = std::mem::take(&mut state.wal);
@@ -78,24 +93,21 @@ impl Concurrent {
         let ended = match (how, wal.get(kept..end)) {
             (Write::Locked, Some(frames)) => {
                 let transaction = self.transaction(snapshot, frames, page);
-                self.commit_locked(db, transaction, since, write).map(|won| (ffi::OK, won))
+                self.commit_locked(db, transaction, since, write).map(|()| ffi::OK)
             }
             (Write::Validated, Some(frames)) => {
                 let transaction = self.transaction(snapshot, frames, page);
-                self.commit_validated(db, transaction, write).map(|code| (code, true))
+                self.commit_validated(db, transaction, write)
             }
-            _ => Ok((ffi::IOERR_WRITE, false)),
+            _ => Ok(ffi::IOERR_WRITE),
         };
         let mut state = self.state();
         state.wal = wal;
-        let (code, won) = ended?;
+        let code = ended?;
         if code == ffi::OK {
             state.committed = frame;
-            if won {
-                state.luck.won(how == Write::Validated);
-            }
             if state.after == state.snapshot.map(|snapshot| snapshot.header) {
-                // The snapshot has all of it.
+                // The snapshot has everything that was in the WAL.
                 state.forget_wal(frame);
             } else if let Some(page) = page {
                 put(&mut state.wal, header + FRAME_HEADER_BYTES, page);
@@ -104,36 +116,36 @@ impl Concurrent {
         Ok(code)
     }
 
-    /// Commits a transaction that has WRITE: nobody else has committed since its snapshot. Returns whether it could
-    /// as well have been validated, where others have committed since the state `since`.
+    /// Commits a transaction that has WRITE, so nobody else has committed since its snapshot. Learns from what others
+    /// have committed since the state `since`.
     fn commit_locked(
         &self,
         db: &Db,
         transaction: Transaction<'_>,
         since: Option<IndexHeader>,
         write: WriteWal<'_>,
-    ) -> Result<bool, Failure> {
+    ) -> Result<(), Failure> {
         let has_met = since.map_or(Ok(false), |since| self.has_met_others(&since, &transaction))?;
         let newest = transaction.snapshot.header;
-        self.commit(db, transaction, newest, write)?;
-        Ok(!has_met)
+        self.commit(db, transaction, newest, false, write)?;
+        self.state().luck.passed(has_met);
+        Ok(())
     }
 
-    /// Commits a transaction that is validated now. Returns the code for SQLite.
+    /// Validates a transaction and commits it. Returns the code for SQLite.
     fn commit_validated(
         &self,
         db: &Db,
         transaction: Transaction<'_>,
         write: WriteWal<'_>,
     ) -> Result<c_int, Failure> {
-        let leases = self.state().lease.is_wanted();
         if self.holder.table().is_write_taken() {
             let early = self.validate_early(db, &transaction);
-            early.map_err(|failure| self.has_lost(db, leases, failure))?;
+            early.map_err(|failure| lost(db, failure))?;
         }
         match self.lock_real_write(db, true)? {
             ffi::OK => {}
-            // To try again later would not help: the checkpoint waits for the snapshot's end.
+            // Trying again later would not help, because the checkpoint waits for the end of this snapshot.
             _ if self.keeps_a_checkpoint_waiting()? != Some(false) => {
                 return Err(lost(db, overtaken(db, &Conflict::Checkpoint)));
             }
@@ -141,11 +153,11 @@ impl Concurrent {
         }
         let done = self.validate_and_commit(db, transaction, write);
         self.unlock_real_write();
-        done.map_err(|failure| self.has_lost(db, leases, failure)).map(|()| ffi::OK)
+        done.map_err(|failure| lost(db, failure)).map(|()| ffi::OK)
     }
 
-    /// The transaction in these frames: the last image of each page, and the size that the last frame gives the
-    /// database. `last` is the page of the last frame, where the frames lack it.
+    /// The transaction that these frames make: the last image of each page, and the size that the last frame
+    /// gives the database. `last` is the page of the last frame, if the buffer lacks that page.
     fn transaction<'a>(
         &self,
         snapshot: Snapshot,
@@ -164,35 +176,25 @@ impl Concurrent {
         Transaction { snapshot, images, pages }
     }
 
-    /// A transaction that was validated has failed. `leases` says whether it knew that it allocates: a connection
-    /// that has just learned that has a lease next time.
-    #[cold]
-    fn has_lost(&self, db: &Db, leases: bool, failure: Failure) -> Failure {
-        let mut state = self.state();
-        if failure.code == ffi::BUSY_SNAPSHOT && state.lease.is_wanted() == leases {
-            state.luck.lost();
-        }
-        drop(state);
-        lost(db, failure)
-    }
-
-    /// Finds out, before a wait for WRITE, whether it would be in vain: a transaction that is overtaken stays so.
+    /// Finds out before a wait for WRITE whether that wait would be in vain: a transaction that is overtaken
+    /// stays overtaken.
     fn validate_early(&self, db: &Db, transaction: &Transaction<'_>) -> Result<(), Failure> {
         let Transaction { snapshot, images, .. } = transaction;
-        // Under the first mark the log may start over meanwhile.
+        // Under the first mark the log may start over while this function reads it.
         if snapshot.is_in_file() {
             return Ok(());
         }
         match self.index().header()? {
             Some(newest) if newest != snapshot.header => {
                 let written: Vec<u32> = images.pages().collect();
-                self.validate(db, snapshot, &newest, Some(&written))
+                self.validate(db, snapshot, &newest, Some(&written)).map(drop)
             }
             _ => Ok(()),
         }
     }
 
-    /// Whether others have committed pages that this transaction writes, from the state `since` up to its snapshot.
+    /// Whether others have committed pages that this transaction writes, between the state `since` and the
+    /// transaction's snapshot.
     fn has_met_others(&self, since: &IndexHeader, transaction: &Transaction<'_>) -> Result<bool, Failure> {
         let Transaction { snapshot, images, .. } = transaction;
         let (first, last) = (since.frames().saturating_add(1), snapshot.header.frames());
@@ -216,40 +218,52 @@ impl Concurrent {
         #[cfg(feature = "controls")]
         if super::controls::Control::Unvalidated.is_on() {
             let (snapshot, written): (_, Vec<u32>) = (*snapshot, images.pages().collect());
-            self.commit(db, transaction, newest, write)?;
-            return self.validate(db, &snapshot, &newest, Some(&written));
+            self.commit(db, transaction, newest, true, write)?;
+            return self.validate(db, &snapshot, &newest, Some(&written)).map(drop);
         }
         if is_merged {
             self.state().others = ALONE;
         }
         self.note_allocation(db, snapshot, images)?;
+        let mut is_first_written = false;
         if is_merged {
             let written: Vec<u32> = images.pages().collect();
-            self.validate(db, snapshot, &newest, Some(&written))?;
+            is_first_written = self.validate(db, snapshot, &newest, Some(&written))?;
             self.state().cache = None;
         }
-        self.commit(db, transaction, newest, write)?;
+        let done = self.commit(db, transaction, newest, is_first_written, write);
+        done.inspect_err(|failure| {
+            if failure.code == ffi::BUSY_SNAPSHOT {
+                self.state().luck.lost(true);
+            }
+        })?;
+        self.state().luck.won();
         if is_merged {
             self.attachment.count(Counter::Merged);
         }
         Ok(())
     }
 
-    /// Commits on top of `newest`, the newest commit. The caller holds WRITE, and has found that nothing is in the
-    /// way.
+    /// Commits on top of `newest`, the newest commit. The caller holds WRITE, and has found no conflict.
+    /// `is_first_written` says whether others have written page 1 since the snapshot.
     fn commit(
         &self,
         db: &Db,
         transaction: Transaction<'_>,
         newest: IndexHeader,
+        is_first_written: bool,
         write: WriteWal<'_>,
     ) -> Result<(), Failure> {
         let Transaction { snapshot, mut images, pages } = transaction;
-        let index = self.index();
         let now = snapshot.moved_to(&newest);
         let Allocation { pages, is_larger, lease } =
-            self.allocate(db, &snapshot, &now, &mut images, pages)?;
-        // Stock SQLite, too, counts from what it has read. Here others may have counted since.
+            if is_first_written || self.may_allocate(&now, &images, pages) {
+                self.allocate(db, &snapshot, &now, &mut images, pages)?
+            } else {
+                Allocation { pages, is_larger: false, lease: None }
+            };
+        // SQLite has counted the change from the page 1 that it has read. Others may have counted changes
+        // since.
         let is_alone = || newest == snapshot.header && self.state().cache == Some(newest);
         if images.contains(1)
             && !is_alone()
@@ -257,52 +271,100 @@ impl Concurrent {
         {
             count_change(first, &self.page_at(db, &now, 1)?);
         }
-        let mut base = if snapshot.is_in_file() { self.start_over(db, newest)? } else { newest };
-        if base.frames() == 0 && base.salt() == [0; 2] {
-            // The log has never had a commit.
-            base = base.started_over(random());
-        }
-        let before = base.frames();
-        let last = before + u32::try_from(images.len()).unwrap_or(u32::MAX);
-        index.make_room(before, last)?;
-        if before == 0 {
-            // SQLite has a mark for the log, too, before it writes to it: users who may only read need one.
-            choose_mark(index, &self.holder, 0)?;
-            self.write_header(&base, write)?;
-        }
-        let recorded = refusals::last_refusal();
-        let mut frame = before;
-        for (page, image) in images.iter() {
-            frame += 1;
-            let size = if frame == last { pages } else { 0 };
-            let mut header = [0; FRAME_HEADER_BYTES];
-            header[..4].copy_from_slice(&page.to_be_bytes());
-            header[4..8].copy_from_slice(&size.to_be_bytes());
-            let offset = self.offset_of(frame) as u64;
-            done(recorded, write(offset, &header)?)?;
-            done(recorded, write(offset + FRAME_HEADER_BYTES as u64, image)?)?;
-        }
-        // The transaction is sealed. Nothing from here on fails: all regions are mapped.
-        for (frame, page) in (before + 1..).zip(images.pages()) {
-            index.append(frame, page, before)?;
-        }
-        let after = base.after_commit(u32::try_from(self.page_bytes).unwrap_or(0), last, pages);
-        index.publish(&after)?;
+        let base = self.base_for(db, &snapshot, newest)?;
+        let after = self.append(&base, None, &images, pages, write)?;
         let mut state = self.state();
-        images.pages().for_each(|page| state.read.insert(page));
-        state.own = Some(after);
+        // SQLite has not cached what was made here: trunks of the real free list, and pages by which the database has
+        // become larger (invariant 58).
+        images.written().for_each(|page| state.read.insert(page));
         if newest == snapshot.header {
-            // Nobody has committed in between, so the snapshot with this commit is the newest state.
-            state.others = state.others.saturating_sub(1);
-            state.snapshot = Some(snapshot.moved_to(&after));
-            let is_cached = state.cache == Some(snapshot.header) && !is_larger;
-            state.cache = is_cached.then_some(after);
+            state.has_committed(&snapshot, after, is_larger);
+        } else {
+            (state.own, state.after) = (Some(after), Some(after));
         }
         if let Some(Settled { taken, given, view }) = lease {
             state.lease.committed(self.attachment.leases(), &taken, &given, view);
         }
-        state.after = Some(after);
         Ok(())
+    }
+
+    /// The state of the log behind which a transaction writes, once the log has started over, if it can. The caller
+    /// has WRITE, and `newest` is the newest commit.
+    pub(super) fn base_for(
+        &self,
+        db: &Db,
+        snapshot: &Snapshot,
+        newest: IndexHeader,
+    ) -> Result<IndexHeader, Failure> {
+        let base = if snapshot.is_in_file() { self.start_over(db, newest)? } else { newest };
+        let is_new = base.frames() == 0 && base.salt() == [0; 2];
+        // The log has never had a commit.
+        Ok(if is_new { base.started_over(random()) } else { base })
+    }
+
+    /// Begins the log if it has no frames.
+    pub(super) fn begin_log(&self, base: &IndexHeader, write: WriteWal<'_>) -> Result<(), Failure> {
+        if base.frames() > 0 {
+            return Ok(());
+        }
+        // SQLite has a mark for the log, too, before it writes to it: users who may only read need one.
+        choose_mark(self.index(), &self.holder, 0)?;
+        self.write_header(base, write)
+    }
+
+    /// Ends a transaction with these images, which seals it, and publishes it. Its first frames may be in the log
+    /// already. Returns the state of the log with it.
+    pub(super) fn append(
+        &self,
+        base: &IndexHeader,
+        large: Option<&InLog>,
+        images: &Images<'_>,
+        pages: u32,
+        write: WriteWal<'_>,
+    ) -> Result<IndexHeader, Failure> {
+        let index = self.index();
+        let before = base.frames();
+        let in_log = large.map_or(&[][..], |large| &large.pages);
+        let last = before + u32::try_from(in_log.len() + images.len()).unwrap_or(u32::MAX);
+        index.make_room(before, last)?;
+        if large.is_none() {
+            self.begin_log(base, write)?;
+        }
+        let first = last - u32::try_from(images.len()).unwrap_or(0);
+        for (frame, (page, image)) in (first + 1..).zip(images.iter()) {
+            self.write_frame(frame, (page, if frame == last { pages } else { 0 }), Some(image), write)?;
+        }
+        if large.is_some_and(|large| large.overwritten.is_some())
+            && let Some(page) = images.pages().last()
+        {
+            // The log takes the transaction for complete once the header has come a second time.
+            self.write_frame(last, (page, pages), None, write)?;
+        }
+        // The transaction is sealed. Nothing from here on fails: all regions are mapped.
+        for (frame, page) in (before + 1..).zip(in_log.iter().copied().chain(images.pages())) {
+            index.append(frame, page, before)?;
+        }
+        let after = base.after_commit(u32::try_from(self.page_bytes).unwrap_or(0), last, pages);
+        index.publish(&after)?;
+        Ok(after)
+    }
+
+    /// Writes a frame with this page and this size of the database (0 but for a commit frame), or its header alone.
+    pub(super) fn write_frame(
+        &self,
+        frame: u32,
+        (page, pages): (u32, u32),
+        image: Option<&[u8]>,
+        write: WriteWal<'_>,
+    ) -> Result<(), Failure> {
+        let recorded = refusals::last_refusal();
+        let mut header = [0; FRAME_HEADER_BYTES];
+        header[..4].copy_from_slice(&page.to_be_bytes());
+        header[4..8].copy_from_slice(&pages.to_be_bytes());
+        let offset = self.offset_of(frame) as u64;
+        done(recorded, write(offset, &header)?)?;
+        let Some(image) = image else { return Ok(()) };
+        done(recorded, write(offset + FRAME_HEADER_BYTES as u64, image)?)
     }
 
     /// Starts the log over if all of it is in the database and nobody reads it, as SQLite does before it writes.
@@ -334,10 +396,10 @@ impl Concurrent {
     }
 }
 
-/// What SQLite is told of a transaction that was overtaken. Of any failure but `SQLITE_BUSY` it says that the
-/// transaction is over, to `COMMIT`. To `RELEASE` it says that too, and keeps the savepoint: a second `RELEASE`
-/// would succeed, with nothing to commit. So that statement finds the database busy, until there is a
-/// `ROLLBACK`.
+/// The failure to report for a transaction that was overtaken. After any failure but `SQLITE_BUSY`, SQLite
+/// counts the transaction as over. That is right for `COMMIT`. After a `RELEASE`, SQLite keeps the savepoint
+/// all the same, and a second `RELEASE` would succeed, with nothing to commit. So a `RELEASE` is told that
+/// the database is busy, until the application sends a `ROLLBACK`.
 #[cold]
 fn lost(db: &Db, failure: Failure) -> Failure {
     if failure.code != ffi::BUSY_SNAPSHOT || !db.host.is_releasing(db.sqlite) {
@@ -348,7 +410,7 @@ fn lost(db: &Db, failure: Failure) -> Failure {
 
 /// What a write has answered. Its failure carries the reason that was recorded where the code was made, if one was
 /// recorded after the refusal with the number `recorded`.
-fn done(recorded: u64, code: c_int) -> Result<(), Failure> {
+pub(super) fn done(recorded: u64, code: c_int) -> Result<(), Failure> {
     match code {
         ffi::OK => Ok(()),
         code => {
@@ -361,7 +423,7 @@ fn done(recorded: u64, code: c_int) -> Result<(), Failure> {
 }
 
 /// Puts bytes at this place, which is within what is there or just behind it.
-fn put(wal: &mut Vec<u8>, at: usize, data: &[u8]) {
+pub(super) fn put(wal: &mut Vec<u8>, at: usize, data: &[u8]) {
     if wal.len() < at {
         wal.resize(at, 0);
     }
@@ -371,7 +433,7 @@ fn put(wal: &mut Vec<u8>, at: usize, data: &[u8]) {
 }
 
 /// The header of the frame that begins here; zeros where SQLite has not written it.
-fn frame_header(wal: &[u8], at: usize) -> FrameHeader {
+pub(super) fn frame_header(wal: &[u8], at: usize) -> FrameHeader {
     let bytes = wal.get(at..at + FRAME_HEADER_BYTES).and_then(|bytes| bytes.try_into().ok());
     FrameHeader::parse(bytes.unwrap_or(&[0; FRAME_HEADER_BYTES]))
 }

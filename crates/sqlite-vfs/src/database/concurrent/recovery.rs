@@ -1,5 +1,5 @@
-//! Recovery of the wal-index from the log, as SQLite's `walIndexRecover` does it: no connection has made it yet,
-//! or one has died while it wrote the header.
+//! Recovery of the wal-index from the log, as SQLite's `walIndexRecover` does it. It is needed if no
+//! connection has made the wal-index yet, or if one has died while it wrote the header.
 
 use std::time::Duration;
 
@@ -13,18 +13,18 @@ use super::state::Concurrent;
 use crate::database::Db;
 use crate::errors::{During, Failure};
 
-/// How often a connection looks at a wal-index that is being written.
+/// How often a connection looks at a wal-index that another one is writing, before it gives up.
 const TRIES: u32 = 1000;
 /// How many looks come before the first pause.
 const AT_ONCE: u32 = 10;
 const PAUSE: Duration = Duration::from_millis(1);
 
 impl Concurrent {
-    /// The header of the real wal-index, which this connection recovers if nobody else does. `has_write` says
-    /// whether the connection has WRITE.
+    /// The header of the real wal-index. If the wal-index is broken and nobody else recovers it, this
+    /// connection does. `has_write` says whether the connection has WRITE.
     ///
     /// # Errors
-    /// `BUSY` while another connection recovers it, and takes long.
+    /// `BUSY` if another connection is recovering the wal-index and takes too long.
     pub(super) fn settled_header(&self, db: &Db, has_write: bool) -> Result<IndexHeader, Failure> {
         for tries in 0..TRIES {
             if let Some(header) = self.index().header()? {
@@ -49,13 +49,14 @@ impl Concurrent {
         Err(Failure::new(ffi::BUSY, format!("the wal-index of {} is being recovered", db.path.display())))
     }
 
-    /// Recovers the wal-index under WRITE, unless it is whole by now. Returns whether it could.
+    /// Recovers the wal-index, unless it is whole by now. The caller holds WRITE. Returns false if others
+    /// hold the locks for that.
     fn recover(&self, db: &Db) -> Result<bool, Failure> {
         let index = self.index();
         if index.header()?.is_some() {
             return Ok(true);
         }
-        // CHECKPOINT, and the lock for recovery behind it.
+        // These two locks are CHECKPOINT and, next to it, the lock for recovery.
         match self.holder.lock_exclusive(CHECKPOINT, 2) {
             Ok(()) => {}
             Err(LockError::Busy) => return Ok(false),
@@ -83,7 +84,7 @@ impl Concurrent {
         index.publish(&header)
     }
 
-    /// What the log says: a header, and the page of each frame.
+    /// The wal-index header that the log gives, and the page of each frame.
     fn header_of_log(&self, db: &Db) -> Result<(IndexHeader, Vec<u32>), Failure> {
         let failed = |error| Failure::of(&error, During::Read);
         let mut log = self.attachment.log();

@@ -1,5 +1,5 @@
-//! The wal-index that all connections share, as this VFS itself reads and writes it: by SQLite's protocol
-//! (sqlite.org/walformat.html), so that connections that SQLite serves directly take part.
+//! The wal-index that all connections share, as this VFS itself reads and writes it. The VFS follows SQLite's
+//! protocol (sqlite.org/walformat.html), so connections that SQLite serves directly can take part.
 
 use std::sync::atomic::{Ordering, fence};
 
@@ -17,13 +17,13 @@ use crate::errors::Failure;
 #[derive(Clone, Copy)]
 pub struct SharedIndex<'a> {
     pub attachment: &'a Attachment,
-    /// The first region, which all that a transaction does asks for several times.
+    /// The first region, which every step of a transaction needs several times.
     first: Option<Region<'a>>,
 }
 
 impl<'a> SharedIndex<'a> {
     pub fn of(attachment: &'a Attachment) -> Self {
-        // An error comes back from whatever needs the region.
+        // An error shows again in whatever needs the region.
         Self::with(attachment, shared(attachment, 0, true).ok().flatten())
     }
 
@@ -45,7 +45,7 @@ impl<'a> SharedIndex<'a> {
         self.first.map_or_else(|| self.mapped(0), Ok)
     }
 
-    /// Makes room for the frames behind `before` up to `last`. Nothing that is done for them fails afterwards.
+    /// Makes room for the frames behind `before` up to `last`. After that, adding these frames cannot fail.
     pub fn make_room(self, before: u32, last: u32) -> Result<(), Failure> {
         self.first()?;
         for region in Place::of(before.max(1)).region.max(1)..=Place::of(last).region {
@@ -87,11 +87,23 @@ impl<'a> SharedIndex<'a> {
         Ok(self.first()?.load(BACKFILLED_WORD))
     }
 
+    /// Says that a checkpoint is about to write these many frames to the database. The caller has CHECKPOINT.
+    pub fn set_attempted(self, frames: u32) -> Result<(), Failure> {
+        self.first()?.store(ATTEMPTED_WORD, frames);
+        Ok(())
+    }
+
+    /// Says that a checkpoint has written these many frames to the database. The caller has CHECKPOINT.
+    pub fn set_backfilled(self, frames: u32) -> Result<(), Failure> {
+        self.first()?.store(BACKFILLED_WORD, frames);
+        Ok(())
+    }
+
     pub fn mark(self, mark: usize) -> Result<u32, Failure> {
         Ok(self.first()?.load(FIRST_MARK_WORD + mark))
     }
 
-    /// Sets a mark. The caller has it exclusively.
+    /// Sets a mark. The caller holds its lock exclusively.
     pub fn set_mark(self, mark: usize, frame: u32) -> Result<(), Failure> {
         self.first()?.store(FIRST_MARK_WORD + mark, frame);
         Ok(())
@@ -111,7 +123,8 @@ impl<'a> SharedIndex<'a> {
         Ok(None)
     }
 
-    /// Adds a frame behind the `committed` ones and those added since. [`Self::make_room`] has made its region.
+    /// Adds a frame behind the `committed` frames and those that were added since. [`Self::make_room`] has
+    /// already made the region of the frame.
     pub fn append(self, frame: u32, page: u32, committed: u32) -> Result<(), Failure> {
         let place = Place::of(frame);
         let region = self.region(place.region)?;
@@ -119,9 +132,9 @@ impl<'a> SharedIndex<'a> {
         let word = place.first_word + entry as usize - 1;
         if entry == 1 {
             // The region still has frames from before the log started over.
-            forget(region, place, 0);
+            region.forget(place, 0);
         } else if region.load(word) != 0 {
-            // A writer has died, or was rolled back, after it had added this frame.
+            // A writer has added this frame, and then died or was rolled back.
             self.forget_after(committed)?;
         }
         let mut slot = first_slot(page);
@@ -138,7 +151,7 @@ impl<'a> SharedIndex<'a> {
         Ok(())
     }
 
-    /// Makes it say that the log has frames with these pages, and no others.
+    /// Makes the wal-index say that the log has frames with these pages, and no others.
     pub fn fill(self, pages: &[u32]) -> Result<(), Failure> {
         let last = u32::try_from(pages.len()).unwrap_or(u32::MAX);
         for number in 0..=Place::of(last.max(1)).region {
@@ -156,18 +169,18 @@ impl<'a> SharedIndex<'a> {
         }
         let place = Place::of(committed);
         let region = self.region(place.region)?;
-        forget(region, place, committed - place.before);
+        region.forget(place, committed - place.before);
         Ok(())
     }
 
-    /// Shows every connection the commits that this header speaks of.
+    /// Shows the commits that this header includes to every connection.
     pub fn publish(self, header: &IndexHeader) -> Result<(), Failure> {
         self.first()?.set_header(header);
         Ok(())
     }
 
-    /// Says that nothing of the log's frames has been written to the database, before a header is published that
-    /// is made anew. The caller has all locks for recovery.
+    /// Says that no frame of the log has been written to the database. Recovery calls this before it
+    /// publishes a new header. The caller has all locks for recovery.
     pub fn begin(self, frames: u32) -> Result<(), Failure> {
         let first = self.first()?;
         first.store(BACKFILLED_WORD, 0);
@@ -180,8 +193,8 @@ impl<'a> SharedIndex<'a> {
     /// the database.
     pub fn start_over(self, header: &IndexHeader) -> Result<(), Failure> {
         let first = self.first()?;
-        // First, unlike SQLite: if this process dies before the next store, the frames, which are still there, go home
-        // once more.
+        // This store comes first, unlike in SQLite. If this process dies before the next store, the frames
+        // are still there, and go home once more.
         first.store(BACKFILLED_WORD, 0);
         self.publish(header)?;
         first.store(ATTEMPTED_WORD, 0);
@@ -222,9 +235,10 @@ fn find_in(
 /// Makes a region have frames with the first of these pages, as many as there is room for, and no others. Calls
 /// `stored` after each store.
 ///
-/// Other connections read by the region meanwhile, as of snapshots that they hold: one has died while it wrote the
-/// header, and they go on. The frames that they look for are the log's first ones, which have the same places
-/// whenever a region is filled in their order. So what has its value already is not touched (invariant 15).
+/// Other connections may use the region meanwhile, for snapshots that they hold: after a connection has died
+/// while it wrote the header, they go on. They look for frames at the beginning of the log, and these have
+/// the same places whenever a region is filled in order. So a word that already has its value is not touched
+/// (invariant 15).
 fn fill(region: Region<'_>, place: Place, pages: &[u32], mut stored: impl FnMut()) {
     let words = place.first_word..HASH_OFFSET / 4;
     let mut slots = vec![0; HASH_SLOTS];
@@ -249,14 +263,6 @@ fn fill(region: Region<'_>, place: Place, pages: &[u32], mut stored: impl FnMut(
             stored();
         }
     }
-}
-
-/// Removes all frames of a region but the first `kept`.
-fn forget(region: Region<'_>, place: Place, kept: u32) {
-    for slot in (0..HASH_SLOTS).filter(|slot| u32::from(region.slot(*slot)) > kept) {
-        region.set_slot(slot, 0);
-    }
-    (place.first_word + kept as usize..HASH_OFFSET / 4).for_each(|word| region.store(word, 0));
 }
 
 fn failed(what: &str) -> Failure {

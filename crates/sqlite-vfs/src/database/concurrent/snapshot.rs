@@ -14,20 +14,20 @@ use crate::errors::Failure;
 pub struct Snapshot {
     /// The state of the log.
     pub header: IndexHeader,
-    /// The read mark that the connection has shared.
+    /// The read mark whose lock the connection holds shared.
     mark: usize,
     /// The first frame that may be newer than the database file.
     first: u32,
 }
 
-/// Tries in vain before SQLite, too, gives up.
+/// How often the connection tries before it gives up, as SQLite does.
 const TRIES: u32 = 100;
-/// Tries in vain before the connection sleeps between them.
+/// How often the connection tries before it begins to sleep between tries.
 const AT_ONCE: u32 = 5;
 
 impl Snapshot {
-    /// Begins to read at the newest commit, as SQLite's `walTryBeginRead` does. The connection holds nothing.
-    /// `header` reads the newest header.
+    /// Begins to read at the newest commit, as SQLite's `walTryBeginRead` does. The connection must not hold
+    /// a snapshot yet. `header` reads the newest header.
     pub fn take(
         index: SharedIndex<'_>,
         holder: &Holder,
@@ -45,11 +45,11 @@ impl Snapshot {
         Err(Failure::new(ffi::PROTOCOL, "cannot begin to read: the wal-index changes all the time"))
     }
 
-    /// One try. `None` where the connection has to begin again.
+    /// Tries once to take the snapshot. `None` if the connection has to begin again.
     fn of(index: SharedIndex<'_>, holder: &Holder, header: &IndexHeader) -> Result<Option<Self>, Failure> {
         let frames = header.frames();
         if index.backfilled()? == frames && lock(holder, 0)? {
-            // Everything is in the database file, and nobody writes there while this mark is held.
+            // Everything is in the database file, and nobody writes to that file while this mark is held.
             if index.is_still(header)? {
                 return Ok(Some(Self { header: *header, mark: 0, first: frames.saturating_add(1) }));
             }
@@ -60,7 +60,7 @@ impl Snapshot {
         if !lock(holder, mark)? {
             return Ok(None);
         }
-        // More than all of them are home only where a process has died in a start over.
+        // More frames count as home than the log has only if a process died while it started the log over.
         let first = index.backfilled()?.min(frames).saturating_add(1);
         if index.is_still(header)? && index.mark(mark)? == frame {
             return Ok(Some(Self { header: *header, mark, first }));
@@ -69,14 +69,14 @@ impl Snapshot {
         Ok(None)
     }
 
-    /// Begins to read at this moment once more. `None` where this is not the newest commit any more, or the
-    /// connection has to look again.
+    /// Begins to read again at the same moment. `None` if this is no longer the newest commit, or if the
+    /// connection has to look for the newest commit again.
     pub fn again(&self, index: SharedIndex<'_>, holder: &Holder) -> Result<Option<Self>, Failure> {
         let frames = self.header.frames();
         let is_home = index.backfilled()? == frames;
         let is_chosen = || index.mark(self.mark).map(|mark| is_home || mark == frames);
         if is_home != self.is_in_file() || !is_chosen()? {
-            // There is another mark for it.
+            // This snapshot now needs another mark.
             return if index.shows(&self.header)? { Self::of(index, holder, &self.header) } else { Ok(None) };
         }
         if !lock(holder, self.mark)? {
@@ -90,7 +90,14 @@ impl Snapshot {
         Ok(None)
     }
 
-    /// The frame with this page; `None` where the page is in the database file.
+    /// Whether the database may have a page with this number, which may come from a damaged page. A log without
+    /// commits does not know how large the database is, so any number but 0 passes.
+    pub fn may_have(&self, page: u32) -> bool {
+        let pages = self.header.db_pages();
+        page != 0 && (pages == 0 || page <= pages)
+    }
+
+    /// The frame that holds this page; `None` if the snapshot finds the page in the database file.
     pub fn find(&self, index: SharedIndex<'_>, page: u32) -> Result<Option<u32>, Failure> {
         index.find(page, self.first, self.header.frames())
     }
@@ -100,14 +107,15 @@ impl Snapshot {
         holder.unlock_shared(FIRST_READ + self.mark);
     }
 
-    /// Whether the log may start over under this snapshot: the connection reads the database file alone.
+    /// Whether the connection reads only the database file, so that the log may start over during this
+    /// snapshot.
     pub fn is_in_file(&self) -> bool {
         self.mark == 0
     }
 
-    /// Whether a checkpoint that has WRITE waits for this snapshot; `None` where that cannot be told. It may not
-    /// write home what is newer than the mark, nor let the log start over. It may also have looked at the mark
-    /// before that was set to the newest frame, and wait for it all the same.
+    /// Whether a checkpoint that has WRITE waits for the end of this snapshot; `None` if nobody can tell. The
+    /// checkpoint may not write home what is newer than the mark, nor let the log start over. The checkpoint
+    /// may also have looked at the mark before the mark was set to the newest frame, and wait all the same.
     pub fn is_in_the_way(&self, index: SharedIndex<'_>) -> Result<Option<bool>, Failure> {
         let Some(newest) = index.header()? else { return Ok(Some(false)) };
         let is_home = index.backfilled()? == newest.frames();
@@ -117,11 +125,12 @@ impl Snapshot {
         Ok((is_home || index.mark(self.mark)? < newest.frames()).then_some(true))
     }
 
-    /// The frames that were committed after this snapshot and up to `newest`. `None` where that cannot be
-    /// told any more.
+    /// The frames that were committed after this snapshot, up to `newest`. `None` if nobody can tell any more
+    /// which frames these are.
     ///
-    /// While the connection holds a mark of the log, the log does not start over. Under the first mark it may,
-    /// but only once: nothing of the new generation gets into the database file, so that one stays.
+    /// While the connection holds any mark but the first, the log does not start over. While it holds the
+    /// first mark, the log may start over, but only once: nothing of the new generation gets into the
+    /// database file, so the new generation cannot end.
     pub fn frames_until(&self, newest: &IndexHeader) -> Option<std::ops::RangeInclusive<u32>> {
         if newest.salt() == self.header.salt() {
             return Some(self.header.frames().saturating_add(1)..=newest.frames());
@@ -129,16 +138,16 @@ impl Snapshot {
         self.is_in_file().then(|| 1..=newest.frames())
     }
 
-    /// The same hold at a newer moment. The caller holds WRITE, and the mark stays: it holds back checkpoints
-    /// further than it has to, and keeps the log from starting over all the same.
+    /// The snapshot moved to a newer moment, under the same mark. The caller holds WRITE. The mark holds back
+    /// checkpoints further than the newer moment needs, and it still keeps the log from starting over.
     pub fn moved_to(&self, newest: &IndexHeader) -> Self {
         let first = if newest.salt() == self.header.salt() { self.first } else { 1 };
         Self { header: *newest, first, ..*self }
     }
 }
 
-/// Chooses the mark for a log with this many frames, as SQLite does: the highest one that is not behind them,
-/// or one that is free, set to them. Returns the mark and its frame.
+/// Chooses the mark for a log with this many frames, as SQLite does: the highest mark that is not beyond
+/// them, or else a free mark, which it sets to this number. Returns the mark and its frame.
 pub fn choose_mark(
     index: SharedIndex<'_>,
     holder: &Holder,

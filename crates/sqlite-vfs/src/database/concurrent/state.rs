@@ -7,12 +7,14 @@ use std::sync::atomic::AtomicBool;
 
 use duralite_format::sqlite_wal::{FRAME_HEADER_BYTES, WAL_HEADER_BYTES};
 use duralite_format::wal_index::{
-    ATTEMPTED_WORD, BACKFILLED_WORD, FIRST_MARK_WORD, FRAMES_WORD, IndexHeader, MARK_NOT_USED, MARKS,
+    ATTEMPTED_WORD, BACKFILLED_WORD, FIRST_MARK_WORD, FRAMES_WORD, IndexHeader, MARK_NOT_USED, MARKS, Place,
 };
 use duralite_locks::Holder;
 use duralite_sqlite_ffi as ffi;
 
+use super::in_log::InLog;
 use super::lease::Lease;
+use super::luck::Luck;
 use super::memory::{First, Private};
 use super::owned::Owned;
 use super::page_set::PageSet;
@@ -20,7 +22,6 @@ use super::shared_index::SharedIndex;
 use super::snapshot::Snapshot;
 use crate::attachment::Attachment;
 use crate::settings::Concurrency;
-use crate::sqlite::connection::OwnConnection;
 
 /// A connection whose wal-index is its own.
 pub struct Concurrent {
@@ -31,94 +32,66 @@ pub struct Concurrent {
     pub(super) mode: Concurrency,
     pub(super) page_bytes: usize,
     state: Owned<State>,
-    /// The connection that checkpoints when a commit has made the log long enough.
-    pub(super) checkpointer: Owned<Option<OwnConnection<'static>>>,
     /// Whether SQLite is in a checkpoint.
     pub(super) checkpoints: AtomicBool,
-    /// Whether the checkpoint has left frames in the log that SQLite must not try to write home itself.
+    /// Whether the checkpoint has left frames in the log. SQLite must not try to write these home itself.
     pub(super) is_partial: AtomicBool,
     /// Whether the checkpoint's last try failed, because another connection was in the way.
     pub(super) tries_again: AtomicBool,
 }
 
-/// Where the connection is between two transactions or in one.
+/// How far the connection has got, in a transaction or between two.
 #[derive(Default)]
 pub(super) struct State {
     pub(super) index: Private,
     /// What the connection reads; `None` between transactions.
     pub(super) snapshot: Option<Snapshot>,
-    /// What it read last.
+    /// What the connection read last.
     pub(super) last: Option<Snapshot>,
     /// Whether SQLite, which has just been shown another header, takes its read lock anew.
     pub(super) is_beginning: bool,
-    /// Bits of the locks of the private wal-index that SQLite shares.
+    /// The locks of the private wal-index that SQLite holds shared, as bits.
     pub(super) shared: u8,
     pub(super) write: Write,
-    /// Since when a transaction has been writing that will be validated, by the clock of the log's users. `None`
-    /// once it has been asked to end.
+    /// When the open transaction, which is to be validated, began to write, by the clock of the log's users.
+    /// `None` once the application has been asked to end the transaction.
     pub(super) writes_since: Option<u64>,
     /// The state of the log that SQLite's cache agrees with; `None` where SQLite has to drop its cache.
     pub(super) cache: Option<IndexHeader>,
     /// The pages that SQLite may have in its cache (invariant 58).
     pub(super) read: PageSet,
-    /// What SQLite has written to its WAL behind the frame `base`.
+    /// What SQLite has written to its WAL behind the frame `base`, less the frames of `large`.
     pub(super) wal: Vec<u8>,
+    /// The open transaction, if it is too large for memory.
+    pub(super) large: Option<InLog>,
+    /// How many bytes the open transaction may write before it is tried again to make it a large one.
+    pub(super) large_from: usize,
     /// How many frames of SQLite's WAL are not kept: their pages are read as of the snapshot.
     pub(super) base: u32,
     /// The last frame of SQLite's WAL that is committed.
     pub(super) committed: u32,
+    /// The last frame that SQLite has written since frames behind it were last removed from the private wal-index.
+    pub(super) highest: u32,
     /// The state of the log after this transaction's commit, while its snapshot lasts.
     pub(super) after: Option<IndexHeader>,
+    /// Whether the connection has committed and has done nothing since: SQLite's own hook may checkpoint now.
+    pub(super) has_just_committed: bool,
+    /// The fewest frames with which SQLite's hook has wanted to checkpoint.
+    pub(super) checkpoints_from: Option<u32>,
     /// Counts headers shown to SQLite.
     pub(super) changes: u32,
     pub(super) luck: Luck,
     pub(super) lease: Lease,
     /// The state of the log after the connection's last commit.
     pub(super) own: Option<IndexHeader>,
-    /// For how many more commits others count as committing too; 0 while the connection is alone.
+    /// For how many more of its own commits the connection assumes that others commit too; 0 if it believes
+    /// that it is alone.
     pub(super) others: u8,
 }
 
-/// How many commits of its own in a row show a connection that it is alone.
+/// After this many commits without one of another connection in between, a connection believes that it is
+/// alone.
 pub(super) const ALONE: u8 = 64;
-
-/// Whether to try transactions that are validated when they commit. Where others use the same pages, as at the
-/// right edge of a table to which all append, a transaction had better take WRITE when it begins to write: it
-/// then cannot be overtaken. After each conflict twice as many transactions do so before the next one is tried
-/// without. Those do not count that write pages which others have committed since the connection's last commit:
-/// there it would meet them.
-#[derive(Default)]
-pub(super) struct Luck {
-    /// How many transactions are to take WRITE.
-    left: u8,
-    /// How many will after the next conflict, less one.
-    next: u8,
-}
-
-/// The most transactions that take WRITE after a conflict.
-const LONGEST_DETOUR: u8 = 32;
-
-impl Luck {
-    /// Whether a transaction had better take WRITE.
-    pub fn is_out(&self) -> bool {
-        self.left > 0
-    }
-
-    /// A transaction was overtaken.
-    pub fn lost(&mut self) {
-        self.left = self.next + 1;
-        self.next = (2 * self.next + 1).min(LONGEST_DETOUR - 1);
-    }
-
-    /// A transaction has committed, after it was validated or under WRITE.
-    pub fn won(&mut self, was_validated: bool) {
-        if was_validated {
-            self.next /= 2;
-        } else {
-            self.left = self.left.saturating_sub(1);
-        }
-    }
-}
 
 /// What a connection may write, and how it comes to that right.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -126,19 +99,14 @@ pub(super) enum Write {
     /// Nothing.
     #[default]
     Not,
-    /// It has the real WRITE lock, at the newest commit.
+    /// The connection has the real WRITE lock, at the newest commit.
     Locked,
-    /// It writes to its buffer, and is validated when it commits.
+    /// The transaction writes to the connection's buffer, and is validated when it commits.
     Validated,
 }
 
-/// Bytes that a connection keeps between transactions for what SQLite writes, at most.
+/// How many bytes of buffer a connection keeps between transactions at most.
 const MOST_KEPT: usize = 1 << 20;
-
-/// Frames after which SQLite starts its WAL over. Each time it clears a region of the private wal-index, which
-/// takes as long as the rest of a small transaction. It also tells `sqlite3_wal_hook` this number, at which
-/// SQLite's own hook would checkpoint.
-const LONGEST_WAL: u32 = 256;
 
 impl Concurrent {
     /// A connection to this log, whose pages have this size, before it has begun anything.
@@ -151,7 +119,6 @@ impl Concurrent {
             mode,
             page_bytes,
             state: Owned::default(),
-            checkpointer: Owned::default(),
             checkpoints: AtomicBool::new(false),
             is_partial: AtomicBool::new(false),
             tries_again: AtomicBool::new(false),
@@ -185,6 +152,11 @@ impl Concurrent {
         FRAME_HEADER_BYTES + self.page_bytes
     }
 
+    /// How many bytes of `wal` belong to transactions that have committed.
+    pub(super) fn committed_bytes(&self, state: &State) -> usize {
+        state.committed.saturating_sub(state.base) as usize * self.frame_bytes()
+    }
+
     /// The size of the database in bytes, as of the snapshot.
     pub fn size(&self) -> Option<u64> {
         let pages = self.state().snapshot?.header.db_pages();
@@ -202,65 +174,88 @@ impl Concurrent {
 }
 
 impl State {
-    /// Shows SQLite a wal-index without frames that is as large as the database at this moment. SQLite drops
-    /// its cache.
-    pub fn show(&mut self, header: &IndexHeader) {
+    /// Shows SQLite a wal-index that is as large as the database at this moment, and a WAL with this many frames. All
+    /// of them are in the database, but the last one only if `is_home` says so. SQLite drops its cache.
+    pub fn show(&mut self, header: &IndexHeader, frames: u32, is_home: bool) {
         self.changes = self.changes.wrapping_add(1);
-        let salt = [random(), random()];
-        let shown = header.private(self.changes, salt);
+        let shown = header.private(frames, self.changes, [random(), random()]);
+        self.index.address(Place::of(frames.max(1)).region as usize, true);
+        if self.highest > frames {
+            // SQLite takes entries for frames in their order. It removes those behind its last frame only where it finds
+            // one in the place of the next.
+            self.index.forget_after(frames);
+        }
+        self.highest = frames;
         let Some(first) = self.index.first() else { return };
         first.set_header(&shown);
-        first.store(BACKFILLED_WORD, 0);
-        first.store(ATTEMPTED_WORD, 0);
+        first.store(ATTEMPTED_WORD, frames);
         first.store(FIRST_MARK_WORD, 0);
-        first.store(FIRST_MARK_WORD + 1, 0);
         (2..MARKS).for_each(|mark| first.store(FIRST_MARK_WORD + mark, MARK_NOT_USED));
-        self.forget_wal(0);
+        self.says_home(if is_home { frames } else { frames.saturating_sub(1) }, frames);
+        self.forget_wal(frames);
     }
 
-    /// Lets the private wal-index say that everything is in the database: SQLite looks for what it has to write
-    /// there itself.
-    pub fn all_is_home(&self) {
+    /// Lets the private wal-index say that these frames are in the database, and that readers stand at this one.
+    pub fn says_home(&self, frames: u32, mark: u32) {
         if let Some(first) = self.index.first() {
-            first.store(BACKFILLED_WORD, first.load(FRAMES_WORD));
+            first.store(BACKFILLED_WORD, frames);
+            first.store(FIRST_MARK_WORD + 1, mark);
         }
     }
 
-    /// Forgets what the frames of SQLite's WAL hold, up to this one, which is its last. The memory of a large
-    /// transaction is given back.
+    /// Lets the private wal-index say that everything is in the database, so that SQLite finds nothing that
+    /// it would have to write there itself.
+    pub fn all_is_home(&self) {
+        self.says_home(self.frames(), self.frames());
+    }
+
+    /// How many frames SQLite's WAL has.
+    pub fn frames(&self) -> u32 {
+        self.index.first().map_or(0, |first| first.load(FRAMES_WORD))
+    }
+
+    /// Forgets the content of all frames of SQLite's WAL, of which `last` is the last one. Gives back the
+    /// memory of a large transaction.
     pub fn forget_wal(&mut self, last: u32) {
         self.wal.clear();
         self.wal.shrink_to(MOST_KEPT);
         (self.base, self.committed) = (last, last);
     }
 
+    /// The transaction has committed on top of its snapshot, so the snapshot with this commit is the newest state.
+    /// `is_larger` says whether the database has another size than SQLite knows.
+    pub fn has_committed(&mut self, snapshot: &Snapshot, after: IndexHeader, is_larger: bool) {
+        (self.own, self.after) = (Some(after), Some(after));
+        self.others = self.others.saturating_sub(1);
+        self.snapshot = Some(snapshot.moved_to(&after));
+        let is_cached = self.cache == Some(snapshot.header) && !is_larger;
+        self.cache = is_cached.then_some(after);
+    }
+
     /// Ends the transaction: gives the snapshot back, and prepares the private wal-index for the next one.
-    /// `longest` is how long SQLite's WAL may become. Returns whether the transaction has committed.
-    pub fn end(&mut self, holder: &Holder, longest: u32) -> bool {
-        let Some(snapshot) = self.snapshot.take() else { return false };
+    pub fn end(&mut self, holder: &Holder) {
+        let Some(snapshot) = self.snapshot.take() else { return };
         snapshot.release(holder);
         self.last = Some(snapshot);
         self.is_beginning = false;
+        (self.large, self.large_from) = (None, 0);
         let Some(after) = self.after.take() else {
             self.forget_wal(self.committed);
-            return false;
+            return;
         };
-        let mut frames = 0;
+        self.has_just_committed = true;
+        let frames = self.frames();
+        // SQLite takes the second mark, and goes on behind the last frame.
+        self.says_home(frames.saturating_sub(1), frames);
         if let Some(first) = self.index.first() {
-            frames = first.load(FRAMES_WORD);
-            // If everything is said to be in the database, the next transaction starts the WAL over. Otherwise SQLite
-            // takes the second mark and goes on behind the last frame.
-            let goes_on = (1..longest.min(LONGEST_WAL)).contains(&frames);
-            first.store(BACKFILLED_WORD, if goes_on { frames - 1 } else { frames });
-            first.store(FIRST_MARK_WORD + 1, frames);
             // No older state of this log can be opened (`sqlite3_snapshot_open`): its frames are forgotten.
             first.store(ATTEMPTED_WORD, frames);
         }
-        // SQLite has the transaction in its cache if it has published it in its own wal-index too.
+        // SQLite's cache holds the transaction only if SQLite has published the transaction in its own
+        // wal-index too.
         let is_known = frames == self.committed;
         self.cache = self.cache.filter(|cache| is_known && *cache == after);
         self.forget_wal(frames);
-        true
     }
 }
 

@@ -1,4 +1,4 @@
-//! Whether what others have committed since a snapshot overtakes a transaction.
+//! Decides whether a transaction is overtaken by what others have committed since its snapshot.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -15,26 +15,39 @@ use super::state::{Concurrent, Write};
 use crate::database::Db;
 use crate::errors::{During, Failure};
 
-/// The parts of page 1 that may differ: the change counter, and the version of SQLite with the counter that it
-/// is valid for (sqlite.org/fileformat2.html, section 1.3). No statement reads them.
+/// The parts of page 1 that may differ: the change counter, and the version of SQLite with the counter for
+/// which that version is valid (sqlite.org/fileformat2.html, section 1.3). No statement reads them.
 const COUNTERS: [Range<usize>; 2] = [24..28, 92..100];
 
 impl Concurrent {
-    /// Lets the connection, which has WRITE, write: moves the snapshot to the newest commit, if nothing that SQLite
-    /// knows of the database has changed (invariant 60).
+    /// Lets the connection, which has WRITE, write. Moves its snapshot to the newest commit, if nothing has
+    /// changed that SQLite knows of the database (invariant 60).
     ///
     /// # Errors
     /// `BUSY_SNAPSHOT` where something has changed.
     pub(super) fn move_to_newest(&self, db: &Db) -> Result<(), Failure> {
+        match self.try_to_move(db)? {
+            None => Ok(()),
+            Some(conflict) => Err(overtaken(db, &conflict)),
+        }
+    }
+
+    /// As [`Self::move_to_newest`]. Returns what is in the way.
+    pub(super) fn try_to_move(&self, db: &Db) -> Result<Option<Conflict>, Failure> {
         let mut state = self.state();
-        let Some(snapshot) = state.snapshot else { return Ok(()) };
+        let Some(snapshot) = state.snapshot else { return Ok(None) };
         if self.index().shows(&snapshot.header)? {
             state.write = Write::Locked;
-            return Ok(());
+            return Ok(None);
         }
         drop(state);
         let newest = self.settled_header(db, true)?;
-        self.validate(db, &snapshot, &newest, None)?;
+        let Some(others) = self.frames_of_others(&snapshot, &newest)? else {
+            return Ok(Some(Conflict::Unknown));
+        };
+        if let Some(conflict) = self.conflict(db, &snapshot, &newest, None, &others)? {
+            return Ok(Some(conflict));
+        }
         // What the transaction reads from here on is durable, with `read_durable`, as what it began with.
         match db.after_mark(&self.attachment) {
             ffi::OK => {}
@@ -45,68 +58,115 @@ impl Concurrent {
         state.cache = None;
         state.write = Write::Locked;
         self.attachment.count(Counter::SnapshotsMoved);
-        Ok(())
+        Ok(None)
     }
 
-    /// Checks that the commits from the snapshot to `newest` have touched no page of the read set and none of
-    /// `written`, which is sorted (invariant 59). Where the transaction is about to end, with the pages that it
-    /// has written, some changes of interior pages do not count (invariant 63). The caller holds WRITE.
+    /// Checks that the commits from the snapshot to `newest` have touched no page of the read set and no page
+    /// of `written`, which is sorted (invariant 59). The caller passes `written` only if the transaction ends
+    /// with these pages; then some changes of interior pages do not count (invariant 63). The caller holds
+    /// WRITE. Returns whether those commits have written page 1.
     ///
     /// # Errors
-    /// `BUSY_SNAPSHOT` where they have.
+    /// `BUSY_SNAPSHOT` if they have touched one.
     pub(super) fn validate(
         &self,
         db: &Db,
         snapshot: &Snapshot,
         newest: &IndexHeader,
         written: Option<&[u32]>,
-    ) -> Result<(), Failure> {
-        match self.conflict(db, snapshot, newest, written)? {
-            None => Ok(()),
-            Some(conflict) => Err(overtaken(db, &conflict)),
+    ) -> Result<bool, Failure> {
+        let Some(others) = self.frames_of_others(snapshot, newest)? else {
+            return Err(overtaken(db, &Conflict::Unknown));
+        };
+        let Some(conflict) = self.conflict(db, snapshot, newest, written, &others)? else {
+            return Ok(others.iter().any(|(page, _)| *page == 1));
+        };
+        if let Some(written) = written {
+            let is_on_rows = self.meets_on_rows(db, snapshot, written, &others)?;
+            let mut state = self.state();
+            // Both may have taken the same free page; the next transaction has a lease.
+            let by_chance = !is_on_rows || state.lease.is_to_come();
+            state.luck.lost(by_chance);
         }
+        Err(overtaken(db, &conflict))
     }
 
+    /// The frames of the commits from the snapshot to `newest`: the page of each, and the size of the database in the
+    /// last frame of a commit. `None` if the log has started over since the snapshot.
+    fn frames_of_others(
+        &self,
+        snapshot: &Snapshot,
+        newest: &IndexHeader,
+    ) -> Result<Option<Vec<(u32, u32)>>, Failure> {
+        let Some(frames) = snapshot.frames_until(newest) else { return Ok(None) };
+        let others = self.attachment.log().frames_in(frames);
+        Ok(Some(others.map_err(|error| Failure::of(&error, During::Read))?))
+    }
+
+    /// Whether others have written a page that the transaction uses and that is no interior page of a table.
+    fn meets_on_rows(
+        &self,
+        db: &Db,
+        snapshot: &Snapshot,
+        written: &[u32],
+        others: &[(u32, u32)],
+    ) -> Result<bool, Failure> {
+        let used: BTreeSet<u32> = {
+            let state = self.state();
+            let uses = interior::uses(&state.read, written);
+            others.iter().map(|(page, _)| *page).filter(|page| *page != 1 && uses(*page)).collect()
+        };
+        for page in used {
+            if !interior::is_interior(&self.page_at(db, snapshot, page)?) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// What the commits from the snapshot to `newest`, whose frames are `others`, have overtaken.
     fn conflict(
         &self,
         db: &Db,
         snapshot: &Snapshot,
         newest: &IndexHeader,
         written: Option<&[u32]>,
+        others: &[(u32, u32)],
     ) -> Result<Option<Conflict>, Failure> {
-        let Some(frames) = snapshot.frames_until(newest) else { return Ok(Some(Conflict::Unknown)) };
-        let others = self.attachment.log().frames_in(frames);
-        let others = others.map_err(|error| Failure::of(&error, During::Read))?;
         let newest = snapshot.moved_to(newest);
-        let before = self.page_at(db, snapshot, 1)?;
-        let passes_interiors = !has_pointer_maps(&before);
-        let pages: BTreeSet<u32> = others.iter().map(|(page, _)| *page).filter(|page| *page != 1).collect();
-        for page in pages {
-            if self.is_touched(db, snapshot, &newest, written, passes_interiors, page)? {
+        let mut pages: Vec<u32> = others.iter().map(|(page, _)| *page).collect();
+        pages.sort_unstable();
+        pages.dedup();
+        for page in pages.iter().copied().filter(|page| *page != 1) {
+            if self.is_touched(db, snapshot, &newest, written, page)? {
                 return Ok(Some(Conflict::Page(page)));
             }
         }
-        if others.iter().any(|(page, _)| *page == 1) {
+        if pages.first() == Some(&1) {
+            let before = self.page_at(db, snapshot, 1)?;
             let after = self.page_at(db, &newest, 1)?;
-            // What a transaction that ends has allocated is brought together with what others have.
+            // The allocations of a transaction that ends are merged with those of others.
             let ignored = if written.is_some() { ALLOCATION } else { 0..0 };
             if !is_same_but_for_counters(&before, &after, ignored) {
                 return Ok(Some(Conflict::Page(1)));
             }
         }
-        let size = size_in(&before);
+        let size = match snapshot.header.db_pages() {
+            // The log had no commit yet.
+            0 => size_in(&self.page_at(db, snapshot, 1)?),
+            pages => pages,
+        };
         let is_smaller = |pages: u32| pages != 0 && pages < size;
         Ok(others.iter().any(|(_, pages)| is_smaller(*pages)).then_some(Conflict::Shrunk))
     }
 
-    /// Whether the transaction depends on this page, which others have written.
+    /// Whether the transaction depends on this page. Others have written the page.
     fn is_touched(
         &self,
         db: &Db,
         snapshot: &Snapshot,
         newest: &Snapshot,
         written: Option<&[u32]>,
-        passes_interiors: bool,
         page: u32,
     ) -> Result<bool, Failure> {
         if written.is_some_and(|written| written.binary_search(&page).is_ok()) {
@@ -122,8 +182,11 @@ impl Concurrent {
         if super::controls::Control::Unread.is_on() {
             return Ok(false);
         }
-        // SQLite goes on with what it has cached of such a page unless the transaction ends here.
-        let Some(written) = written.filter(|_| passes_interiors) else { return Ok(true) };
+        // Unless the transaction ends here, SQLite goes on with the page as its cache holds it.
+        let Some(written) = written else { return Ok(true) };
+        if has_pointer_maps(&self.page_at(db, snapshot, 1)?) {
+            return Ok(true);
+        }
         let (before, after) = (self.page_at(db, snapshot, page)?, self.page_at(db, newest, page)?);
         let state = self.state();
         Ok(!interior::is_same_for(&before, &after, interior::uses(&state.read, written)))
@@ -137,7 +200,8 @@ fn is_same_but_for_counters(before: &[u8], after: &[u8], ignored: Range<usize>) 
     before.len() == after.len() && !(0..before.len()).filter(counts).any(|at| differs(&at))
 }
 
-/// Counts a page 1 that is committed on top of `newest` as one more change than that.
+/// Sets the change counter of a page 1 that is to be committed on top of `newest` to one more than the
+/// counter of `newest`.
 pub(super) fn count_change(page: &mut [u8], newest: &[u8]) {
     let [counter, version] = COUNTERS;
     let Some(before) = newest.get(counter.clone()).and_then(|bytes| bytes.try_into().ok()) else { return };

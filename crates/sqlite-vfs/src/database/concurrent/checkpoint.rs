@@ -1,0 +1,214 @@
+//! Checkpoints of a concurrent connection: SQLite asks for them on its own WAL, and they are made of the real log.
+//!
+//! SQLite checkpoints after a commit where its hook says so: `PRAGMA wal_autocheckpoint`, the C function of that
+//! name, or a hook of the application's own. The hook is told how many frames SQLite's WAL has. That WAL begins with
+//! as many frames as the log has, and starts over when the log does.
+
+use std::collections::BTreeMap;
+use std::ffi::{CStr, c_int};
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use duralite_format::wal_index::{IndexHeader, MARK_NOT_USED, MARKS};
+use duralite_locks::{CHECKPOINT, FIRST_READ, LockError, SLOTS, WRITE};
+use duralite_sqlite_ffi as ffi;
+
+use super::snapshot::cannot_lock;
+use super::state::Concurrent;
+use crate::database::{Db, restart, waiting};
+use crate::errors::{During, Failure};
+use crate::sqlite::VFS_NAME;
+use crate::sqlite::connection::{OwnConnection, uri_of};
+
+/// The kinds of checkpoints that SQLite has.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Checkpoint {
+    Passive,
+    Full,
+    Restart,
+    Truncate,
+}
+
+/// For how long one try of a checkpoint that is to be complete waits for others.
+const CHECKPOINT_TRY: Duration = Duration::from_millis(50);
+
+impl Concurrent {
+    /// Checkpoints the real log. Returns the code for SQLite, `BUSY` where something has kept it from its work.
+    pub(super) fn checkpoint(&self, db: &Db, how: Checkpoint) -> Result<c_int, Failure> {
+        if db.reserves_bytes()? {
+            // A VFS above has to see each checkpoint.
+            return Ok(ffi::BUSY);
+        }
+        let how: &CStr = match how {
+            Checkpoint::Passive => {
+                self.attachment.bound().checkpoints();
+                if restart::is_in_the_way(&self.attachment) {
+                    return Ok(ffi::BUSY);
+                }
+                return Ok(if self.write_home(db)?.is_some() { ffi::OK } else { ffi::BUSY });
+            }
+            // No connection can be opened by the path.
+            _ if db.base.has_moved() => return self.checkpoint_moved(db, how),
+            Checkpoint::Full => c"PRAGMA wal_checkpoint(FULL)",
+            Checkpoint::Restart => c"PRAGMA wal_checkpoint(RESTART)",
+            Checkpoint::Truncate => c"PRAGMA wal_checkpoint(TRUNCATE)",
+        };
+        // Between two tries SQLite asks this connection's busy handler. If that agrees, a try waits for a while:
+        // within it, WRITE keeps others from beginning anew under marks that are in the way.
+        let polling = if self.tries_again.load(Ordering::Relaxed) { CHECKPOINT_TRY } else { Duration::ZERO };
+        let uri = uri_of(&db.path, &db.settings().parameters())?;
+        let wait = waiting::in_queue(polling, Duration::ZERO);
+        let own = OwnConnection::open(&db.sqlite.api, &uri, VFS_NAME, wait, "cannot checkpoint")?;
+        let is_done = own.run(how)? == Some(0);
+        self.tries_again.store(!is_done, Ordering::Relaxed);
+        Ok(if is_done { ffi::OK } else { ffi::BUSY })
+    }
+
+    /// A checkpoint that is to be complete, of a database whose path leads to no file or to another one.
+    fn checkpoint_moved(&self, db: &Db, how: Checkpoint) -> Result<c_int, Failure> {
+        match self.holder.lock_exclusive(WRITE, 1) {
+            Ok(()) => {}
+            Err(LockError::Busy) => return Ok(ffi::BUSY),
+            Err(error) => return Err(cannot_lock(&error)),
+        }
+        let is_done = self.write_home(db).map(|is_whole| {
+            let (first, count) = (FIRST_READ + 1, SLOTS - FIRST_READ - 1);
+            let has_readers = || self.holder.lock_exclusive(first, count).is_err();
+            let is_done = is_whole == Some(true) && (how == Checkpoint::Full || !has_readers());
+            self.holder.unlock_exclusive(first, count);
+            is_done
+        });
+        self.holder.unlock_exclusive(WRITE, 1);
+        is_done.map(|is_done| if is_done { ffi::OK } else { ffi::BUSY })
+    }
+
+    /// A checkpoint that SQLite has begun on its own log.
+    pub(super) fn checkpoint_for_sqlite(&self, db: &Db, how: Checkpoint) -> Result<c_int, Failure> {
+        let code = self.checkpoint(db, how)?;
+        if code == ffi::OK {
+            self.show_checkpoint(db)?;
+        }
+        Ok(code)
+    }
+
+    /// Shows SQLite, for its answer to who asked for the checkpoint, how many frames the log has and how many
+    /// of them are home now.
+    fn show_checkpoint(&self, db: &Db) -> Result<(), Failure> {
+        let header = self.settled_header(db, false)?;
+        let backfilled = self.index().backfilled()?.min(header.frames());
+        let mut state = self.state();
+        if state.snapshot.is_some() {
+            state.all_is_home();
+            return Ok(());
+        }
+        if state.frames() != header.frames() {
+            state.show(&header, header.frames(), false);
+            state.cache = None;
+        }
+        state.says_home(backfilled, backfilled);
+        self.is_partial.store(backfilled < header.frames(), Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// The checkpoint of SQLite's hook after a commit. Where many connections commit, each of them would try one
+    /// after each commit as long as a reader keeps the log from starting over, so most of these tries are left out.
+    pub(super) fn checkpoint_after_commit(&self, db: &Db) -> Result<c_int, Failure> {
+        let mut state = self.state();
+        let frames = state.frames();
+        let from = state.checkpoints_from.map_or(frames, |from| from.min(frames));
+        state.checkpoints_from = Some(from);
+        drop(state);
+        // A background thread checkpoints by itself.
+        let is_due = self.attachment.maintenance().is_none() && self.attachment.bound().is_due(from);
+        let is_whole = is_due && self.checkpoint(db, Checkpoint::Passive)? == ffi::OK && self.is_home(db)?;
+        if is_whole {
+            self.state().all_is_home();
+        }
+        self.is_partial.store(!is_whole, Ordering::Relaxed);
+        Ok(ffi::OK)
+    }
+
+    /// Whether all frames of the log are in the database.
+    fn is_home(&self, db: &Db) -> Result<bool, Failure> {
+        Ok(self.index().backfilled()? == self.settled_header(db, false)?.frames())
+    }
+
+    /// Writes to the database what no reader needs in the log, as SQLite's `walCheckpoint` does. Returns whether
+    /// that is all of the log; `None` where another connection checkpoints.
+    fn write_home(&self, db: &Db) -> Result<Option<bool>, Failure> {
+        // Whoever recovers the wal-index needs CHECKPOINT.
+        self.settled_header(db, false)?;
+        match self.holder.lock_exclusive(CHECKPOINT, 1) {
+            Ok(()) => {}
+            Err(LockError::Busy) => return Ok(None),
+            Err(error) => return Err(cannot_lock(&error)),
+        }
+        let header = self.index().header();
+        let is_whole = header.and_then(|header| {
+            // A header that is just being written: as if its writer were a moment ahead.
+            header.map(|header| self.write_what_is_safe(db, &header)).transpose()
+        });
+        self.holder.unlock_exclusive(CHECKPOINT, 1);
+        is_whole
+    }
+
+    /// Returns whether all frames up to this header are in the database afterwards.
+    fn write_what_is_safe(&self, db: &Db, header: &IndexHeader) -> Result<bool, Failure> {
+        let index = self.index();
+        let mut safe = header.frames();
+        for mark in 1..MARKS {
+            let frame = index.mark(mark)?;
+            if frame >= safe {
+                continue;
+            }
+            match self.holder.lock_exclusive(FIRST_READ + mark, 1) {
+                Ok(()) => {
+                    let set = index.set_mark(mark, if mark == 1 { safe } else { MARK_NOT_USED });
+                    self.holder.unlock_exclusive(FIRST_READ + mark, 1);
+                    set?;
+                }
+                Err(LockError::Busy) => safe = frame,
+                Err(error) => return Err(cannot_lock(&error)),
+            }
+        }
+        if index.backfilled()? < safe {
+            match self.holder.lock_exclusive(FIRST_READ, 1) {
+                Ok(()) => {}
+                Err(LockError::Busy) => return Ok(false),
+                Err(error) => return Err(cannot_lock(&error)),
+            }
+            let written = self.write_frames(db, header, safe);
+            self.holder.unlock_exclusive(FIRST_READ, 1);
+            written?;
+        }
+        db.checkpointed();
+        Ok(safe == header.frames())
+    }
+
+    /// Writes the frames up to `last` to the database, and syncs it. The caller has CHECKPOINT and the first mark.
+    fn write_frames(&self, db: &Db, header: &IndexHeader, last: u32) -> Result<(), Failure> {
+        let index = self.index();
+        let frames = index.backfilled()? + 1..=last;
+        index.set_attempted(last)?;
+        let pages = self.attachment.log().frames_in(frames.clone());
+        let pages = pages.map_err(|error| Failure::of(&error, During::Read))?;
+        let pages: BTreeMap<u32, u32> = pages.iter().map(|(page, _)| *page).zip(frames).collect();
+        let mut image = vec![0; self.page_bytes];
+        let succeeded = |code| match code {
+            ffi::OK => Ok(()),
+            code => Err(Failure::new(code, format!("cannot checkpoint {}", db.path.display()))),
+        };
+        db.hint(u64::from(header.db_pages()) * self.page_bytes as u64);
+        for (page, frame) in pages.range(1..=header.db_pages()) {
+            let read = self.attachment.log().read_frame(&db.base, *frame, &mut image);
+            read.map_err(|error| Failure::of(&error, During::Read))?;
+            succeeded(db.write(u64::from(page - 1) * self.page_bytes as u64, &image)?)?;
+        }
+        let bytes = u64::from(header.db_pages()) * self.page_bytes as u64;
+        if last == header.frames() && db.size()? > bytes {
+            succeeded(db.truncate(i64::try_from(bytes).unwrap_or(i64::MAX))?)?;
+        }
+        succeeded(db.sync(ffi::SYNC_NORMAL))?;
+        index.set_backfilled(last)
+    }
+}

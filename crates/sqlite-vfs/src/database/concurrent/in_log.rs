@@ -1,0 +1,46 @@
+//! The frames of an open transaction that are in the log.
+
+use duralite_format::wal_index::IndexHeader;
+
+/// The frames of a large transaction that are in the log. Others do not see them before its commit.
+pub(super) struct InLog {
+    /// The state of the log behind which the frames are.
+    pub base: IndexHeader,
+    /// The page of each frame that is in the log.
+    pub pages: Vec<u32>,
+    /// The frame, counted from 0, whose header SQLite has just written.
+    begun: Option<usize>,
+    /// The first frame, counted from 0, whose page SQLite has written anew.
+    pub overwritten: Option<usize>,
+}
+
+impl InLog {
+    /// No frames, behind this state of the log.
+    pub fn behind(base: IndexHeader) -> Self {
+        Self { base, pages: Vec::new(), begun: None, overwritten: None }
+    }
+
+    /// The number that a frame has in the log.
+    pub fn number(&self, at: usize) -> u32 {
+        self.base.frames() + u32::try_from(at + 1).unwrap_or(u32::MAX)
+    }
+
+    /// SQLite writes the page of a frame that is there, for the first time or anew. `is_whole` says whether it is the
+    /// end of the page.
+    pub fn write_page(&mut self, at: usize, is_whole: bool) {
+        if self.begun != Some(at) {
+            self.overwritten = Some(self.overwritten.map_or(at, |first| first.min(at)));
+        }
+        if is_whole {
+            self.begun = None;
+        }
+    }
+
+    /// SQLite appends a frame with this page, or writes it again after a rollback to a savepoint.
+    pub fn begin_frame(&mut self, at: usize, page: u32) {
+        self.pages.truncate(at);
+        self.overwritten = self.overwritten.filter(|first| *first < at);
+        self.pages.push(page);
+        self.begun = Some(at);
+    }
+}

@@ -1,0 +1,236 @@
+//! Transactions that are too large for memory.
+//!
+//! When the buffer has outgrown [`IN_MEMORY`], the transaction takes the real WRITE lock as one does that moves on
+//! (invariant 60): only if nobody has overtaken it by then. Each page that it has written it has read before, or it
+//! has taken the page from the free list, which must be as it was. From there on SQLite's frames go to the real log
+//! at once, and the transaction cannot be overtaken. If SQLite rolls the transaction back, or its process dies, the
+//! log drops them. They are the same frames under other numbers, so `ROLLBACK TO` works as on a connection that
+//! SQLite serves directly. The commit adds the last images of pages that differ from what SQLite has written.
+//!
+//! Before its commit SQLite writes to the WAL when its page cache is full, in the middle of a statement. It undoes
+//! that statement only after an I/O error ([`Failure::amid_writes`]). So a transaction goes on in memory while WRITE
+//! is taken, and also if it was overtaken: it may commit all the same, by the weaker conditions of a commit. It fails
+//! only at [`MOST_IN_MEMORY`].
+
+use std::borrow::Cow;
+use std::ffi::c_int;
+
+use duralite_format::sqlite_wal::FRAME_HEADER_BYTES;
+use duralite_sqlite_ffi as ffi;
+
+use super::allocation::{Allocation, Settled};
+use super::conflict::overtaken;
+use super::images::Images;
+use super::in_log::InLog;
+use super::publish::{WriteWal, done, frame_header, put};
+use super::state::{Concurrent, State, Write};
+use super::validate::count_change;
+use crate::database::Db;
+use crate::errors::{During, Failure};
+use crate::refusals;
+
+/// A transaction with more bytes than this goes to the log, if it can at this moment.
+const IN_MEMORY: usize = 4 << 20;
+/// The most bytes of a transaction that are kept in memory before its commit.
+const MOST_IN_MEMORY: usize = 4 * IN_MEMORY;
+
+impl Concurrent {
+    /// Whether the transaction should be made a large one before SQLite writes another frame.
+    pub(super) fn is_outgrown(&self, state: &State) -> bool {
+        let written = state.wal.len().saturating_sub(self.committed_bytes(state));
+        written >= state.large_from.max(IN_MEMORY)
+    }
+
+    /// Makes the transaction a large one, if it has WRITE or can get it.
+    ///
+    /// # Errors
+    /// An I/O error, upon which SQLite rolls the transaction back: there is no memory left for it, and WRITE was not
+    /// to be had, or others have overtaken it. Errors of the log.
+    #[cold]
+    pub(super) fn enlarge(&self, db: &Db, write: WriteWal<'_>) -> Result<(), Failure> {
+        let how = self.state().write;
+        let has_lock = match how {
+            Write::Not => false,
+            Write::Locked => true,
+            // While it commits, SQLite has in its own memory what it writes.
+            Write::Validated if db.host.is_in_transaction(db.sqlite) != Some(true) => false,
+            Write::Validated => self.lock_for_large(db).map_err(Failure::amid_writes)?,
+        };
+        if !has_lock {
+            return Ok(());
+        }
+        self.write_buffered(db, write).map_err(Failure::amid_writes)
+    }
+
+    /// Takes the real WRITE lock for a transaction that has written. Returns whether it has the lock.
+    fn lock_for_large(&self, db: &Db) -> Result<bool, Failure> {
+        let mut state = self.state();
+        let committed = self.committed_bytes(&state);
+        let written = state.wal.len().saturating_sub(committed);
+        let must = written >= MOST_IN_MEMORY;
+        state.large_from = written + IN_MEMORY;
+        drop(state);
+        let has_lock =
+            if must { self.lock_real_write(db, true)? == ffi::OK } else { self.try_real_write(db)? };
+        if !has_lock {
+            let why =
+                "a transaction needs the write lock, because it has no room in memory, and others have it";
+            return if must { Err(self.is_stuck(db, Failure::new(ffi::BUSY, why))) } else { Ok(false) };
+        }
+        match self.try_to_move(db) {
+            Ok(None) => Ok(true),
+            Ok(Some(conflict)) => {
+                self.unlock_real_write();
+                if must { Err(self.is_stuck(db, overtaken(db, &conflict))) } else { Ok(false) }
+            }
+            Err(failure) => {
+                self.unlock_real_write();
+                Err(failure)
+            }
+        }
+    }
+
+    /// What SQLite is told where a transaction can neither go on in memory nor go to the log.
+    fn is_stuck(&self, db: &Db, failure: Failure) -> Failure {
+        self.state().luck.lost(false);
+        let message = format!(
+            "{} is rolled back; run it again, best with BEGIN IMMEDIATE: {}",
+            db.path.display(),
+            failure.message
+        );
+        Failure::new(ffi::IOERR_BLOCKED, message)
+    }
+
+    /// Writes what is in memory to the log.
+    fn write_buffered(&self, db: &Db, write: WriteWal<'_>) -> Result<(), Failure> {
+        let Some(snapshot) = self.state().snapshot else { return Ok(()) };
+        let base = self.base_for(db, &snapshot, snapshot.header)?;
+        self.begin_log(&base, write)?;
+        let mut state = self.state();
+        let committed = self.committed_bytes(&state);
+        let mut large = InLog::behind(base);
+        // Until all of it is there, SQLite finds no frame of it.
+        state.large = Some(InLog::behind(base));
+        let frames = state.wal.split_off(committed);
+        state.wal.shrink_to(0);
+        drop(state);
+        for (at, frame) in frames.chunks(self.frame_bytes()).enumerate() {
+            let page = frame_header(frame, 0).page_number;
+            self.write_frame(large.number(at), (page, 0), frame.get(FRAME_HEADER_BYTES..), write)?;
+            large.pages.push(page);
+        }
+        self.state().large = Some(large);
+        Ok(())
+    }
+
+    /// Where a frame of SQLite's WAL is in the real log, if it belongs to a large transaction.
+    pub(super) fn place_in_log(&self, state: &State, frame: u32) -> Option<u64> {
+        let at = frame.checked_sub(state.committed + 1)? as usize;
+        let large = state.large.as_ref().filter(|large| at < large.pages.len())?;
+        Some(self.offset_of(large.number(at)) as u64)
+    }
+
+    /// Reads from the log what a large transaction has written.
+    pub(super) fn read_large(&self, db: &Db, buf: &mut [u8], offset: u64) -> Result<c_int, Failure> {
+        let read = self.attachment.log().read(&db.base, offset, buf);
+        match read {
+            Ok(count) if count < buf.len() => Ok(ffi::IOERR_SHORT_READ),
+            Ok(_) => Ok(ffi::OK),
+            Err(error) => Err(Failure::of(&error, During::Read).amid_writes()),
+        }
+    }
+
+    /// `xWrite` of the WAL in a large transaction, to the frame and at the place in it that `to` says. The commit
+    /// frame is kept until it is whole.
+    pub(super) fn write_large(
+        &self,
+        db: &Db,
+        to: (u32, usize),
+        data: &[u8],
+        write: WriteWal<'_>,
+    ) -> Result<c_int, Failure> {
+        let ((frame, within), mut guard) = (to, self.state());
+        let state = &mut *guard;
+        let committed = self.committed_bytes(state);
+        let Some(large) = &mut state.large else { return Ok(ffi::IOERR_WRITE) };
+        let at = (frame - state.committed - 1) as usize;
+        let number = large.number(at);
+        let has_begun_commit = state.wal.len() > committed && at == large.pages.len();
+        if within == 0 && at <= large.pages.len() {
+            state.wal.truncate(committed);
+            let header = frame_header(data, 0);
+            large.begin_frame(at, header.page_number);
+            if header.db_pages > 0 {
+                large.pages.truncate(at);
+                put(&mut state.wal, committed, data);
+                return Ok(ffi::OK);
+            }
+            drop(guard);
+            self.write_frame(number, (header.page_number, 0), None, write).map_err(Failure::amid_writes)?;
+            return Ok(ffi::OK);
+        }
+        if has_begun_commit {
+            put(&mut state.wal, committed + within, data);
+            let is_whole = state.wal.len() == committed + self.frame_bytes();
+            drop(guard);
+            return if is_whole { self.commit_large(db, frame, write) } else { Ok(ffi::OK) };
+        }
+        if at >= large.pages.len() {
+            return Ok(ffi::IOERR_WRITE);
+        }
+        large.write_page(at, within + data.len() == self.frame_bytes());
+        drop(guard);
+        let recorded = refusals::last_refusal();
+        let written = write(self.offset_of(number) as u64 + within as u64, data);
+        written.and_then(|code| done(recorded, code)).map_err(Failure::amid_writes)?;
+        Ok(ffi::OK)
+    }
+
+    /// Commits a large transaction, whose commit frame SQLite has written.
+    fn commit_large(&self, db: &Db, frame: u32, write: WriteWal<'_>) -> Result<c_int, Failure> {
+        let mut state = self.state();
+        let committed = self.committed_bytes(&state);
+        let (Some(snapshot), Some(large)) = (state.snapshot, state.large.take()) else {
+            return Ok(ffi::IOERR_WRITE);
+        };
+        let held = state.wal.split_off(committed);
+        // Stock SQLite, too, counts from what it has read. Here others may have counted since.
+        let is_alone = state.cache == Some(snapshot.header);
+        drop(state);
+        let header = frame_header(&held, 0);
+        let page = held.get(FRAME_HEADER_BYTES..).unwrap_or_default();
+        let mut images = Images::last_of([(header.page_number, Cow::Borrowed(page))]);
+        let written = |number: u32| {
+            if number == header.page_number {
+                return Ok(Some(page.to_vec()));
+            }
+            let Some(at) = large.pages.iter().rposition(|page| *page == number) else { return Ok(None) };
+            let mut image = vec![0; self.page_bytes];
+            let offset = self.offset_of(large.number(at)) + FRAME_HEADER_BYTES;
+            match self.read_large(db, &mut image, offset as u64)? {
+                ffi::OK => Ok(Some(image)),
+                code => Err(Failure::new(code, format!("cannot read page {number} again"))),
+            }
+        };
+        let Allocation { pages, is_larger, lease } =
+            self.allocate_as_written(db, &mut images, header.db_pages, written)?;
+        if !is_alone && let Some(first) = written(1)? {
+            if !images.contains(1) {
+                images.insert(1, first);
+            }
+            if let Some(first) = images.get_mut(1) {
+                count_change(first, &self.page_at(db, &snapshot, 1)?);
+            }
+        }
+        let after = self.append(&large.base, Some(&large), &images, pages, write)?;
+        let mut state = self.state();
+        large.pages.iter().copied().chain(images.pages()).for_each(|page| state.read.insert(page));
+        state.has_committed(&snapshot, after, is_larger);
+        if let Some(Settled { taken, given, view }) = lease {
+            state.lease.committed(self.attachment.leases(), &taken, &given, view);
+        }
+        state.luck.passed(false);
+        state.forget_wal(frame);
+        Ok(ffi::OK)
+    }
+}

@@ -1,0 +1,132 @@
+//! What `app.db-archive` records of a database's logs, so that its archive goes on from log to log without a new
+//! snapshot, as long as nothing but these logs has changed the database (invariant 72).
+//!
+//! Each function is called under EXCLUSIVE. A database without that file costs one look for the file each time. If a
+//! record cannot be written, the database is served all the same: a record that is missing makes the archive take a
+//! snapshot.
+
+use duralite_format::LogId;
+use duralite_format::archive::{Record, Stamp};
+use duralite_format::guard::JournalKind;
+use duralite_sqlite_ffi as ffi;
+use duralite_wal::archive::{self, ArchiveFile, backlog};
+use duralite_wal::{DatabaseIdentity, Log, LogError};
+
+use super::waits::Alone;
+use crate::attachment::Attachment;
+use crate::database::Db;
+use crate::errors::{During, Failure};
+
+/// Whether the database is what the line of its logs has led to. Asked before a log is made, which may allocate space for
+/// the database file.
+pub fn is_intact(db: &Db, _alone: &Alone<'_>, kind: JournalKind, page_bytes: u32) -> bool {
+    if kind == JournalKind::Rollback || db.journal.is_open() {
+        // What is committed with a rollback journal is in no log. The header still says WAL mode while a transaction with
+        // such a journal leaves that mode.
+        return false;
+    }
+    unless_it_fails(db, |db| {
+        let Some((file, identity)) = open(db)? else { return Ok(false) };
+        let stamp = stamp(db, &identity, page_bytes)?;
+        Ok(stamp.is_some_and(|stamp| file.records.rests_at(stamp)))
+    })
+    .unwrap_or(false)
+}
+
+/// Notes that a log is made, before its guard goes on.
+pub fn begin(db: &Db, _alone: &Alone<'_>, log: LogId, intact: bool) {
+    unless_it_fails(db, |db| {
+        let Some((file, identity)) = open(db)? else { return Ok(()) };
+        file.begin(&identity, log, intact).map_err(failed)
+    });
+}
+
+/// Keeps a backlog of what the archive may not have, before the pages of a home are written to the database file: some
+/// engines need the file as it was to rebuild older versions of pages (invariant 73). Returns whether there is a backlog;
+/// `None` if nothing is to be recorded of the log.
+pub fn keep(db: &Db, attachment: &Attachment, log: &mut Log) -> Option<bool> {
+    unless_it_fails(db, |db| {
+        let Some((file, identity)) = open(db)? else { return Ok(None) };
+        if log.position() == 0 && file.records.tail_of(log.id()).is_some() {
+            // The log had no commits, so [`rest`] leaves it out.
+            return Ok(None);
+        }
+        let archived = attachment.archived().look().position;
+        Ok(Some(backlog::write(log, &db.base, &identity, archived).unwrap_or_else(|error| {
+            // The archive finds a gap.
+            db.sqlite.report(ffi::WARNING, &failed(error).message);
+            false
+        })))
+    })
+    .flatten()
+}
+
+/// Notes that everything in the log is in the database file, before the log is given up. `backlog` is what [`keep`] has
+/// returned.
+pub fn end(db: &Db, log: &Log, backlog: bool) {
+    unless_it_fails(db, |db| {
+        let Some((mut file, _)) = open(db)? else { return Ok(()) };
+        file.append(&[Record::End { log: log.id(), position: log.position(), backlog }]).map_err(failed)
+    });
+}
+
+/// Notes what the database file is like, after the guard of the log was taken off. A log that has had no commits
+/// (`is_empty`) leaves no trace. One that has had some, of which [`end`] could not write the record, breaks the line.
+pub fn rest(db: &Db, _alone: &Alone<'_>, log: LogId, page_bytes: u32, is_empty: bool) {
+    unless_it_fails(db, |db| {
+        let Some((mut file, identity)) = open(db)? else { return Ok(()) };
+        let Some(stamp) = stamp(db, &identity, page_bytes)? else { return Ok(()) };
+        let mut rests = log;
+        if let Some((at, earlier)) = file.records.tail_of(log).filter(|_| is_empty) {
+            file.cut(at).map_err(failed)?;
+            rests = earlier;
+        }
+        file.append(&[Record::Rest { log: rests, stamp }]).map_err(failed)
+    });
+}
+
+/// Notes that a transaction with a rollback journal is about to change the database while the log is in use, which no
+/// commit of the log shows.
+///
+/// # Errors
+/// The record cannot be written. Then the transaction must not begin, because the archive would not notice it.
+pub fn break_off(db: &Db, log: LogId) -> Result<(), Failure> {
+    let identity = db.identity()?;
+    let Some(mut file) = ArchiveFile::open(&identity).map_err(failed)? else { return Ok(()) };
+    // The file may be that of a database of which this one is a copy.
+    if !file.is_of(&identity) || file.records.is_broken(log) {
+        return Ok(());
+    }
+    file.append(&[Record::Begin { log, intact: false }]).map_err(failed)
+}
+
+/// The file, if the database has an archive.
+fn open(db: &Db) -> Result<Option<(ArchiveFile, DatabaseIdentity)>, Failure> {
+    let identity = db.identity()?;
+    let Some(file) = ArchiveFile::open(&identity).map_err(failed)? else { return Ok(None) };
+    if file.is_of(&identity) {
+        return Ok(Some((file, identity)));
+    }
+    let message = format!(
+        "{} was written for another database file, of which this one is a copy: to archive this one, run `duralite enable \
+         --archive URL` for it; else delete the file",
+        archive::path_of(&identity.path).display()
+    );
+    Err(Failure::new(ffi::WARNING, message))
+}
+
+fn stamp(db: &Db, identity: &DatabaseIdentity, page_bytes: u32) -> Result<Option<Stamp>, Failure> {
+    let mut page_1 = vec![0; page_bytes as usize];
+    match db.base.read(&mut page_1, 0) {
+        ffi::OK => archive::stamp(identity, &page_1).map_err(failed),
+        _ => Ok(None),
+    }
+}
+
+fn failed(error: LogError) -> Failure {
+    Failure::of(&error, During::Write)
+}
+
+fn unless_it_fails<T>(db: &Db, write: impl FnOnce(&Db) -> Result<T, Failure>) -> Option<T> {
+    write(db).map_err(|failure| db.sqlite.report(ffi::WARNING, &failure.message)).ok()
+}
