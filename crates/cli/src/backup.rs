@@ -25,7 +25,7 @@ use serde_json::json;
 use tempfile::NamedTempFile;
 
 use crate::launch::Settings;
-use crate::locate;
+use duralite_cli::locate;
 
 #[derive(Args)]
 pub(crate) struct Arguments {

@@ -16,9 +16,9 @@ use duralite_wal::{DatabaseIdentity, ErrorKind};
 use serde_json::json;
 
 use crate::discard::{self, Lost};
-use crate::locate;
-use crate::target::Target;
+use duralite_cli::locate;
 use duralite_cli::progress::{self, HowFar};
+use duralite_cli::target::Target;
 
 /// What the user asked to do with the log.
 #[derive(Clone, Copy)]

@@ -21,8 +21,8 @@ use duralite_wal::log::offline;
 use duralite_wal::placement::{self, sync_names};
 use rusqlite::{Connection, OpenFlags};
 
-use crate::locate;
-use crate::target::Target;
+use duralite_cli::locate;
+use duralite_cli::target::Target;
 
 /// Directories to search for a log that is in none of the usual places, besides the directories around the database.
 const ROOTS: [&str; 10] =

@@ -12,11 +12,11 @@ use duralite_wal::{ErrorKind, LogError};
 use serde_json::{Map, Value, json};
 
 use crate::holders;
-use crate::locate::{self, Place};
-use crate::target::Target;
+use duralite_cli::locate::{self, Place};
+use duralite_cli::target::Target;
 
 /// The metrics of a log that describe its contents.
-const SHOWN: [&str; 15] = [
+const SHOWN: [&str; 16] = [
     "layout",
     "generation",
     "retired",
@@ -24,6 +24,7 @@ const SHOWN: [&str; 15] = [
     "log_frames",
     "log_bytes",
     "log_limit",
+    "log_usual_bytes",
     "block_bytes",
     "logged_pages",
     "sectors",

@@ -19,13 +19,13 @@ fn directories(dir: &Path) -> impl Iterator<Item = LogPlacement> {
 }
 
 /// The directory as the place of this engine's logs.
-pub(crate) fn directory_of(engine: &'static Descriptor, dir: &Path) -> LogPlacement {
+pub fn directory_of(engine: &'static Descriptor, dir: &Path) -> LogPlacement {
     LogPlacement::at(engine, dir, &MediaSet::default()).as_found()
 }
 
 /// The directories where a log may be: those that the user named, those in the environment, shared memory, and the database's own
 /// directory.
-pub(crate) fn candidates(target: &Target) -> Vec<PathBuf> {
+pub fn candidates(target: &Target) -> Vec<PathBuf> {
     let mut dirs: Vec<PathBuf> = target.log_dir.iter().chain(&target.nvram_dir).cloned().collect();
     dirs.extend(std::env::var_os("DURALITE_LOG_DIR").map(PathBuf::from));
     dirs.extend(std::env::var_os("DURALITE_NVRAM").filter(|dir| dir != "emulate").map(PathBuf::from));
@@ -36,7 +36,7 @@ pub(crate) fn candidates(target: &Target) -> Vec<PathBuf> {
 }
 
 /// Finds the log with this id, and the directory that it is in.
-pub(crate) fn find(target: &Target, id: LogId) -> Option<FoundLog> {
+pub fn find(target: &Target, id: LogId) -> Option<FoundLog> {
     let database = target.path.canonicalize().unwrap_or_else(|_| target.path.clone());
     candidates(target).iter().flat_map(|dir| directories(dir)).find_map(|placement| {
         let path = placement.find(&database, id).ok().flatten()?;
@@ -45,7 +45,7 @@ pub(crate) fn find(target: &Target, id: LogId) -> Option<FoundLog> {
 }
 
 /// A file that has the name of the log with this id, but that this user may not read.
-pub(crate) fn unreadable(target: &Target, id: LogId) -> Option<PathBuf> {
+pub fn unreadable(target: &Target, id: LogId) -> Option<PathBuf> {
     let name = target.path.file_name()?.to_string_lossy().into_owned();
     let names = [format!("{name}-duralite-{id}"), format!("{name}-duralite")];
     let paths = candidates(target).into_iter().flat_map(|dir| names.clone().map(|name| dir.join(name)));
@@ -57,19 +57,19 @@ pub(crate) fn unreadable(target: &Target, id: LogId) -> Option<PathBuf> {
 }
 
 /// Finds the log that was made for a database whose header does not name one.
-pub(crate) fn find_by_owner(target: &Target) -> Option<FoundLog> {
+pub fn find_by_owner(target: &Target) -> Option<FoundLog> {
     let identity = DatabaseIdentity::of(&target.path).ok()?;
     let log_dirs: Vec<_> = candidates(target).iter().flat_map(|dir| directories(dir)).collect();
     placement::made_for(&log_dirs, &identity).ok().flatten()
 }
 
 /// Whether the path is a log file.
-pub(crate) fn is_log(path: &Path) -> bool {
+pub fn is_log(path: &Path) -> bool {
     placement::is_log_name(path) && placement::describe(path).is_ok()
 }
 
 /// Where the newest commits of a database are.
-pub(crate) enum Place {
+pub enum Place {
     /// In this log.
     Log(PathBuf),
     /// In a log that was not found; the text tells the user so.
@@ -87,7 +87,7 @@ const BETWEEN: Duration = Duration::from_millis(10);
 ///
 /// # Errors
 /// `Io`; also if the header keeps changing.
-pub(crate) fn place(target: &Target) -> Result<(DatabaseHeader, Place)> {
+pub fn place(target: &Target) -> Result<(DatabaseHeader, Place)> {
     let mut last = None;
     for _ in 0..TRIES {
         let header = offline::inspect(&target.path)?;
@@ -112,7 +112,7 @@ pub(crate) fn place(target: &Target) -> Result<(DatabaseHeader, Place)> {
 }
 
 /// The log of a target: the target itself if it is a log, else the log that the database names.
-pub(crate) fn log_file(target: &Target) -> Result<PathBuf> {
+pub fn log_file(target: &Target) -> Result<PathBuf> {
     if is_log(&target.path) {
         return Ok(target.path.clone());
     }
@@ -124,12 +124,12 @@ pub(crate) fn log_file(target: &Target) -> Result<PathBuf> {
 }
 
 /// The message for a database that has no log.
-pub(crate) fn without_log(database: &Path, header: DatabaseHeader) -> String {
+pub fn without_log(database: &Path, header: DatabaseHeader) -> String {
     format!("{} has no log: it is {}", database.display(), describe(header))
 }
 
 /// The message for a log that was not found.
-pub(crate) fn missing(target: &Target, id: LogId) -> String {
+pub fn missing(target: &Target, id: LogId) -> String {
     let database = target.path.display();
     if let Ok(Some(deleted)) = placement::find_deleted(id) {
         let (log, process) = (deleted.path.display(), deleted.process);
@@ -147,7 +147,7 @@ pub(crate) fn missing(target: &Target, id: LogId) -> String {
 }
 
 /// A database header in words.
-pub(crate) fn describe(header: DatabaseHeader) -> &'static str {
+pub fn describe(header: DatabaseHeader) -> &'static str {
     match header {
         DatabaseHeader::Empty => "an empty file",
         DatabaseHeader::NotSqlite => "not a SQLite database",

@@ -4,6 +4,7 @@
 //! Exit status: 0 success, 1 the command failed or `verify` found damage, 2 wrong usage. `run` and `shell` end with the program's own
 //! status, or with 126 if the program cannot be run on Duralite, or with 127 if it does not exist.
 
+mod archive;
 mod backup;
 mod checkpoint;
 mod discard;
@@ -12,7 +13,6 @@ mod generate;
 mod holders;
 mod info;
 mod launch;
-mod locate;
 mod mode;
 mod program;
 mod proof;
@@ -20,7 +20,6 @@ mod reclaim;
 mod run;
 mod salvage;
 mod store;
-mod target;
 mod top;
 mod verify;
 
@@ -29,7 +28,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory as _, Parser, Subcommand};
 
 use duralite_cli::output;
-use target::Target;
+use duralite_cli::target::Target;
 
 #[derive(Parser)]
 #[command(name = "duralite", version, about = "Durable and fast commits for stock SQLite")]
@@ -117,6 +116,21 @@ enum Command {
     /// Look at a transactional store, check it, copy its rows, back it up and restore it
     #[command(subcommand, after_help = "Example:\n  duralite store backup STORE BACKUP")]
     Store(store::Command),
+    /// Copy every commit of a database to an archive on an object store, while programs use the database
+    #[command(disable_help_flag = true)]
+    Replicate(proof::Arguments),
+    /// Make a database of what an archive has, as of any moment
+    #[command(disable_help_flag = true)]
+    Restore(proof::Arguments),
+    /// List, verify or prune an archive
+    #[command(disable_help_flag = true)]
+    Archive(proof::Arguments),
+    /// Keep a local copy of an archive up to date, which any program reads
+    #[command(disable_help_flag = true)]
+    Follow(proof::Arguments),
+    /// Make a standby the primary of an archive, and fence the one before
+    #[command(disable_help_flag = true)]
+    Promote(proof::Arguments),
     /// Measure, and reproduce the papers' tables and figures
     #[command(disable_help_flag = true)]
     Bench(proof::Arguments),
@@ -154,6 +168,11 @@ fn main() -> ExitCode {
         }
         Command::Reclaim(arguments) => reclaim::run(&arguments),
         Command::Store(command) => store::run(&command),
+        Command::Replicate(arguments) => archive::run(&["replicate"], &arguments),
+        Command::Restore(arguments) => archive::run(&["restore"], &arguments),
+        Command::Archive(arguments) => archive::run(&[], &arguments),
+        Command::Follow(arguments) => archive::run(&["follow"], &arguments),
+        Command::Promote(arguments) => archive::run(&["promote"], &arguments),
         Command::Bench(arguments) => proof::run("bench", &arguments),
         Command::Iotrace(arguments) => proof::run("iotrace", &arguments),
         Command::Chart(arguments) => proof::run("chart", &arguments),

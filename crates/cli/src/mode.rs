@@ -10,6 +10,7 @@ use duralite_cli::output::print_text;
 use rustix::fs::{Access, access};
 use rustix::io::Errno;
 
+use crate::archive;
 use crate::launch::{self, Orders, Settings};
 use crate::run::SHELL;
 
@@ -22,6 +23,9 @@ pub(crate) struct EnableArguments {
     /// Create the database if it does not exist
     #[arg(long)]
     create: bool,
+    /// Remember where the archive of the database is, for `duralite replicate`, and record from now on what the archive needs
+    #[arg(long, value_name = "URL")]
+    archive: Option<String>,
 }
 
 #[derive(Args)]
@@ -77,8 +81,14 @@ pub(crate) fn enable(arguments: &EnableArguments) -> Result<ExitCode> {
     if !arguments.create {
         check_exists(database, "; --create creates it")?;
     }
+    let remark = arguments.archive.as_deref().map(archive::probe).transpose()?.flatten();
     let status = set(database, "wal", &arguments.settings)?;
     print_text(&format!("{} is in WAL mode; {}\n", database.display(), status.in_words()))?;
+    if let Some(url) = &arguments.archive {
+        archive::enable(database, url)?;
+        let remark = remark.map_or_else(String::new, |remark| format!("; {remark}"));
+        print_text(&format!("its archive is {url}{remark}\n"))?;
+    }
     Ok(ExitCode::SUCCESS)
 }
 
@@ -86,6 +96,9 @@ pub(crate) fn disable(arguments: &DisableArguments) -> Result<ExitCode> {
     check_exists(&arguments.database, "")?;
     set(&arguments.database, "delete", &arguments.settings)?;
     print_text(&format!("{} is one plain file, in rollback-journal mode\n", arguments.database.display()))?;
+    if let Some(url) = archive::disable(&arguments.database)? {
+        print_text(&format!("its archive {url} stays as it is, and gets nothing more\n"))?;
+    }
     Ok(ExitCode::SUCCESS)
 }
 

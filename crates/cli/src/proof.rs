@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt as _;
+use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 
 use anyhow::{Result, anyhow};
@@ -11,14 +12,14 @@ const PROGRAM: &str = "duralite-proof";
 
 #[derive(Args)]
 pub(crate) struct Arguments {
-    /// See `duralite-proof COMMAND --help`, or `duralite-storebench --help`
+    /// See `duralite-proof COMMAND --help`, `duralite-archive COMMAND --help`, or `duralite-storebench --help`
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGUMENTS")]
     all: Vec<OsString>,
 }
 
 /// Replaces this process with `duralite-proof` and the named command.
 pub(crate) fn run(name: &str, arguments: &Arguments) -> Result<ExitCode> {
-    become_program(PROGRAM, "proof/command", &[name.into()], arguments)
+    become_program(PROGRAM, "proof/command", &[name], arguments)
 }
 
 /// Replaces this process with a program that serves a single purpose.
@@ -26,10 +27,19 @@ pub(crate) fn run_program(program: &str, home: &str, arguments: &Arguments) -> R
     become_program(program, home, &[], arguments)
 }
 
-/// Runs the program beside this one, or else the one on `PATH`.
-fn become_program(name: &str, home: &str, first: &[OsString], arguments: &Arguments) -> Result<ExitCode> {
-    let beside = std::env::current_exe()?.with_file_name(name);
-    let program = if beside.is_file() { beside } else { name.into() };
-    let error = Command::new(&program).args(first).args(&arguments.all).exec();
+/// Replaces this process with the program beside it, or else the one on `PATH`.
+pub(crate) fn become_program(
+    name: &str,
+    home: &str,
+    first: &[&str],
+    arguments: &Arguments,
+) -> Result<ExitCode> {
+    let error = Command::new(program(name)?).args(first).args(&arguments.all).exec();
     Err(anyhow!("this command is a part of {name}, which cannot be run ({error}); build {name} from {home}"))
+}
+
+/// The path of a program beside this one, or else its name, to be found on `PATH`.
+pub(crate) fn program(name: &str) -> Result<PathBuf> {
+    let beside = std::env::current_exe()?.with_file_name(name);
+    Ok(if beside.is_file() { beside } else { name.into() })
 }

@@ -4,17 +4,18 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+/// A database or log, and where to look for logs.
 #[derive(Args)]
-pub(crate) struct Target {
+pub struct Target {
     /// A database, or a log file (DATABASE-duralite)
-    pub(crate) path: PathBuf,
+    pub path: PathBuf,
     /// Directory with the logs, if it is none of the usual places
     #[arg(long, value_name = "DIR")]
-    pub(crate) log_dir: Option<PathBuf>,
+    pub log_dir: Option<PathBuf>,
     /// Directory with the logs in NVRAM, if it is none of the usual places
     #[arg(long, value_name = "DIR", env = "DURALITE_NVRAM_DIR")]
-    pub(crate) nvram_dir: Option<PathBuf>,
+    pub nvram_dir: Option<PathBuf>,
     /// Print JSON
     #[arg(long)]
-    pub(crate) json: bool,
+    pub json: bool,
 }

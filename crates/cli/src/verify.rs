@@ -13,9 +13,9 @@ use duralite_wal::placement::{self, Looked};
 use duralite_wal::{ErrorKind, LogError};
 use serde_json::{Value, json};
 
-use crate::locate;
-use crate::target::Target;
+use duralite_cli::locate;
 use duralite_cli::progress::{self, HowFar};
+use duralite_cli::target::Target;
 
 pub(crate) fn run(target: &Target, frames: bool) -> Result<ExitCode> {
     let path = locate::log_file(target)?;

@@ -66,6 +66,25 @@ fn a_database_is_enabled_and_disabled() {
 }
 
 #[test]
+fn an_archive_is_remembered_beside_the_database_and_forgotten() {
+    let place = Place::new();
+    let said = place.duralite(&["enable", "--create", "--archive", "file:///srv/archive", "a.db"]);
+    assert_eq!(said.code, 0, "{}", said.err);
+    assert!(said.out.contains("its archive is file:///srv/archive"), "{}", said.out);
+    let file = place.path("a.db-archive");
+    let before = std::fs::read_to_string(&file).unwrap();
+    assert!(before.contains(" archive 1 file:///srv/archive 0 "), "{before}");
+    // What the database is in its archive stays.
+    assert_eq!(place.duralite(&["enable", "--archive", "file:///srv/archive", "a.db"]).code, 0);
+    let token = |text: &str| text.split(' ').nth(5).map(str::to_owned);
+    assert_eq!(token(&std::fs::read_to_string(&file).unwrap()), token(&before));
+    assert_ne!(place.duralite(&["enable", "--archive", "two words", "a.db"]).code, 0);
+    let said = place.duralite(&["disable", "a.db"]);
+    assert!(said.out.contains("its archive file:///srv/archive stays as it is"), "{}{}", said.out, said.err);
+    assert!(!file.exists());
+}
+
+#[test]
 fn what_is_no_database_or_is_in_use_is_not_enabled() {
     let place = Place::new();
     let text = "no database, but long enough to be read as one. ".repeat(40);

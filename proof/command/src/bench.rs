@@ -9,14 +9,14 @@ use anyhow::{Context as _, Result, bail};
 use clap::Args;
 use duralite_bench::nvwal::{self, Effort};
 use duralite_bench::report::{Table, pictures_of};
-use duralite_bench::{everyday, flush, machine, ppl, scratchpad, waldio, writers};
+use duralite_bench::{archive, everyday, flush, machine, ppl, scratchpad, waldio, waldio_bytes, writers};
 
 use duralite_cli::output::{print_json, print_text};
 use duralite_cli::progress::{self, HowFar};
 
 #[derive(Args)]
 pub(crate) struct Options {
-    /// What to run, one by one or as `everyday`, `writers`, `waldio`, `ppl` or `scratchpad`; everything if none is named
+    /// What to run, one by one or as `everyday`, `writers`, `archive`, `waldio`, `ppl` or `scratchpad`; everything if none is named
     #[arg(value_name = "NAME")]
     names: Vec<String>,
     /// Directory for the databases; it decides which disk is measured
@@ -34,7 +34,7 @@ pub(crate) struct Options {
     /// Transactions per run
     #[arg(long, default_value_t = 1000)]
     transactions: u32,
-    /// Seconds that each run of `writers` lasts
+    /// Seconds that each run of `writers` lasts; those of `archive` last some times as long
     #[arg(long, default_value_t = 1.0)]
     seconds: f64,
     /// Let the writers of `writers` be processes instead of threads
@@ -69,7 +69,7 @@ impl Measurement {
 
 /// The name of a measurement selects that measurement. A part of a name that ends before a `_` selects all
 /// measurements whose names begin with that part.
-const MEASUREMENTS: [(&str, Measurement); 38] = [
+const MEASUREMENTS: [(&str, Measurement); 43] = [
     ("everyday", One(everyday::everyday)),
     ("everyday_sizes", One(everyday::sizes)),
     ("writers_rows", One(writers::rows)),
@@ -79,6 +79,9 @@ const MEASUREMENTS: [(&str, Measurement); 38] = [
     ("writers_programs", One(writers::programs)),
     ("writers_orders", One(writers::orders)),
     ("writers_turns", One(writers::turns)),
+    ("archive_writers", Several(archive::writers)),
+    ("archive_replicated", Several(archive::replicated)),
+    ("archive_restore", Several(archive::restore)),
     ("waldio_single", One(waldio::single)),
     ("waldio_crowds", One(waldio::crowds)),
     ("waldio_latency", One(waldio::latency)),
@@ -86,6 +89,7 @@ const MEASUREMENTS: [(&str, Measurement); 38] = [
     ("waldio_figure6_13", One(waldio::figure6_13)),
     ("waldio_figure14", One(waldio::figure14)),
     ("waldio_figure15", One(waldio::figure15)),
+    ("waldio_bytes", One(waldio_bytes::bytes)),
     ("headline", One(nvwal::headline)),
     ("sustained", One(nvwal::sustained)),
     ("flush_pair", One(|_, effort| flush::pair_cost(effort.rounds))),
@@ -100,6 +104,7 @@ const MEASUREMENTS: [(&str, Measurement); 38] = [
     ("ppl_figure7", Several(ppl::figure7)),
     ("ppl_table6", One(ppl::table6)),
     ("ppl_figure8", Several(ppl::figure8)),
+    ("ppl_large", One(ppl::large)),
     ("scratchpad_figure5", One(scratchpad::figure5)),
     ("scratchpad_figure13_14", Several(scratchpad::figures_13_14)),
     ("scratchpad_figure15_16", One(scratchpad::figures_15_16)),

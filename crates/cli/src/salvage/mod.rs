@@ -17,10 +17,10 @@ use duralite_wal::engine::home::DatabaseAt;
 use duralite_wal::engine::salvage::{self, Contents, Salvaged, Written};
 use duralite_wal::{ErrorKind, LogError, placement};
 
-use crate::target::Target;
 use apart::Apart;
 use check::check;
 use duralite_cli::progress::{self, HowFar};
+use duralite_cli::target::Target;
 use report::Report;
 use source::{Found, Source};
 

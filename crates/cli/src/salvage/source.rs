@@ -12,9 +12,9 @@ use duralite_wal::placement::{self, DeletedLog};
 use duralite_wal::{DatabaseIdentity, Descriptor};
 use tempfile::NamedTempFile;
 
-use crate::locate::{self, Place};
-use crate::target::Target;
+use duralite_cli::locate::{self, Place};
 use duralite_cli::progress::{self, HowFar};
+use duralite_cli::target::Target;
 
 /// The database and log to read.
 pub(super) struct Source {

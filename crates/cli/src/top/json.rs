@@ -27,7 +27,7 @@ pub(crate) fn of(database: &Path, state: &State, before: Option<&Reading>) -> Va
 }
 
 fn in_use(reading: &Reading) -> Value {
-    let counts = &reading.counts;
+    let (counts, archive) = (&reading.counts, &reading.archive);
     json!({
         "state": "in use",
         "engine": reading.engine,
@@ -52,6 +52,12 @@ fn in_use(reading: &Reading) -> Value {
         "log_limit": reading.limit_bytes(),
         "log_frames": reading.index.map(|index| index.frames),
         "log_frames_home": reading.index.map(|index| index.backfilled),
+        "archive": archive.map(|archive| archive.archived.sidecar.as_str()),
+        "log_position": archive.map(|archive| archive.archived.newest),
+        "archive_position": archive.map(|archive| archive.archived.position),
+        "archive_lag_transactions": archive.map(|archive| archive.archived.behind.transactions),
+        "archive_lag_bytes": archive.map(|archive| archive.archived.behind.bytes),
+        "archive_lag_ms": archive.map(|archive| archive.lag.as_millis() as u64),
         "readers": reading.readers,
         "oldest_reader_ms": reading.oldest_reader.map(|age| age.as_millis() as u64),
         "processes": reading.processes.iter().map(process).collect::<Vec<_>>(),

@@ -21,7 +21,7 @@ use anyhow::Result;
 use clap::Args;
 use duralite_cli::output::{print_json, print_text};
 
-use crate::target::Target;
+use duralite_cli::target::Target;
 use reading::Reading;
 use source::{Source, State};
 

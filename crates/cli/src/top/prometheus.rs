@@ -6,7 +6,9 @@
 use std::fmt::{Display, Write as _};
 use std::path::Path;
 
-use super::reading::{Counts, Reading};
+use duralite_wal::shared::archived::{Archived, Sidecar};
+
+use super::reading::{Archive, Counts, Reading};
 use super::source::State;
 
 /// The upper limits of the buckets, as powers of two of nanoseconds: 1 us to 34 s. Each is also the limit of a bucket of the histogram, so
@@ -77,6 +79,9 @@ impl Page {
              synced.",
             reading.home_failures,
         );
+        if let Some(archive) = &reading.archive {
+            self.archive(archive);
+        }
         self.gauge("processes", "Processes that have the database open.", reading.processes.len());
         self.gauge("readers", "Read marks that readers hold.", reading.readers);
         let oldest = reading.oldest_reader.unwrap_or_default().as_secs_f64();
@@ -85,6 +90,26 @@ impl Page {
             "Seconds since the oldest reader began to read; 0 without a reader.",
             oldest,
         );
+    }
+
+    fn archive(&mut self, archive: &Archive) {
+        let Archived { sidecar, position, newest, behind, .. } = archive.archived;
+        let is = |state| u8::from(sidecar == state);
+        self.gauge("archive_sidecar_up", "Whether a sidecar runs.", is(Sidecar::Runs));
+        self.gauge(
+            "archive_fenced",
+            "Whether another primary has taken the archive over.",
+            is(Sidecar::Fenced),
+        );
+        self.gauge("log_position", "Transactions since the log was made.", newest);
+        self.gauge("archive_position", "The position up to which the archive has the log.", position);
+        self.gauge(
+            "archive_lag_transactions",
+            "Transactions that are committed and not in the archive.",
+            behind.transactions,
+        );
+        self.gauge("archive_lag_bytes", "Bytes of their pages, at the sidecar's last look.", behind.bytes);
+        self.gauge("archive_lag_seconds", "The age of the oldest of them.", archive.lag.as_secs_f64());
     }
 
     fn concurrency(&mut self, counts: &Counts) {
@@ -160,7 +185,26 @@ fn escaped(value: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::reading::tests::{archive, reading};
     use super::*;
+
+    #[test]
+    fn the_archive_has_gauges_once_a_sidecar_has_come() {
+        let mut now = reading(10, 1000);
+        let of = |reading: &Reading| page(Path::new("a"), &State::InUse(Box::new(reading.clone())));
+        assert!(!of(&now).contains("archive"));
+        now.archive = archive(Sidecar::Died);
+        let page = of(&now);
+        for sample in
+            ["sidecar_up", "fenced"].map(|name| format!("duralite_archive_{name}{{database=\"a\"}} 0"))
+        {
+            assert!(page.lines().any(|line| line == sample), "{sample}: {page}");
+        }
+        for (name, value) in [("position", "40"), ("lag_transactions", "3"), ("lag_seconds", "2.5")] {
+            let sample = format!("duralite_archive_{name}{{database=\"a\"}} {value}");
+            assert!(page.lines().any(|line| line == sample), "{sample}: {page}");
+        }
+    }
 
     #[test]
     fn what_is_in_a_path_stays_in_its_label() {

@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use duralite_format::wal_index::WalIndex;
 use duralite_locks::{Held, SLOTS, WRITE};
-use duralite_wal::engine::Fill;
+use duralite_wal::engine::{Fill, wall_clock};
 use duralite_wal::metrics::{self, Counter, Histogram};
 use duralite_wal::placement::{Glance, Watch};
+use duralite_wal::shared::archived::{Archived, Sidecar};
 
 /// What one look read from shared memory.
 pub(crate) struct Seen {
@@ -81,6 +82,25 @@ pub(crate) struct Reading {
     pub(crate) oldest_reader: Option<Duration>,
     /// The number of failed syncs of the database file since everything in the log was last written to it again and synced.
     pub(crate) home_failures: u64,
+    /// How far the archive has come; `None` if no sidecar has said.
+    pub(crate) archive: Option<Archive>,
+}
+
+/// How far the archive of a database has come.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Archive {
+    pub(crate) archived: Archived,
+    /// The age of the oldest transaction that the sidecar has not archived.
+    pub(crate) lag: Duration,
+}
+
+impl Archive {
+    fn of(archived: Archived, now_ms: u64) -> Option<Self> {
+        let Archived { sidecar, position, behind, .. } = archived;
+        let since = Some(behind.since_ms).filter(|since| *since > 0 && behind.transactions > 0);
+        let lag = Duration::from_millis(since.map_or(0, |since| now_ms.saturating_sub(since)));
+        ((sidecar, position) != (Sidecar::None, 0)).then_some(Self { archived, lag })
+    }
 }
 
 /// What happened between two looks.
@@ -125,6 +145,7 @@ impl Reading {
             oldest_reader: processes.iter().filter_map(|process| process.reads).max(),
             fill: metrics::fill(&glance.processes, glance.clock_ns),
             home_failures: glance.home_failures,
+            archive: Archive::of(glance.archived, wall_clock()),
             processes,
             latencies,
             latency_ns,
@@ -181,7 +202,7 @@ impl Conflicts {
         [("page", self.page), ("schema", self.schema), ("shrunk", self.shrunk), ("unknown", self.unknown)]
     }
 
-    /// The number of all of them.
+    /// The number of all conflicts.
     pub(crate) fn all(&self) -> u64 {
         self.kinds().iter().fold(0, |sum: u64, (_, count)| sum.wrapping_add(*count))
     }
@@ -220,6 +241,8 @@ fn processes(glance: &Glance, locks: &[Held]) -> Vec<Process> {
 
 #[cfg(test)]
 pub(crate) mod tests {
+    use duralite_wal::shared::archived::Behind;
+
     use super::*;
 
     /// A look at a half-full log, `seconds` after the first process opened it, after `commits` commits of 2 ms each.
@@ -257,7 +280,31 @@ pub(crate) mod tests {
             readers: 1,
             oldest_reader: Some(Duration::from_secs(3)),
             home_failures: 0,
+            archive: None,
         }
+    }
+
+    /// A sidecar that is 3 transactions behind.
+    pub(crate) fn archive(sidecar: Sidecar) -> Option<Archive> {
+        let behind = Behind { transactions: 3, bytes: 12 << 10, since_ms: 1000 };
+        Archive::of(Archived { sidecar, position: 40, time_ms: 900, newest: 43, behind }, 3500)
+    }
+
+    #[test]
+    fn an_archive_is_shown_once_a_sidecar_has_come_and_has_no_lag_once_it_has_everything() {
+        let nothing = Archived {
+            sidecar: Sidecar::None,
+            position: 0,
+            time_ms: 0,
+            newest: 0,
+            behind: Behind::default(),
+        };
+        assert!(Archive::of(nothing, 3500).is_none());
+        assert_eq!(archive(Sidecar::Died).unwrap().lag, Duration::from_millis(2500));
+        // The sidecar's last look was before it had archived all.
+        let behind = Behind { transactions: 0, bytes: 1, since_ms: 1000 };
+        let all = Archived { sidecar: Sidecar::Runs, position: 43, newest: 43, behind, ..nothing };
+        assert_eq!(Archive::of(all, 3500).unwrap().lag, Duration::ZERO);
     }
 
     #[test]

@@ -12,8 +12,8 @@ use duralite_wal::log::offline;
 use duralite_wal::placement::{self, LOCKS_OFFSET, Watch};
 
 use super::reading::{Reading, Seen};
-use crate::locate;
-use crate::target::Target;
+use duralite_cli::locate;
+use duralite_cli::target::Target;
 
 /// What one look found.
 pub(crate) enum State {

@@ -4,8 +4,9 @@ use std::fmt::{Display, Write as _};
 use std::path::Path;
 
 use duralite_wal::metrics::Histogram;
+use duralite_wal::shared::archived::Archived;
 
-use super::reading::{Counts, Process, Reading};
+use super::reading::{Archive, Counts, Process, Reading};
 use super::source::State;
 use super::units;
 
@@ -70,11 +71,23 @@ pub(crate) fn facts(reading: &Reading) -> Vec<(&'static str, String)> {
     facts.extend(concurrency(counts).map(|value| ("concurrent", value)));
     let oldest = reading.oldest_reader.map(|age| format!(", the oldest for {}", units::age(age)));
     facts.push(("readers", format!("{}{}", reading.readers, oldest.unwrap_or_default())));
+    facts.extend(reading.archive.map(|archive| ("archive", archived(&archive))));
     if reading.home_failures > 0 {
         let failed = format!("{} failed syncs of the database file, not repaired yet", reading.home_failures);
         facts.push(("database", failed));
     }
     facts
+}
+
+/// How far the archive has come, in one line.
+fn archived(archive: &Archive) -> String {
+    let Archived { sidecar, position, behind, .. } = archive.archived;
+    let (bytes, lag) = (units::bytes(behind.bytes), units::age(archive.lag));
+    let state = match behind.transactions {
+        0 => "everything".to_owned(),
+        behind => format!("all but {} transactions ({bytes}, {lag})", units::count(behind)),
+    };
+    format!("{}; position {}: {state}", sidecar.as_str(), units::count(position))
 }
 
 /// The counts of concurrent transactions, in one line; `None` if there were no such transactions.
@@ -103,4 +116,22 @@ pub(crate) fn process(process: &Process) -> String {
 pub(crate) fn locks(process: &Process) -> String {
     let reserved = if process.is_reserved { " (WRITE is reserved for this process)" } else { "" };
     format!("{}{reserved}", process.locks.join(" "))
+}
+
+#[cfg(test)]
+mod tests {
+    use duralite_wal::shared::archived::Sidecar;
+
+    use super::super::reading::tests::{archive, reading};
+    use super::*;
+
+    #[test]
+    fn the_archive_has_a_line_only_if_there_is_one() {
+        let of = |reading: &Reading| facts(reading).into_iter().find(|(name, _)| *name == "archive");
+        let mut with = reading(10, 1000);
+        assert_eq!(of(&with), None);
+        with.archive = archive(Sidecar::Runs);
+        let line = "sidecar runs; position 40: all but 3 transactions (12.0 KiB, 2.5 s)";
+        assert_eq!(of(&with).unwrap().1, line);
+    }
 }

@@ -3,8 +3,10 @@
 //! Results are medians of several rounds. Each is measured together with its reference in the same run.
 //! Nothing here is a test; `duralite bench` is the front end.
 
+pub mod archive;
 pub mod concurrent;
 pub mod counting;
+pub mod disk;
 pub mod everyday;
 pub mod flush;
 pub mod machine;
@@ -13,6 +15,7 @@ pub mod ppl;
 pub mod report;
 pub mod scratchpad;
 pub mod waldio;
+pub mod waldio_bytes;
 pub mod workload;
 pub mod writers;
 

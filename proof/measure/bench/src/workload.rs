@@ -100,7 +100,7 @@ pub struct Session {
 pub struct Run {
     /// Transactions.
     pub transactions: u32,
-    /// Time for all of them.
+    /// The time for all transactions.
     pub elapsed: Duration,
 }
 
@@ -163,6 +163,12 @@ impl Session {
     /// If the session is closed.
     pub fn conn(&self) -> Result<&Connection> {
         self.conn.as_ref().context("the session is closed")
+    }
+
+    /// The path of the database.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.files[0]
     }
 
     /// Fills the table in one transaction, with rows for updates and deletes.

@@ -139,6 +139,7 @@ pub(crate) const FIGURES: &[Figure] = &[
     figure("figure7", "NVWAL figure 7: six variants over NVRAM write latency", NVWAL_7),
     figure("figure9", "NVWAL figure 9: where NVRAM is as slow as this disk", NVWAL_9),
     figure("table2", "NVWAL table 2: bytes put into NVRAM", NVWAL_TABLE_2),
+    figure("archive_lag_seconds", "Archive: lag at full rate, second by second", ARCHIVE_LAG),
     figure("waldio_crowds", "Many connections, one insert per transaction", CROWDS),
     figure("waldio_figure3", "WALDIO figure 3: one durable write of 4 KiB", WALDIO_3),
     figure("waldio_figure6_13", "WALDIO figures 6 and 13: direct writes by size", WALDIO_6_13),
@@ -290,6 +291,16 @@ const CROWDS: Kind = Kind::Bars(Grouped {
     is_log: false,
     is_stacked: false,
 });
+
+const ARCHIVE_LAG: Kind = Kind::Lines {
+    per_row: 1,
+    plots: &[plot(
+        &[],
+        Along::Column { over: "second", of: &["duralite replicate", "litestream replicate"] },
+        linear("second of the run"),
+        log("lag p50 (ms)"),
+    )],
+};
 
 const WALDIO_3: Kind = columns(&["way"], &["allocating", "non-allocating"], None, "microseconds");
 

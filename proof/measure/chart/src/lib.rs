@@ -9,7 +9,7 @@ mod figures;
 mod legend;
 mod lines;
 mod picture;
-#[cfg(feature = "png")]
+#[cfg_attr(not(feature = "png"), path = "without_png.rs")]
 mod png;
 mod scale;
 mod style;
@@ -17,5 +17,4 @@ mod table;
 
 pub use draw::{draw_known, draw_known_in, draw_table};
 pub use figures::is_known;
-#[cfg(feature = "png")]
 pub use png::png_beside;

@@ -33,12 +33,9 @@ impl Format {
     pub(crate) fn write(self, path: &Path, svg: &str) -> Result<()> {
         let bytes = match self {
             Self::Svg => svg.as_bytes().to_vec(),
-            #[cfg(feature = "png")]
             Self::Png => {
                 crate::png::of_svg(svg).with_context(|| format!("cannot draw {}", path.display()))?
             }
-            #[cfg(not(feature = "png"))]
-            Self::Png => bail!("{}: this program draws SVG files only", path.display()),
         };
         std::fs::write(path, bytes).with_context(|| format!("cannot write {}", path.display()))
     }

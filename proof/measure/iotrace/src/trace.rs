@@ -39,18 +39,18 @@ pub struct Write {
     pub file: Option<usize>,
     /// Whether its data had to be durable on completion (FUA).
     pub fua: bool,
-    /// The task that issued it, which is often one of the kernel's.
+    /// The task that issued the request, which is often one of the kernel's.
     pub task: String,
 }
 
 /// A file that was watched and found.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct TracedFile {
-    /// Its path.
+    /// The path of the file.
     pub path: PathBuf,
     /// What kind of file it is.
     pub class: Class,
-    /// What was written to it. A request counts for the file that has most of its bytes.
+    /// What was written to the file. A request counts for the file that has most of its bytes.
     #[serde(flatten)]
     pub volume: Volume,
 }

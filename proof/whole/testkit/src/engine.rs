@@ -39,10 +39,17 @@ impl Engine {
     /// For tests of behaviour that only `scratchpad` has.
     pub const SCRATCHPAD: Self = Self(&scratchpad::DESCRIPTOR);
 
-    /// The product's engines.
+    /// The engines that a test of the product's engines runs on: all of them, or only one in a run for which the environment
+    /// names an engine. Such a run comes beside the one for all. It names one of the product's, or, if it names an engine of
+    /// the tests, means the default one.
     #[must_use]
     pub fn all() -> Vec<Self> {
-        engines::ENGINES.iter().copied().map(Self).collect()
+        let all = engines::ENGINES.iter().copied().map(Self);
+        if std::env::var_os(ENGINE_VARIABLE).is_none() {
+            return all.collect();
+        }
+        let named = all.clone().find(|engine| *engine == Self::under_test());
+        named.or_else(|| all.clone().next()).into_iter().collect()
     }
 
     /// All engines that keep rollback journals, the product's and the tests' own.

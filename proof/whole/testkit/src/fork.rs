@@ -12,9 +12,9 @@ pub struct Forked(Pid);
 /// How a child ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ended {
-    /// It exited, and its body returned `true`.
+    /// The child exited, and its body returned `true`.
     Well,
-    /// It exited, and its body returned `false`, or panicked.
+    /// The child exited, and its body returned `false` or panicked.
     Badly,
     /// By a signal.
     Killed(i32),

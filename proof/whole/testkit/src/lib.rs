@@ -47,5 +47,5 @@ pub use sessions::{
 };
 pub use side_file::SideFile;
 pub use sql::{Outcome, code, connect, dump, integrity, one, run, stock};
-pub use steps::die_at_step;
+pub use steps::{die_at_step, step};
 pub use thread_end::when_thread_ends;

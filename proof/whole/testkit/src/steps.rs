@@ -12,7 +12,7 @@ use rusqlite::ffi;
 static LEFT: AtomicU64 = AtomicU64::new(0);
 
 /// Called before each step, a change to a file. Kills the process if the chosen step is reached.
-pub(crate) fn step() {
+pub fn step() {
     let left = LEFT.load(Ordering::Relaxed);
     if left == 0 {
         return;

@@ -307,7 +307,7 @@ fn every_way_to_make_pages_durable_serves() {
     }
 }
 
-/// Bytes of address space in which this process has mapped a file.
+/// How many bytes of its address space this process has mapped to the file at `path`.
 fn addresses(path: &Path) -> u64 {
     let maps = fs::read_to_string("/proc/self/maps").unwrap();
     let of_file = maps.lines().filter(|line| line.ends_with(path.to_str().unwrap()));

@@ -26,9 +26,9 @@ impl Purpose {
 
 /// A statement that an application prepares, and how its values are drawn.
 pub struct Kind {
-    /// Its category.
+    /// The category of the statement.
     pub purpose: Purpose,
-    /// How often it is chosen among the statements of its category. The first weight holds outside a batch,
+    /// How often the statement is chosen among those of its category. The first weight holds outside a batch,
     /// the second between `BEGIN` and `COMMIT`.
     pub weights: (u64, u64),
     /// The SQL text.

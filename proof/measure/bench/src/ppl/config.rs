@@ -81,7 +81,8 @@ impl Config {
         Self::sectors(latency).into_iter().next()
     }
 
-    /// `journal=ppl` with sectors of each size; empty if this build has no such engine.
+    /// `journal=ppl` with sectors of each size: with the default `overflow_bytes`, and with the paper's policy, by which a
+    /// page is merged as soon as its sector is full. Empty if this build has no such engine.
     #[must_use]
     pub fn sectors(latency: Latency) -> Vec<Self> {
         static ONCE: Once = Once::new();
@@ -93,7 +94,11 @@ impl Config {
             let settings = format!("journal=ppl&sector_bytes={bytes}");
             Self::in_nvram(&format!("ppl, {bytes}"), InPaper::Ppl, &settings, latency)
         };
-        SECTORS.into_iter().map(each).collect()
+        let by_policy = |bytes: u32| {
+            let settings = format!("journal=ppl&sector_bytes={bytes}&overflow_bytes=0");
+            Self::in_nvram(&format!("ppl, {bytes}, overflow_bytes=0"), InPaper::Ppl, &settings, latency)
+        };
+        SECTORS.into_iter().map(each).chain(SECTORS.into_iter().map(by_policy)).collect()
     }
 
     fn in_nvram(name: &str, in_paper: InPaper, settings: &str, latency: Latency) -> Self {

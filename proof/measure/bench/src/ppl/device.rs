@@ -11,6 +11,7 @@ use super::config::{Config, InPaper, Latency};
 use super::io::Bytes;
 use super::prepared::Prepared;
 use super::replay::{Database, run};
+use crate::disk::traceable;
 use crate::nvwal::Effort;
 use crate::report::Table;
 
@@ -87,18 +88,6 @@ fn count(dir: &Path, disk: Option<&LoopDisk>, prepared: &Prepared, config: &Conf
     Ok(Pages { asked: asked?, device: Some(OnDevice::new(&summary)) })
 }
 
-/// Makes a loop device that can be traced. Returns `None` and prints the reason if tracing fails.
-fn traceable_disk() -> Option<LoopDisk> {
-    let disk = LoopDisk::new(DISK_MIB)?;
-    match Tracer::at(&disk.path()).run(|| ()) {
-        Ok(_) => Some(disk),
-        Err(error) => {
-            eprintln!("pages are counted without a trace: {error:#}");
-            None
-        }
-    }
-}
-
 const COLUMNS: [&str; 14] = [
     "workload",
     "mode",
@@ -123,7 +112,7 @@ const COLUMNS: [&str; 14] = [
 pub fn table4(dir: &Path, _: Effort) -> Result<Table> {
     let mut table =
         Table::new("ppl_table4", "SQLite/PPL table 4: pages of 4 KiB written to the device", &COLUMNS);
-    let disk = traceable_disk();
+    let disk = traceable(DISK_MIB);
     let mut configs = vec![Config::delete(), Config::wal(), Config::nvwal(Latency::None)];
     configs.extend(Config::sectors(Latency::None));
     for prepared in Prepared::all(dir)? {
@@ -205,7 +194,7 @@ mod tests {
 
     #[test]
     fn what_is_written_on_closing_is_counted_as_the_databases() {
-        let Some(disk) = traceable_disk() else { return };
+        let Some(disk) = traceable(DISK_MIB) else { return };
         let dir = tempfile::tempdir().unwrap();
         let workload = Workload::new(apps::ALL[5], 1);
         let different = Census::of(dir.path(), &workload).unwrap().different_pages as u64;

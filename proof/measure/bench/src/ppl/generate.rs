@@ -11,20 +11,20 @@ use super::paper::Trace;
 /// A statement with its values.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Statement {
-    /// Its category.
+    /// The category of the statement.
     pub purpose: Purpose,
     /// The SQL text.
     pub sql: &'static str,
-    /// Its values.
+    /// The values of the statement's parameters.
     pub values: Vec<Value>,
 }
 
 /// The statements of one transaction.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Transaction {
-    /// Whether it runs between `BEGIN` and `COMMIT`.
+    /// Whether the transaction runs between `BEGIN` and `COMMIT`.
     pub batch: bool,
-    /// Its statements, in order.
+    /// The statements, in order.
     pub statements: Vec<Statement>,
 }
 

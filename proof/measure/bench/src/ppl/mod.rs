@@ -12,6 +12,7 @@ mod config;
 mod device;
 mod generate;
 mod io;
+mod large;
 mod memory;
 mod model;
 mod paper;
@@ -24,6 +25,7 @@ mod traces;
 
 pub use baseline::figure6;
 pub use device::table4;
+pub use large::large;
 pub use memory::figure8;
 pub use reads::table6;
 pub use sectors::figure7;

@@ -36,7 +36,7 @@ pub struct Trace {
 pub struct Reads {
     /// Pages read.
     pub pages: u32,
-    /// Of those pages, how many were rolled forward.
+    /// How many of the read pages were rolled forward.
     pub rolled: u32,
     /// Milliseconds for all reads.
     pub elapsed_ms: f64,

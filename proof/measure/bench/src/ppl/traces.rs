@@ -12,7 +12,7 @@ use crate::nvwal::Effort;
 use crate::report::{Table, number};
 use crate::workload::status;
 
-const COLUMNS: [&str; 11] = [
+const COLUMNS: [&str; 13] = [
     "workload",
     "",
     "transactions",
@@ -22,6 +22,8 @@ const COLUMNS: [&str; 11] = [
     "updates %",
     "pages per transaction",
     "different pages",
+    "records per transaction",
+    "bytes per record",
     "bytes logged per transaction",
     "database MB",
 ];
@@ -35,7 +37,11 @@ pub fn table3(dir: &Path, _: Effort) -> Result<Table> {
         Table::new("ppl_table3", "SQLite/PPL table 3: the workloads, and the paper's traces", &COLUMNS);
     for prepared in Prepared::all(dir)? {
         let census = Census::of(dir, &prepared.workload)?;
-        let logged = logged_bytes(dir, &prepared)? / census.transactions as f64;
+        let logged = Logged::of(dir, &prepared)?;
+        let transactions = census.transactions as f64;
+        let of_log = |figure: &dyn Fn(Logged) -> f64| {
+            logged.map_or_else(|| "-".to_owned(), |logged| number(figure(logged)))
+        };
         let paper = prepared.workload.paper;
         table.row([
             prepared.name(),
@@ -47,7 +53,9 @@ pub fn table3(dir: &Path, _: Effort) -> Result<Table> {
             format!("{:.1}", census.updates),
             format!("{:.2}", census.pages_per_transaction),
             census.different_pages.to_string(),
-            number(logged),
+            of_log(&|logged| logged.records / transactions),
+            of_log(&|logged| logged.bytes / logged.records),
+            of_log(&|logged| logged.bytes / transactions),
             format!("{:.2}", census.megabytes),
         ]);
         table.row([
@@ -60,6 +68,8 @@ pub fn table3(dir: &Path, _: Effort) -> Result<Table> {
             format!("{:.1}", paper.updates),
             format!("{:.2}", paper.pages_per_transaction),
             "-".to_owned(),
+            number(paper.records_per_transaction),
+            number(paper.record_bytes),
             number(paper.record_bytes * paper.records_per_transaction),
             format!("{:.2}", paper.megabytes),
         ]);
@@ -69,26 +79,40 @@ pub fn table3(dir: &Path, _: Effort) -> Result<Table> {
          and statements as the paper describes each application. A read that is in no batch is a transaction \
          of its own. Pages are those that SQLite in WAL mode hands to its log, over all transactions: in the \
          paper that product agrees with table 4. The different pages among them have to be written home at \
-         least once before the database is a plain file again, whichever engine keeps the log. Bytes logged \
-         are, in the paper, the log records of SQLite/PPL (size times number); here they are what `nvwal` \
-         stores: differences in bytes, with its own headers. The two ways of logging differ, but the numbers \
-         show that the workloads change as much as the paper's."
+         least once before the database is a plain file again, whichever engine keeps the log. Records are \
+         those of `ppl`, and of SQLite/PPL. `ppl` stores one record for each page of a transaction, with all that \
+         the transaction changed in it, and its bytes here are without its header; SQLite/PPL stores one \
+         whenever a page changes."
     );
     Ok(table)
 }
 
-/// The bytes that `nvwal` stores in its log for the whole workload.
-fn logged_bytes(dir: &Path, prepared: &Prepared) -> Result<f64> {
-    const NAME: &str = "stored_bytes";
-    let database = Database::new(dir, &prepared.template, &Config::nvwal(Latency::None))?;
-    let conn = database.open()?;
-    let stored = || -> Result<f64> {
-        let status = status(&conn)?;
-        Ok(status.get(NAME).with_context(|| format!("PRAGMA duralite shows no {NAME}"))?.parse()?)
-    };
-    let before = stored()?;
-    run(&conn, &prepared.workload)?;
-    Ok(stored()? - before)
+/// What `ppl` stores in its log for a whole workload.
+#[derive(Clone, Copy)]
+struct Logged {
+    records: f64,
+    bytes: f64,
+}
+
+impl Logged {
+    /// Runs the workload. `None` if this build has no such engine.
+    fn of(dir: &Path, prepared: &Prepared) -> Result<Option<Self>> {
+        let Some(config) = Config::ppl(Latency::None) else { return Ok(None) };
+        let database = Database::new(dir, &prepared.template, &config)?;
+        let conn = database.open()?;
+        let stored = || -> Result<Self> {
+            let status = status(&conn)?;
+            let figure = |name: &str| -> Result<f64> {
+                let text = status.get(name).with_context(|| format!("PRAGMA duralite shows no {name}"))?;
+                Ok(text.parse()?)
+            };
+            Ok(Self { records: figure("records")?, bytes: figure("record_bytes")? })
+        };
+        let before = stored()?;
+        run(&conn, &prepared.workload)?;
+        let after = stored()?;
+        Ok(Some(Self { records: after.records - before.records, bytes: after.bytes - before.bytes }))
+    }
 }
 
 #[cfg(test)]

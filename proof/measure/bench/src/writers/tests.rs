@@ -7,7 +7,7 @@ use super::works::{self, Place, Work};
 
 const WORKS: [Work; 10] = [
     Work::Own { reads: 2, updates: 2 },
-    Work::Keys,
+    Work::Keys { rows: 2000 },
     Work::Append { autoincrement: false },
     Work::Append { autoincrement: true },
     Work::Queue,

@@ -8,7 +8,8 @@ use duralite_wal::engine::media::MediaSet;
 use duralite_wal::{EngineOptions, Follower, LogPlacement};
 
 /// Pins the log at its beginning and prints `pinned`. After that, answers each line of input with the
-/// position after the newest transaction.
+/// position after the newest transaction. Before it answers `announce`, it announces that the log's archive has
+/// everything up to there.
 pub fn run(engine: &str, dir: &str, database: &str) {
     let engine = Engine::named(engine).unwrap().descriptor();
     let logs = LogPlacement::at(engine, Path::new(dir), &MediaSet::default());
@@ -18,7 +19,10 @@ pub fn run(engine: &str, dir: &str, database: &str) {
     let mut out = std::io::stdout();
     writeln!(out, "pinned").unwrap();
     for line in std::io::stdin().lock().lines() {
-        line.unwrap();
-        writeln!(out, "{}", follower.newest().unwrap()).unwrap();
+        let newest = follower.newest().unwrap();
+        if line.unwrap() == "announce" {
+            follower.announce_sidecar(newest, 0).unwrap();
+        }
+        writeln!(out, "{newest}").unwrap();
     }
 }

@@ -28,6 +28,7 @@ fn main() {
         ["halting", uri, lock] => halting::serve(uri, lock.parse().unwrap()),
         ["sessions", ref plan @ ..] => run_sessions(&SessionPlan::of_arguments(plan).unwrap()),
         ["stepping", uri] => stepping::serve(uri),
+        ["stepping", uri, dir] => stepping::serve_beside(uri, dir),
         ["stopping", uri, log_dir] => stopping::serve(uri, log_dir),
         ["write", uri, acknowledgements, reopen_every] => {
             write::run(uri, acknowledgements, reopen_every.parse().unwrap());

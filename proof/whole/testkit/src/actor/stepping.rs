@@ -1,8 +1,31 @@
 //! Runs statements, and kills itself at the step that `die N` chooses.
 
-use duralite_testkit::die_at_step;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use duralite_testkit::{die_at_step, step};
+use duralite_wal::placement::{FileStep, Hook, hook};
 
 use super::sql;
+
+/// The files beside databases in a directory: each write of them is a step.
+struct Beside;
+
+impl Hook for Beside {
+    fn step(&self, at: FileStep, _log: &Path) -> io::Result<()> {
+        if at == FileStep::Record {
+            step();
+        }
+        Ok(())
+    }
+}
+
+/// As [`serve`]. Whatever is written beside databases in `dir` counts as steps too.
+pub fn serve_beside(uri: &str, dir: &str) {
+    let _hooked = hook(Path::new(dir), Arc::new(Beside));
+    serve(uri);
+}
 
 pub fn serve(uri: &str) {
     sql::serve_or(uri, |line| {

@@ -50,15 +50,15 @@ fn own_table(session: u64) -> String {
 /// A transaction: its statements, each with the answer, and how the transaction ended.
 #[derive(Clone, Debug)]
 pub struct Did {
-    /// The number of the session that ran it.
+    /// The number of the session that ran the transaction.
     pub session: u64,
-    /// Whether it has changed the row that only its session changes.
+    /// Whether the transaction has changed the row that only its session changes.
     pub has_written: bool,
-    /// Its statements and their answers, without the statement at which it was overtaken.
+    /// The statements of the transaction and their answers, without the statement at which it was overtaken.
     pub statements: Vec<(String, String)>,
-    /// How it ended.
+    /// How the transaction ended.
     pub fate: Fate,
-    /// When it began, and when its outcome was known.
+    /// When the transaction began, and when its outcome was known.
     pub span: (u64, u64),
 }
 

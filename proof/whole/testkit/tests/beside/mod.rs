@@ -4,7 +4,7 @@
 
 mod place;
 
-use std::cell::Cell;
+use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 use place::{Place, at_every_lock, insert};
@@ -60,7 +60,7 @@ fn inv02_a_hot_journal_is_left_while_a_log_is_opened() {
     // Stock SQLite writes the journal's header, one page of the journal in three parts, the journal's page
     // count, and the page of the database. The seventh step is the deletion, before which it dies.
     const BEFORE_DELETION: u32 = 7;
-    let deaths = Cell::new(0);
+    let deaths = AtomicU32::new(0);
     at_every_lock("", 4, |place, ours| {
         let mut stock = place.mortal();
         stock.run("SELECT count(*) FROM t");
@@ -73,7 +73,7 @@ fn inv02_a_hot_journal_is_left_while_a_log_is_opened() {
             stock.run(&format!("die {BEFORE_DELETION}"));
             if stock.run_or_end("PRAGMA journal_mode=WAL").is_none() {
                 assert_eq!(place.versions(), [2, 2], "it died before it had changed the database");
-                deaths.set(deaths.get() + 1);
+                deaths.fetch_add(1, SeqCst);
             }
         });
         place.answered(n, &answer, OURS);
@@ -85,7 +85,7 @@ fn inv02_a_hot_journal_is_left_while_a_log_is_opened() {
         let closed = ours.run(".close", || {});
         place.may_say(&closed, OURS);
     });
-    assert!(deaths.get() > 0, "no journal was left");
+    assert!(deaths.into_inner() > 0, "no journal was left");
 }
 
 /// A killed program has left an ordinary `-wal`. While Duralite checkpoints it with `locking_mode=EXCLUSIVE`,

@@ -1,7 +1,9 @@
 //! Stops a process of Duralite before each of its locks in turn, lets a process of stock SQLite work while
 //! it is stopped, and checks the final content.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 use duralite_testkit::{Actor, Fixture, VERSIONS};
 
@@ -9,6 +11,8 @@ const NAME: &str = "t.db";
 /// How many locks are tried. This is a few times the number that an open takes if it has to wait and try
 /// again.
 const LOCKS: u64 = 48;
+/// How many locks are tried at once.
+const AT_ONCE: usize = 8;
 
 /// A database, its acknowledged rows, and the errors that the test found.
 pub struct Place {
@@ -176,7 +180,7 @@ impl Halting {
 ///
 /// # Panics
 /// If anything was wrong, with all errors.
-pub fn at_every_lock(parameters: &str, rows: i64, case: impl Fn(&mut Place, &mut Halting)) {
+pub fn at_every_lock(parameters: &str, rows: i64, case: impl Fn(&mut Place, &mut Halting) + Sync) {
     for control in [true, false] {
         let what = if control { "the control, " } else { "" };
         let (tried, wrong) = at_each_lock(parameters, rows, control, &case);
@@ -185,34 +189,58 @@ pub fn at_every_lock(parameters: &str, rows: i64, case: impl Fn(&mut Place, &mut
     }
 }
 
-/// Returns the number of locks, and all errors.
+/// Returns the number of locks, and all errors. Most of the time each process waits until another one gives up, so
+/// several locks are tried at once.
 fn at_each_lock(
     parameters: &str,
     rows: i64,
     control: bool,
-    case: &impl Fn(&mut Place, &mut Halting),
+    case: &(impl Fn(&mut Place, &mut Halting) + Sync),
 ) -> (u64, Vec<String>) {
-    let (mut wrong, mut tried) = (Vec::new(), 0);
-    for lock in 1..=LOCKS {
-        let mut place = Place::new(rows);
-        let uri = if control {
-            format!("{}&{parameters}", place.stock_uri())
-        } else {
-            place.fixture.uri(NAME, parameters)
-        };
-        let actor = Actor::start(&["halting", &uri, &lock.to_string()]);
-        let mut halting = Halting { actor, halted: false };
-        case(&mut place, &mut halting);
-        let halted = halting.halted;
-        halting.actor.finish();
-        place.audit();
-        tried = lock;
-        if !place.wrong.is_empty() {
-            wrong.push(format!("before lock {lock}: {}", place.wrong.join("; ")));
+    let (next, last) = (AtomicU64::new(1), AtomicU64::new(LOCKS));
+    let wrong = Mutex::new(BTreeMap::new());
+    std::thread::scope(|scope| {
+        for _ in 0..AT_ONCE {
+            scope.spawn(|| {
+                loop {
+                    let lock = next.fetch_add(1, SeqCst);
+                    if lock > last.load(SeqCst) {
+                        return;
+                    }
+                    let (halted, found) = at_lock(parameters, rows, control, lock, case);
+                    if !halted {
+                        last.fetch_min(lock, SeqCst);
+                    }
+                    if !found.is_empty() {
+                        let told = format!("before lock {lock}: {}", found.join("; "));
+                        wrong.lock().unwrap().insert(lock, told);
+                    }
+                }
+            });
         }
-        if !halted {
-            break;
-        }
-    }
-    (tried, wrong)
+    });
+    (last.into_inner(), wrong.into_inner().unwrap().into_values().collect())
+}
+
+/// Returns whether the process came to that lock, and all errors.
+fn at_lock(
+    parameters: &str,
+    rows: i64,
+    control: bool,
+    lock: u64,
+    case: &impl Fn(&mut Place, &mut Halting),
+) -> (bool, Vec<String>) {
+    let mut place = Place::new(rows);
+    let uri = if control {
+        format!("{}&{parameters}", place.stock_uri())
+    } else {
+        place.fixture.uri(NAME, parameters)
+    };
+    let actor = Actor::start(&["halting", &uri, &lock.to_string()]);
+    let mut halting = Halting { actor, halted: false };
+    case(&mut place, &mut halting);
+    let halted = halting.halted;
+    halting.actor.finish();
+    place.audit();
+    (halted, place.wrong)
 }

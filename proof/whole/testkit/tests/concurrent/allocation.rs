@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use duralite_testkit::{Engine, Fixture, Rng, code, integrity, one, run};
+use duralite_testkit::{Actor, Engine, Fixture, Rng, code, integrity, one, run};
 use rusqlite::{Connection, ffi, params};
 
 use super::{BUSY, OVERTAKEN, open};
@@ -114,8 +114,8 @@ fn inv64_pages_that_are_leased_taken_and_given_back_stay_one_list() {
     }
 }
 
-/// A connection that has allocated beside a reader, and so leases pages; and the reader, whose transaction is
-/// open. The tables are `t` and `u`.
+/// Returns a connection that leases pages, because it has allocated beside a reader, and that reader, whose
+/// transaction is open. The tables are `t` and `u`.
 fn leasing(fixture: &Fixture) -> (Connection, Connection) {
     let [conn, reader] = ["on", "off"].map(|mode| open(fixture, mode));
     run(&conn, "CREATE TABLE t(a)").unwrap();
@@ -146,13 +146,13 @@ fn inv64_only_a_transaction_that_is_validated_adds_free_pages() {
     integrity(&conn);
 }
 
-/// A connection that knows nothing of leases takes them.
+/// A connection without `concurrent`, which knows nothing of leases, takes leased pages.
 #[test]
 fn inv64_a_leased_page_that_another_one_has_taken_is_a_conflict() {
     let fixture = Fixture::new();
     let (a, _reader) = leasing(&fixture);
     let b = open(&fixture, "off");
-    // So the connection drops its cache, and its read set has nothing of the free list.
+    // This commit makes the other connection drop its cache, so its read set has no page of the free list.
     run(&b, "INSERT INTO u VALUES(1)").unwrap();
     run(&a, "BEGIN").unwrap();
     run(&a, "INSERT INTO t VALUES(zeroblob(9000))").unwrap();
@@ -167,7 +167,7 @@ fn inv64_a_leased_page_that_another_one_has_taken_is_a_conflict() {
     integrity(&b);
 }
 
-/// The list in the connection's own order is not what is committed.
+/// What is committed is not the free list in the connection's own order.
 #[test]
 fn inv64_a_page_that_stays_free_is_not_written() {
     let fixture = Fixture::new();
@@ -181,8 +181,31 @@ fn inv64_a_page_that_stays_free_is_not_written() {
     for sql in ["BEGIN", "INSERT INTO u VALUES(zeroblob(9000))", "COMMIT"] {
         run(&conn, sql).unwrap();
     }
-    // Page 1, the table, two pages of the value, and the trunk of the real list that had them.
+    // Page 1, the table, two pages of the value, and the trunk of the real list that listed these two.
     assert_eq!(frames() - before, 5);
+}
+
+/// SQLite has not cached the trunks of the real list that its commit has changed: they are no part of the read set.
+#[test]
+fn inv58_trunks_that_the_last_commit_has_changed_were_not_read() {
+    let fixture = Fixture::new();
+    let (a, _reader) = leasing(&fixture);
+    let b = open(&fixture, "off");
+    let allocates_without_growth = || {
+        let pages = || one::<i64>(&a, "PRAGMA page_count");
+        let before = pages();
+        for sql in ["BEGIN", "INSERT INTO t VALUES(zeroblob(9000))", "COMMIT"] {
+            run(&a, sql).unwrap();
+        }
+        pages() == before
+    };
+    assert!((0..10).any(|_| allocates_without_growth()), "the connection has no lease");
+    run(&a, "BEGIN").unwrap();
+    run(&a, "INSERT INTO t VALUES(1)").unwrap();
+    // Takes pages off the first trunk.
+    run(&b, "INSERT INTO u VALUES(zeroblob(9000))").unwrap();
+    run(&a, "COMMIT").unwrap();
+    integrity(&b);
 }
 
 #[test]
@@ -221,8 +244,8 @@ fn two_transactions_that_allocate_both_commit() {
     assert!(one::<i64>(&a, "PRAGMA page_count") < 10);
 }
 
-/// A transaction that allocates makes the database larger by free pages, for leases. They must not make it too large for
-/// a small log.
+/// A transaction that allocates makes the database larger by free pages, for leases. These free pages must
+/// not make the transaction too large for a small log.
 #[test]
 fn inv64_free_pages_do_not_fill_a_small_log() {
     let fixture = Fixture::on(Engine::WALDIO);
@@ -243,4 +266,37 @@ fn inv64_free_pages_do_not_fill_a_small_log() {
     }
     assert_eq!(one::<i64>(&conn, "SELECT count(*) FROM t"), 51);
     integrity(&conn);
+}
+
+/// Two transactions allocate the same page behind the end of a database that another process has made shorter. A
+/// process that maps the database may still believe that the file is longer.
+#[test]
+fn a_conflict_on_a_page_that_was_cut_off_is_a_conflict() {
+    for engine in Engine::all() {
+        let fixture = Fixture::on(engine);
+        let conn = fixture.open_with("c.db", "concurrent=on");
+        let large = |table| format!("INSERT INTO {table}(v) VALUES(randomblob(400000))");
+        for table in ["t", "u"] {
+            run(&conn, &format!("CREATE TABLE {table}(k INTEGER PRIMARY KEY, v)")).unwrap();
+        }
+        run(&conn, &large("t")).unwrap();
+        run(&conn, "PRAGMA wal_checkpoint").unwrap();
+        let bytes = || std::fs::metadata(fixture.path("c.db")).unwrap().len();
+        let long = bytes();
+
+        let mut other = Actor::sql(&fixture.uri("c.db", "concurrent=on"));
+        for sql in ["DELETE FROM t", "VACUUM", "PRAGMA wal_checkpoint"] {
+            other.run(sql);
+        }
+        // The home of `ppl` keeps pages of its own.
+        assert!(bytes() < long || engine == Engine::PPL, "{engine:?}: {} of {long} bytes", bytes());
+
+        run(&conn, "BEGIN").unwrap();
+        run(&conn, &large("t")).unwrap();
+        assert_eq!(other.run(&large("u")), "", "{engine:?}");
+        assert_eq!(run(&conn, "COMMIT").map_err(|error| code(&error)), Err(OVERTAKEN), "{engine:?}");
+        run(&conn, &large("t")).unwrap();
+        integrity(&conn);
+        other.finish();
+    }
 }

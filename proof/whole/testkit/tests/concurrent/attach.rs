@@ -1,4 +1,5 @@
-//! Transactions that write several databases commit in all of them or in none, whoever else writes.
+//! Transactions that write several databases commit in all of these databases or in none, whichever other
+//! connections write.
 
 use duralite_testkit::{Fixture, integrity, one, run, stock};
 use rusqlite::Connection;

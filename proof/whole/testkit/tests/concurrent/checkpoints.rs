@@ -7,8 +7,8 @@ use rusqlite::{Connection, ffi};
 
 use super::{BUSY, MODES, OK, OVERTAKEN, codes, open, rows, with_rows};
 
-/// Whether `PRAGMA wal_checkpoint` reports that something kept it from its work. If the pragma fails, the error
-/// is its code.
+/// Whether `PRAGMA wal_checkpoint` reports that something kept the checkpoint from its work. If the pragma
+/// fails, returns SQLite's code as the error.
 fn checkpoint(conn: &Connection, how: &str) -> Result<bool, i32> {
     let rows = run(conn, &format!("PRAGMA wal_checkpoint({how})"));
     rows.map(|rows| rows[0][0] == rusqlite::types::Value::Integer(1))
@@ -17,7 +17,8 @@ fn checkpoint(conn: &Connection, how: &str) -> Result<bool, i32> {
 
 const KINDS: [&str; 4] = ["PASSIVE", "FULL", "RESTART", "TRUNCATE"];
 
-/// Runs checkpoints of every kind in every situation. Returns for each whether something kept it from its work.
+/// Runs checkpoints of every kind in every situation. Returns for each checkpoint whether something kept it
+/// from its work.
 fn situations(connect: &dyn Fn() -> Connection) -> Vec<(&'static str, &'static str, Result<bool, i32>)> {
     let mut found = Vec::new();
     for kind in KINDS {
@@ -201,7 +202,8 @@ fn inv10_who_writes_for_long_is_asked_to_end_and_who_only_reads_is_not() {
     integrity(&new);
 }
 
-/// All frames are in the database file, and a reader that began before they were reads them in the log.
+/// All frames are in the database file. A reader that began before they were written there still reads them
+/// in the log.
 #[test]
 fn the_log_does_not_start_over_under_a_reader_of_its_frames() {
     for mode in MODES {
@@ -263,7 +265,7 @@ fn a_log_without_room_refuses_as_with_the_setting_off() {
     assert_eq!(full, [full[0]; 3]);
 }
 
-/// A checkpoint has WRITE and waits for a transaction that waits for WRITE.
+/// A checkpoint has WRITE, and waits for the end of a transaction that itself waits for WRITE.
 #[test]
 fn a_checkpoint_and_a_transaction_do_not_wait_for_each_other() {
     const LONG: Duration = Duration::from_secs(20);
@@ -285,7 +287,8 @@ fn a_checkpoint_and_a_transaction_do_not_wait_for_each_other() {
             let start = Instant::now();
             let result = codes(&a, "UPDATE t SET v=v+1 WHERE k=3; COMMIT");
             assert!(start.elapsed() < LONG / 2, "{mode}, {by}: {result}");
-            // A checkpoint by a connection that sees a log of its own lets go of WRITE now and then.
+            // A checkpoint by a concurrent connection releases WRITE now and then, so then the transaction
+            // may also commit.
             let lost = if mode == "on" { OVERTAKEN } else { BUSY };
             assert!(result == lost || by == "on" && result == OK, "{mode}, {by}: {result}");
             if !a.is_autocommit() {
@@ -296,5 +299,83 @@ fn a_checkpoint_and_a_transaction_do_not_wait_for_each_other() {
             assert_eq!(codes(&a, "UPDATE t SET v=v+1 WHERE k=3"), OK);
             integrity(&checkpointer);
         }
+    }
+}
+
+/// What happens to the file of an open database.
+#[derive(Debug, Clone, Copy)]
+enum Fate {
+    Deleted,
+    Renamed,
+    Replaced,
+}
+
+/// Checkpoints a database whose path leads to it no more. Returns the results.
+fn checkpoints_after(conn: &Connection, path: &std::path::Path, fate: Fate) -> Vec<Result<bool, i32>> {
+    assert_eq!(codes(conn, "PRAGMA wal_autocheckpoint=0; UPDATE t SET v=v+1"), OK);
+    let moved = path.with_extension("moved");
+    match fate {
+        Fate::Deleted => std::fs::remove_file(path).unwrap(),
+        Fate::Renamed => std::fs::rename(path, &moved).unwrap(),
+        Fate::Replaced => {
+            std::fs::rename(path, &moved).unwrap();
+            let other = Connection::open(path).unwrap();
+            other.execute_batch("CREATE TABLE other(a)").unwrap();
+        }
+    }
+    let found = KINDS.iter().map(|kind| checkpoint(conn, kind)).collect();
+    assert_eq!(one::<i64>(conn, "SELECT sum(v) FROM t"), 100);
+    integrity(conn);
+    found
+}
+
+#[test]
+fn a_database_that_was_deleted_or_renamed_is_checkpointed_as_with_the_setting_off() {
+    for fate in [Fate::Deleted, Fate::Renamed, Fate::Replaced] {
+        let fixture = Fixture::new();
+        let path = fixture.path("theirs.db");
+        let theirs = duralite_testkit::stock(&path);
+        run(&theirs, "PRAGMA journal_mode=WAL").unwrap();
+        super::rows(&theirs);
+        let expected = checkpoints_after(&theirs, &path, fate);
+        for mode in ["off", "on", "upgrade"] {
+            let (fixture, [a]) = with_rows(mode);
+            let path = fixture.path("c.db");
+            assert_eq!(checkpoints_after(&a, &path, fate), expected, "{mode}, {fate:?}");
+            if matches!(fate, Fate::Deleted) {
+                continue;
+            }
+            // All of it is in the file.
+            let moved = path.with_extension("moved");
+            let copy = fixture.path("copy.db");
+            drop(a);
+            std::fs::copy(&moved, &copy).unwrap();
+            let plain = duralite_testkit::stock(&copy);
+            assert_eq!(one::<i64>(&plain, "SELECT sum(v) FROM t"), 100, "{mode}, {fate:?}");
+            integrity(&plain);
+        }
+    }
+}
+
+/// The checkpoint writes home what a reader lets it, and the rest once the reader is gone.
+#[test]
+fn a_renamed_database_with_a_reader_is_checkpointed_in_part() {
+    for mode in MODES {
+        let (fixture, [a, b]) = with_rows(mode);
+        assert_eq!(codes(&a, "PRAGMA wal_autocheckpoint=0; UPDATE t SET v=1"), OK);
+        assert_eq!(codes(&b, "BEGIN; SELECT v FROM t WHERE k=1"), OK);
+        assert_eq!(codes(&a, "UPDATE t SET v=2"), OK);
+        std::fs::rename(fixture.path("c.db"), fixture.path("moved.db")).unwrap();
+        assert_eq!(KINDS.map(|kind| checkpoint(&a, kind)), [Ok(false), Ok(true), Ok(true), Ok(true)]);
+        assert_eq!(one::<i64>(&b, "SELECT sum(v) FROM t"), 100);
+        integrity(&b);
+        assert_eq!(codes(&b, "COMMIT"), OK);
+        assert_eq!(KINDS.map(|kind| checkpoint(&a, kind)), [Ok(false); 4]);
+        for value in 3..6 {
+            assert_eq!(codes(&a, &format!("UPDATE t SET v={value}")), OK);
+            assert_eq!(one::<i64>(&b, "SELECT sum(v) FROM t"), 100 * value);
+            assert_eq!(checkpoint(&b, "TRUNCATE"), Ok(false));
+        }
+        integrity(&b);
     }
 }

@@ -88,7 +88,8 @@ fn inv58_what_a_transaction_read_from_the_cache_counts() {
     }
 }
 
-/// SQLite has never read the page of the new table: it is in the cache because this connection has written it.
+/// SQLite has never read the page of the new table: the page is in the cache because this connection has
+/// written it.
 #[test]
 fn inv58_what_a_commit_of_its_own_left_in_the_cache_counts() {
     let (_fixture, [a, b]) = with_rows("on");
@@ -99,8 +100,9 @@ fn inv58_what_a_commit_of_its_own_left_in_the_cache_counts() {
     assert_eq!(one::<i64>(&a, "SELECT sum(v) FROM t"), 0);
 }
 
-/// The transaction has begun when everything was in the database file. So the log may start over under it, and the
-/// frames of others have lower numbers than those that it knows.
+/// The transaction began when everything was in the database file. So the log may start over while the
+/// transaction is open, and then the frames of other commits have lower numbers than those that the
+/// transaction knows.
 #[test]
 fn inv59_what_others_commit_to_a_log_that_has_started_over_counts() {
     for (k, result) in [(1, OVERTAKEN), (90, OK)] {
@@ -166,7 +168,8 @@ fn a_commit_that_found_the_lock_taken_can_be_tried_again() {
     }
 }
 
-/// A commit that finds WRITE taken is validated before it waits. Others may commit while it does.
+/// A commit that finds WRITE taken is validated before it waits. Other transactions may commit during that
+/// wait.
 #[test]
 fn inv59_what_others_commit_while_a_commit_waits_counts() {
     static WAITS: AtomicBool = AtomicBool::new(false);

@@ -6,10 +6,11 @@ use rusqlite::Connection;
 
 use super::{MODES, OK, codes, open, with_rows};
 
-/// What is done, and whether a SELECT is open meanwhile.
+/// A statement, and whether a SELECT is open while it runs.
 type Step = (String, bool);
 
-/// Small commits with large ones between them, which spill and write frames anew.
+/// Draws a program of small commits with large ones between them. The large commits spill pages, and write
+/// frames anew.
 fn program(rng: &mut Rng) -> Vec<Step> {
     let mut step = || {
         let (row, bytes) = (rng.below(60), 50 + 40 * rng.below(30));
@@ -88,7 +89,7 @@ fn the_last_frame_is_not_written_home_at_the_close() {
         let (fixture, [a, b]) = with_rows(mode);
         assert_eq!(codes(&a, "UPDATE t SET v=1 WHERE k=5"), OK);
         assert_eq!(codes(&b, "UPDATE t SET v=2 WHERE k=5"), OK);
-        // It closes last, and its last frame is not the newest state of that page.
+        // `a` closes last, and its last frame is not the newest state of that page.
         drop(b);
         a.close().unwrap();
         let plain = stock(&fixture.path("c.db"));

@@ -1,9 +1,12 @@
 //! Opening, closing, killing and forking, with concurrent connections and ordinary ones side by side.
 
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
 use duralite_testkit::{Actor, Engine, Fixture, integrity, one, run, stock};
 use rusqlite::{Connection, OpenFlags};
 
-use super::{MODES, OK, OVERTAKEN, codes, open, rows, with_rows};
+use super::{MODES, OK, OVERTAKEN, codes, on_engine, open, rows, with_rows};
 
 /// Runs two rounds of disjoint transactions on two connections, and a conflict. Returns the final `sum(v)`.
 fn use_both(a: &Connection, b: &Connection) -> i64 {
@@ -113,24 +116,55 @@ fn what_a_killed_process_has_committed_is_found_by_whoever_opens_it() {
     }
 }
 
-/// Tears the header of the wal-index, so that its two copies differ, as if a process had died while it wrote
-/// the header.
-fn tear_header(fixture: &Fixture) {
+/// Where the header of the wal-index is: a file, and the offset in it.
+fn header(fixture: &Fixture) -> (PathBuf, usize) {
     let version = 3_007_000_u32.to_ne_bytes();
-    let mut torn = 0;
+    let mut headers = Vec::new();
     for entry in std::fs::read_dir(fixture.log_dir()).unwrap() {
         let path = entry.unwrap().path();
         let bytes = std::fs::read(&path).unwrap();
         let found = (0..bytes.len().saturating_sub(96)).step_by(8).filter(|at| {
             bytes[*at..].starts_with(&version) && bytes[*at..at + 48] == bytes[at + 48..at + 96]
         });
-        for at in found {
-            let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
-            std::os::unix::fs::FileExt::write_all_at(&file, &[bytes[at + 8] ^ 0xff], at as u64 + 8).unwrap();
-            torn += 1;
+        headers.extend(found.map(|at| (path.clone(), at)));
+    }
+    assert_eq!(headers.len(), 1);
+    headers.remove(0)
+}
+
+fn overwrite(path: &Path, at: usize, bytes: &[u8]) {
+    let file = std::fs::OpenOptions::new().write(true).open(path).unwrap();
+    file.write_all_at(bytes, at as u64).unwrap();
+}
+
+/// Tears the header of the wal-index, so that its two copies differ, as if a process had died while it wrote
+/// the header.
+fn tear_header(fixture: &Fixture) {
+    let (path, at) = header(fixture);
+    let byte = std::fs::read(&path).unwrap()[at + 8];
+    overwrite(&path, at + 8, &[byte ^ 0xff]);
+}
+
+/// The wal-index says what it said before the commit, as if a process had died between the two.
+#[test]
+fn a_commit_that_its_process_could_not_publish_does_not_keep_the_last_close_from_its_work() {
+    for engine in Engine::all() {
+        for mode in ["off", "on", "upgrade"] {
+            let (fixture, [a]) = on_engine(engine, mode);
+            let mut actor = Actor::sql(&fixture.uri("c.db", "concurrent=off"));
+            assert_eq!(actor.run("UPDATE t SET v=1 WHERE k=1"), "");
+            let (path, at) = header(&fixture);
+            let before = std::fs::read(&path).unwrap()[at..at + 96].to_vec();
+            assert_eq!(actor.run("UPDATE t SET v=2 WHERE k=50"), "");
+            overwrite(&path, at, &before);
+            actor.kill();
+            assert_eq!(one::<i64>(&a, "SELECT sum(v) FROM t"), 1);
+            a.close().unwrap();
+            fixture.assert_plain("c.db");
+            assert!(fixture.logs().is_empty(), "{engine:?}, {mode}: {:?}", fixture.logs());
+            assert_eq!(one::<i64>(&stock(&fixture.path("c.db")), "SELECT sum(v) FROM t"), 3);
         }
     }
-    assert_eq!(torn, 1);
 }
 
 #[test]

@@ -214,7 +214,7 @@ fn the_database_leaves_wal_mode_and_comes_back() {
     }
 }
 
-/// To wait would not help, so nobody is asked to.
+/// Waiting would not help, so the busy handler is not called.
 #[test]
 fn exclusive_locking_is_refused_at_once_with_a_reason() {
     static ASKED: AtomicU32 = AtomicU32::new(0);

@@ -7,6 +7,8 @@ mod checkpoints;
 mod conflicts;
 mod cursors;
 mod frames;
+mod hooks;
+mod large;
 mod lifecycle;
 mod maintenance;
 mod same;

@@ -32,7 +32,8 @@ fn inv60_it_fails_at_the_write_if_a_page_has_changed_that_it_read() {
         "CREATE TABLE w(a)",
         "DELETE FROM t WHERE k > 50",
         "PRAGMA user_version=5",
-        // These change the size of the database, and its free list, and no page that the transaction has read.
+        // These statements change the size of the database and its free list, but no page that the
+        // transaction has read.
         "INSERT INTO u VALUES(zeroblob(40000))",
         "DELETE FROM u",
     ];
@@ -53,8 +54,8 @@ fn inv60_it_fails_at_the_write_if_a_page_has_changed_that_it_read() {
     }
 }
 
-/// The other one frees as many pages as it takes, so page 1 does not tell. The page that leads to the rows does, and
-/// SQLite goes on with what it has read of it.
+/// The other transaction frees as many pages as it takes, so page 1 does not show its changes. The interior
+/// page that leads to the rows does show them, and SQLite goes on with what it has read of that page.
 #[test]
 fn inv60_it_fails_at_the_write_if_an_interior_page_has_changed_that_it_read() {
     let (_fixture, [a, b]) = with_rows("upgrade");
@@ -72,7 +73,7 @@ fn inv60_it_fails_at_the_write_if_an_interior_page_has_changed_that_it_read() {
     integrity(&b);
 }
 
-/// The transaction has begun when everything was in the database file, and the frames that it moves on to have lower
+/// The transaction began when everything was in the database file. The frames to which it moves on have lower
 /// numbers than those that it knows.
 #[test]
 fn inv60_it_goes_on_in_a_log_that_has_started_over() {

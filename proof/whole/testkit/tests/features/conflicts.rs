@@ -1,5 +1,5 @@
-//! Which conflicts overtake transactions, and how the user learns of them: `PRAGMA duralite_conflicts`, the
-//! message, the counts.
+//! Which conflicts overtake transactions, and how a user learns of these conflicts:
+//! `PRAGMA duralite_conflicts`, the message, the counts.
 
 use std::time::Duration;
 

@@ -7,6 +7,7 @@ mod durability;
 mod keeping;
 mod maintenance;
 mod opening;
+mod outgrowing;
 mod rights;
 mod several;
 mod space;

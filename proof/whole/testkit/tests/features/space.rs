@@ -10,7 +10,7 @@ use super::{content, fill, status_of};
 const ROOMY: &str = "PRAGMA wal_autocheckpoint=0";
 
 /// The bytes that the log occupies on disk, or in the region that logs share.
-fn space(fixture: &Fixture, conn: &Connection) -> u64 {
+pub(super) fn space(fixture: &Fixture, conn: &Connection) -> u64 {
     if Engine::under_test() == Engine::SCRATCHPAD {
         return status_of(conn)["region_bytes_used"].parse().unwrap();
     }
@@ -24,8 +24,8 @@ fn grow(conn: &Connection) {
     }
 }
 
-/// Whether this engine's logs shrink. A log of `ppl` keeps the space of its sectors, which is part of the
-/// memory reserved for logs.
+/// Whether this engine's logs shrink to less than some mebibytes. A log of `ppl` keeps its usual size, which is part of
+/// the memory reserved for logs.
 fn shrinks() -> bool {
     Engine::under_test() != Engine::PPL
 }

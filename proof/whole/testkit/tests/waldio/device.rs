@@ -99,6 +99,32 @@ fn stock_wal_wakes_the_file_systems_journal() {
     assert!(bytes > 20 * 12_000, "only {bytes} bytes: the rig does not see the journal");
 }
 
+/// Stock SQLite, which measurements compare with, has to sync as that of distributions does: by `fdatasync`. By
+/// `fsync` each commit would also commit the log's changed time of modification to the journal, by a flush of
+/// its own.
+#[test]
+fn stock_wal_is_overwritten_without_the_file_systems_journal() {
+    let Some(disk) = LoopDisk::new(64) else { return };
+    let conn = duralite_testkit::stock(&disk.path().join("warm.db"));
+    conn.execute_batch("PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL").unwrap();
+    prepare(&conn);
+    for _ in 0..60 {
+        insert(&conn).unwrap();
+    }
+    run(&conn, "PRAGMA wal_checkpoint(RESTART)").unwrap();
+    insert(&conn).unwrap();
+    disk.settle();
+    let before = disk.counts().flushes;
+    for _ in 0..20 {
+        // Longer than the file system's clock takes to show another time.
+        std::thread::sleep(std::time::Duration::from_millis(12));
+        insert(&conn).unwrap();
+    }
+    let flushes = disk.counts().flushes - before;
+    // The kernel commits the journal by itself every five seconds.
+    assert!((20..30).contains(&flushes), "{flushes} flushes of 20 commits");
+}
+
 #[test]
 fn inv10_a_full_file_system_fails_the_transaction_and_loses_nothing() {
     let Some(disk) = LoopDisk::new(16) else { return };

@@ -19,8 +19,8 @@ pub(super) use turn::{Effects, Turn, Workload};
 pub(super) enum Work {
     /// Each writer reads and updates its own rows, on leaves of its own.
     Own { reads: u64, updates: u64 },
-    /// Inserts of random keys.
-    Keys,
+    /// Inserts of random keys into a table that has so many rows when a run begins.
+    Keys { rows: i64 },
     /// Inserts at the right edge of a table.
     Append { autoincrement: bool },
     /// Puts a task into a queue at one end, or takes a task from the other end.
@@ -38,7 +38,7 @@ impl Work {
     pub(super) fn workload(self) -> Box<dyn Workload> {
         match self {
             Self::Own { reads, updates } => Box::new(rows::Own { reads, updates }),
-            Self::Keys => Box::new(rows::Keys),
+            Self::Keys { rows } => Box::new(rows::Keys { rows }),
             Self::Append { autoincrement } => Box::new(rows::Append { autoincrement }),
             Self::Queue => Box::new(queue::Queue),
             Self::Web => Box::new(web::Web),

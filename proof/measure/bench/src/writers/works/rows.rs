@@ -7,8 +7,6 @@ use crate::writers::client::{Client, Done};
 
 /// The number of rows of each writer.
 const ROWS: i64 = 2000;
-/// The number of random keys in the table when a run begins.
-const KEYS: i64 = 20_000;
 /// The distance between the first keys of neighbouring writers.
 const REACH: i64 = 1 << 32;
 
@@ -56,7 +54,10 @@ impl Workload for Own {
 }
 
 /// Inserts of random keys.
-pub(super) struct Keys;
+pub(super) struct Keys {
+    /// The number of rows when a run begins.
+    pub(super) rows: i64,
+}
 
 const INSERT_KEY: &str = "INSERT INTO keys VALUES(?1, ?2, substr(hex(zeroblob(50)),1,100))";
 const KEY_SUMS: &[&str] = &["SELECT count(*) FROM keys", "SELECT sum(v) FROM keys"];
@@ -68,10 +69,10 @@ impl Workload for Keys {
 
     fn fill(&self, client: &mut dyn Client, _: i64) -> Done<Effects> {
         let mut random = fastrand::Rng::with_seed(1);
-        for _ in 0..KEYS {
+        for _ in 0..self.rows {
             client.run(INSERT_KEY, &[random.i64(0..i64::MAX), 0])?;
         }
-        Ok([KEYS, 0, 0, 0])
+        Ok([self.rows, 0, 0, 0])
     }
 
     fn work(&self, turn: &mut Turn<'_>) -> Done<Effects> {

@@ -31,11 +31,11 @@ fn files_below(directories: &[&str], extensions: &[&str]) -> Vec<PathBuf> {
 }
 
 /// The documents to check: those beside the front page, all below `docs`, and those beside the code.
-fn documents() -> Vec<PathBuf> {
+pub(crate) fn documents() -> Vec<PathBuf> {
     let beside = std::fs::read_dir(root()).unwrap().map(|entry| entry.unwrap().path());
     let mut found: Vec<_> =
         beside.filter(|path| path.extension().is_some_and(|found| found == "md")).collect();
-    found.extend(files_below(&["docs", "crates", "store", "proof"], &["md"]));
+    found.extend(files_below(&["docs", "archive", "crates", "store", "proof"], &["md"]));
     found
 }
 
@@ -125,7 +125,8 @@ fn pages_link_to_pages_only() {
 /// The Rust and Python files that may have tests, by path, with their text.
 fn sources() -> Vec<(String, String)> {
     let root = root();
-    let files = files_below(&["crates", "store", "proof", "python", "fuzz/fuzz_targets"], &["rs", "py"]);
+    let files =
+        files_below(&["archive", "crates", "store", "proof", "python", "fuzz/fuzz_targets"], &["rs", "py"]);
     let read = |path: PathBuf| {
         (path.strip_prefix(&root).unwrap().display().to_string(), std::fs::read_to_string(&path).unwrap())
     };
@@ -237,7 +238,8 @@ fn the_page_on_invariants_is_true() {
         }
     }
     for word in in_backticks(&page) {
-        let is_path = ["crates/", "store/", "proof/", "python/"].iter().any(|room| word.starts_with(room));
+        let is_path =
+            ["archive/", "crates/", "store/", "proof/", "python/"].iter().any(|room| word.starts_with(room));
         let is_test = word.contains('_') && word.split('_').any(|part| invariant_of(part).is_some());
         let is_one = !word.contains(' ') && !word.contains("...");
         if is_one && (is_path && !root().join(word).exists() || is_test && !functions.contains(word)) {

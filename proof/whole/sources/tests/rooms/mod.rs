@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 
 /// The directories that hold crates. A crate may have others inside.
-const ROOMS: [&str; 3] = ["crates", "store", "proof"];
+const ROOMS: [&str; 4] = ["archive", "crates", "store", "proof"];
 
 pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..").canonicalize().unwrap()

@@ -1,0 +1,30 @@
+//! LTX files, version 3: what transactions of a SQLite database have changed, page by page.
+//!
+//! A file has a [`Header`], one frame for each page in ascending order, an index of the frames, and a checksum of
+//! everything. A file whose first transaction is 1 is a *snapshot*: it has every page of the database. Nothing here
+//! knows a network, or where a file lies.
+//!
+//! [`Encoder`] writes the same bytes for the same pages, so that a repeated upload meets equal bytes. [`Decoder`]
+//! takes bytes from outside: it refuses what contradicts itself, never panics (invariant 12), and allocates nothing by
+//! a number that it has read. Neither keeps more than a few MiB, however many pages the file has.
+
+#![forbid(unsafe_code)]
+
+mod checksum;
+mod decoder;
+mod encoder;
+mod error;
+mod header;
+mod index;
+mod layout;
+mod merge;
+mod name;
+
+pub use checksum::{DatabaseChecksum, database_checksum};
+pub use decoder::{Decoder, Summary};
+pub use encoder::Encoder;
+pub use error::LtxError;
+pub use header::{HEADER_BYTES, Header};
+pub use layout::lock_page;
+pub use merge::merge;
+pub use name::{file_name, parse_file_name};

@@ -1,0 +1,48 @@
+//! Files that were written before are written the same, and files that other programs wrote are read.
+//!
+//! `LTX_GOLDEN=1` writes files of this encoder that are missing.
+
+use std::path::{Path, PathBuf};
+
+use duralite_ltx::{DatabaseChecksum, Header};
+
+use super::common::{decode, encode, header, pages};
+
+fn golden(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name)
+}
+
+/// Another primary, or the same after a restart, must write the same bytes, because objects are created only once. A
+/// new version of the library that compresses may not change them unnoticed.
+#[test]
+fn the_encoder_writes_what_it_wrote_before() {
+    let snapshot = Header { min_txid: 1, commit: 5, ..header() };
+    let files = [("snapshot.ltx", snapshot, pages(1..=5)), ("changes.ltx", header(), pages([1, 3]))];
+    for (name, header, pages) in files {
+        let bytes = encode(header, &pages);
+        let path = golden(name);
+        if std::env::var_os("LTX_GOLDEN").is_some() && !path.exists() {
+            std::fs::write(&path, &bytes).unwrap();
+        }
+        assert!(std::fs::read(path).unwrap() == bytes, "{name}");
+        assert_eq!(decode(&bytes).unwrap().1, pages);
+    }
+}
+
+/// A snapshot by `ltx encode-db` of version 0.5.3, which has a checksum of the database.
+#[test]
+fn a_file_of_another_program_is_read() {
+    let bytes = std::fs::read(golden("other.ltx")).unwrap();
+    let (summary, pages) = decode(&bytes).unwrap();
+    assert_eq!((summary.header.min_txid, summary.header.max_txid, summary.header.page_size), (1, 1, 512));
+    assert_eq!(summary.pages, summary.header.commit);
+    let mut checksum = DatabaseChecksum::new();
+    pages.iter().for_each(|(number, bytes)| checksum.add(*number, bytes));
+    assert_eq!(summary.post_checksum, Some(checksum.value()));
+    assert!(pages[0].1.starts_with(b"SQLite format 3\0"));
+    // A file whose database has another checksum is refused, even if all other bytes are right.
+    let mut other = bytes.clone();
+    let at = other.len() - 9;
+    other[at] ^= 1;
+    assert!(decode(&other).unwrap_err().is_damage());
+}

@@ -1,0 +1,327 @@
+//! Taking a generation: the claim, what the new primary finds, and the start record.
+//!
+//! The types keep the order. [`Claimed`] exists once the claim does, only it lists what is inherited, and only it
+//! becomes a [`Primary`], by the start record (invariants 65 and 67).
+
+use bytes::Bytes;
+use serde::Serialize;
+
+use super::archive::{Archive, Created};
+use super::chain::Chain;
+use super::confirm::confirmed;
+use super::controls::{Rule, keep};
+use super::error::ArchiveError;
+use super::keys::{Generation, Key, Object};
+use super::owner::{Owner, random_token};
+use super::plan::{Lineage, Plan};
+use super::primary::Primary;
+use super::records::{Base, Claim, Line, Start};
+use super::retry::Retry;
+
+/// A generation that is taken, and has not begun.
+#[derive(Debug)]
+pub struct Claimed {
+    archive: Archive,
+    owner: Owner,
+    generation: Generation,
+    /// For the control that lists before the claim.
+    listed_early: Option<Option<Inherited>>,
+}
+
+/// What a new primary finds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Inherited {
+    /// The generation that it continues.
+    pub parent: Generation,
+    /// The last transaction that can be restored.
+    pub end: u64,
+    /// The objects that make the database after it. If one of them is gone when it is fetched, [`Archive::plan`] for
+    /// the same transaction has others.
+    pub plan: Plan,
+}
+
+/// The database that a generation begins with, as it goes into the start record.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Begin {
+    /// Its pages.
+    pub pages: u32,
+    /// Bytes of a page.
+    pub page_size: u32,
+    /// Its checksum, as LTX files have it.
+    pub checksum: u64,
+    /// When, by the owner's clock, in milliseconds since 1970.
+    pub time_ms: i64,
+}
+
+/// What an owner finds that comes back to its generation.
+#[derive(Debug)]
+pub enum Resumed {
+    /// It is still the primary.
+    Primary(Primary),
+    /// It has claimed this later generation and not begun it. It has to take the one after it, by
+    /// [`Archive::claim_after`].
+    Unbegun(Generation),
+    /// Another has taken a later generation.
+    Fenced(Claim),
+}
+
+impl Archive {
+    /// Takes the next generation that nobody has.
+    ///
+    /// # Errors
+    ///
+    /// [`ArchiveError::Store`].
+    pub async fn claim(&self, owner: &Owner, time_ms: i64) -> Result<Claimed, ArchiveError> {
+        let listed_early = match keep(Rule::ListAfterClaim) {
+            true => None,
+            false => Some(self.inherited(owner, None).await?),
+        };
+        let newest = owner.retry.ask(|| self.newest_claim()).await?;
+        let mut generation = newest.map_or(Generation::FIRST, Generation::next);
+        while self.create_claim(owner, generation, time_ms).await?.is_some() {
+            generation = generation.next();
+        }
+        Ok(Claimed { archive: self.clone(), owner: owner.clone(), generation, listed_early })
+    }
+
+    /// Takes the generation after this one, for an owner that has to start over. Only its own claims may be in between.
+    ///
+    /// # Errors
+    ///
+    /// [`ArchiveError::Fenced`] if another has it; [`ArchiveError::Store`].
+    pub async fn claim_after(
+        &self,
+        owner: &Owner,
+        generation: Generation,
+        time_ms: i64,
+    ) -> Result<Claimed, ArchiveError> {
+        let mut generation = generation.next();
+        loop {
+            match self.create_claim(owner, generation, time_ms).await? {
+                None => break,
+                // A claim of one's own from an earlier attempt is given up.
+                Some(other) if other.token == owner.token => generation = generation.next(),
+                Some(other) => return Err(ArchiveError::fenced(&other)),
+            }
+        }
+        Ok(Claimed { archive: self.clone(), owner: owner.clone(), generation, listed_early: None })
+    }
+
+    /// Goes on with a generation after a restart. The claims that follow and have the owner's token are its own
+    /// attempts to start over.
+    ///
+    /// # Errors
+    ///
+    /// [`ArchiveError::Store`]; [`ArchiveError::Damaged`] if the generation's claim is missing.
+    pub async fn resume(&self, owner: &Owner, generation: Generation) -> Result<Resumed, ArchiveError> {
+        let mut own = None;
+        let mut next = generation;
+        while let Some(claim) = owner.retry.ask(|| self.claim_of(next)).await? {
+            if claim.token != owner.token {
+                return Ok(Resumed::Fenced(claim));
+            }
+            own = Some(next);
+            next = next.next();
+        }
+        let Some(own) = own else {
+            let key = self.key(Key::Claim(generation)).to_string();
+            return Err(ArchiveError::Damaged { key, what: "the claim is missing".to_owned() });
+        };
+        let own = if keep(Rule::GiveUpClaims) { own } else { generation };
+        let Some(start) = owner.retry.ask(|| self.start_of(own)).await? else {
+            return Ok(Resumed::Unbegun(own));
+        };
+        let replica = self.replica(own);
+        let objects = owner.retry.ask(|| self.objects(&replica)).await?;
+        let chain = Chain::new(&objects, None, Some(start.base.txid));
+        let uploaded = chain.states().last().copied().unwrap_or(start.base.txid);
+        let has_base = objects.iter().any(Object::is_snapshot);
+        Ok(Resumed::Primary(Primary::new(self.clone(), owner.clone(), start, uploaded, has_base)))
+    }
+
+    /// Tries whether the store refuses to create a key twice, which everything rests on.
+    ///
+    /// # Errors
+    ///
+    /// [`ArchiveError::Unfit`] if the store lets it pass; [`ArchiveError::Store`].
+    pub async fn probe(&self, owner: &Owner) -> Result<(), ArchiveError> {
+        let key = self.key_of(&format!("probe-{}", random_token()?));
+        let [first, second] = [Bytes::from_static(b"first"), Bytes::from_static(b"second")];
+        let twice = async {
+            self.put_new(&owner.retry, &key, first.clone(), None).await?;
+            let again = owner.retry.ask(|| self.create(&key, second.clone().into(), None)).await?;
+            let found = owner.retry.ask(|| self.get(&key)).await?;
+            Ok(again == Created::Before && found == first)
+        };
+        let result = twice.await;
+        // What is left behind by a failure here disturbs nobody.
+        let deleted = owner.retry.ask(|| self.delete(&key)).await;
+        match result {
+            Ok(true) => deleted,
+            Ok(false) => Err(ArchiveError::Unfit),
+            Err(ArchiveError::Store {
+                source: object_store::Error::NotImplemented { .. } | object_store::Error::NotSupported { .. },
+                ..
+            }) => Err(ArchiveError::Unfit),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Creates an object. That it exists already is settled by its contents: they are equal if an earlier request for
+    /// it has arrived (invariant 69).
+    pub(crate) async fn put_new(
+        &self,
+        retry: &Retry,
+        key: &object_store::path::Path,
+        content: Bytes,
+        time_ms: Option<i64>,
+    ) -> Result<(), ArchiveError> {
+        let other = retry
+            .ask(|| async {
+                match self.create(key, content.clone().into(), time_ms).await? {
+                    Created::Now => Ok(None),
+                    // A store may also answer so while another request for the key is on its way.
+                    Created::Before => self.get(key).await.map(Some).map_err(ArchiveError::into_temporary),
+                }
+            })
+            .await?;
+        match other {
+            Some(other) if other != content && keep(Rule::CompareContents) => {
+                Err(ArchiveError::Contradicted { key: key.to_string() })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Creates a claim (invariant 65). Returns the claim that another has there.
+    async fn create_claim(
+        &self,
+        owner: &Owner,
+        generation: Generation,
+        time_ms: i64,
+    ) -> Result<Option<Claim>, ArchiveError> {
+        let claim = Claim { generation, token: owner.token.clone(), node: owner.node.clone(), time_ms };
+        let key = self.key(Key::Claim(generation));
+        match self.put_new(&owner.retry, &key, json(&claim)?, None).await {
+            Err(ArchiveError::Contradicted { .. }) if keep(Rule::ClaimIsCreated) => {
+                let other = owner.retry.ask(|| self.claim_of(generation)).await?;
+                // A claim that is one's own, from an earlier life, is given up.
+                Ok(Some(other.unwrap_or(claim)))
+            }
+            Err(ArchiveError::Contradicted { .. }) | Ok(()) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn newest_claim(&self) -> Result<Option<Generation>, ArchiveError> {
+        let claims = self.records().await?.into_iter().filter_map(|key| match key {
+            Key::Claim(generation) => Some(generation),
+            Key::Start(_) => None,
+        });
+        Ok(claims.max())
+    }
+
+    /// What whoever has claimed `own` inherits.
+    async fn inherited(
+        &self,
+        owner: &Owner,
+        own: Option<Generation>,
+    ) -> Result<Option<Inherited>, ArchiveError> {
+        let list = async || {
+            let lineage = owner.retry.ask(|| Lineage::read(self)).await?;
+            // A later generation has begun, so nobody will ever read this one. What the list shows of the generations
+            // before may be pruned already.
+            if let Some(later) = lineage.head().filter(|head| own.is_some_and(|own| own < *head)) {
+                return Err(self.fenced_by(owner, later).await?);
+            }
+            let (at, end) = lineage.latest()?;
+            let plan = Plan { txid: end, steps: lineage.steps(at, end) };
+            Ok(lineage.links[at].generation.map(|parent| Inherited { parent, end, plan }))
+        };
+        match confirmed(list, |_| None).await {
+            Err(ArchiveError::Empty) => Ok(None),
+            inherited => inherited,
+        }
+    }
+
+    /// The error for a primary after which this generation was claimed.
+    async fn fenced_by(&self, owner: &Owner, later: Generation) -> Result<ArchiveError, ArchiveError> {
+        let claim = owner.retry.ask(|| self.claim_of(later)).await?;
+        let claim = claim.ok_or_else(|| ArchiveError::Damaged {
+            key: self.key(Key::Claim(later)).to_string(),
+            what: "the generation has begun, and its claim is missing".to_owned(),
+        })?;
+        Ok(ArchiveError::fenced(&claim))
+    }
+}
+
+impl Primary {
+    /// Claims the next generation in order to start over, since this one cannot go on.
+    ///
+    /// # Errors
+    ///
+    /// [`ArchiveError::Fenced`] if another has it; [`ArchiveError::Store`].
+    pub async fn start_over(self, time_ms: i64) -> Result<Claimed, ArchiveError> {
+        self.archive().claim_after(self.owner(), self.generation(), time_ms).await
+    }
+}
+
+impl Claimed {
+    /// The generation.
+    #[must_use]
+    pub const fn generation(&self) -> Generation {
+        self.generation
+    }
+
+    /// What can be restored now that the claim exists, or nothing if the archive has nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`ArchiveError::Fenced`] if a later generation has begun; [`ArchiveError::Gap`]; [`ArchiveError::Changing`];
+    /// [`ArchiveError::Store`]; [`ArchiveError::Damaged`].
+    pub async fn inherited(&self) -> Result<Option<Inherited>, ArchiveError> {
+        match &self.listed_early {
+            Some(listed) => Ok(listed.clone()),
+            None => self.archive.inherited(&self.owner, Some(self.generation)).await,
+        }
+    }
+
+    /// Begins the generation. If this fails, the claim is given up: the record may still arrive.
+    ///
+    /// # Errors
+    ///
+    /// [`ArchiveError::Store`]; [`ArchiveError::Contradicted`] if the owner has begun the generation otherwise.
+    pub async fn start(
+        self,
+        inherited: Option<&Inherited>,
+        line: Line,
+        begin: &Begin,
+    ) -> Result<Primary, ArchiveError> {
+        let end = inherited.map_or(0, |inherited| inherited.end);
+        let txid = if line == Line::Continues { end } else { end + 1 };
+        let base = Base {
+            txid,
+            pages: begin.pages,
+            page_size: begin.page_size,
+            checksum: format!("{:016x}", begin.checksum),
+        };
+        let start = Start {
+            generation: self.generation,
+            token: self.owner.token.clone(),
+            parent: inherited.map(|inherited| inherited.parent),
+            line,
+            first_txid: txid + 1,
+            base,
+            time_ms: begin.time_ms,
+        };
+        let key = self.archive.key(Key::Start(self.generation));
+        self.archive.put_new(&self.owner.retry, &key, json(&start)?, None).await?;
+        Ok(Primary::new(self.archive, self.owner, start, txid, false))
+    }
+}
+
+fn json(record: &impl Serialize) -> Result<Bytes, ArchiveError> {
+    serde_json::to_vec(record)
+        .map(Bytes::from)
+        .map_err(|error| ArchiveError::Damaged { key: "a record".to_owned(), what: error.to_string() })
+}

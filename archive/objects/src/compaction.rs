@@ -1,0 +1,183 @@
+//! Compaction: the transactions of a span of time in one object, so that a restore reads few objects and each page
+//! once.
+//!
+//! It only adds objects, and only of transactions that are acknowledged (invariant 74). Spans are counted in the times
+//! of the transactions, so they do not depend on when compaction runs. A compaction that was cut off is done again; an
+//! object that it left is like any other.
+
+use std::collections::BTreeMap;
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::time::Duration;
+
+use bytes::Bytes;
+use duralite_ltx::{HEADER_BYTES, Header, merge};
+use futures_util::TryStreamExt as _;
+use object_store::ObjectStoreExt as _;
+
+use super::archive::Archive;
+use super::chain::Chain;
+use super::error::ArchiveError;
+use super::keys::{Object, Replica};
+use super::primary::Primary;
+
+/// The spans of the levels from 1 on.
+pub const SPANS: [Duration; 3] =
+    [Duration::from_secs(30), Duration::from_secs(300), Duration::from_secs(3600)];
+
+/// Times of objects that are known already. They are a function of the object, so they never change.
+#[derive(Debug, Default)]
+pub struct Times(BTreeMap<String, i64>);
+
+impl Times {
+    /// The time of an object's last transaction, from its header.
+    pub(crate) async fn of(
+        &mut self,
+        archive: &Archive,
+        replica: &Replica,
+        object: &Object,
+    ) -> Result<i64, ArchiveError> {
+        let key = replica.key(object);
+        if let Some(time) = self.0.get(key.as_ref()) {
+            return Ok(*time);
+        }
+        let bytes = archive.get_range(&key, 0..HEADER_BYTES as u64).await?;
+        let header = <&[u8; HEADER_BYTES]>::try_from(&*bytes)
+            .map_err(|_| duralite_ltx::LtxError::Damaged { offset: 0, what: "the file ends in its header" })
+            .and_then(Header::decode)
+            .map_err(ArchiveError::of_object(&key))?;
+        self.0.insert(key.to_string(), header.timestamp_ms);
+        Ok(header.timestamp_ms)
+    }
+
+    /// Forgets all but the times of the objects that still matter, if there are many.
+    pub(crate) fn limit(&mut self) {
+        const MOST: usize = 1 << 14;
+        if self.0.len() > MOST {
+            self.0.clear();
+        }
+    }
+}
+
+/// Objects that are merged at once. Each takes a buffer and perhaps a file.
+const MOST_MEMBERS: usize = 64;
+
+/// Bytes of an object that are kept in memory while it is merged.
+const IN_MEMORY: usize = 128 << 10;
+
+/// Bytes of a merged object that are kept in memory, and of the pieces in which it is uploaded.
+const MERGED_IN_MEMORY: usize = 8 << 20;
+const PIECE: usize = 1 << 20;
+
+impl Primary {
+    /// Adds the compacted objects that are due on each level, and returns how many there were. The last span of each
+    /// level waits for a transaction after it. Merging reads and writes temporary files, so this is for a thread that
+    /// may block.
+    ///
+    /// # Errors
+    ///
+    /// [`ArchiveError::Fenced`]; [`ArchiveError::Store`]; [`ArchiveError::Damaged`] if an object cannot be read.
+    pub async fn compact(&self, times: &mut Times) -> Result<usize, ArchiveError> {
+        let mut objects = self.acknowledged_objects().await?;
+        times.limit();
+        let mut added = 0;
+        for (level, span) in (1..).zip(SPANS) {
+            for members in self.due(&objects, level, span, times).await? {
+                objects.push(self.merge(&members, level).await?);
+                added += 1;
+            }
+        }
+        Ok(added)
+    }
+
+    /// The groups of objects on the level below that are to become one object each on this level.
+    async fn due(
+        &self,
+        objects: &[Object],
+        level: u8,
+        span: Duration,
+        times: &mut Times,
+    ) -> Result<Vec<Vec<Object>>, ArchiveError> {
+        let on = |level: u8| -> Vec<Object> {
+            objects.iter().filter(|object| object.level == level).copied().collect()
+        };
+        let base = self.start().base.txid;
+        let done = Chain::new(&on(level), None, Some(base)).states().last().copied().unwrap_or(base);
+        let replica = self.replica();
+        let (mut groups, mut group, mut number): (Vec<Vec<Object>>, Vec<Object>, _) =
+            (Vec::new(), Vec::new(), None);
+        for object in chain(on(level - 1), done) {
+            let time = times.of(self.archive(), &replica, &object).await?;
+            let span_of = time.div_euclid(i64::try_from(span.as_millis()).unwrap_or(i64::MAX));
+            if number.is_some_and(|number| number != span_of) || group.len() == MOST_MEMBERS {
+                groups.push(std::mem::take(&mut group));
+            }
+            number = Some(span_of);
+            group.push(object);
+        }
+        // The last group is not whole yet.
+        Ok(groups)
+    }
+
+    /// Merges objects into one on a level, and uploads it.
+    async fn merge(&self, members: &[Object], level: u8) -> Result<Object, ArchiveError> {
+        let replica = self.replica();
+        let mut files = Vec::new();
+        for member in members {
+            files.push(self.fetch(&replica, member).await?);
+        }
+        let name = || replica.level(level);
+        let merged = tempfile::SpooledTempFile::new(MERGED_IN_MEMORY);
+        let (header, mut merged, bytes) =
+            merge(files, merged).map_err(|error| ArchiveError::of_object(&name())(error))?;
+        let object = Object { level, min: header.min_txid, max: header.max_txid, bytes };
+        let of_file = || ArchiveError::of_file(std::path::Path::new("a temporary file"));
+        merged.seek(SeekFrom::Start(0)).map_err(of_file())?;
+        let pieces = std::iter::from_fn(|| {
+            let mut piece = Vec::new();
+            match (&mut merged).take(PIECE as u64).read_to_end(&mut piece) {
+                Ok(0) => None,
+                Ok(_) => Some(Ok(Bytes::from(piece))),
+                Err(error) => Some(Err(of_file()(error))),
+            }
+        });
+        self.put_stream(object, futures_util::stream::iter(pieces), header.timestamp_ms).await?;
+        Ok(object)
+    }
+
+    /// An object's content, in memory if it is small, else in a temporary file without a name.
+    async fn fetch(
+        &self,
+        replica: &Replica,
+        object: &Object,
+    ) -> Result<tempfile::SpooledTempFile, ArchiveError> {
+        let key = replica.key(object);
+        let of_file = || ArchiveError::of_file(std::path::Path::new("a temporary file"));
+        let mut file = tempfile::SpooledTempFile::new(IN_MEMORY);
+        let failed = || ArchiveError::store("reading", &key);
+        let mut pieces = self.archive().store().get(&key).await.map_err(failed())?.into_stream();
+        while let Some(piece) = pieces.try_next().await.map_err(failed())? {
+            file.write_all(&piece).map_err(of_file())?;
+        }
+        file.seek(SeekFrom::Start(0)).map_err(of_file())?;
+        Ok(file)
+    }
+}
+
+/// The objects that lead on from a state, the farthest first where several begin there.
+fn chain(mut left: Vec<Object>, from: u64) -> Vec<Object> {
+    left.sort_unstable_by_key(|object| (object.min, object.max));
+    let (mut chain, mut end, mut next) = (Vec::new(), from, 0);
+    loop {
+        let mut farthest: Option<Object> = None;
+        while let Some(object) = left.get(next).filter(|object| object.min <= end + 1) {
+            if object.max > farthest.map_or(end, |farthest| farthest.max) {
+                farthest = Some(*object);
+            }
+            next += 1;
+        }
+        // An object that was passed over ends before the one that was chosen.
+        let Some(object) = farthest else { return chain };
+        end = object.max;
+        chain.push(object);
+    }
+}

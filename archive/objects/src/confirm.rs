@@ -1,0 +1,85 @@
+//! What a list of the archive lacks, and when that is believed.
+//!
+//! A list takes several requests, and others upload, take over and prune meanwhile. What was deleted in one place
+//! before it was listed may have come to another place after that one was listed. So a list may show a gap that the
+//! archive never had. It is believed only when a second list, which began after the first had ended, shows the same.
+
+use super::error::ArchiveError;
+
+/// How often the archive is listed, at most, until two lists in a row agree. Between two lists that do not agree somebody
+/// has pruned or has taken the archive over, which both are rare.
+const LISTS: u32 = 8;
+
+/// Lists the archive by `list`, again as long as the list lacks something that the list before did not lack. Of what is
+/// found, `lacks` says in words what it lacks, if anything.
+///
+/// # Errors
+///
+/// Those of `list`; [`ArchiveError::Changing`] if no two lists in a row agree.
+pub async fn confirmed<T>(
+    mut list: impl AsyncFnMut() -> Result<T, ArchiveError>,
+    lacks: impl Fn(&T) -> Option<String>,
+) -> Result<T, ArchiveError> {
+    let mut before = None;
+    for _ in 0..LISTS {
+        let found = list().await;
+        let lack = match &found {
+            Ok(found) => lacks(found),
+            Err(error) => error.is_lack().then(|| error.to_string()),
+        };
+        if lack.is_none() || lack == before {
+            return found;
+        }
+        before = lack;
+    }
+    Err(ArchiveError::Changing)
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt as _;
+
+    use super::*;
+
+    /// What comes of lists that lack these transactions, and how many lists there were.
+    fn after(lists: &[Option<u64>]) -> (Option<Result<usize, String>>, usize) {
+        let mut listed = 0;
+        let list = async || {
+            listed += 1;
+            match lists[(listed - 1) % lists.len()] {
+                Some(first) => Err(ArchiveError::Gap { first, last: 9, had: None }),
+                None => Ok(listed),
+            }
+        };
+        let found = confirmed(list, |_| None).now_or_never();
+        (found.map(|found| found.map_err(|error| error.to_string())), listed)
+    }
+
+    #[test]
+    fn a_gap_is_believed_when_two_lists_in_a_row_show_it() {
+        assert_eq!(after(&[None]), (Some(Ok(1)), 1));
+        assert_eq!(after(&[Some(1), None]), (Some(Ok(2)), 2));
+        assert_eq!(after(&[Some(1), Some(2), None]), (Some(Ok(3)), 3));
+        let (found, lists) = after(&[Some(1), Some(2), Some(2), None]);
+        assert!(found.unwrap().unwrap_err().starts_with("transactions 2 to 9 are missing"));
+        assert_eq!(lists, 3);
+    }
+
+    #[test]
+    fn lists_that_never_agree_end() {
+        let (found, lists) = after(&[Some(1), Some(2)]);
+        assert!(found.unwrap().unwrap_err().contains("try again"));
+        assert_eq!(lists, LISTS as usize);
+    }
+
+    #[test]
+    fn other_errors_are_said_at_once() {
+        let mut lists = 0;
+        let list = async || {
+            lists += 1;
+            Err::<(), _>(ArchiveError::Task)
+        };
+        assert!(matches!(confirmed(list, |()| None).now_or_never(), Some(Err(ArchiveError::Task))));
+        assert_eq!(lists, 1);
+    }
+}

@@ -1,0 +1,198 @@
+//! Fetches objects side by side, and hands them out one after the other.
+//!
+//! Large objects come in pieces, which are fetched side by side too. No more than some pieces are in memory, however
+//! large the objects are and however fast they come.
+
+use std::io::{self, Read};
+use std::sync::Arc;
+
+use bytes::{Buf as _, Bytes};
+use futures_util::{StreamExt as _, stream};
+use tokio::sync::Semaphore;
+use tokio::sync::mpsc::{Receiver, channel};
+
+use super::archive::Archive;
+use super::error::ArchiveError;
+use super::plan::Step;
+
+/// Bytes of a piece: enough that the time for asking does not count, and few enough that some of them are little memory.
+const PIECE: u64 = 4 << 20;
+/// What a piece takes of the room that one large piece may have, in the least: so many requests for small objects run in
+/// the place of one for a large piece. They take time and no memory.
+const PLACES: u64 = 8;
+/// Pieces that wait to be read, besides those that are being fetched.
+const WAITING: usize = 2;
+
+/// How far a run is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Progress {
+    /// Bytes of objects that were read.
+    pub bytes: u64,
+    /// Bytes of all objects.
+    pub of_bytes: u64,
+    /// Objects that were read.
+    pub objects: u64,
+    /// All objects.
+    pub of_objects: u64,
+}
+
+/// Is told how far a run is, after each piece.
+pub type Report = Arc<dyn Fn(Progress) + Send + Sync>;
+
+/// A part of an object. Objects come in their order, and so do the pieces of each.
+struct Piece {
+    content: Result<Bytes, ArchiveError>,
+    is_last: bool,
+}
+
+/// Runs `work` on a thread of its own, while the objects are being fetched for it. `parallel` requests for large pieces
+/// run at a time, or [`PLACES`] times as many for small ones.
+pub async fn fetch<T: Send + 'static>(
+    archive: &Archive,
+    steps: &[Step],
+    parallel: usize,
+    report: Option<Report>,
+    work: impl FnOnce(&mut Objects) -> Result<T, ArchiveError> + Send + 'static,
+) -> Result<T, ArchiveError> {
+    let (sender, receiver) = channel(WAITING);
+    let of_bytes = steps.iter().map(|step| step.object.bytes).sum();
+    let progress = Progress { of_bytes, of_objects: steps.len() as u64, ..Progress::default() };
+    let mut objects = Objects { receiver, progress, report, is_within: false };
+    let worker = tokio::task::spawn_blocking(move || work(&mut objects));
+    let pieces = steps.iter().flat_map(|step| pieces_of(step.object.bytes).map(move |piece| (step, piece)));
+    let parallel = parallel.max(1);
+    let places = &Semaphore::new(parallel * PLACES as usize);
+    let fetched = stream::iter(pieces)
+        // The pieces get their places in order, so the one that is handed out next always has its own.
+        .then(|(step, range)| async move {
+            let place = places.acquire_many(places_of(range.end - range.start)).await;
+            (step, range, place)
+        })
+        .map(|(step, range, place)| async move {
+            let is_whole = range.start == 0 && range.end >= step.object.bytes;
+            let is_last = range.end >= step.object.bytes;
+            let content = if is_whole {
+                archive.get(&step.key).await
+            } else {
+                archive.get_range(&step.key, range).await
+            };
+            (Piece { content, is_last }, place)
+        })
+        .buffered(parallel * PLACES as usize);
+    let mut fetched = std::pin::pin!(fetched);
+    while let Some((piece, _place)) = fetched.next().await {
+        // A worker that needs no more pieces has an answer.
+        if sender.send(piece).await.is_err() {
+            break;
+        }
+    }
+    drop(sender);
+    worker.await.map_err(|_| ArchiveError::Task)?
+}
+
+/// The parts of an object of this length.
+fn pieces_of(bytes: u64) -> impl Iterator<Item = std::ops::Range<u64>> {
+    let count = bytes.div_ceil(PIECE).max(1);
+    (0..count).map(move |at| at * PIECE..((at + 1) * PIECE).min(bytes))
+}
+
+/// How many places a piece takes, of [`PLACES`].
+fn places_of(bytes: u64) -> u32 {
+    bytes.div_ceil(PIECE / PLACES).clamp(1, PLACES) as u32
+}
+
+/// The objects that are being fetched.
+pub struct Objects {
+    receiver: Receiver<Piece>,
+    progress: Progress,
+    report: Option<Report>,
+    /// Whether pieces of an object come next that was not read to its end.
+    is_within: bool,
+}
+
+impl Objects {
+    /// Lets `work` read the next object. If the object could not be fetched, that is the error.
+    pub fn next<T>(
+        &mut self,
+        work: impl FnOnce(&mut ObjectReader<'_>) -> Result<T, ArchiveError>,
+    ) -> Result<T, ArchiveError> {
+        let mut reader = ObjectReader { objects: self, rest: Bytes::new(), failed: None };
+        while reader.objects.is_within {
+            reader.receive();
+        }
+        (reader.rest, reader.failed) = (Bytes::new(), None);
+        reader.objects.is_within = true;
+        let done = work(&mut reader);
+        let failed = reader.failed.take();
+        self.progress.objects += 1;
+        self.tell();
+        failed.map_or(done, Err)
+    }
+
+    fn tell(&self) {
+        if let Some(report) = &self.report {
+            report(self.progress);
+        }
+    }
+}
+
+/// The content of one object.
+pub struct ObjectReader<'a> {
+    objects: &'a mut Objects,
+    rest: Bytes,
+    failed: Option<ArchiveError>,
+}
+
+impl ObjectReader<'_> {
+    fn receive(&mut self) {
+        let Some(piece) = self.objects.receiver.blocking_recv() else {
+            self.failed.get_or_insert(ArchiveError::Task);
+            self.objects.is_within = false;
+            return;
+        };
+        self.objects.is_within = !piece.is_last;
+        match piece.content {
+            Ok(content) => {
+                self.objects.progress.bytes += content.len() as u64;
+                self.rest = content;
+                self.objects.tell();
+            }
+            Err(error) => {
+                self.failed.get_or_insert(error);
+            }
+        }
+    }
+}
+
+impl Read for ObjectReader<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        while self.rest.is_empty() && self.objects.is_within && self.failed.is_none() {
+            self.receive();
+        }
+        if self.failed.is_some() {
+            return Err(io::Error::other("the object was not fetched"));
+        }
+        let len = self.rest.len().min(buffer.len());
+        self.rest.copy_to_slice(&mut buffer[..len]);
+        Ok(len)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_pieces_of_an_object_are_the_object() {
+        for bytes in [0, 1, PIECE - 1, PIECE, PIECE + 1, 3 * PIECE, 3 * PIECE + 7] {
+            let pieces: Vec<_> = pieces_of(bytes).collect();
+            let mut end = 0;
+            for piece in &pieces {
+                assert_eq!(piece.start, end);
+                end = piece.end;
+            }
+            assert_eq!(end, bytes);
+            assert_eq!(pieces.iter().filter(|piece| piece.end >= bytes).count(), 1);
+        }
+    }
+}

@@ -1,0 +1,270 @@
+//! What the owner of a generation does: it uploads, looks, and acknowledges.
+//!
+//! A transaction is acknowledged when it and all before it are in the store, and a look that began after that has found
+//! no later claim (invariant 66). Every object is created, and what exists already has to be equal (invariant 69).
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use futures_util::{Stream, TryStreamExt as _};
+use object_store::{PutMultipartOptions, PutPayload};
+
+use super::archive::Archive;
+use super::controls::{Rule, keep};
+use super::error::ArchiveError;
+use super::keys::{Generation, Key, Object, Replica, SNAPSHOTS};
+use super::owner::Owner;
+use super::records::{Line, Start};
+
+/// Bytes of a snapshot up to which it is uploaded by one request that creates it. Of a larger one, bytes of each part.
+const PART: usize = 16 << 20;
+
+/// The owner of a generation that has begun.
+#[derive(Debug)]
+pub struct Primary {
+    archive: Archive,
+    owner: Owner,
+    start: Start,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    /// Every transaction of the generation up to this one is in the store.
+    uploaded: u64,
+    /// Whether the base is in the store, as a snapshot or in the generation's parents.
+    has_base: bool,
+    acknowledged: u64,
+}
+
+impl Primary {
+    pub(crate) fn new(
+        archive: Archive,
+        owner: Owner,
+        start: Start,
+        uploaded: u64,
+        has_snapshot: bool,
+    ) -> Self {
+        let has_base = has_snapshot || start.line == Line::Continues || !keep(Rule::BaseBeforeAcknowledging);
+        let state = Mutex::new(State { uploaded, has_base, acknowledged: 0 });
+        Self { archive, owner, start, state }
+    }
+
+    /// The archive.
+    #[must_use]
+    pub const fn archive(&self) -> &Archive {
+        &self.archive
+    }
+
+    /// Who owns the generation.
+    pub(crate) const fn owner(&self) -> &Owner {
+        &self.owner
+    }
+
+    /// The generation.
+    #[must_use]
+    pub const fn generation(&self) -> Generation {
+        self.start.generation
+    }
+
+    /// Where the generation begins.
+    #[must_use]
+    pub const fn start(&self) -> &Start {
+        &self.start
+    }
+
+    /// The generation's objects.
+    #[must_use]
+    pub fn replica(&self) -> Replica {
+        self.archive.replica(self.generation())
+    }
+
+    /// Every transaction of the generation up to this one is in the store.
+    #[must_use]
+    pub fn uploaded(&self) -> u64 {
+        self.state().uploaded
+    }
+
+    /// Whether the base is in the store, as a snapshot or in the generation's parents. Without it nothing is
+    /// acknowledged.
+    #[must_use]
+    pub fn has_base(&self) -> bool {
+        self.state().has_base
+    }
+
+    /// The newest transaction that is acknowledged.
+    #[must_use]
+    pub fn acknowledged(&self) -> u64 {
+        self.state().acknowledged
+    }
+
+    /// Uploads the transactions `min` to `max`, of which the last was committed at `time_ms`. An upload begins when the
+    /// one before it has ended, so that no gap is ever left behind.
+    ///
+    /// # Errors
+    ///
+    /// [`ArchiveError::Store`]: the object may be in the store nevertheless, or come there later, so the same
+    /// transactions have to be uploaded again. [`ArchiveError::Contradicted`] if another primary has written the key.
+    pub async fn upload(&self, content: Bytes, min: u64, max: u64, time_ms: i64) -> Result<(), ArchiveError> {
+        self.check_order(min)?;
+        if !keep(Rule::LookAfterUpload) {
+            self.look().await?;
+        }
+        self.put(Object { level: 0, min, max, bytes: content.len() as u64 }, content, time_ms).await?;
+        self.count(max);
+        Ok(())
+    }
+
+    /// Uploads transactions that are too many for memory, as [`Primary::upload`] does.
+    ///
+    /// # Errors
+    ///
+    /// As [`Primary::upload`], and those of `content`.
+    pub async fn upload_large(
+        &self,
+        content: impl Stream<Item = Result<Bytes, ArchiveError>> + Unpin + Send,
+        min: u64,
+        max: u64,
+        time_ms: i64,
+    ) -> Result<(), ArchiveError> {
+        self.check_order(min)?;
+        self.put_stream(Object { level: 0, min, max, bytes: 0 }, content, time_ms).await?;
+        self.count(max);
+        Ok(())
+    }
+
+    /// Uploads a snapshot of the database after the transaction `txid`.
+    ///
+    /// # Errors
+    ///
+    /// As [`Primary::upload`], and those of `content`.
+    pub async fn upload_snapshot(
+        &self,
+        content: impl Stream<Item = Result<Bytes, ArchiveError>> + Unpin + Send,
+        txid: u64,
+        time_ms: i64,
+    ) -> Result<(), ArchiveError> {
+        self.put_stream(Object { level: SNAPSHOTS, min: 1, max: txid, bytes: 0 }, content, time_ms).await?;
+        self.state().has_base = true;
+        self.count(txid);
+        Ok(())
+    }
+
+    /// Looks whether another has claimed a later generation, and if not, acknowledges what was in the store before.
+    /// Returns the newest transaction that is acknowledged.
+    ///
+    /// # Errors
+    ///
+    /// [`ArchiveError::Fenced`] if another is the primary, for ever; [`ArchiveError::Passed`] if the claim is one's
+    /// own, from an attempt to start over; [`ArchiveError::Store`].
+    pub async fn acknowledge(&self) -> Result<u64, ArchiveError> {
+        // Uploads that end during the look do not count.
+        let before = self.restorable();
+        if keep(Rule::Look) && keep(Rule::LookAfterUpload) {
+            self.look().await?;
+        }
+        let mut state = self.state();
+        state.acknowledged = state.acknowledged.max(before);
+        Ok(state.acknowledged)
+    }
+
+    /// The generation's objects, if all of them are acknowledged: a look has found no later claim after the list.
+    pub(crate) async fn acknowledged_objects(&self) -> Result<Vec<Object>, ArchiveError> {
+        let replica = self.replica();
+        let objects = self.owner.retry.ask(|| self.archive.objects(&replica)).await?;
+        if keep(Rule::OnlyAcknowledged) {
+            self.look().await?;
+        }
+        Ok(objects)
+    }
+
+    /// The newest transaction that can be restored from what was uploaded; 0 without a base.
+    fn restorable(&self) -> u64 {
+        let state = self.state();
+        if state.has_base { state.uploaded } else { 0 }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Nothing that holds the lock can fail half way.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn check_order(&self, min: u64) -> Result<(), ArchiveError> {
+        let uploaded = self.uploaded();
+        if min > uploaded + 1 {
+            return Err(ArchiveError::Gap { first: uploaded + 1, last: min - 1, had: Some(uploaded) });
+        }
+        Ok(())
+    }
+
+    fn count(&self, uploaded: u64) {
+        let mut state = self.state();
+        state.uploaded = state.uploaded.max(uploaded);
+    }
+
+    /// Creates an object of the generation.
+    async fn put(&self, object: Object, content: Bytes, time_ms: i64) -> Result<(), ArchiveError> {
+        let key = self.replica().key(&object);
+        self.archive.put_new(&self.owner.retry, &key, content, Some(time_ms)).await
+    }
+
+    /// Uploads an object of any length. A small one is created. A large one goes in parts, which do not create: only
+    /// the owner writes the key, and always the same bytes (invariant 69).
+    pub(crate) async fn put_stream(
+        &self,
+        object: Object,
+        mut content: impl Stream<Item = Result<Bytes, ArchiveError>> + Unpin + Send,
+        time_ms: i64,
+    ) -> Result<(), ArchiveError> {
+        let key = self.replica().key(&object);
+        let failed = || ArchiveError::store("uploading", &key);
+        // The pieces stay as they come: a part that grew as one would be copied, and have twice its room.
+        let (mut part, mut bytes) = (Vec::new(), 0);
+        let mut parts = None;
+        while let Some(piece) = content.try_next().await? {
+            bytes += piece.len();
+            part.push(piece);
+            if bytes < PART {
+                continue;
+            }
+            bytes = 0;
+            let upload = match &mut parts {
+                Some(upload) => upload,
+                None => {
+                    let options = PutMultipartOptions::from(self.archive.attributes(Some(time_ms)));
+                    let upload = self.archive.store().put_multipart_opts(&key, options).await;
+                    parts.insert(upload.map_err(failed())?)
+                }
+            };
+            upload.put_part(PutPayload::from_iter(part.drain(..))).await.map_err(failed())?;
+        }
+        let Some(mut upload) = parts else { return self.put(object, part.concat().into(), time_ms).await };
+        if bytes > 0 {
+            upload.put_part(PutPayload::from_iter(part)).await.map_err(failed())?;
+        }
+        upload.complete().await.map_err(failed())?;
+        self.archive.set_time(&key, Some(time_ms))
+    }
+
+    /// Repeats a request as the owner does.
+    pub(crate) async fn ask<T, F: Future<Output = Result<T, ArchiveError>>>(
+        &self,
+        request: impl FnMut() -> F,
+    ) -> Result<T, ArchiveError> {
+        self.owner.retry.ask(request).await
+    }
+
+    async fn look(&self) -> Result<(), ArchiveError> {
+        let next = self.generation().next();
+        let key = self.archive.key(Key::Claim(next));
+        if !self.ask(|| self.archive.exists(&key)).await? {
+            return Ok(());
+        }
+        match self.ask(|| self.archive.claim_of(next)).await? {
+            Some(claim) if claim.token == self.owner.token && !keep(Rule::GiveUpClaims) => Ok(()),
+            Some(claim) if claim.token == self.owner.token => Err(ArchiveError::Passed { generation: next }),
+            Some(claim) => Err(ArchiveError::fenced(&claim)),
+            None => Err(ArchiveError::Damaged { key: key.to_string(), what: "the claim is gone".to_owned() }),
+        }
+    }
+}

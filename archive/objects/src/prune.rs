@@ -1,0 +1,240 @@
+//! Pruning: deleting what no kept moment needs.
+//!
+//! What may be deleted is decided from a line that is settled: everything in it is in every later line, so no later
+//! primary needs another object instead (invariant 74). An object gives way only to objects of a higher level or to a
+//! later snapshot, so what is not needed once never becomes needed again, and it does not matter when a deletion
+//! arrives. The first snapshot of each day stays under every policy, so two policies never delete the snapshot that
+//! the other relies on.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use futures_util::TryStreamExt as _;
+use object_store::path::Path;
+
+use super::archive::Archive;
+use super::compaction::Times;
+use super::controls::{Rule, keep};
+use super::error::ArchiveError;
+use super::keys::{Generation, Object, SNAPSHOTS};
+use super::plan::{Lineage, Link};
+use super::retry::Retry;
+
+const DAY_MS: i64 = 86_400_000;
+
+/// What is kept. Ages are counted back from the newest transaction in the archive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Policy {
+    /// For how long a moment can be restored.
+    pub keep: Duration,
+    /// For how long each single transaction can be restored, and not only the end of each span of 30 seconds.
+    pub transactions: Duration,
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        Self { keep: Duration::from_secs(30 * 86_400), transactions: Duration::from_secs(86_400) }
+    }
+}
+
+/// What a pruning deletes.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Pruned {
+    /// The objects, of each generation.
+    pub objects: Vec<(Generation, Object)>,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+impl Archive {
+    /// Deletes what the policy does not keep, or, if `is_dry`, only says what that is. Nothing is decided while a
+    /// primary takes over: then there is no answer.
+    ///
+    /// # Errors
+    ///
+    /// [`ArchiveError::Store`]; [`ArchiveError::Damaged`] if an object cannot be read.
+    pub async fn prune(
+        &self,
+        policy: &Policy,
+        retry: &Retry,
+        is_dry: bool,
+    ) -> Result<Option<Pruned>, ArchiveError> {
+        let Some(lineage) = retry.ask(|| self.settled_lineage(Rule::OnlyAcknowledged)).await? else {
+            return Ok(None);
+        };
+        let pruned = self.unneeded(policy, &lineage).await?;
+        if !is_dry {
+            let keys: Vec<_> = pruned
+                .objects
+                .iter()
+                .map(|(generation, object)| Ok(self.replica(*generation).key(object)))
+                .collect();
+            let mut deleted = self.store().delete_stream(Box::pin(futures_util::stream::iter(keys)));
+            loop {
+                match deleted.try_next().await {
+                    Ok(Some(_)) | Err(object_store::Error::NotFound { .. }) => {}
+                    Ok(None) => break,
+                    Err(error) => return Err(ArchiveError::store("deleting below", self.prefix())(error)),
+                }
+            }
+        }
+        Ok(Some(pruned))
+    }
+
+    async fn unneeded(&self, policy: &Policy, lineage: &Lineage) -> Result<Pruned, ArchiveError> {
+        let mut times = Times::default();
+        let mut pruned = Pruned::default();
+        let Some(newest) = self.newest_time(lineage, &mut times).await? else { return Ok(pruned) };
+        let before =
+            |age: Duration| newest.saturating_sub(i64::try_from(age.as_millis()).unwrap_or(i64::MAX));
+        let base = self.base(before(policy.keep), lineage, &mut times).await?;
+        for (index, link) in lineage.links.iter().enumerate() {
+            let Some(generation) = link.generation else { continue };
+            let firsts = self.firsts(link, &mut times).await?;
+            let compacted = self.compacted_before(before(policy.transactions), link, &mut times).await?;
+            let newest_snapshot = link
+                .objects
+                .iter()
+                .filter(|object| object.level == SNAPSHOTS)
+                .max_by_key(|object| object.max);
+            let is_needed = |object: &Object| {
+                if link.limit.is_some_and(|limit| object.max >= limit) {
+                    return false;
+                }
+                if let Some((at, base)) = base
+                    && (index > at || index == at && object.max <= base.max)
+                {
+                    return index == at && *object == base && keep(Rule::KeepBase);
+                }
+                match object.level {
+                    0 => !is_covered(&compacted, object),
+                    SNAPSHOTS => firsts.contains(object) || index == 0 && Some(object) == newest_snapshot,
+                    _ => true,
+                }
+            };
+            let unneeded = link.objects.iter().filter(|object| !is_needed(object));
+            pruned.objects.extend(unneeded.map(|object| (generation, *object)));
+        }
+        if keep(Rule::DeleteAfterCompaction) && keep(Rule::KeepBase) {
+            self.check(lineage, &pruned)?;
+        }
+        pruned.objects.extend(self.unread(lineage).await?);
+        pruned.bytes = pruned.objects.iter().map(|(_, object)| object.bytes).sum();
+        Ok(pruned)
+    }
+
+    /// Everything that stays has to be reached as before: pruning never takes the last way to a moment that it keeps.
+    fn check(&self, lineage: &Lineage, pruned: &Pruned) -> Result<(), ArchiveError> {
+        let keys: BTreeSet<Path> =
+            pruned.objects.iter().map(|(generation, object)| self.replica(*generation).key(object)).collect();
+        let after = lineage.without(|key| keys.contains(key));
+        for (before, after) in lineage.links.iter().zip(&after.links) {
+            let is_lost = |object: &&Object| {
+                before.chain.states().binary_search(&object.max).is_ok()
+                    && after.chain.states().binary_search(&object.max).is_err()
+            };
+            if let Some(object) = after.objects.iter().find(is_lost) {
+                let key = after.replica.key(object).to_string();
+                return Err(ArchiveError::Damaged {
+                    key,
+                    what: "pruning would leave no way to it".to_owned(),
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// The time of the newest moment.
+    async fn newest_time(&self, lineage: &Lineage, times: &mut Times) -> Result<Option<i64>, ArchiveError> {
+        for link in &lineage.links {
+            let newest = link.chain.states().last().and_then(|newest| link.chain.ending_with(*newest));
+            if let Some(newest) = newest {
+                return times.of(self, &link.replica, newest).await.map(Some);
+            }
+        }
+        Ok(None)
+    }
+
+    /// The snapshot from which the oldest kept moment is restored, with the index of its generation: the newest that is
+    /// the first of its day and not later than `time`. Without one nothing is too old.
+    async fn base(
+        &self,
+        time: i64,
+        lineage: &Lineage,
+        times: &mut Times,
+    ) -> Result<Option<(usize, Object)>, ArchiveError> {
+        for (index, link) in lineage.links.iter().enumerate() {
+            for first in self.firsts(link, times).await?.into_iter().rev() {
+                let counts = link.limit.is_none_or(|limit| first.max < limit);
+                if counts && times.of(self, &link.replica, &first).await? <= time {
+                    return Ok(Some((index, first)));
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// The first snapshot of each day, in order.
+    async fn firsts(&self, link: &Link, times: &mut Times) -> Result<Vec<Object>, ArchiveError> {
+        let mut snapshots: Vec<Object> =
+            link.objects.iter().filter(|object| object.level == SNAPSHOTS).copied().collect();
+        snapshots.sort_unstable_by_key(|object| object.max);
+        let (mut firsts, mut last) = (Vec::new(), None);
+        for snapshot in snapshots {
+            let day = times.of(self, &link.replica, &snapshot).await?.div_euclid(DAY_MS);
+            if last != Some(day) {
+                firsts.push(snapshot);
+            }
+            last = Some(day);
+        }
+        Ok(firsts)
+    }
+
+    /// The objects of level 1 that end not later than `time`. Their times never decrease, so few of them are read.
+    async fn compacted_before(
+        &self,
+        time: i64,
+        link: &Link,
+        times: &mut Times,
+    ) -> Result<Vec<Object>, ArchiveError> {
+        let level = if keep(Rule::DeleteAfterCompaction) { 1 } else { 0 };
+        let mut compacted: Vec<Object> =
+            link.objects.iter().filter(|object| object.level == level).copied().collect();
+        compacted.sort_unstable_by_key(|object| (object.max, object.min));
+        let (mut from, mut to) = (0, compacted.len());
+        while from < to {
+            let middle = from + (to - from) / 2;
+            if times.of(self, &link.replica, &compacted[middle]).await? <= time {
+                from = middle + 1;
+            } else {
+                to = middle;
+            }
+        }
+        compacted.truncate(from);
+        Ok(compacted)
+    }
+
+    /// The objects of generations that no record on the line names. Nobody reads them.
+    async fn unread(&self, lineage: &Lineage) -> Result<Vec<(Generation, Object)>, ArchiveError> {
+        let prefix = self.prefix().clone();
+        let below = self.store().list_with_delimiter(Some(&prefix)).await;
+        let below = below.map_err(ArchiveError::store("listing", &prefix))?;
+        let of_prefix = |path: &Path| path.filename()?.strip_prefix('g')?.parse::<Generation>().ok();
+        let mut unread = Vec::new();
+        for generation in below.common_prefixes.iter().filter_map(of_prefix) {
+            let is_on_line = lineage.links.iter().any(|link| link.generation == Some(generation));
+            // A later generation than the claims that were listed may be somebody's.
+            if !is_on_line && lineage.newest_claim.is_some_and(|newest| generation < newest) {
+                let objects = self.objects(&self.replica(generation)).await?;
+                unread.extend(objects.into_iter().map(|object| (generation, object)));
+            }
+        }
+        Ok(unread)
+    }
+}
+
+/// Whether one of these objects, which are sorted by their ends, has all transactions of an object.
+fn is_covered(by: &[Object], object: &Object) -> bool {
+    let next = by.partition_point(|cover| cover.max < object.max);
+    by.get(next).is_some_and(|cover| cover.min <= object.min)
+}

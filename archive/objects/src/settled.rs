@@ -1,0 +1,95 @@
+//! A line of generations that nobody can take anything back from.
+//!
+//! What a list has found is in every later line if a look that began after the list finds no later claim: whoever
+//! claims later also lists later (invariant 66). Followers apply, and pruning counts on, only what is settled.
+
+use super::archive::Archive;
+use super::confirm::confirmed;
+use super::controls::{Rule, keep};
+use super::error::ArchiveError;
+use super::keys::{Generation, Key};
+use super::plan::{Lineage, Plan, Step, Target};
+
+/// An archive as it was listed, all of whose transactions are in every later line too.
+#[derive(Debug)]
+pub struct Settled {
+    archive: Archive,
+    lineage: Lineage,
+}
+
+/// What a copy of the database needs next.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Next {
+    /// The pages of this object.
+    Step(Step),
+    /// The newest state as a whole, because its own line has ended.
+    Base,
+    /// Nothing: it is up to date.
+    Nothing,
+}
+
+impl Archive {
+    /// Lists the archive, and looks for a later claim. There is no answer while the newest claim has no start record,
+    /// or if there was a later claim: then a new primary is about to begin.
+    ///
+    /// # Errors
+    ///
+    /// [`ArchiveError::Empty`]; [`ArchiveError::Store`]; [`ArchiveError::Damaged`].
+    pub async fn settled(&self) -> Result<Option<Settled>, ArchiveError> {
+        let lineage = self.settled_lineage(Rule::FollowerLooks).await?;
+        Ok(lineage.map(|lineage| Settled { archive: self.clone(), lineage }))
+    }
+
+    /// The same, where a control may leave out the look.
+    pub(crate) async fn settled_lineage(&self, look: Rule) -> Result<Option<Lineage>, ArchiveError> {
+        let list = async || {
+            let lineage = Lineage::read(self).await?;
+            // Litestream knows no claims, and nobody takes its archive over.
+            let Some(newest) = lineage.newest_claim else { return Ok(Some(lineage)) };
+            let is_begun = lineage.head() == Some(newest);
+            let is_passed =
+                is_begun && keep(look) && self.exists(&self.key(Key::Claim(newest.next()))).await?;
+            Ok((is_begun && !is_passed).then_some(lineage))
+        };
+        confirmed(list, |lineage| lineage.as_ref().and_then(Lineage::lack)).await
+    }
+}
+
+impl Settled {
+    /// The newest transaction.
+    ///
+    /// # Errors
+    ///
+    /// [`ArchiveError::Gap`]; [`ArchiveError::Empty`].
+    pub fn newest(&self) -> Result<u64, ArchiveError> {
+        self.lineage.latest().map(|(_, txid)| txid)
+    }
+
+    /// Which objects make the database of a moment.
+    ///
+    /// # Errors
+    ///
+    /// As [`Archive::plan`].
+    pub async fn plan(&self, target: Target) -> Result<Plan, ArchiveError> {
+        self.lineage.plan(&self.archive, target).await
+    }
+
+    /// What a copy needs that is in the state after `txid` of `generation`. If a step up to `applying` may have been
+    /// applied already, the next step reaches that far.
+    #[must_use]
+    pub fn after(&self, generation: Option<Generation>, txid: u64, applying: Option<u64>) -> Next {
+        let links = &self.lineage.links;
+        let Some(at) = links.iter().position(|link| link.generation == generation) else { return Next::Base };
+        if links[at].limit.is_some_and(|limit| applying.unwrap_or(txid) >= limit) {
+            return Next::Base;
+        }
+        if let Some(step) = links[at].step_after(txid, applying) {
+            return Next::Step(step);
+        }
+        let Some(newer) = at.checked_sub(1).map(|newer| &links[newer]) else { return Next::Nothing };
+        if newer.continues() && newer.base() == txid && applying.is_none() {
+            return newer.step_after(txid, None).map_or(Next::Nothing, Next::Step);
+        }
+        if newer.chain.states().is_empty() { Next::Nothing } else { Next::Base }
+    }
+}

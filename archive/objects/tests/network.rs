@@ -1,0 +1,442 @@
+//! What a primary does when the store is unavailable for a while, refuses, is slow, or loses answers.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use duralite_archive::{
+    Archive, ArchiveError, Backoff, Begin, Line, Owner, Pauses, Policy, Primary, RestoreOptions, Resumed,
+    Retry, Target, Times,
+};
+use duralite_ltx::{Encoder, Header};
+use futures_util::future::{BoxFuture, ready};
+use futures_util::stream::{self, BoxStream};
+use object_store::memory::InMemory;
+use object_store::path::Path;
+use object_store::{
+    CopyOptions, Error, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore,
+    PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
+};
+
+/// What happens to a request.
+#[derive(Debug, Clone, Copy)]
+enum Fault {
+    /// Nothing.
+    None,
+    /// It is answered by 503.
+    Unavailable,
+    /// It arrives, and the answer is lost.
+    LostAnswer,
+    /// It is answered by 403.
+    Forbidden,
+    /// The bucket is missing.
+    NoBucket,
+}
+
+/// A store in memory whose next requests fail as a test says.
+#[derive(Debug, Default)]
+struct Faulty {
+    objects: InMemory,
+    faults: Mutex<VecDeque<Fault>>,
+    requests: AtomicU32,
+    /// Reads that are under way, and the most that ever were.
+    reads: AtomicU32,
+    most_reads: AtomicU32,
+}
+
+impl std::fmt::Display for Faulty {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("a store that fails")
+    }
+}
+
+impl Faulty {
+    fn will(&self, faults: &[Fault]) {
+        self.faults.lock().unwrap_or_else(PoisonError::into_inner).extend(faults);
+    }
+
+    async fn pass<T>(&self, request: impl Future<Output = Result<T>>) -> Result<T> {
+        self.requests.fetch_add(1, Ordering::Relaxed);
+        let generic = |text: &str| Error::Generic { store: "S3", source: text.into() };
+        let next = self.faults.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
+        match next.unwrap_or(Fault::None) {
+            Fault::None => request.await,
+            Fault::Unavailable => Err(generic("Server returned non-2xx status code: 503 Slow Down")),
+            Fault::LostAnswer => {
+                let _arrived = request.await;
+                Err(generic("operation timed out"))
+            }
+            Fault::Forbidden => {
+                Err(Error::PermissionDenied { path: "key".into(), source: "403 Forbidden".into() })
+            }
+            Fault::NoBucket => Err(Error::NotFound { path: "key".into(), source: "404 NoSuchBucket".into() }),
+        }
+    }
+}
+
+#[async_trait]
+impl ObjectStore for Faulty {
+    async fn put_opts(&self, path: &Path, payload: PutPayload, options: PutOptions) -> Result<PutResult> {
+        self.pass(self.objects.put_opts(path, payload, options)).await
+    }
+
+    async fn put_multipart_opts(
+        &self,
+        path: &Path,
+        options: PutMultipartOptions,
+    ) -> Result<Box<dyn MultipartUpload>> {
+        self.pass(self.objects.put_multipart_opts(path, options)).await
+    }
+
+    async fn get_opts(&self, path: &Path, options: GetOptions) -> Result<GetResult> {
+        let reads = self.reads.fetch_add(1, Ordering::Relaxed) + 1;
+        self.most_reads.fetch_max(reads, Ordering::Relaxed);
+        // Others may begin.
+        tokio::task::yield_now().await;
+        let got = self.pass(self.objects.get_opts(path, options)).await;
+        self.reads.fetch_sub(1, Ordering::Relaxed);
+        got
+    }
+
+    fn delete_stream(&self, paths: BoxStream<'static, Result<Path>>) -> BoxStream<'static, Result<Path>> {
+        self.objects.delete_stream(paths)
+    }
+
+    fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
+        self.objects.list(prefix)
+    }
+
+    async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Result<ListResult> {
+        self.objects.list_with_delimiter(prefix).await
+    }
+
+    async fn copy_opts(&self, from: &Path, to: &Path, options: CopyOptions) -> Result<()> {
+        self.objects.copy_opts(from, to, options).await
+    }
+}
+
+/// Counts pauses, and does not wait.
+#[derive(Debug)]
+struct Counted(Arc<AtomicU32>);
+
+impl Pauses for Counted {
+    fn pause<'a>(&'a self, attempts: u32, _reason: &'a ArchiveError) -> BoxFuture<'a, bool> {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        Box::pin(ready(attempts < 20))
+    }
+}
+
+struct Setup {
+    store: Arc<Faulty>,
+    archive: Archive,
+    owner: Owner,
+    pauses: Arc<AtomicU32>,
+}
+
+fn setup() -> Setup {
+    let store = Arc::new(Faulty::default());
+    let pauses = Arc::default();
+    let owner = Owner {
+        token: "1".repeat(32),
+        node: "here".to_owned(),
+        retry: Retry::new(Counted(Arc::clone(&pauses))),
+    };
+    let archive = Archive::on(Arc::<Faulty>::clone(&store), Path::from("db"));
+    Setup { store, archive, owner, pauses }
+}
+
+fn header(min: u64, max: u64, time_ms: i64) -> Header {
+    Header {
+        page_size: 512,
+        commit: max as u32,
+        min_txid: min,
+        max_txid: max,
+        timestamp_ms: time_ms,
+        pre_checksum: None,
+        wal_offset: 0,
+        wal_size: 0,
+        wal_salt: [0, 0],
+        node_id: 0,
+    }
+}
+
+/// The file of transactions that each write page 1 and the page of their own number.
+fn file(min: u64, max: u64, time_ms: i64) -> Bytes {
+    let mut encoder = Encoder::new(Vec::new(), header(min, max, time_ms)).unwrap();
+    encoder.page(1, &[max as u8; 512]).unwrap();
+    for page in min.max(2)..=max {
+        encoder.page(page as u32, &[page as u8; 512]).unwrap();
+    }
+    Bytes::from(encoder.finish().unwrap().0)
+}
+
+const BEGIN: Begin = Begin { pages: 1, page_size: 512, checksum: 7, time_ms: 0 };
+
+impl Setup {
+    async fn primary(&self) -> Primary {
+        let claimed = self.archive.claim(&self.owner, 0).await.unwrap();
+        let primary = claimed.start(None, Line::First, &BEGIN).await.unwrap();
+        primary.upload_snapshot(stream::iter([Ok(file(1, 1, 0))]), 1, 0).await.unwrap();
+        primary
+    }
+}
+
+#[tokio::test]
+async fn a_store_that_is_unavailable_for_a_while_is_asked_again() {
+    let setup = setup();
+    let primary = setup.primary().await;
+    setup.store.will(&[Fault::Unavailable; 7]);
+    primary.upload(file(2, 2, 5), 2, 2, 5).await.unwrap();
+    assert_eq!(setup.pauses.load(Ordering::Relaxed), 7);
+    setup.store.will(&[Fault::Unavailable; 3]);
+    assert_eq!(primary.acknowledge().await.unwrap(), 2);
+    assert_eq!(setup.archive.plan(Target::Latest).await.unwrap().txid, 2);
+}
+
+#[tokio::test]
+async fn a_store_that_stays_unavailable_is_an_error_and_the_upload_can_be_repeated() {
+    let setup = setup();
+    let primary = setup.primary().await;
+    setup.store.will(&[Fault::LostAnswer; 20]);
+    let error = primary.upload(file(2, 2, 5), 2, 2, 5).await.unwrap_err();
+    assert!(error.is_temporary(), "{error}");
+    // The upload has arrived, and counts only when the store says so.
+    assert_eq!((primary.uploaded(), primary.acknowledge().await.unwrap()), (1, 1));
+    primary.upload(file(2, 2, 5), 2, 2, 5).await.unwrap();
+    assert_eq!(primary.acknowledge().await.unwrap(), 2);
+}
+
+#[tokio::test]
+async fn what_the_store_refuses_is_said_at_once() {
+    for fault in [Fault::Forbidden, Fault::NoBucket] {
+        let setup = setup();
+        let primary = setup.primary().await;
+        let before = setup.store.requests.load(Ordering::Relaxed);
+        setup.store.will(&[fault]);
+        let error = primary.upload(file(2, 2, 5), 2, 2, 5).await.unwrap_err();
+        assert!(!error.is_temporary(), "{error}");
+        assert_eq!(setup.store.requests.load(Ordering::Relaxed) - before, 1, "{error}");
+        assert_eq!(setup.pauses.load(Ordering::Relaxed), 0);
+    }
+}
+
+#[tokio::test]
+async fn inv69_an_answer_that_was_lost_is_settled_by_comparing() {
+    let setup = setup();
+    let primary = setup.primary().await;
+    setup.store.will(&[Fault::LostAnswer]);
+    primary.upload(file(2, 2, 5), 2, 2, 5).await.unwrap();
+    assert_eq!(primary.uploaded(), 2);
+    // Another that takes itself for the same primary has other contents.
+    let Resumed::Primary(other) = setup.archive.resume(&setup.owner, primary.generation()).await.unwrap()
+    else {
+        panic!("it is the primary")
+    };
+    primary.upload(file(3, 3, 6), 3, 3, 6).await.unwrap();
+    let error = other.upload(file(3, 3, 7), 3, 3, 7).await.unwrap_err();
+    assert!(matches!(error, ArchiveError::Contradicted { .. }), "{error}");
+    assert_eq!(other.acknowledge().await.unwrap(), 2);
+}
+
+#[tokio::test]
+async fn inv65_a_claim_whose_answer_was_lost_is_ones_own() {
+    let setup = setup();
+    setup.store.will(&[Fault::LostAnswer]);
+    let claimed = setup.archive.claim(&setup.owner, 0).await.unwrap();
+    assert_eq!(claimed.generation().to_string(), "0000000000000001");
+    let other = Owner { token: "2".repeat(32), ..setup.owner.clone() };
+    assert_eq!(setup.archive.claim(&other, 0).await.unwrap().generation().to_string(), "0000000000000002");
+}
+
+#[tokio::test]
+async fn inv66_a_primary_that_was_replaced_is_fenced_for_ever() {
+    let setup = setup();
+    let primary = setup.primary().await;
+    let other = Owner { token: "2".repeat(32), node: "there".to_owned(), ..setup.owner.clone() };
+    let claimed = setup.archive.claim(&other, 0).await.unwrap();
+    primary.upload(file(2, 2, 5), 2, 2, 5).await.unwrap();
+    let error = primary.acknowledge().await.unwrap_err();
+    assert!(matches!(&error, ArchiveError::Fenced { node, .. } if node == "there"), "{error}");
+    assert_eq!(primary.acknowledged(), 0);
+    assert!(matches!(primary.compact(&mut Times::default()).await, Err(ArchiveError::Fenced { .. })));
+    let resumed = setup.archive.resume(&setup.owner, primary.generation()).await.unwrap();
+    assert!(matches!(resumed, Resumed::Fenced(_)), "{resumed:?}");
+    // Nothing is decided until the new primary has begun.
+    let policy = Policy::default();
+    assert_eq!(setup.archive.prune(&policy, &setup.owner.retry, true).await.unwrap(), None);
+    let inherited = claimed.inherited().await.unwrap().unwrap();
+    assert_eq!(inherited.end, 2);
+    let successor = claimed.start(Some(&inherited), Line::Continues, &BEGIN).await.unwrap();
+    assert_eq!(successor.acknowledge().await.unwrap(), 2);
+    assert_eq!((successor.start().first_txid, successor.start().base.txid), (3, 2));
+}
+
+#[tokio::test]
+async fn inv67_nothing_is_acknowledged_before_the_base_where_the_line_has_a_gap() {
+    let setup = setup();
+    let primary = setup.primary().await;
+    let claimed = primary.start_over(0).await.unwrap();
+    let inherited = claimed.inherited().await.unwrap();
+    let primary = claimed.start(inherited.as_ref(), Line::Gap, &BEGIN).await.unwrap();
+    assert_eq!((primary.start().base.txid, primary.start().first_txid, primary.has_base()), (2, 3, false));
+    primary.upload(file(3, 3, 6), 3, 3, 6).await.unwrap();
+    assert_eq!(primary.acknowledge().await.unwrap(), 0);
+    assert_eq!(setup.archive.plan(Target::Latest).await.unwrap().txid, 1);
+    primary.upload_snapshot(stream::iter([Ok(file(1, 2, 5))]), 2, 5).await.unwrap();
+    assert_eq!(primary.acknowledge().await.unwrap(), 3);
+    assert_eq!(setup.archive.plan(Target::Latest).await.unwrap().txid, 3);
+    let gap = primary.upload(file(5, 5, 7), 5, 5, 7).await;
+    assert!(matches!(gap, Err(ArchiveError::Gap { first: 4, last: 4, .. })));
+}
+
+#[tokio::test]
+async fn a_store_that_lets_a_key_be_created_twice_is_refused() {
+    let setup = setup();
+    setup.archive.probe(&setup.owner).await.unwrap();
+    let overwrites = Archive::on(Arc::new(Overwrites(InMemory::new())), Path::from("db"));
+    assert!(matches!(overwrites.probe(&setup.owner).await, Err(ArchiveError::Unfit)));
+    assert!(setup.archive.list(&Path::from("db")).await.unwrap().is_empty());
+    assert!(overwrites.list(&Path::from("db")).await.unwrap().is_empty());
+}
+
+/// A store that does not know creating.
+#[derive(Debug)]
+struct Overwrites(InMemory);
+
+impl std::fmt::Display for Overwrites {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("a store that overwrites")
+    }
+}
+
+#[async_trait]
+impl ObjectStore for Overwrites {
+    async fn put_opts(&self, path: &Path, payload: PutPayload, _: PutOptions) -> Result<PutResult> {
+        self.0.put_opts(path, payload, PutOptions::default()).await
+    }
+
+    async fn put_multipart_opts(
+        &self,
+        path: &Path,
+        options: PutMultipartOptions,
+    ) -> Result<Box<dyn MultipartUpload>> {
+        self.0.put_multipart_opts(path, options).await
+    }
+
+    async fn get_opts(&self, path: &Path, options: GetOptions) -> Result<GetResult> {
+        self.0.get_opts(path, options).await
+    }
+
+    fn delete_stream(&self, paths: BoxStream<'static, Result<Path>>) -> BoxStream<'static, Result<Path>> {
+        self.0.delete_stream(paths)
+    }
+
+    fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
+        self.0.list(prefix)
+    }
+
+    async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Result<ListResult> {
+        self.0.list_with_delimiter(prefix).await
+    }
+
+    async fn copy_opts(&self, from: &Path, to: &Path, options: CopyOptions) -> Result<()> {
+        self.0.copy_opts(from, to, options).await
+    }
+}
+
+#[tokio::test]
+async fn small_objects_are_fetched_more_at_a_time_than_large_ones() {
+    let setup = setup();
+    let primary = setup.primary().await;
+    let dir = tempfile::tempdir().unwrap();
+    let most_reads = async |name: &str| {
+        setup.store.most_reads.store(0, Ordering::Relaxed);
+        let options = RestoreOptions { parallel: 2, report: None };
+        setup.archive.restore(Target::Latest, &dir.path().join(name), &options).await.unwrap();
+        setup.store.most_reads.load(Ordering::Relaxed)
+    };
+    for txid in 2..=100 {
+        primary.upload(file(txid, txid, txid as i64), txid, txid, txid as i64).await.unwrap();
+    }
+    assert_eq!(most_reads("small").await, 16);
+    // A snapshot of ten megabytes that cannot be compressed comes in pieces.
+    let header = Header { page_size: 65_536, commit: 160, ..header(1, 101, 101) };
+    let mut encoder = Encoder::new(Vec::new(), header).unwrap();
+    let (mut random, mut page) = (fastrand::Rng::with_seed(1), vec![0; 65_536]);
+    for number in 1..=160 {
+        random.fill(&mut page);
+        encoder.page(number, &page).unwrap();
+    }
+    let snapshot = Bytes::from(encoder.finish().unwrap().0);
+    assert!(snapshot.len() > 10 << 20, "{}", snapshot.len());
+    primary.upload_snapshot(stream::iter([Ok(snapshot)]), 101, 101).await.unwrap();
+    assert_eq!(most_reads("large").await, 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn pauses_are_random_and_end() {
+    let setup = setup();
+    let owner =
+        Owner { retry: Retry::new(Backoff { attempts: 6, ..Backoff::default() }), ..setup.owner.clone() };
+    let began = tokio::time::Instant::now();
+    setup.store.will(&[Fault::Unavailable; 5]);
+    setup.archive.claim(&owner, 0).await.unwrap();
+    assert!(began.elapsed() <= std::time::Duration::from_millis(50 + 100 + 200 + 400 + 800 + 10));
+    setup.store.will(&[Fault::Unavailable; 6]);
+    assert!(setup.archive.claim(&owner, 0).await.unwrap_err().is_temporary());
+}
+
+#[tokio::test]
+async fn inv74_spans_are_compacted_once_and_pruned_by_the_policy() {
+    let setup = setup();
+    let primary = setup.primary().await;
+    let day = 86_400_000;
+    // A transaction each ten seconds, an hour and a half long, and then one in each of three days.
+    let time = |txid: u64| if txid <= 541 { 10_000 * txid as i64 } else { day * (txid as i64 - 541) };
+    for txid in 2..=544 {
+        primary.upload(file(txid, txid, time(txid)), txid, txid, time(txid)).await.unwrap();
+        if txid > 541 {
+            primary
+                .upload_snapshot(stream::iter([Ok(file(1, txid, time(txid)))]), txid, time(txid))
+                .await
+                .unwrap();
+        }
+    }
+    primary.acknowledge().await.unwrap();
+    let mut times = Times::default();
+    let added = primary.compact(&mut times).await.unwrap();
+    let objects = setup.archive.objects(&primary.replica()).await.unwrap();
+    let on = |level: u8| objects.iter().filter(|object| object.level == level).count();
+    assert_eq!((on(0), on(9)), (543, 4));
+    assert_eq!(added, on(1) + on(2) + on(3));
+    assert!(on(1) > 180 && on(1) < 190 && on(2) > 17 && on(2) < 24 && (1..=5).contains(&on(3)), "{added}");
+    assert_eq!(primary.compact(&mut times).await.unwrap(), 0);
+    // Whatever is in between, each level leads to the same database.
+    for txid in [2, 3, 30, 181, 182, 361, 541, 544] {
+        assert_eq!(setup.archive.plan(Target::Txid(txid)).await.unwrap().txid, txid);
+    }
+    let days = |days: u64| std::time::Duration::from_secs(86_400 * days);
+    let policy = Policy { keep: days(100), transactions: days(100) };
+    let nothing = setup.archive.prune(&policy, &setup.owner.retry, true).await.unwrap().unwrap();
+    assert!(nothing.objects.is_empty(), "{nothing:?}");
+    // Single transactions of the first hours are given up, and the spans of 30 seconds stay.
+    let policy = Policy { keep: days(100), transactions: days(2) };
+    let dry = setup.archive.prune(&policy, &setup.owner.retry, true).await.unwrap().unwrap();
+    assert!(dry.objects.iter().all(|(_, object)| object.level == 0));
+    assert_eq!(setup.archive.objects(&primary.replica()).await.unwrap(), objects);
+    let done = setup.archive.prune(&policy, &setup.owner.retry, false).await.unwrap().unwrap();
+    assert_eq!((done.objects.len(), done), (dry.objects.len(), dry));
+    setup.archive.plan(Target::Txid(5)).await.unwrap();
+    setup.archive.plan(Target::Txid(4)).await.unwrap_err();
+    setup.archive.plan(Target::Txid(544)).await.unwrap();
+    // After that only what leads from the snapshot of the day before yesterday on.
+    let policy = Policy { keep: days(1), transactions: days(1) };
+    setup.archive.prune(&policy, &setup.owner.retry, false).await.unwrap().unwrap();
+    let left = setup.archive.objects(&primary.replica()).await.unwrap();
+    assert!(left.iter().all(|object| object.max >= 543), "{left:?}");
+    setup.archive.plan(Target::Txid(543)).await.unwrap();
+    setup.archive.plan(Target::Txid(544)).await.unwrap();
+    assert_eq!(setup.archive.prune(&policy, &setup.owner.retry, false).await.unwrap().unwrap().objects, []);
+}

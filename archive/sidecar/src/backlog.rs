@@ -1,0 +1,58 @@
+//! Archiving what a closed log has left behind.
+
+use std::path::Path;
+
+use anyhow::{Result, bail};
+use duralite_wal::archive::backlog::Backlog;
+use tempfile::SpooledTempFile;
+
+use crate::group::{Commit, Group, Mark};
+
+/// Reads the commits of a backlog after a position as LTX files, and hands over each with its first transaction and the
+/// mark after it. Returns the mark after the last.
+///
+/// # Errors
+/// The backlog is damaged, or begins after the position; what `archive` returns.
+pub fn each_group(
+    path: &Path,
+    position: u64,
+    mut mark: Mark,
+    mut archive: impl FnMut(SpooledTempFile, u64, &Mark) -> Result<()>,
+) -> Result<Mark> {
+    let mut backlog = Backlog::open(path)?;
+    let (first, page_size, log) = (backlog.header().first, backlog.header().page_bytes, backlog.header().log);
+    if first > position {
+        bail!("{} begins after what the archive has", path.display());
+    }
+    let mut hand_over = |group: &Group<Vec<u8>>| {
+        let encoded = group.encode(&mark, |image, page| {
+            page.copy_from_slice(image);
+            Ok(())
+        })?;
+        if let Some((file, after)) = encoded {
+            archive(file, mark.txid + 1, &after)?;
+            mark = after;
+        }
+        anyhow::Ok(())
+    };
+    let mut group = Group::new(page_size, log);
+    let mut page = vec![0; page_size as usize];
+    while let Some(commit) = backlog.next_commit()? {
+        let mut pages = Vec::new();
+        while let Some(number) = backlog.next_page(&mut page)? {
+            if commit.position > position {
+                pages.push((number, page.clone()));
+            }
+        }
+        if commit.position <= position {
+            continue;
+        }
+        let (position, time_ms, db_pages) = (commit.position, commit.time_ms, commit.db_pages);
+        group.push(Commit { position, time_ms, db_pages }, pages);
+        if group.is_full() {
+            hand_over(&std::mem::replace(&mut group, Group::new(page_size, log)))?;
+        }
+    }
+    hand_over(&group)?;
+    Ok(mark)
+}

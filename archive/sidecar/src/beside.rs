@@ -1,0 +1,212 @@
+//! What is remembered beside a database about its archive, as the sidecar uses it.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, bail};
+use duralite_archive::{Generation, Line};
+use duralite_format::LogId;
+use duralite_format::archive::{Closed, LineEnd, Record, Records, Stamp};
+use duralite_format::guard::{DatabaseHeader, inspect};
+use duralite_wal::DatabaseIdentity;
+use duralite_wal::archive::backlog::Backlog;
+use duralite_wal::archive::{ArchiveFile, SidecarLock, backlog_of, new_token, stamp};
+use duralite_wal::log::offline;
+
+use crate::group::{Mark, salts};
+
+/// The file beside a database. Whoever has opened it is the database's only sidecar.
+pub struct Beside {
+    database: DatabaseIdentity,
+    url: String,
+    token: u128,
+    generation: u64,
+    _lock: SidecarLock,
+}
+
+/// What leads on from a mark to the database as it is now.
+pub enum Way {
+    /// The log itself is the one that the mark is in, or begins where all closed logs end. Before it, the archive needs
+    /// the commits of these closed logs, whose backlogs are there.
+    Logs(Vec<Closed>),
+    /// There is no way, and a new generation follows in this manner.
+    None(Line),
+    /// There is no way now, but a program may be about to close a log, or to make one, and then there may be one.
+    NotYet(Line),
+}
+
+impl Beside {
+    /// Opens the file beside a database, and makes it if there is none.
+    ///
+    /// # Errors
+    /// There is no such database; it has no archive, or another one than `url`; another sidecar runs.
+    pub fn open(path: &Path, url: Option<&str>) -> Result<Self> {
+        let database = DatabaseIdentity::of(path)?;
+        let Some(lock) = SidecarLock::take(&database.path)? else {
+            bail!("another process replicates {}", path.display());
+        };
+        let found = ArchiveFile::open(&database)?.filter(|found| found.is_of(&database));
+        let owner = match (found.map(|found| found.records.owner), url) {
+            (Some(owner), None) => owner,
+            (Some(owner), Some(url)) if owner.url == url => owner,
+            (Some(owner), Some(_)) => bail!(
+                "the archive of {} is {}; duralite enable --archive sets another one",
+                path.display(),
+                owner.url
+            ),
+            (None, None) => bail!("{} has no archive; name its URL", path.display()),
+            (None, Some(url)) => {
+                let token = new_token()?;
+                ArchiveFile::enable(&database, url, 0, token)?;
+                let made = ArchiveFile::open(&database)?.context("the file beside the database is gone")?;
+                made.records.owner.clone()
+            }
+        };
+        Ok(Self { database, url: owner.url, token: owner.token, generation: owner.generation, _lock: lock })
+    }
+
+    /// The archive's URL.
+    #[must_use]
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// The random number by which this database's primary knows its own claims, as the archive has it.
+    #[must_use]
+    pub fn token(&self) -> String {
+        format!("{:032x}", self.token)
+    }
+
+    /// The generation that this database's primary has begun last.
+    #[must_use]
+    pub fn generation(&self) -> Option<Generation> {
+        format!("{:016x}", self.generation).parse().ok()
+    }
+
+    /// Remembers a generation that has begun. Durable on return.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn remember(&mut self, generation: Generation) -> Result<()> {
+        self.generation = generation.number();
+        Ok(ArchiveFile::enable(&self.database, &self.url, self.generation, self.token)?)
+    }
+
+    /// Remembers that another primary has taken the archive over, for programs that open the database when no sidecar
+    /// runs. Durable on return. What was never the primary of the archive remembers nothing.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn remember_fence(&self, by: Generation) -> Result<()> {
+        if self.generation().is_none() {
+            return Ok(());
+        }
+        let found = ArchiveFile::open(&self.database)?.filter(|found| found.is_of(&self.database));
+        Ok(found.map_or(Ok(()), |mut found| found.note_fence(by.number()))?)
+    }
+
+    /// Forgets a fence that an earlier sidecar has remembered, since this database is the primary.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn forget_fence(&mut self) -> Result<()> {
+        match self.generation() {
+            Some(generation) if ArchiveFile::is_fenced(&self.database) => self.remember(generation),
+            _ => Ok(()),
+        }
+    }
+
+    /// What leads on from a mark to a log, or without one to the database file as it is now.
+    ///
+    /// # Errors
+    /// The file or the database cannot be read.
+    pub fn way(&self, mark: &Mark, log: Option<LogId>) -> Result<Way> {
+        let mut earlier = None;
+        let end = match log {
+            Some(log) if salts(log) == mark.log && self.is_broken(log)? => return Ok(Way::None(Line::Other)),
+            Some(log) if salts(log) == mark.log => return Ok(Way::Logs(Vec::new())),
+            Some(log) => LineEnd::Log(log),
+            None => {
+                earlier = ArchiveFile::look(&self.database.path)?;
+                match self.stamp()? {
+                    Some(stamp) => LineEnd::File(stamp),
+                    None => return Ok(Way::None(Line::Other)),
+                }
+            }
+        };
+        let Some(records) = ArchiveFile::look(&self.database.path)? else {
+            return Ok(Way::None(Line::Other));
+        };
+        // A program takes the guard of a log off before it notes what the database file is like then.
+        let is_at_rest = matches!(records.logs().last(), Some(Record::Rest { .. }));
+        let is_settled = log.is_some() || is_at_rest && earlier.as_ref() == Some(&records);
+        let from = log_of(&records, mark).filter(|from| !records.is_broken(*from));
+        let Some(closed) = from.and_then(|from| records.since(from, end)) else {
+            return Ok(if is_settled { Way::None(Line::Other) } else { Way::NotYet(Line::Other) });
+        };
+        let is_there = |(nth, closed): (usize, &Closed)| {
+            let archived = if nth == 0 { mark.position } else { 0 };
+            closed.position <= archived || closed.backlog && self.has_since(closed.log, archived)
+        };
+        Ok(if closed.iter().enumerate().all(is_there) { Way::Logs(closed) } else { Way::None(Line::Gap) })
+    }
+
+    /// Whether there is a backlog with the commits after a position. If the log had started over, there are only later
+    /// ones.
+    fn has_since(&self, log: LogId, position: u64) -> bool {
+        Backlog::open(&self.backlog(log)).is_ok_and(|backlog| backlog.header().first <= position)
+    }
+
+    /// The path of the backlog of a closed log.
+    #[must_use]
+    pub fn backlog(&self, log: LogId) -> PathBuf {
+        backlog_of(&self.database.path, log)
+    }
+
+    /// Forgets the logs before the one that a mark is in, with their backlogs. The archive has all of them.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn forget_before(&self, mark: &Mark) -> Result<()> {
+        let Some(found) = ArchiveFile::open(&self.database)? else { return Ok(()) };
+        Ok(log_of(&found.records, mark).map_or(Ok(()), |log| found.forget_before(&self.database, log))?)
+    }
+
+    /// Whether something else than commits of a log has changed the database while the log was in use.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub fn is_broken(&self, log: LogId) -> Result<bool> {
+        Ok(ArchiveFile::look(&self.database.path)?.is_none_or(|records| records.is_broken(log)))
+    }
+
+    /// The log that guards the database, if one does.
+    ///
+    /// # Errors
+    /// The database cannot be read.
+    pub fn log(&self) -> Result<Option<LogId>> {
+        Ok(match offline::inspect(&self.database.path)? {
+            DatabaseHeader::Guarded { log_id, .. } => Some(log_id),
+            _ => None,
+        })
+    }
+
+    /// The stamp of the database file, if no log guards it.
+    fn stamp(&self) -> Result<Option<Stamp>> {
+        let file = File::open(&self.database.path)?;
+        let mut header = [0; 100];
+        if file.read_exact_at(&mut header, 0).is_err() {
+            return Ok(None);
+        }
+        let DatabaseHeader::Plain { page_bytes, .. } = inspect(&header) else { return Ok(None) };
+        let mut page = vec![0; page_bytes as usize];
+        file.read_exact_at(&mut page, 0)?;
+        Ok(stamp(&self.database, &page)?)
+    }
+}
+
+/// The log that a mark is in, if it is on record.
+fn log_of(records: &Records, mark: &Mark) -> Option<LogId> {
+    records.logs().filter_map(|record| record.log()).find(|log| salts(*log) == mark.log)
+}

@@ -1,0 +1,167 @@
+//! Commits that become one object of the archive: which pages it has, and its bytes. They come from a log (`source`) or
+//! from what a closed log has left (`backlog`); what follows from them is the same.
+
+use std::collections::BTreeMap;
+
+use anyhow::Result;
+use duralite_format::LogId;
+use duralite_ltx::{Encoder, Header, lock_page};
+use tempfile::SpooledTempFile;
+
+/// A file up to this length is encoded in memory.
+pub const IN_MEMORY: usize = 4 << 20;
+/// A group ends when it has this many bytes of pages, so that a sidecar that is far behind does not need memory for
+/// the whole backlog. One transaction is never divided.
+pub const BYTES: usize = 8 << 20;
+
+/// How far the archive is: the transaction that it has archived last, and where the log has that one.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Mark {
+    /// The number of the generation.
+    pub generation: u64,
+    /// The transaction.
+    pub txid: u64,
+    /// The first eight bytes of the log's id.
+    pub log: [u32; 2],
+    /// The log's position after the transaction.
+    pub position: u64,
+    /// When the transaction was committed, in milliseconds since 1970.
+    pub time_ms: i64,
+}
+
+impl Mark {
+    /// What the header of an object says of its last transaction. The position is stored plus one, because an LTX file
+    /// that names a log has to have a position that is not 0.
+    pub fn of(header: &Header) -> Self {
+        Self {
+            generation: header.node_id,
+            txid: header.max_txid,
+            log: header.wal_salt,
+            position: header.wal_offset.saturating_sub(1),
+            time_ms: header.timestamp_ms,
+        }
+    }
+
+    /// The header of a file that ends with this mark.
+    pub fn header(&self, min_txid: u64, page_size: u32, commit: u32, commits: u64) -> Header {
+        Header {
+            page_size,
+            commit,
+            min_txid,
+            max_txid: self.txid,
+            timestamp_ms: self.time_ms,
+            pre_checksum: None,
+            wal_offset: self.position.saturating_add(1),
+            wal_size: commits,
+            wal_salt: self.log,
+            node_id: self.generation,
+        }
+    }
+}
+
+/// The part of a log's id that objects have.
+pub fn salts(id: LogId) -> [u32; 2] {
+    let [a, b, c, d, e, f, g, h, ..] = id.0;
+    match [u32::from_be_bytes([a, b, c, d]), u32::from_be_bytes([e, f, g, h])] {
+        [0, 0] => [0, 1],
+        salts => salts,
+    }
+}
+
+/// A commit, without its pages.
+#[derive(Debug, Clone, Copy)]
+pub struct Commit {
+    /// The log's position after it.
+    pub position: u64,
+    /// When it was sealed, in milliseconds since 1970; 0 if the log does not say.
+    pub time_ms: u64,
+    /// Size of the database in pages after it.
+    pub db_pages: u32,
+}
+
+/// Commits, in order, with where the image of each page is.
+#[derive(Debug)]
+pub struct Group<T> {
+    page_size: u32,
+    log: LogId,
+    commits: u64,
+    last: Option<Commit>,
+    /// For each page the last image; nothing where the page is zeros.
+    pages: BTreeMap<u32, Option<T>>,
+}
+
+impl<T> Group<T> {
+    /// A group without commits.
+    pub fn new(page_size: u32, log: LogId) -> Self {
+        Self { page_size, log, commits: 0, last: None, pages: BTreeMap::new() }
+    }
+
+    /// A group without commits, for those that follow on this one's.
+    pub fn next(&self) -> Self {
+        Self { last: self.last, ..Self::new(self.page_size, self.log) }
+    }
+
+    /// Whether it has no commit.
+    pub fn is_empty(&self) -> bool {
+        self.commits == 0
+    }
+
+    /// Bytes of its pages.
+    pub fn bytes(&self) -> usize {
+        self.pages.len() * self.page_size as usize
+    }
+
+    /// Where the image of each page is, but of those that are zeros.
+    pub fn images(&mut self) -> impl Iterator<Item = &mut T> {
+        self.pages.values_mut().flatten()
+    }
+
+    /// Adds the next commit. A page that an earlier one has cut off and this one has taken again without writing it is
+    /// zeros, as in a file that is merged of files of single commits: what it was before must not come back.
+    pub fn push(&mut self, commit: Commit, pages: impl IntoIterator<Item = (u32, T)>) {
+        if let Some(before) = self.last {
+            self.pages.extend((before.db_pages.saturating_add(1)..=commit.db_pages).map(|page| (page, None)));
+        }
+        self.pages.extend(pages.into_iter().map(|(page, image)| (page, Some(image))));
+        self.commits += 1;
+        self.last = Some(commit);
+    }
+
+    /// Whether no further commit belongs to it.
+    pub fn is_full(&self) -> bool {
+        self.bytes() >= BYTES
+    }
+
+    /// Encodes the commits as those that follow on a mark, and reads each image by `read`. Returns the file and the mark
+    /// after them; nothing if there is no commit.
+    ///
+    /// # Errors
+    /// What `read` returns; the file system of temporary files is full.
+    pub fn encode(
+        &self,
+        after: &Mark,
+        mut read: impl FnMut(&T, &mut [u8]) -> Result<()>,
+    ) -> Result<Option<(SpooledTempFile, Mark)>> {
+        let Some(last) = self.last.filter(|_| !self.is_empty()) else { return Ok(None) };
+        let mark = Mark {
+            generation: after.generation,
+            txid: after.txid + self.commits,
+            log: salts(self.log),
+            position: last.position,
+            // A clock that was set back does not make a later commit an earlier moment.
+            time_ms: i64::try_from(last.time_ms).unwrap_or(i64::MAX).max(after.time_ms),
+        };
+        let header = mark.header(after.txid + 1, self.page_size, last.db_pages, self.commits);
+        let mut encoder = Encoder::new(SpooledTempFile::new(IN_MEMORY), header)?;
+        let mut page = vec![0; self.page_size as usize];
+        let in_database = self.pages.range(..=last.db_pages);
+        for (number, image) in in_database.filter(|(number, _)| **number != lock_page(self.page_size)) {
+            match image {
+                Some(image) => read(image, &mut page)?,
+                None => page.fill(0),
+            }
+            encoder.page(*number, &page)?;
+        }
+        Ok(Some((encoder.finish()?.0, mark)))
+    }
+}

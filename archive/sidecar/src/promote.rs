@@ -1,0 +1,49 @@
+//! Taking an archive over: this machine's database becomes its primary.
+//!
+//! The order is the one of the archive's protocol: the claim first, which fences the primary before; then the list of
+//! what that primary has acknowledged; then the database is brought to exactly that; then the start record, and a
+//! snapshot.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use anyhow::{Context as _, Result, bail};
+use duralite_archive::{Archive, Target};
+use duralite_cli::output::print_text;
+use tokio::runtime::Handle;
+
+use crate::config::Database;
+use crate::replica::Replica;
+use crate::replicate::{Replicator, Until};
+
+/// Makes a database the primary of an archive.
+///
+/// # Errors
+/// The database exists and is no copy of this archive; the archive is empty; another primary has taken it over
+/// meanwhile; those of a restore.
+pub fn run(runtime: &Handle, url: &str, config: Database) -> Result<()> {
+    let database = &config.path.clone();
+    let archive = Archive::open(&url.parse()?)?;
+    // A connection to the copy and the sidecar's lock do not go together in one process, so the copy is open only while
+    // it is changed.
+    drop(Replica::open(runtime, &archive, url, database, Target::Latest)?);
+    let config = Database { archive: Some(url.to_owned()), ..config };
+    let mut replicator =
+        Replicator::new(config, runtime.clone(), Arc::new(AtomicBool::new(false)), Until::Drained)?;
+    let claimed = replicator.claim()?;
+    let Some(inherited) = runtime.block_on(claimed.inherited())? else {
+        bail!(
+            "{url} has nothing that a database could be restored from; duralite replicate begins an archive"
+        );
+    };
+    let mut standby = Replica::open(runtime, &archive, url, database, Target::Latest)?;
+    standby.move_to(runtime, &archive, Target::Txid(inherited.end)).context("bring the copy up to date")?;
+    standby.end()?;
+    let generation = replicator.take_over(claimed, &inherited)?;
+    print_text(&format!(
+        "{} is the primary of {url} from transaction {} on, in generation {generation}; duralite replicate {} goes on\n",
+        database.display(),
+        inherited.end + 1,
+        database.display()
+    ))
+}

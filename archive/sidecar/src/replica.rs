@@ -1,0 +1,296 @@
+//! A local copy of an archive that any program reads as an ordinary database while it is kept up to date.
+//!
+//! Each object of the archive becomes one transaction of the copy, written by SQLite itself through its table
+//! `sqlite_dbpage`. So locks, readers' snapshots and crashes are SQLite's, and a program that reads the copy needs
+//! nothing of Duralite.
+//!
+//! A small file beside the copy says which transaction it has. It is written before a transaction begins and after the
+//! transaction is committed. After a crash in between, the same object is applied again: objects are whole pages, so
+//! applying one twice leaves the same database.
+
+use std::fs::{File, OpenOptions};
+use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, anyhow, bail};
+use duralite_archive::{Archive, ArchiveError, Generation, Next, RestoreOptions, Step, Target};
+use duralite_ltx::{Decoder, lock_page};
+use duralite_wal::archive::beside;
+use rusqlite::{Connection, OpenFlags, params};
+use serde::{Deserialize, Serialize};
+use tempfile::SpooledTempFile;
+use tokio::runtime::Handle;
+
+/// What the name of the file beside a copy ends with.
+const END: &str = "-follow";
+/// How long the copy waits for a lock that another program holds.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Bytes of an object that are fetched at once, and kept in memory.
+const PIECE: u64 = 4 << 20;
+
+/// What the file beside a copy says in its first [`SECTOR`] bytes. The archive's URL follows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct State {
+    /// The generation of the last transaction; `None` if Litestream made the archive.
+    generation: Option<Generation>,
+    /// The last transaction that the copy has for certain.
+    txid: u64,
+    /// The last transaction of the object that is being applied. The copy may have it already.
+    applying: Option<u64>,
+}
+
+/// A local copy.
+pub struct Replica {
+    path: PathBuf,
+    state: State,
+    /// The file with the state, locked: nobody else updates this copy.
+    file: File,
+    connection: Connection,
+}
+
+impl Replica {
+    /// Opens a copy, or makes it by restoring the archive.
+    ///
+    /// # Errors
+    /// There is a file that is not a copy of this archive; another process keeps it up to date; those of a restore.
+    pub fn open(runtime: &Handle, archive: &Archive, url: &str, path: &Path, target: Target) -> Result<Self> {
+        let name = beside(path, END);
+        let is_new = !path.exists();
+        if !is_new && !name.exists() {
+            bail!("{} exists and is not a copy that follows an archive; name another file", path.display());
+        }
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(&name)
+            .with_context(|| name.display().to_string())?;
+        if file.try_lock().is_err() {
+            bail!("another process keeps {} up to date", path.display());
+        }
+        let state = if is_new {
+            let restored = runtime.block_on(archive.restore(target, path, &RestoreOptions::default()))?;
+            let state = State { generation: restored.generation, txid: restored.txid, applying: None };
+            file.set_len(0)?;
+            file.write_all_at(url.as_bytes(), SECTOR as u64)?;
+            write(&file, state)?;
+            restored.place()?;
+            state
+        } else {
+            let (state, of) = read(&file).with_context(|| format!("{} is damaged", name.display()))?;
+            if of != url {
+                bail!("{} is a copy of {of}", path.display());
+            }
+            state
+        };
+        let connection = open(path)?;
+        Ok(Self { path: path.to_owned(), state, file, connection })
+    }
+
+    /// The last transaction of the copy.
+    #[must_use]
+    pub fn txid(&self) -> u64 {
+        self.state.txid
+    }
+
+    /// The generation of the last transaction.
+    #[must_use]
+    pub fn generation(&self) -> Option<Generation> {
+        self.state.generation
+    }
+
+    /// Applies what the archive has and the copy lacks. Returns how many objects were applied; `None` while a new
+    /// primary takes the archive over.
+    ///
+    /// # Errors
+    /// Those of the archive and of SQLite. The copy is then as after its last transaction.
+    pub fn catch_up(
+        &mut self,
+        runtime: &Handle,
+        archive: &Archive,
+        stop: &AtomicBool,
+    ) -> Result<Option<u64>> {
+        let Some(mut settled) = runtime.block_on(archive.settled())? else { return Ok(None) };
+        let mut applied = 0;
+        let mut missing = None;
+        while !stop.load(Ordering::Relaxed) {
+            match settled.after(self.state.generation, self.state.txid, self.state.applying) {
+                Next::Step(step) => match runtime.block_on(fetch(archive, &step)) {
+                    // It was pruned since it was listed, and another has what it had.
+                    Err(error) if is_missing(&error) && missing.as_ref() != Some(&step.key) => {
+                        missing = Some(step.key);
+                        let Some(again) = runtime.block_on(archive.settled())? else { return Ok(None) };
+                        settled = again;
+                        continue;
+                    }
+                    content => self.apply(&step, content?)?,
+                },
+                Next::Base => self.move_to(runtime, archive, Target::Txid(settled.newest()?))?,
+                Next::Nothing => break,
+            }
+            applied += 1;
+        }
+        Ok(Some(applied))
+    }
+
+    /// Makes the copy the database of a moment, in one transaction.
+    ///
+    /// # Errors
+    /// As [`Replica::catch_up`]; the moment's database has another page size.
+    pub fn move_to(&mut self, runtime: &Handle, archive: &Archive, target: Target) -> Result<()> {
+        let restored = runtime.block_on(archive.restore(
+            target,
+            &beside(&self.path, "-next"),
+            &RestoreOptions::default(),
+        ))?;
+        let (page_size, pages) = (restored.page_size, restored.pages);
+        self.check_page_size(page_size)?;
+        let from = File::open(restored.path())?;
+        let transaction =
+            self.connection.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
+        {
+            let mut insert = transaction.prepare_cached(INSERT)?;
+            let mut select = transaction.prepare_cached("SELECT data FROM sqlite_dbpage WHERE pgno = ?1")?;
+            let mut page = vec![0; page_size as usize];
+            for number in (1..=pages).filter(|number| *number != lock_page(page_size)) {
+                from.read_exact_at(&mut page, u64::from(number - 1) * u64::from(page_size))?;
+                let mut rows = select.query([number])?;
+                let is_equal = match rows.next()? {
+                    Some(row) => row.get_ref(0)?.as_blob()? == page.as_slice(),
+                    None => false,
+                };
+                if !is_equal {
+                    insert.execute(params![number, page])?;
+                }
+            }
+        }
+        shrink(&transaction, pages)?;
+        transaction.commit()?;
+        self.remember(State { generation: restored.generation, txid: restored.txid, applying: None })
+    }
+    /// Ends following: the copy is an ordinary database that may be written.
+    ///
+    /// # Errors
+    /// SQLite's, of the last checkpoint; an error of deleting the file beside the copy.
+    pub fn end(self) -> Result<()> {
+        self.connection.close().map_err(|(_, error)| error)?;
+        Ok(std::fs::remove_file(beside(&self.path, END))?)
+    }
+
+    /// Applies an object as one transaction.
+    fn apply(&mut self, step: &Step, content: SpooledTempFile) -> Result<()> {
+        let mut decoder = Decoder::new(content)?;
+        let (page_size, pages) = (decoder.header().page_size, decoder.header().commit);
+        self.check_page_size(page_size)?;
+        self.remember(State { applying: Some(step.object.max), ..self.state })?;
+        let transaction =
+            self.connection.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
+        let mut page = vec![0; page_size as usize];
+        {
+            let mut insert = transaction.prepare_cached(INSERT)?;
+            while let Some(number) = decoder.next_page(&mut page)? {
+                insert.execute(params![number, page])?;
+            }
+        }
+        // The object counts only once its checksum is known to be right.
+        decoder.finish()?;
+        shrink(&transaction, pages)?;
+        transaction.commit()?;
+        self.remember(State { generation: step.generation, txid: step.object.max, applying: None })
+    }
+
+    fn check_page_size(&self, page_size: u32) -> Result<()> {
+        let own: u32 = self.connection.query_row("PRAGMA page_size", [], |row| row.get(0))?;
+        if own != page_size {
+            bail!(
+                "the database has pages of {page_size} bytes now, and its copy {} has pages of {own}; remove the copy and the file {} beside it, and follow again",
+                self.path.display(),
+                beside(&self.path, END).display()
+            );
+        }
+        Ok(())
+    }
+
+    fn remember(&mut self, state: State) -> Result<()> {
+        write(&self.file, state)?;
+        self.state = state;
+        Ok(())
+    }
+}
+
+const INSERT: &str = "INSERT INTO sqlite_dbpage(pgno, data, schema) VALUES(?1, ?2, 'main')";
+
+/// Cuts the database to a number of pages.
+fn shrink(connection: &Connection, pages: u32) -> Result<()> {
+    let has: u32 = connection.query_row("PRAGMA page_count", [], |row| row.get(0))?;
+    if has > pages {
+        connection
+            .execute("INSERT INTO sqlite_dbpage(pgno, data, schema) VALUES(?1, NULL, 'main')", [pages + 1])?;
+    }
+    Ok(())
+}
+
+fn is_missing(error: &anyhow::Error) -> bool {
+    error.downcast_ref().is_some_and(ArchiveError::is_missing)
+}
+
+/// The content of an object.
+async fn fetch(archive: &Archive, step: &Step) -> Result<SpooledTempFile> {
+    let (key, bytes) = (&step.key, step.object.bytes);
+    let mut content = SpooledTempFile::new(PIECE as usize);
+    let mut at = 0;
+    while at < bytes {
+        let end = bytes.min(at + PIECE);
+        content.write_all(&archive.get_range(key, at..end).await?)?;
+        at = end;
+    }
+    content.seek(SeekFrom::Start(0))?;
+    Ok(content)
+}
+
+/// Opens the copy by stock SQLite.
+fn open(path: &Path) -> Result<Connection> {
+    let connection = Connection::open_with_flags(
+        path,
+        OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX,
+    )?;
+    connection.busy_timeout(PATIENCE)?;
+    connection.execute_batch("PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL")?;
+    let has_pages = connection.query_row(
+        "SELECT count(*) FROM pragma_module_list WHERE name = 'sqlite_dbpage'",
+        [],
+        |row| row.get::<_, bool>(0),
+    )?;
+    if !has_pages {
+        return Err(anyhow!(
+            "this program was built with an SQLite that has no table sqlite_dbpage; build it in the project's directory"
+        ));
+    }
+    Ok(connection)
+}
+
+/// The state and the URL that a file holds.
+fn read(file: &File) -> Result<(State, String)> {
+    let (mut state, mut url) = ([0; SECTOR], String::new());
+    file.read_exact_at(&mut state, 0)?;
+    let mut rest = file;
+    rest.seek(SeekFrom::Start(SECTOR as u64))?;
+    rest.read_to_string(&mut url)?;
+    Ok((serde_json::from_slice(&state)?, url))
+}
+
+/// Writes the state, durably. It is one write of one sector, so a crash leaves the state before or this one.
+fn write(file: &File, state: State) -> Result<()> {
+    let mut sector = serde_json::to_vec(&state)?;
+    sector.resize(SECTOR, b' ');
+    file.write_all_at(&sector, 0)?;
+    Ok(file.sync_data()?)
+}
+
+/// Bytes of the state.
+const SECTOR: usize = 512;

@@ -1,0 +1,924 @@
+//! Keeping the archive of one database up to date: the loop of the sidecar.
+//!
+//! The loop is a chain of states. Without a log it waits for one. With a log it finds out where the archive stands in
+//! that log, by the header of the newest object, and goes on from there. If the log does not lead on from that place,
+//! it begins a new generation with a snapshot. So the sidecar may die at any moment, and needs no file of its own to
+//! go on.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context as _, Result, anyhow, bail};
+use duralite_archive::{
+    Archive, ArchiveError, Begin, Claim, Claimed, Generation, Inherited, Line, Location, Object, Owner,
+    Policy, Primary, Resumed, Retry, SNAPSHOTS, Times,
+};
+use duralite_cli::target::Target;
+use duralite_format::archive::Closed;
+use duralite_ltx::{Decoder, HEADER_BYTES, Header, database_checksum, lock_page};
+use duralite_wal::{ErrorKind, LogError};
+use tempfile::SpooledTempFile;
+use tokio::runtime::Handle;
+
+use crate::backlog;
+use crate::beside::{Beside, Way};
+use crate::config::Database;
+use crate::group::{Mark, salts};
+use crate::hold::{self, Held};
+use crate::source::{LogGroup, Source};
+use crate::upload;
+
+/// How often the sidecar looks for a log, and for the end of one.
+const LOOK: Duration = Duration::from_millis(100);
+/// How long the sidecar waits for a program that may be closing a log, and that may also have died.
+const UNSETTLED: Duration = Duration::from_secs(10);
+/// How long the sidecar waits after a failure.
+const AFTER_FAILURE: Duration = Duration::from_secs(1);
+/// How long the sidecar waits before it tries again to take a snapshot beside the commits.
+const SNAPSHOT_AGAIN: Duration = Duration::from_secs(60);
+/// How long commits that a snapshot has seen may stay unacknowledged before the sidecar settles them itself.
+const SETTLE: Duration = Duration::from_millis(200);
+
+/// How the sidecar runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Until {
+    /// It has been told to stop.
+    Stopped,
+    /// Everything that was committed is in the archive.
+    Drained,
+}
+
+/// The sidecar of one database.
+pub struct Replicator {
+    config: Database,
+    target: Target,
+    archive: Archive,
+    beside: Beside,
+    runtime: Handle,
+    stop: Arc<AtomicBool>,
+    until: Until,
+}
+
+/// The generation that the sidecar owns, and how far it is.
+struct Current {
+    primary: Arc<Primary>,
+    mark: Mark,
+    /// The log that the first snapshot was taken of, until it is followed.
+    source: Option<Source>,
+    /// Ends with the generation.
+    upkeep: Upkeep,
+}
+
+/// Why following a log has ended.
+enum Ended {
+    /// The sidecar was told to stop, or has done what it was told.
+    Done,
+    /// Nobody else uses the log, and all of it is archived.
+    Alone,
+    /// The log no longer has what the archive lacks.
+    Lost,
+    /// Something else than commits of the log has changed the database.
+    Broken,
+}
+
+impl Replicator {
+    /// Prepares to replicate a database. Takes the lock that keeps other sidecars of this database away.
+    ///
+    /// # Errors
+    /// The database does not exist, or has no archive; another sidecar runs; the URL is wrong.
+    pub fn new(config: Database, runtime: Handle, stop: Arc<AtomicBool>, until: Until) -> Result<Self> {
+        // What cannot be the URL of an archive is not remembered.
+        config.archive.as_deref().map(str::parse::<Location>).transpose()?;
+        let beside = Beside::open(&config.path, config.archive.as_deref())?;
+        let location: Location = beside.url().parse()?;
+        let archive = Archive::open(&location)?;
+        let target = Target {
+            path: config.path.clone(),
+            log_dir: config.log_dir.clone(),
+            nvram_dir: config.nvram_dir.clone(),
+            json: false,
+        };
+        Ok(Self { config, target, archive, beside, runtime, stop, until })
+    }
+
+    /// Replicates until the end.
+    ///
+    /// # Errors
+    /// What cannot be mended by trying again: another primary has taken the archive over; the archive refuses; the
+    /// database is not one that can be followed.
+    pub fn run(&mut self) -> Result<()> {
+        loop {
+            match self.run_once() {
+                Ok(()) => return Ok(()),
+                Err(error) if is_final(&error) => {
+                    if let Some(ArchiveError::Fenced { generation, .. }) = error.downcast_ref() {
+                        report("remember the fence", self.spread_fence(*generation));
+                    }
+                    return Err(error);
+                }
+                Err(error) if self.until == Until::Drained => return Err(error),
+                // The next start goes on where this one was told to stop.
+                Err(_) if self.is_stopped() => return Ok(()),
+                Err(error) => {
+                    report::<()>(&format!("replicate {}", self.config.path.display()), Err(error));
+                    self.sleep(AFTER_FAILURE);
+                }
+            }
+        }
+    }
+
+    /// Replicates until the end, or until something fails. Nothing is kept in between: the archive says where to go on.
+    fn run_once(&mut self) -> Result<()> {
+        let mut current = self.resume()?;
+        // What a snapshot of now has begun with needs no comparison.
+        let mut is_compared = current.source.is_some();
+        let mut unsettled = None;
+        while !self.is_stopped() {
+            let mut source = match current.source.take() {
+                Some(source) => Some(source),
+                None => Source::open(&self.target)?,
+            };
+            let log = source.as_ref().map(Source::id);
+            match self.beside.way(&current.mark, log)? {
+                Way::Logs(closed) => {
+                    let is_other = match source.as_mut().filter(|_| !is_compared) {
+                        Some(source) => !self.has_what_is_archived(source, &current)?,
+                        None => false,
+                    };
+                    is_compared = true;
+                    if is_other {
+                        let path = self.config.path.display();
+                        eprintln!(
+                            "duralite-archive: the log of {path} has lost commits that the archive has; another line begins"
+                        );
+                        drop(source);
+                        current = self.begin(Some(current.primary.generation()), Line::Other)?;
+                        continue;
+                    }
+                    unsettled = None;
+                    self.archive_closed(&closed, &mut current)?;
+                }
+                // While this process looked, a log was closed or made.
+                Way::None(_) | Way::NotYet(_) if self.beside.log()? != log => continue,
+                Way::NotYet(_) if unsettled.get_or_insert_with(Instant::now).elapsed() < UNSETTLED => {
+                    self.sleep(LOOK);
+                    continue;
+                }
+                Way::None(line) | Way::NotYet(line) => {
+                    drop(source);
+                    current = self.begin(Some(current.primary.generation()), line)?;
+                    continue;
+                }
+            }
+            let Some(mut source) = source else {
+                if self.until == Until::Drained {
+                    break;
+                }
+                self.check_upkeep(&current)?;
+                self.sleep(LOOK);
+                continue;
+            };
+            let before = current.mark;
+            if before.log != salts(source.id()) {
+                current.mark = Mark { log: salts(source.id()), position: 0, ..before };
+            }
+            let ended = self.follow(&mut source, &mut current)?;
+            if current.mark.txid == before.txid {
+                // What is beside the database forgets a log without commits once that log is closed.
+                current.mark = before;
+            }
+            let is_alone = source.follower().is_alone()?;
+            drop(source);
+            match ended {
+                Ended::Lost => current = self.begin(Some(current.primary.generation()), Line::Gap)?,
+                // Nobody else will close the log.
+                Ended::Done | Ended::Alone if is_alone => self.close_log()?,
+                Ended::Done | Ended::Alone | Ended::Broken => {}
+            }
+            if self.until == Until::Drained && matches!(ended, Ended::Done) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets commits that wait for the archive know that it was taken over, those of now and those to come.
+    fn spread_fence(&self, by: Generation) -> Result<()> {
+        self.beside.remember_fence(by)?;
+        match Source::open(&self.target)? {
+            Some(mut source) => Ok(source.follower().set_fenced()?),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether the log still has the transaction that the archive has last, as the archive has it. Where commits may be
+    /// acknowledged before they are durable, a power loss takes back some of them, and the log gives their positions to
+    /// others. If the log has started over since, its transactions went to the database file before, and the log is
+    /// trusted (invariant 72).
+    fn has_what_is_archived(&self, source: &mut Source, current: &Current) -> Result<bool> {
+        let Mark { log, position, .. } = current.mark;
+        let Some(before) = position.checked_sub(1).filter(|_| log == salts(source.id())) else {
+            return Ok(true);
+        };
+        let mut found = match source.follower().read_since(before) {
+            Err(error) => return Ok(lost(error, true)?),
+            found => found?,
+        };
+        if found.is_none() {
+            // Nobody has acknowledged it since the log was opened. A commit settles whether it is there.
+            Held::begin(&self.config.path, &self.config.pairs())?.settle()?;
+            found = source.follower().read_since(before)?;
+        }
+        let Some(found) = found.filter(|found| found.position == position) else { return Ok(false) };
+        let archived = self.block(last_pages(&current.primary, current.mark.txid, &found.pages))?;
+        let Some((db_pages, archived)) = archived else { return Ok(false) };
+        let mut page = vec![0; source.page_bytes() as usize];
+        // Of a page that occurs more than once the last image counts.
+        let images: BTreeMap<u32, usize> =
+            found.pages.iter().enumerate().map(|(index, page)| (*page, index)).collect();
+        for (number, index) in images.range(..=db_pages).filter(|(number, _)| archived.contains_key(number)) {
+            match source.follower().read_page(&found, *index, &mut page) {
+                Err(error) => return Ok(lost(error, true)?),
+                Ok(()) if archived.get(number) != Some(&page) => return Ok(false),
+                Ok(()) => {}
+            }
+        }
+        let has_all = images
+            .range(..=db_pages)
+            .all(|(number, _)| archived.contains_key(number) || *number == lock_page(source.page_bytes()));
+        Ok(has_all && db_pages == found.db_pages)
+    }
+
+    /// Archives what closed logs have left behind.
+    fn archive_closed(&self, closed: &[Closed], current: &mut Current) -> Result<()> {
+        for (nth, closed) in closed.iter().enumerate() {
+            let archived = if nth == 0 { current.mark.position } else { 0 };
+            if closed.position <= archived {
+                continue;
+            }
+            let primary = &current.primary;
+            let path = self.beside.backlog(closed.log);
+            current.mark = backlog::each_group(&path, archived, current.mark, |mut file, min, mark| {
+                self.runtime.block_on(upload::upload_group(primary, &mut file, min, mark))?;
+                self.block(primary.acknowledge()).map(drop)
+            })?;
+            std::fs::remove_file(&path).with_context(|| path.display().to_string())?;
+        }
+        if !closed.is_empty() {
+            self.beside.forget_before(&current.mark)?;
+        }
+        Ok(())
+    }
+
+    fn sleep(&self, time: Duration) {
+        sleep_until(Instant::now() + time, &self.stop);
+    }
+
+    fn pace(&self) -> Pace {
+        Pace { limit: self.config.limit, stop: Arc::clone(&self.stop), since: Instant::now(), bytes: 0 }
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+
+    fn owner(&self) -> Owner {
+        let node = gethostname::gethostname().to_string_lossy().into_owned();
+        Owner { token: self.beside.token(), node, retry: Retry::default() }
+    }
+
+    /// Goes on with the generation that this database's primary has begun last, or begins one.
+    fn resume(&mut self) -> Result<Current> {
+        let generation = match self.beside.generation() {
+            Some(generation) => generation,
+            // A claim may have been made without being remembered.
+            None if !self.block(self.archive.records())?.is_empty() => Generation::FIRST,
+            None => return self.begin(None, Line::First),
+        };
+        match self.block(self.archive.resume(&self.owner(), generation))? {
+            Resumed::Primary(primary) => {
+                self.beside.forget_fence()?;
+                match self.block(newest_mark(&primary))? {
+                    Some(mark) => Ok(self.current(primary, mark)),
+                    // It has died before its first snapshot was in the archive, and cannot take the same one again.
+                    None => self.begin(Some(primary.generation()), Line::Gap),
+                }
+            }
+            Resumed::Unbegun(own) => self.begin(Some(own), Line::Gap),
+            Resumed::Fenced(Claim { generation, node, .. }) => {
+                let fenced = anyhow::Error::from(ArchiveError::Fenced { generation, node });
+                Err(match self.beside.generation() {
+                    Some(_) => fenced,
+                    None => fenced.context(format!(
+                        "{} holds the archive of another database; name another prefix, or take that archive over with duralite promote",
+                        self.beside.url()
+                    )),
+                })
+            }
+        }
+    }
+
+    fn current(&self, primary: Primary, mark: Mark) -> Current {
+        let primary = Arc::new(primary);
+        Current { upkeep: Upkeep::start(&primary, &self.config, &self.runtime), primary, mark, source: None }
+    }
+
+    /// Claims a generation and begins it: the first one of an archive, or the one right after its own. If another has
+    /// that one, this primary is fenced.
+    fn begin(&mut self, own: Option<Generation>, line: Line) -> Result<Current> {
+        // As long as the database cannot be read, no generation is claimed.
+        let held = self.hold()?;
+        let claimed = match own {
+            Some(own) => self.block(self.archive.claim_after(&self.owner(), own, now_ms()))?,
+            None => self.claim()?,
+        };
+        let inherited = self.block(claimed.inherited())?;
+        let line = if inherited.is_none() { Line::First } else { line };
+        self.begin_with(claimed, inherited.as_ref(), line, held)
+    }
+
+    /// Takes the next generation that nobody has, and so fences whoever was the primary.
+    ///
+    /// # Errors
+    /// Those of the archive.
+    pub fn claim(&self) -> Result<Claimed> {
+        self.block(self.archive.claim(&self.owner(), now_ms()))
+    }
+
+    /// Begins a generation with the database as the archive had it at the end of the generation before. Returns the
+    /// generation.
+    ///
+    /// # Errors
+    /// Those of the archive and of reading the database.
+    pub fn take_over(&mut self, claimed: Claimed, inherited: &Inherited) -> Result<Generation> {
+        let held = self.hold()?;
+        let current = self.begin_with(claimed, Some(inherited), Line::Continues, held)?;
+        let generation = current.primary.generation();
+        drop(current);
+        // Until a program opens the database, it is an ordinary file.
+        self.close_log()?;
+        Ok(generation)
+    }
+
+    /// Begins a generation that is claimed: with the start record, and a snapshot.
+    fn begin_with(
+        &mut self,
+        claimed: Claimed,
+        inherited: Option<&Inherited>,
+        line: Line,
+        (mut held, mut source, position): (Held, Source, u64),
+    ) -> Result<Current> {
+        let generation = claimed.generation();
+        let (pages, page_size) = (held.pages(), held.page_bytes());
+        let checksum = database_checksum(held.content()?, page_size, pages).context("read the database")?;
+        let time_ms = now_ms();
+        let begin = Begin { pages, page_size, checksum, time_ms };
+        let primary = self.block(claimed.start(inherited, line, &begin))?;
+        self.beside.remember(generation)?;
+        let mark = Mark {
+            generation: generation.number(),
+            txid: primary.start().base.txid,
+            log: salts(source.id()),
+            position,
+            time_ms,
+        };
+        upload_snapshot(&self.runtime, &primary, &mut held, &mark, self.pace())?;
+        self.block(primary.acknowledge())?;
+        // Nothing must come between the end of the snapshot and what is archived next. From here on a transaction with a
+        // rollback journal in this log is on record.
+        source.follower().announce_sidecar(position, time_of(&mark))?;
+        source.follower().pin(position)?;
+        drop(held);
+        Ok(Current { source: Some(source), ..self.current(primary, mark) })
+    }
+
+    /// Begins a snapshot, and finds its position in the log.
+    fn hold(&self) -> Result<(Held, Source, u64)> {
+        loop {
+            let mut held = Held::begin(&self.config.path, &self.config.pairs())?;
+            let mut source = Source::open(&self.target)?.context("the database has lost its log")?;
+            let since = Instant::now();
+            loop {
+                let newest = source.follower().newest()?;
+                if held.newest().is_none_or(|of_held| of_held == newest) {
+                    held.release_write()?;
+                    return Ok((held, source, newest));
+                }
+                if since.elapsed() > SETTLE {
+                    break;
+                }
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            // A writer died before it could acknowledge its commit. The next commit settles it.
+            drop(source);
+            held.settle()?;
+        }
+    }
+
+    /// Copies commits from a log into the archive.
+    fn follow(&self, source: &mut Source, current: &mut Current) -> Result<Ended> {
+        let next = source.group_after(current.mark.position);
+        let (runtime, beside, stop, pinned) = (&self.runtime, &self.beside, &*self.stop, next.position());
+        let mut uploader = Uploader { runtime, beside, stop, pinned, encoded: None, next };
+        source.follower().announce_sidecar(current.mark.position, time_of(&current.mark))?;
+        let mut snapshot_due = Instant::now() + self.until_snapshot(&current.primary)?;
+        let mut snapshot: Option<JoinHandle<Result<()>>> = None;
+        loop {
+            if self.is_stopped() {
+                // The log may no longer have what is held.
+                while uploader.holds_anything() {
+                    match uploader.upload(source, current, None) {
+                        Ok(Some(_)) => {}
+                        Ok(None) => break,
+                        Err(error) if is_fenced(&error) => {
+                            source.follower().set_fenced()?;
+                            return Err(error);
+                        }
+                        Err(error) => {
+                            let path = self.config.path.display();
+                            eprintln!("duralite-archive: what was read of {path} is not archived: {error:#}");
+                            break;
+                        }
+                    }
+                }
+                return Ok(Ended::Done);
+            }
+            uploader.pin(source).or_else(|error| lost(error, ()))?;
+            if Instant::now() >= snapshot_due && snapshot.as_ref().is_none_or(JoinHandle::is_finished) {
+                if let Some(done) = snapshot.take() {
+                    report(
+                        "take a snapshot",
+                        done.join().unwrap_or_else(|_| Err(anyhow!("the snapshot's thread panicked"))),
+                    );
+                }
+                // What was read stays here, whatever has failed. The next upload meets what cannot be mended.
+                let begun = self.snapshot_beside(source, current, &mut uploader);
+                let again = if begun.is_ok() { self.config.snapshot_every } else { SNAPSHOT_AGAIN };
+                snapshot_due = Instant::now() + again;
+                snapshot = begun.unwrap_or_else(|error| {
+                    report::<()>("take a snapshot", Err(error));
+                    None
+                });
+            }
+            let (began, before) = (Instant::now(), current.mark.position);
+            match uploader.upload(source, current, None) {
+                Ok(Some(waiting)) => {
+                    let took = began.elapsed();
+                    self.pause(source, &mut uploader)?;
+                    let acknowledged = current.mark.position - before;
+                    gather(source, current.mark.position, acknowledged + waiting, took)?;
+                    continue;
+                }
+                Ok(None) => self.check_upkeep(current)?,
+                Err(error) if is_lost(&error) => {
+                    // The snapshot's thread has a share in the primary, which has to end first.
+                    snapshot.map(JoinHandle::join);
+                    return Ok(Ended::Lost);
+                }
+                Err(error) if is_fenced(&error) => {
+                    source.follower().set_fenced()?;
+                    return Err(error);
+                }
+                Err(error)
+                    if is_temporary(&error)
+                        || uploader.holds_anything() && self.until != Until::Drained && !is_final(&error) =>
+                {
+                    let again = if is_temporary(&error) { LOOK } else { AFTER_FAILURE };
+                    report::<()>(&format!("archive {}", self.config.path.display()), Err(error));
+                    self.sleep(again);
+                    continue;
+                }
+                Err(error) => return Err(error),
+            }
+            if self.beside.is_broken(source.id())? {
+                return Ok(Ended::Broken);
+            }
+            let behind = source.follower().show_behind(current.mark.position)?;
+            if behind.transactions == 0 && snapshot.as_ref().is_none_or(JoinHandle::is_finished) {
+                if self.until == Until::Drained {
+                    return Ok(Ended::Done);
+                }
+                if source.follower().is_alone()? {
+                    return Ok(Ended::Alone);
+                }
+            }
+            source.wait(current.mark.position, LOOK).or_else(|error| lost(error, false))?;
+        }
+    }
+
+    /// Ends if upkeep has found that the archive was taken over. Without commits nothing else asks.
+    fn check_upkeep(&self, current: &Current) -> Result<()> {
+        if current.upkeep.is_fenced.load(Ordering::Relaxed) {
+            self.block(current.primary.acknowledge())?;
+        }
+        Ok(())
+    }
+
+    /// Lets commits gather for an interval, unless a commit waits for the archive.
+    fn pause(&self, source: &mut Source, uploader: &mut Uploader<'_>) -> Result<()> {
+        let since = Instant::now();
+        while since.elapsed() < self.config.interval {
+            if self.is_stopped() || self.until == Until::Drained || source.follower().is_awaited()? {
+                break;
+            }
+            // An upload makes room, or reports the error.
+            if !uploader.answer(source, None).unwrap_or(false) {
+                break;
+            }
+            // Who was woken by the upload commits again soon.
+            std::thread::sleep(if since.elapsed() < SOON { GATHERED } else { AWAITED });
+        }
+        Ok(())
+    }
+
+    /// How long until the next snapshot, by the time of the newest one.
+    fn until_snapshot(&self, primary: &Primary) -> Result<Duration> {
+        let newest = self.block(mark_of(primary, |object| object.level == SNAPSHOTS))?;
+        let age_ms = newest.map_or(0, |newest| now_ms().saturating_sub(newest.time_ms));
+        Ok(self
+            .config
+            .snapshot_every
+            .saturating_sub(Duration::from_millis(u64::try_from(age_ms).unwrap_or(0))))
+    }
+
+    /// Starts a thread that uploads a snapshot while commits go on being archived. The archive first gets every commit
+    /// up to the snapshot, so that the snapshot is of one of its transactions.
+    fn snapshot_beside(
+        &self,
+        source: &mut Source,
+        current: &mut Current,
+        uploader: &mut Uploader<'_>,
+    ) -> Result<Option<JoinHandle<Result<()>>>> {
+        let (mut held, of_snapshot, position) = self.hold()?;
+        drop(of_snapshot);
+        while current.mark.position < position {
+            if uploader.upload(source, current, Some(position))?.is_none() {
+                return Ok(None);
+            }
+        }
+        let (runtime, primary, mark) = (self.runtime.clone(), Arc::clone(&current.primary), current.mark);
+        let pace = self.pace();
+        let work = move || upload_snapshot(&runtime, &primary, &mut held, &mark, pace);
+        Ok(Some(std::thread::Builder::new().name("snapshot".to_owned()).spawn(work)?))
+    }
+
+    /// Closes a log that nobody else uses, so that the database is an ordinary file again.
+    fn close_log(&self) -> Result<()> {
+        hold::close(&self.config.path, &self.config.pairs())
+    }
+
+    fn block<T, E: Into<anyhow::Error>>(&self, future: impl Future<Output = Result<T, E>>) -> Result<T> {
+        self.runtime.block_on(future).map_err(Into::into)
+    }
+}
+
+/// How often a pause looks whether a commit waits, after it has looked more often for a while.
+const AWAITED: Duration = Duration::from_millis(1);
+const SOON: Duration = Duration::from_millis(5);
+/// What part of the time of an upload the sidecar waits, at most, for all commits that it expects, and what part for the
+/// next one of them. Hundreds of connections take many milliseconds to commit.
+const GATHERING: u32 = 2;
+const GATHERING_NEXT: u32 = 8;
+/// How often it looks then.
+const GATHERED: Duration = Duration::from_micros(200);
+
+/// Waits until as many commits are there as wait already and were just acknowledged. Those that were just woken commit
+/// again at once, but not all in the same moment. A group without them would make each of them wait for two uploads; and
+/// once the connections are in two halves, they would stay so.
+fn gather(source: &mut Source, position: u64, wanted: u64, upload: Duration) -> Result<()> {
+    let since = Instant::now();
+    let (mut had, mut last) = (0, since);
+    while since.elapsed() < upload / GATHERING && last.elapsed() < upload / GATHERING_NEXT {
+        let has = source.follower().newest()?.saturating_sub(position);
+        if has >= wanted {
+            break;
+        }
+        if has > had {
+            (had, last) = (has, Instant::now());
+        }
+        std::thread::sleep(GATHERED);
+    }
+    Ok(())
+}
+
+/// How often the sidecar looks whether the log wants to start over while it uploads.
+const ASKED: Duration = Duration::from_millis(1);
+
+/// Uploads groups of commits.
+///
+/// The log keeps what is not in the archive yet. But while connections commit all the time, there is always something, and
+/// the log would grow up to its limit. So when a connection that wants to start the log over asks for it, the sidecar reads
+/// the log to its end, holds what it reads, and lets go of the log. If the sidecar dies before that is in the archive, the
+/// log may have started over, and a snapshot closes the gap.
+struct Uploader<'a> {
+    runtime: &'a Handle,
+    beside: &'a Beside,
+    /// Once this is set, no request is answered.
+    stop: &'a AtomicBool,
+    /// The position after what is in the archive, or was let go of.
+    pinned: u64,
+    /// What is being uploaded, or could not be. It no longer needs the log.
+    encoded: Option<Encoded>,
+    /// What has been read for the upload after that.
+    next: LogGroup,
+}
+
+/// A group of commits as an object of the archive.
+struct Encoded {
+    file: SpooledTempFile,
+    after: Mark,
+}
+
+impl Uploader<'_> {
+    /// Archives the next group of commits, up to a position; `None` if there was none. When this returns, the commits are
+    /// acknowledged, and whoever waits for them has been woken. Returns how many others had been committed before that.
+    fn upload(
+        &mut self,
+        source: &mut Source,
+        current: &mut Current,
+        until: Option<u64>,
+    ) -> Result<Option<u64>> {
+        let encoded = match self.encoded.take() {
+            Some(encoded) => Some(encoded),
+            None => self.encode(source, current, until)?,
+        };
+        let Some(Encoded { mut file, after }) = encoded else { return Ok(None) };
+        let (primary, min) = (Arc::clone(&current.primary), current.mark.txid + 1);
+        let uploaded = {
+            let mut upload = std::pin::pin!(async {
+                upload::upload_group(&primary, &mut file, min, &after).await?;
+                primary.acknowledge().await?;
+                anyhow::Ok(())
+            });
+            loop {
+                let waited = async { tokio::time::timeout(ASKED, &mut upload).await };
+                match self.runtime.block_on(waited) {
+                    Ok(ended) => break ended,
+                    // The next upload reports an error.
+                    Err(_) => drop(self.answer(source, until)),
+                }
+            }
+        };
+        if let Err(error) = uploaded {
+            self.encoded = Some(Encoded { file, after });
+            return Err(error);
+        }
+        let waiting = source.follower().newest()?.saturating_sub(after.position);
+        source.follower().set_replicated(after.position, time_of(&after))?;
+        current.mark = after;
+        self.pinned = self.pinned.max(after.position);
+        Ok(Some(waiting))
+    }
+
+    /// Reads and encodes the next group of commits, up to a position; `None` if there is none.
+    fn encode(
+        &mut self,
+        source: &mut Source,
+        current: &Current,
+        until: Option<u64>,
+    ) -> Result<Option<Encoded>> {
+        match source.collect(&mut self.next, until, true) {
+            // What is held comes before what the log has lost.
+            Err(error) if error.kind() == ErrorKind::LostPlace && self.next.is_held() => {}
+            collected => collected?,
+        }
+        // This look comes after the read, so it sees whatever has changed the database before these commits.
+        if self.beside.is_broken(source.id())? {
+            return Ok(None);
+        }
+        let encoded = source.encode(&mut self.next, &current.mark)?;
+        self.next = self.next.next();
+        Ok(encoded.map(|(file, after)| Encoded { file, after }))
+    }
+
+    /// If the log wants to start over, reads it to its end, or up to a position, and lets go of what has been read.
+    /// Returns `false` if no more can be held.
+    fn answer(&mut self, source: &mut Source, until: Option<u64>) -> Result<bool> {
+        if self.stop.load(Ordering::Relaxed) || !source.follower().is_asked_to_read(self.next.position())? {
+            return Ok(true);
+        }
+        if self.next.is_full() {
+            return Ok(false);
+        }
+        source.collect(&mut self.next, until, false)?;
+        source.hold(&mut self.next)?;
+        self.pinned = self.next.position();
+        self.pin(source)?;
+        Ok(true)
+    }
+
+    /// Pins what is neither in the archive nor was let go of.
+    fn pin(&self, source: &mut Source) -> Result<(), LogError> {
+        source.follower().pin(self.pinned).map(drop)
+    }
+
+    /// Whether it has read commits that it has not archived.
+    fn holds_anything(&self) -> bool {
+        self.encoded.is_some() || !self.next.is_empty()
+    }
+}
+
+/// Compacts and prunes the generation, in a thread of its own.
+struct Upkeep {
+    stop: Arc<AtomicBool>,
+    /// Whether it has ended because another primary has taken the archive over.
+    is_fenced: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// How often the archive is looked through for what can be compacted.
+const COMPACT_EVERY: Duration = Duration::from_secs(10);
+/// How often the archive is looked through for what is no longer kept.
+const PRUNE_EVERY: Duration = Duration::from_secs(3600);
+
+impl Upkeep {
+    fn start(primary: &Arc<Primary>, config: &Database, runtime: &Handle) -> Self {
+        let (stop, is_fenced) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+        let (primary, runtime) = (Arc::clone(primary), runtime.clone());
+        let (stopped, fenced) = (Arc::clone(&stop), Arc::clone(&is_fenced));
+        let policy = Policy { keep: config.keep, ..Policy::default() };
+        let work = move || {
+            let (mut times, retry) = (Times::default(), Retry::default());
+            let mut prune_at = Instant::now() + PRUNE_EVERY;
+            let mut compact_at = Instant::now() + COMPACT_EVERY;
+            while !stopped.load(Ordering::Relaxed) {
+                std::thread::sleep(LOOK);
+                if Instant::now() >= compact_at {
+                    let compacted = runtime.block_on(primary.compact(&mut times)).map_err(Into::into);
+                    if compacted.as_ref().is_err_and(self::is_fenced) {
+                        fenced.store(true, Ordering::Relaxed);
+                        return;
+                    }
+                    report("compact the archive", compacted);
+                    compact_at = Instant::now() + COMPACT_EVERY;
+                }
+                if Instant::now() >= prune_at {
+                    let pruned = runtime.block_on(primary.archive().prune(&policy, &retry, false));
+                    report("prune the archive", pruned.map_err(Into::into));
+                    prune_at = Instant::now() + PRUNE_EVERY;
+                }
+            }
+        };
+        // Without the thread the archive only grows.
+        let thread = std::thread::Builder::new().name("upkeep".to_owned()).spawn(work);
+        let thread =
+            thread.inspect_err(|error| eprintln!("duralite-archive: no upkeep of the archive: {error}")).ok();
+        Self { stop, is_fenced, thread }
+    }
+}
+
+impl Drop for Upkeep {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Where the newest object of a generation says that the archive is; `None` if the generation has no object.
+async fn newest_mark(primary: &Primary) -> Result<Option<Mark>, ArchiveError> {
+    mark_of(primary, |object| object.max == primary.uploaded()).await
+}
+
+/// What the newest of these objects of a generation says of its last transaction.
+async fn mark_of(primary: &Primary, is_one: impl Fn(&Object) -> bool) -> Result<Option<Mark>, ArchiveError> {
+    let replica = primary.replica();
+    let objects = primary.archive().objects(&replica).await?;
+    let newest = objects.iter().filter(|object| is_one(object)).max_by_key(|object| object.max);
+    let Some(newest) = newest else { return Ok(None) };
+    let key = replica.key(newest);
+    let bytes = primary.archive().get_range(&key, 0..HEADER_BYTES as u64).await?;
+    let damaged = |what: &str| ArchiveError::Damaged { key: key.to_string(), what: what.to_owned() };
+    let bytes = bytes.first_chunk::<HEADER_BYTES>().ok_or_else(|| damaged("it is shorter than a header"))?;
+    Header::decode(bytes).map(|header| Some(Mark::of(&header))).map_err(|error| damaged(&error.to_string()))
+}
+
+/// The size of the database after a transaction, and those of these pages that the smallest object that ends with the
+/// transaction has; nothing if no object does.
+async fn last_pages(
+    primary: &Primary,
+    txid: u64,
+    pages: &[u32],
+) -> Result<Option<(u32, BTreeMap<u32, Vec<u8>>)>> {
+    let replica = primary.replica();
+    let objects = primary.archive().objects(&replica).await?;
+    let last = objects.iter().filter(|object| object.max == txid).min_by_key(|object| object.bytes);
+    let Some(last) = last else { return Ok(None) };
+    let content = primary.archive().get(&replica.key(last)).await?;
+    let mut decoder = Decoder::new(&content[..])?;
+    let mut page = vec![0; decoder.header().page_size as usize];
+    let mut found = BTreeMap::new();
+    while let Some(number) = decoder.next_page(&mut page)? {
+        if pages.contains(&number) {
+            found.insert(number, page.clone());
+        }
+    }
+    Ok(Some((decoder.header().commit, found)))
+}
+
+/// Uploads a snapshot. Reading and encoding it is done in a thread beside the upload.
+fn upload_snapshot(
+    runtime: &Handle,
+    primary: &Primary,
+    held: &mut Held,
+    mark: &Mark,
+    mut pace: Pace,
+) -> Result<()> {
+    let (sender, pieces) = upload::channel();
+    std::thread::scope(|scope| {
+        let encoding = scope.spawn(|| {
+            let encoded = upload::encode_snapshot(held, mark, sender.clone(), |bytes| pace.read(bytes));
+            if let Err(error) = &encoded {
+                // Without this the upload would end as if the snapshot were whole.
+                let failed = io::Error::other(error.to_string());
+                let _ = sender.blocking_send(Err(ArchiveError::File {
+                    path: "the snapshot".to_owned(),
+                    source: failed,
+                }));
+            }
+            drop(sender);
+            encoded
+        });
+        let uploaded = runtime.block_on(primary.upload_snapshot(pieces, mark.txid, mark.time_ms));
+        let encoded =
+            encoding.join().unwrap_or_else(|_| Err(anyhow!("the thread that reads a snapshot panicked")));
+        uploaded.map_err(anyhow::Error::from).and(encoded)
+    })
+}
+
+/// Keeps reading below a number of bytes per second, and ends it when the sidecar is told to stop.
+struct Pace {
+    limit: Option<u64>,
+    stop: Arc<AtomicBool>,
+    since: Instant,
+    bytes: u64,
+}
+
+impl Pace {
+    fn read(&mut self, bytes: usize) -> Result<()> {
+        self.bytes += bytes as u64;
+        let due = match self.limit.filter(|limit| *limit > 0) {
+            Some(limit) => Duration::from_secs_f64(self.bytes as f64 / limit as f64),
+            None => Duration::ZERO,
+        };
+        sleep_until(self.since + due, &self.stop);
+        if self.stop.load(Ordering::Relaxed) {
+            bail!("told to stop before the snapshot was whole");
+        }
+        Ok(())
+    }
+}
+
+/// Sleeps, but not on after the sidecar was told to stop.
+fn sleep_until(end: Instant, stop: &AtomicBool) {
+    while !stop.load(Ordering::Relaxed) {
+        let left = end.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            break;
+        }
+        std::thread::sleep(left.min(LOOK));
+    }
+}
+
+fn time_of(mark: &Mark) -> u64 {
+    u64::try_from(mark.time_ms).unwrap_or(0)
+}
+
+fn now_ms() -> i64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(now.as_millis()).unwrap_or(i64::MAX)
+}
+
+/// Lets a log that has lost its place pass for `instead`: the next read finds that too.
+fn lost<T>(error: LogError, instead: T) -> Result<T, LogError> {
+    if error.kind() == ErrorKind::LostPlace { Ok(instead) } else { Err(error) }
+}
+
+fn is_lost(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<LogError>().is_some_and(|error| error.kind() == ErrorKind::LostPlace)
+}
+
+fn is_fenced(error: &anyhow::Error) -> bool {
+    matches!(error.downcast_ref(), Some(ArchiveError::Fenced { .. } | ArchiveError::Contradicted { .. }))
+}
+
+/// Whether trying again cannot help.
+fn is_final(error: &anyhow::Error) -> bool {
+    is_fenced(error) || matches!(error.downcast_ref(), Some(ArchiveError::Unfit))
+}
+
+fn is_temporary(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<ArchiveError>().is_some_and(ArchiveError::is_temporary)
+}
+
+/// Tells on standard error what has failed and is tried again.
+fn report<T>(what: &str, result: Result<T>) {
+    if let Err(error) = result {
+        eprintln!("duralite-archive: {what}: {error:#}; it is tried again");
+    }
+}

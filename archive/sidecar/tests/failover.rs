@@ -1,0 +1,246 @@
+//! Standbys, and one that becomes the primary while the old one is stopped at any moment.
+
+use std::time::Duration;
+
+use duralite_testkit::{Actor, Engine, Ledger, Rng, for_seeds, integrity, one, run, stock};
+use duralite_wal::DatabaseIdentity;
+use duralite_wal::archive::{ArchiveFile, new_token};
+use rustix::process::Signal;
+
+use crate::common::{FOR_EVER, Machine, NAME, Place, Sidecar, assert_equal, done, patient, program, refused};
+
+/// The numbers that a writer has recorded after the first, which is what it found.
+fn acknowledged(machine: &Machine) -> i64 {
+    let bytes = std::fs::read(machine.fixture.path("acknowledged")).unwrap_or_default();
+    bytes.as_chunks().0.iter().skip(1).map(|number| i64::from_le_bytes(*number)).next_back().unwrap_or(0)
+}
+
+fn writer(machine: &Machine, settings: &str) -> Actor {
+    let acknowledgements = machine.fixture.path("acknowledged");
+    let mut writer = Actor::start(&[
+        "write",
+        &machine.fixture.uri(NAME, settings),
+        acknowledgements.to_str().unwrap(),
+        "0",
+    ]);
+    assert_eq!(writer.line(), "ready");
+    writer
+}
+
+fn fail_over(engine: Engine, seed: u64) {
+    println!("{engine:?} seed {seed}");
+    let mut rng = Rng::new(seed);
+    let (old, new, place) = (Machine::new(engine), Machine::new(engine), Place::new());
+    old.session(&["CREATE TABLE first(x)"]);
+    let sidecar = old.sidecar(&place);
+    let mut writing = writer(&old, FOR_EVER);
+    let standby = rng.chance(2).then(|| {
+        Sidecar::start(program().args(["follow", &place.url(), "--interval", "10ms"]).arg(new.database()))
+    });
+    std::thread::sleep(Duration::from_millis(300 + rng.below(300)));
+    // The old primary stops, anywhere.
+    sidecar.signal(Signal::STOP);
+    if let Some(standby) = standby {
+        standby.end();
+    }
+    done(program().args(["promote", &place.url()]).arg(new.database()).args(new.options()));
+    let copy = new.fixture.path("copy.db");
+    std::fs::copy(new.database(), &copy).unwrap();
+    let had = ledger_of(&stock(&copy));
+    assert!(had >= acknowledged(&old), "{engine:?} seed {seed}: {had} of {}", acknowledged(&old));
+    sidecar.signal(Signal::CONT);
+    let said = sidecar.failed();
+    assert!(said.contains("taken over") || said.contains("primary"), "{said}");
+    // No commit of the old primary is acknowledged any more.
+    std::thread::sleep(Duration::from_millis(100));
+    assert!(acknowledged(&old) <= had, "{engine:?} seed {seed}: {} after {had}", acknowledged(&old));
+    assert!(!writing.has_ended() || acknowledged(&old) <= had);
+    let said = refused(&mut old.replicate(NAME, &place));
+    assert!(said.contains("primary"), "{said}");
+    writing.kill();
+    // The new one goes on.
+    let mut sidecar = new.sidecar(&place);
+    let conn = new.open("");
+    let ledger = Ledger::prepare(&conn).unwrap();
+    for number in had + 1..=had + 20 {
+        ledger.append(&conn, number).unwrap();
+    }
+    sidecar.until_archived(&conn);
+    conn.close().unwrap();
+    sidecar.until_plain(&new);
+    sidecar.end();
+    assert_equal(&place.restored(&[]).bytes, &new.bytes(), &format!("{engine:?} seed {seed}"));
+    let restored = place.restored(&[]);
+    assert_eq!(ledger_of(&restored.open()), had + 20);
+    place.verify();
+}
+
+fn ledger_of(conn: &rusqlite::Connection) -> i64 {
+    Ledger::prepare(conn).unwrap().verify(conn)
+}
+
+#[test]
+fn a_new_primary_has_all_that_was_acknowledged_and_fences_the_old_one() {
+    for engine in Engine::all() {
+        for_seeds(2, |seed| fail_over(engine, seed));
+    }
+}
+
+/// A standby is read by stock SQLite while it is updated.
+#[test]
+fn a_standby_is_consistent_while_it_is_updated() {
+    let (machine, place) = (Machine::new(Engine::under_test()), Place::new());
+    machine.session(&[
+        "PRAGMA auto_vacuum=INCREMENTAL",
+        "CREATE TABLE accounts(id INTEGER PRIMARY KEY, balance INTEGER)",
+        "CREATE TABLE history(id INTEGER PRIMARY KEY AUTOINCREMENT, who INTEGER, amount INTEGER)",
+        "CREATE TABLE ballast(id INTEGER PRIMARY KEY, data BLOB)",
+        "WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 99) INSERT INTO accounts SELECT i, 100 FROM n",
+    ]);
+    machine.once(&place);
+    let moment = place.newest();
+    let mut sidecar = machine.sidecar(&place);
+    let replica = machine.fixture.path("replica.db");
+    let follow = || {
+        let mut command = program();
+        command.args(["follow", &place.url(), "--interval", "10ms"]).arg(&replica);
+        command
+    };
+    done(follow().arg("--once"));
+    let mut following = Sidecar::start(&mut follow());
+    let stop = machine.fixture.path("stop");
+    let stopped = stop.to_str().unwrap();
+    let audit = format!("file:{}", replica.display());
+    let mut audits: Vec<Actor> = (0..2).map(|_| Actor::start(&["audit", &audit, "10000", stopped])).collect();
+    for audit in &mut audits {
+        assert_eq!(audit.line(), "ready");
+    }
+    let uri = machine.fixture.uri(NAME, "");
+    let conn = patient(&uri);
+    for round in 0..4 {
+        let mut transfer = Actor::start(&["transfer", &uri, &round.to_string(), "50"]);
+        for statement in [
+            "INSERT INTO ballast(data) SELECT randomblob(20000) FROM accounts",
+            "DELETE FROM ballast",
+            "PRAGMA incremental_vacuum",
+        ] {
+            run(&conn, statement).unwrap();
+            let reader = stock(&replica);
+            integrity(&reader);
+        }
+        assert_eq!(transfer.line(), "done");
+    }
+    sidecar.until_archived(&conn);
+    let count: i64 = one(&conn, "SELECT count(*) FROM history");
+    let reader = stock(&replica);
+    following.until("the standby lags", || one::<i64>(&reader, "SELECT count(*) FROM history") == count);
+    std::fs::write(&stop, "").unwrap();
+    for mut audit in audits {
+        let states: u64 = audit.line().parse().unwrap();
+        println!("{states} states were seen");
+        audit.finish();
+    }
+    drop(reader);
+    following.end();
+    done(follow().arg("--once"));
+    conn.close().unwrap();
+    sidecar.until_plain(&machine);
+    sidecar.end();
+    // A moment of the past.
+    let past = machine.fixture.path("past.db");
+    done(program().args(["follow", &place.url(), "--txid", &moment.to_string()]).arg(&past));
+    integrity(&stock(&past));
+    // Two do not update one copy: whoever does has locked the file beside it.
+    let beside = std::fs::File::open(machine.fixture.path("replica.db-follow")).unwrap();
+    beside.lock().unwrap();
+    let output = follow().arg("--once").output().unwrap();
+    assert!(!output.status.success());
+    assert!(String::from_utf8_lossy(&output.stderr).contains("another process"));
+}
+
+/// A follower whose copy is ahead of where a new primary begins, or on another line, begins again.
+#[test]
+fn a_standby_goes_over_to_a_new_generation() {
+    let (machine, place) = (Machine::new(Engine::under_test()), Place::new());
+    machine.session(&["CREATE TABLE t(x, y)", "INSERT INTO t VALUES(1, randomblob(50000))"]);
+    machine.once(&place);
+    let replica = machine.fixture.path("replica.db");
+    let mut follow = program();
+    follow.args(["follow", &place.url(), "--once"]).arg(&replica);
+    done(&mut follow);
+    for number in 2..5 {
+        machine.session(&[&format!("INSERT INTO t VALUES({number}, 0)")]);
+        let plain = stock(&machine.database());
+        run(&plain, "DELETE FROM t WHERE x = 1").unwrap();
+        plain.close().unwrap();
+        machine.once(&place);
+        done(&mut follow);
+        let (copy, plain) = (stock(&replica), stock(&machine.database()));
+        assert_eq!(duralite_testkit::dump(&copy), duralite_testkit::dump(&plain));
+        integrity(&copy);
+    }
+}
+
+/// An archive that Litestream has made has no generations. So has the prefix of a generation by itself.
+#[test]
+fn a_copy_follows_an_archive_without_generations() {
+    let (machine, place) = (Machine::new(Engine::under_test()), Place::new());
+    machine.session(&["CREATE TABLE t(x)", "INSERT INTO t VALUES(1)"]);
+    machine.once(&place);
+    let url = format!("{}/g0000000000000001", place.url());
+    let listed = done(program().args(["list", &url])).stdout;
+    let listed = String::from_utf8(listed).unwrap();
+    assert!(listed.starts_with("made by Litestream\n  from transaction 1 "), "{listed}");
+    let replica = machine.fixture.path("replica.db");
+    for number in 2..5 {
+        done(program().args(["follow", &url, "--once"]).arg(&replica));
+        {
+            let (copy, plain) = (stock(&replica), stock(&machine.database()));
+            assert_eq!(duralite_testkit::dump(&copy), duralite_testkit::dump(&plain));
+        }
+        machine.session(&[&format!("INSERT INTO t VALUES({number})")]);
+        machine.once(&place);
+    }
+    // Nobody prunes it: it is Litestream's.
+    done(program().args(["prune", "--keep", "0s", &url]));
+    assert_equal(&place.restored(&[]).bytes, &machine.bytes(), "the end");
+}
+
+/// A sidecar that has nothing to archive learns of a takeover all the same, ends, and leaves word for whoever opens the
+/// database later.
+#[test]
+fn inv70_commits_fail_at_once_on_a_machine_whose_archive_was_taken_over() {
+    let (old, new, place) =
+        (Machine::new(Engine::under_test()), Machine::new(Engine::under_test()), Place::new());
+    old.session(&["CREATE TABLE t(x)"]);
+    let mut sidecar = old.sidecar(&place);
+    let conn = old.open("");
+    sidecar.until_archived(&conn);
+    conn.close().unwrap();
+    sidecar.until_plain(&old);
+    done(program().args(["promote", &place.url()]).arg(new.database()).args(new.options()));
+    let said = sidecar.failed();
+    assert!(said.contains("another is the primary") && !said.contains("tried again"), "{said}");
+    let fails_at_once = || {
+        let conn = patient(&old.fixture.uri(NAME, FOR_EVER));
+        assert_eq!(crate::common::status(&conn, "archive"), "fenced");
+        run(&conn, "INSERT INTO t VALUES(1)").unwrap_err();
+        let why: String = one(&conn, "SELECT duralite_last_error()");
+        assert!(why.starts_with("committed here, not in the archive: another primary"), "{why}");
+        conn.close().unwrap();
+    };
+    fails_at_once();
+    // A sidecar that is started again says the same, and so do commits while a program has the database open.
+    let conn = old.open("");
+    run(&conn, "INSERT INTO t VALUES(2)").unwrap();
+    assert!(refused(&mut old.replicate(NAME, &place)).contains("another is the primary"));
+    fails_at_once();
+    conn.close().unwrap();
+    // What the machine is in another archive is another matter.
+    let other = Place::new();
+    let identity = DatabaseIdentity::of(&old.database()).unwrap();
+    ArchiveFile::enable(&identity, &other.url(), 0, new_token().unwrap()).unwrap();
+    old.once(&other);
+    let conn = patient(&old.fixture.uri(NAME, ""));
+    assert_ne!(crate::common::status(&conn, "archive"), "fenced");
+}

@@ -1,0 +1,153 @@
+//! Writers that never pause: there is always something that is not in the archive yet.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use duralite_testkit::{Actor, Engine, one, run};
+use rusqlite::Connection;
+
+use crate::common::{FOR_EVER, Machine, NAME, Place, Sidecar, assert_equal};
+
+const WRITERS: usize = 4;
+/// A log that starts over with more frames than this was not at the archive's position by chance.
+const FULL: i64 = 500;
+
+/// More commits than a log has frames when it starts over.
+const MANY: i64 = 3000;
+
+/// How many frames the log has.
+fn frames(conn: &Connection) -> i64 {
+    conn.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |row| row.get(1)).unwrap()
+}
+
+fn write_until(machine: &Machine, stop: &AtomicBool) {
+    let conn = machine.open("");
+    run(&conn, "PRAGMA wal_autocheckpoint=50").unwrap();
+    while !stop.load(Ordering::Relaxed) {
+        run(&conn, "INSERT INTO t VALUES(hex(randomblob(50)))").unwrap();
+    }
+}
+
+/// Lets connections commit until the log has started over twice beside a sidecar that uploads once an hour.
+fn start_over_twice(machine: &Machine, sidecar: &mut Sidecar) {
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..WRITERS {
+            scope.spawn(|| write_until(machine, &stop));
+        }
+        let conn = machine.open("");
+        let (mut most, mut times) = (0, 0);
+        sidecar.until("the log does not start over", || {
+            let now = frames(&conn);
+            if most > FULL && now < most / 2 {
+                (most, times) = (0, times + 1);
+            }
+            most = most.max(now);
+            stop.store(times == 2, Ordering::Relaxed);
+            times == 2
+        });
+    });
+}
+
+/// A sidecar that uploads once an hour, after its first snapshot.
+fn slow_sidecar(machine: &Machine, place: &Place) -> Sidecar {
+    let mut sidecar = Sidecar::start(&mut machine.replicate_every("1h", NAME, place));
+    sidecar.until_archived(&machine.open(""));
+    let conn = machine.open(FOR_EVER);
+    run(&conn, "INSERT INTO t VALUES('the first object, after which the hour begins')").unwrap();
+    sidecar
+}
+
+#[test]
+fn inv16_a_log_starts_over_beside_writers_that_never_pause_and_nothing_is_lost() {
+    for engine in Engine::all() {
+        let (machine, place) = (Machine::new(engine), Place::new());
+        machine.session(&["CREATE TABLE t(x)"]);
+        let mut sidecar = slow_sidecar(&machine, &place);
+        start_over_twice(&machine, &mut sidecar);
+        // What is held is archived before the sidecar ends.
+        sidecar.end();
+        machine.once(&place);
+        assert_no_gap(engine, &place);
+        assert_equal(&place.restored(&[]).bytes, &machine.bytes(), &format!("{engine:?}"));
+        place.verify();
+    }
+}
+
+/// Asserts that one snapshot was enough. A log of `ppl` merges transactions whether or not the archive has them, if it is
+/// near its usual size or nobody pins them.
+fn assert_no_gap(engine: Engine, place: &Place) {
+    if engine != Engine::PPL {
+        assert_eq!(place.lines(), ["first"], "{engine:?}");
+    }
+}
+
+/// What could not be uploaded is tried again, also if the log has started over since.
+#[test]
+fn an_archive_that_is_away_while_writers_go_on_gets_everything_later() {
+    let (machine, place) = (Machine::new(Engine::under_test()), Place::new());
+    machine.session(&["CREATE TABLE t(x)"]);
+    let mut sidecar = machine.sidecar(&place);
+    let conn = machine.open("");
+    sidecar.until_archived(&conn);
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..WRITERS {
+            scope.spawn(|| write_until(&machine, &stop));
+        }
+        let before = place.newest();
+        sidecar.until("nothing is archived", || place.newest() > before);
+        place.take_away();
+        // An upload is tried again and again. Meanwhile the log is let go of once, and no more.
+        let rows = |conn: &Connection| one::<i64>(conn, "SELECT count(*) FROM t");
+        let enough = rows(&conn) + MANY;
+        sidecar.until("nobody commits", || rows(&conn) > enough);
+        place.bring_back();
+        stop.store(true, Ordering::Relaxed);
+    });
+    sidecar.until_archived(&conn);
+    conn.close().unwrap();
+    sidecar.until_plain(&machine);
+    sidecar.end();
+    assert_no_gap(Engine::under_test(), &place);
+    assert_equal(&place.restored(&[]).bytes, &machine.bytes(), "the end");
+    place.verify();
+}
+
+/// As after a power loss: whoever opens the database next recovers the log, and the log still has what the archive lacks.
+#[test]
+fn inv73_what_the_archive_lacks_when_everything_dies_is_archived_later() {
+    for engine in Engine::all() {
+        let (machine, place) = (Machine::new(engine), Place::new());
+        machine.session(&["CREATE TABLE t(x)"]);
+        let sidecar = slow_sidecar(&machine, &place);
+        let mut writer = Actor::sql(&machine.fixture.uri(NAME, ""));
+        for number in 0..30 {
+            assert_eq!(writer.run(&format!("INSERT INTO t VALUES({number})")), "");
+        }
+        let archived = place.newest();
+        writer.kill();
+        sidecar.kill();
+        machine.session(&["INSERT INTO t VALUES('after the recovery')"]);
+        machine.once(&place);
+        assert_no_gap(engine, &place);
+        assert!(engine == Engine::PPL || place.newest() == archived + 31, "{engine:?}");
+        assert_equal(&place.restored(&[]).bytes, &machine.bytes(), &format!("{engine:?}"));
+        place.verify();
+    }
+}
+
+#[test]
+fn what_a_killed_sidecar_has_held_is_in_the_snapshot_that_follows() {
+    let (machine, place) = (Machine::new(Engine::under_test()), Place::new());
+    machine.session(&["CREATE TABLE t(x)"]);
+    let mut sidecar = slow_sidecar(&machine, &place);
+    start_over_twice(&machine, &mut sidecar);
+    sidecar.kill();
+    machine.session(&["INSERT INTO t VALUES('after the gap')"]);
+    machine.once(&place);
+    // If it could hold no more, it has uploaded everything.
+    let lines = place.lines();
+    assert!(lines == ["first", "gap"] || lines == ["first"], "{lines:?}");
+    assert_equal(&place.restored(&[]).bytes, &machine.bytes(), "the end");
+    place.verify();
+}

@@ -1,0 +1,53 @@
+//! The archive of a database, as `duralite enable --archive` and `duralite disable` set it. Only the program
+//! `duralite-archive` knows the store.
+
+use std::path::Path;
+use std::process::{Command, ExitCode};
+
+use anyhow::{Result, bail};
+use duralite_wal::DatabaseIdentity;
+use duralite_wal::archive::{ArchiveFile, new_token};
+
+use crate::proof;
+
+const PROGRAM: &str = "duralite-archive";
+
+/// Replaces this process with `duralite-archive`, which alone knows object stores.
+pub(crate) fn run(first: &[&str], arguments: &proof::Arguments) -> Result<ExitCode> {
+    proof::become_program(PROGRAM, "archive/sidecar", first, arguments)
+}
+
+/// Checks that the store at a URL creates each key only once, without which a replaced primary could not be kept out. Returns a remark
+/// if there is no program that could check it.
+///
+/// # Errors
+/// The store is not suitable, or cannot be reached.
+pub(crate) fn probe(url: &str) -> Result<Option<String>> {
+    match Command::new(proof::program(PROGRAM)?).args(["probe", url]).status() {
+        Ok(status) if status.success() => Ok(None),
+        Ok(_) => bail!("{PROGRAM} refuses {url}, for the reason above; nothing was changed"),
+        Err(error) => Ok(Some(format!(
+            "the store was not tried, because {PROGRAM} cannot be run ({error}); `duralite replicate` tries it"
+        ))),
+    }
+}
+
+/// Remembers beside a database that its archive is at a URL. What this database is in that archive stays, if it is there already.
+pub(crate) fn enable(database: &Path, url: &str) -> Result<()> {
+    let identity = DatabaseIdentity::of(database)?;
+    let known = ArchiveFile::open(&identity)?.filter(|found| found.is_of(&identity));
+    let is_there = known.is_some_and(|found| found.records.owner.url == url);
+    if !is_there {
+        ArchiveFile::enable(&identity, url, 0, new_token()?)?;
+    }
+    Ok(())
+}
+
+/// Forgets the archive of a database. Returns where it was.
+pub(crate) fn disable(database: &Path) -> Result<Option<String>> {
+    let identity = DatabaseIdentity::of(database)?;
+    let Some(found) = ArchiveFile::open(&identity)? else { return Ok(None) };
+    let url = found.records.owner.url.clone();
+    drop(found);
+    Ok(ArchiveFile::disable(&identity)?.then_some(url))
+}

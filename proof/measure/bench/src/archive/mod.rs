@@ -1,0 +1,19 @@
+//! The archive: what a program that replicates costs the writers, how far it lags, what it uploads, what waiting for it
+//! takes, how fast a database is restored, and how much memory it has. Litestream stands beside it, in turns.
+//!
+//! Both replicate into an S3 server on loopback, whose objects are files on the same disk.
+
+mod memory;
+mod programs;
+mod proxy;
+mod reached;
+mod restore;
+mod run;
+mod scale;
+mod side;
+mod waiting;
+mod writers;
+
+pub use restore::restore;
+pub use waiting::replicated;
+pub use writers::writers;

@@ -1,0 +1,35 @@
+//! How much a run measures, and what else the machine does.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+
+use crate::nvwal::Effort;
+
+/// The most rounds of which a median is taken.
+const ROUNDS: usize = 3;
+
+pub(super) fn rounds(effort: Effort) -> usize {
+    effort.rounds.min(ROUNDS)
+}
+
+/// How much of the processors other programs use, over a second, in percent.
+pub(super) fn load_before() -> Result<f64> {
+    let read = || -> Result<(f64, f64)> {
+        let text = std::fs::read_to_string("/proc/stat")?;
+        let line = text.lines().next().context("/proc/stat is empty")?;
+        let ticks: Vec<f64> = line.split_whitespace().skip(1).filter_map(|word| word.parse().ok()).collect();
+        // Idle, and waiting for a device.
+        let idle = ticks.iter().skip(3).take(2).sum();
+        Ok((ticks.iter().sum(), idle))
+    };
+    let before = read()?;
+    std::thread::sleep(Duration::from_secs(1));
+    let after = read()?;
+    Ok(100.0 * (1.0 - (after.1 - before.1) / (after.0 - before.0)))
+}
+
+/// The sentence about it in a table's note.
+pub(super) fn of_others(load: f64) -> String {
+    format!("Before the run, other programs used {load:.0}% of the processors.")
+}

@@ -1,0 +1,17 @@
+//! A disk whose writes can be told apart.
+
+use duralite_iotrace::Tracer;
+use duralite_testkit::LoopDisk;
+
+/// Makes a loop device with ext4 that can be traced. Returns `None` and prints the reason if that fails.
+#[must_use]
+pub fn traceable(mebibytes: u64) -> Option<LoopDisk> {
+    let disk = LoopDisk::new(mebibytes)?;
+    match Tracer::at(&disk.path()).run(|| ()) {
+        Ok(_) => Some(disk),
+        Err(error) => {
+            eprintln!("writes are not told apart, because they cannot be traced: {error:#}");
+            None
+        }
+    }
+}

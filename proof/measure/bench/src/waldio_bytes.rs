@@ -1,0 +1,208 @@
+//! What one insert writes to the disk, by purpose: on a log that grows, on one that does not, and in the long
+//! run.
+
+use std::path::Path;
+
+use anyhow::{Result, ensure};
+use duralite_iotrace::{Class, Tracer};
+use duralite_testkit::LoopDisk;
+
+use crate::disk::traceable;
+use crate::nvwal::Effort;
+use crate::report::{Table, number};
+use crate::waldio::waldio;
+use crate::workload::{Operation, Session, Target};
+
+/// Size of the loop device.
+const DISK_MIB: u64 = 512;
+/// So many pages does SQLite let into its log before an automatic checkpoint.
+const CHECKPOINT_PAGES: u32 = 1000;
+/// How many automatic checkpoints the inserts of the long run come to, and those before it.
+const CHECKPOINTS: u32 = 10;
+const CHECKPOINTS_BEFORE: u32 = 3;
+
+/// The state of the log while inserts are counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// The log has only its first blocks, and grows.
+    Cold,
+    /// The log was filled once, and is written again from its beginning. It neither grows nor is it
+    /// checkpointed.
+    Warm,
+    /// SQLite's automatic checkpoints run, and the log starts over after each of them.
+    Sustained,
+}
+
+impl State {
+    const ALL: [Self; 3] = [Self::Cold, Self::Warm, Self::Sustained];
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Cold => "cold",
+            Self::Warm => "warm",
+            Self::Sustained => "sustained",
+        }
+    }
+}
+
+/// What inserts wrote to the disk, in bytes, and how often.
+#[derive(Debug, Clone, Copy, Default)]
+struct Written {
+    inserts: u32,
+    log: u64,
+    zeros: u64,
+    database: u64,
+    journal: u64,
+    other: u64,
+    requests: u64,
+    flushes: u64,
+}
+
+impl Written {
+    fn total(&self) -> u64 {
+        self.log + self.zeros + self.database + self.journal + self.other
+    }
+
+    fn each(&self, count: u64) -> f64 {
+        count as f64 / f64::from(self.inserts)
+    }
+}
+
+/// Bytes of zeros that Duralite has written into new blocks of its log; 0 for stock SQLite.
+fn zeros(session: &Session, target: &Target) -> Result<u64> {
+    if matches!(target, Target::Stock) { Ok(0) } else { Ok(session.counter("preallocated_bytes")? as u64) }
+}
+
+/// Opens a new database, and brings its log into the state. Also returns how many inserts to count.
+fn prepare(dir: &Path, target: &Target, state: State, transactions: u32) -> Result<(Session, u32)> {
+    let mut session = Session::open(dir, target, false, state == State::Sustained)?;
+    session.fill(1)?;
+    if state == State::Sustained {
+        session.run(Operation::Insert, CHECKPOINTS_BEFORE * CHECKPOINT_PAGES, 1)?;
+        return Ok((session, CHECKPOINTS * CHECKPOINT_PAGES));
+    }
+    if state == State::Warm {
+        session.grow_log(transactions + transactions / 2)?;
+    }
+    session.conn()?.query_row("PRAGMA wal_checkpoint(RESTART)", [], |_| Ok(()))?;
+    // The first transaction of a generation is not counted, because it also writes the beginning of the log.
+    session.run(Operation::Insert, 1, 1)?;
+    Ok((session, transactions))
+}
+
+fn count(disk: &LoopDisk, target: &Target, state: State, transactions: u32) -> Result<Written> {
+    let (mut session, inserts) = prepare(&disk.path(), target, state, transactions)?;
+    let zeros_before = zeros(&session, target)?;
+    let tracer = Tracer::at(&disk.path()).database(session.path());
+    let (trace, ran) = tracer.run(|| session.run(Operation::Insert, inserts, 1))?;
+    ran?;
+    let summary = trace.summary();
+    ensure!(summary.lost == 0, "{} events of the trace were lost", summary.lost);
+    let of = |class| summary.of(class).bytes;
+    let zeros = zeros(&session, target)? - zeros_before;
+    ensure!(of(Class::Log) >= zeros, "{zeros} bytes of zeros, but {} of the log", of(Class::Log));
+    Ok(Written {
+        inserts,
+        log: of(Class::Log) - zeros,
+        zeros,
+        database: of(Class::Database),
+        journal: of(Class::Journal),
+        other: of(Class::Other),
+        requests: summary.total.requests,
+        flushes: summary.flushes,
+    })
+}
+
+/// The modes of the table. `access` says how Duralite writes its log.
+fn modes(access: &'static str) -> [(&'static str, Target); 4] {
+    let own = |layout, block| waldio(&[("access", access), ("layout", layout), ("device_block", block)]);
+    [
+        ("stock WAL", Target::Stock),
+        ("waldio, layout=delta, blocks of 4096", own("delta", "4096")),
+        ("waldio, layout=delta, blocks of 512", own("delta", "512")),
+        ("waldio, layout=embedded, blocks of 4096", own("embedded", "4096")),
+    ]
+}
+
+/// Those columns of the table that do not depend on disk and file system, as Duralite itself counts what it
+/// hands over: mode, state of the log, bytes of the log and of zeros per insert.
+///
+/// # Errors
+/// An error of SQLite.
+pub fn handed_over(dir: &Path, transactions: u32) -> Result<Vec<[String; 4]>> {
+    let mut rows = Vec::new();
+    for state in [State::Cold, State::Warm] {
+        for (name, target) in modes("buffered").iter().filter(|(_, target)| !matches!(target, Target::Stock))
+        {
+            let (mut session, inserts) = prepare(dir, target, state, transactions)?;
+            let counters = |session: &Session| -> Result<[f64; 2]> {
+                Ok([session.counter("device_bytes")?, session.counter("preallocated_bytes")?])
+            };
+            let before = counters(&session)?;
+            session.run(Operation::Insert, inserts, 1)?;
+            let after = counters(&session)?;
+            let each = |at: usize| format!("{:.0}", (after[at] - before[at]) / f64::from(inserts));
+            rows.push([(*name).to_owned(), state.name().to_owned(), each(0), each(1)]);
+        }
+    }
+    Ok(rows)
+}
+
+/// Bytes to the disk per insert, by purpose, on a loop device with ext4.
+///
+/// # Errors
+/// An error of SQLite or of the tracer.
+pub fn bytes(_: &Path, effort: Effort) -> Result<Table> {
+    let mut table = Table::new(
+        "waldio_bytes",
+        "waldio: bytes to the device per insert, by purpose",
+        &[
+            "mode",
+            "log is",
+            "all",
+            "of stock",
+            "log",
+            "zeros",
+            "database",
+            "file-system journal",
+            "other",
+            "requests",
+            "flushes",
+        ],
+    );
+    let Some(disk) = traceable(DISK_MIB) else {
+        table.note = "Not measured: needs root, mkfs.ext4, loop devices and tracefs.".to_owned();
+        return Ok(table);
+    };
+    let modes = modes("direct");
+    for state in State::ALL {
+        let mut stock = f64::NAN;
+        for (name, target) in &modes {
+            let written = count(&disk, target, state, effort.transactions)?;
+            let total = written.each(written.total());
+            if matches!(target, Target::Stock) {
+                stock = total;
+            }
+            let mut cells = vec![(*name).to_owned(), state.name().to_owned(), format!("{total:.0}")];
+            cells.push(format!("{:.2}x", total / stock));
+            let parts = [written.log, written.zeros, written.database, written.journal, written.other];
+            cells.extend(parts.map(|bytes| format!("{:.0}", written.each(bytes))));
+            cells.extend([number(written.each(written.requests)), number(written.each(written.flushes))]);
+            table.row(cells);
+        }
+    }
+    table.note = format!(
+        "From the block trace of a loop device with ext4 (blocks of 4 KiB, data=ordered), so these are the bytes that \
+         the disk got, and not those that were handed to the system. synchronous=FULL, one connection, a row of 100 \
+         bytes. Cold: {} inserts into a new database, whose log has only its first blocks; no checkpoint. Warm: as \
+         many, into a log that was filled once and is written again from its beginning; no checkpoint, no growth. \
+         Sustained: {} inserts with SQLite's automatic checkpoints, after {} that are not counted. `zeros` are \
+         written into new blocks of the log, so that a commit need not change metadata of the file system. `other` \
+         is metadata, and the memory that processes share, a file that the kernel writes back every half minute: a slow \
+         run has more of it. What the kernel had not written out when the last insert was durable is not counted.",
+        effort.transactions,
+        CHECKPOINTS * CHECKPOINT_PAGES,
+        CHECKPOINTS_BEFORE * CHECKPOINT_PAGES,
+    );
+    Ok(table)
+}

@@ -1,0 +1,379 @@
+//! Who takes part: primaries with their databases, standbys that are promoted, followers, readers, and whoever prunes.
+
+use std::cell::{RefCell, RefMut};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use duralite_archive::{
+    Archive, ArchiveError, Begin, Claimed, Generation, Inherited, Line, Owner, Pauses, Policy, Primary,
+    Resumed, Retry, Target, Times,
+};
+use futures_util::future::{BoxFuture, join, ready};
+use futures_util::stream;
+use object_store::path::Path;
+
+use super::database::{self, History};
+use super::judge::Judge;
+use super::world::{World, hash_of};
+
+/// The name of what the database has before the archive begins.
+const BASE: u16 = 0x100;
+
+/// What survives the death of an actor.
+#[derive(Debug, Clone, Default, Hash)]
+pub struct Disk {
+    /// The generation that the actor owns.
+    generation: Option<Generation>,
+    /// The database, with what is durable in its log.
+    history: History,
+    /// The transaction that the history without any page would be after.
+    before: i64,
+    /// Transactions that the actor has committed.
+    committed: u16,
+}
+
+impl Disk {
+    fn txid(&self) -> u64 {
+        (self.before + self.history.len() as i64) as u64
+    }
+
+    /// The database after a transaction.
+    fn at(&self, txid: u64) -> &[u16] {
+        &self.history[..(txid as i64 - self.before) as usize]
+    }
+}
+
+/// An actor's place in a schedule.
+pub struct Stage {
+    actor: usize,
+    world: Arc<World>,
+    judge: Rc<RefCell<Judge>>,
+    disk: Rc<RefCell<Disk>>,
+}
+
+/// What a primary does.
+#[derive(Debug, Clone, Copy)]
+pub struct Plan {
+    /// Transactions that it commits.
+    pub transactions: u16,
+    /// By how much each is later than the one before.
+    pub ms_each: i64,
+    /// After how many transactions it looks. It also looks after the last.
+    pub looks_each: u16,
+    /// Whether it looks for one transaction while it uploads the next.
+    pub is_pipelined: bool,
+    /// Whether it uploads a snapshot of the base also where the archive can do without.
+    pub uploads_base: bool,
+    /// Whether it uploads a snapshot after its last transaction.
+    pub uploads_snapshot: bool,
+    /// Whether it compacts after each transaction.
+    pub compacts: bool,
+    /// Whether transactions are lost to the archive after those, so that it starts over, and commits one more.
+    pub has_gap: bool,
+    /// Whether its machine is a copy of that of actor 0, with the same token.
+    pub is_copy: bool,
+}
+
+impl Plan {
+    /// Some transactions, and nothing else.
+    #[must_use]
+    pub const fn of(transactions: u16) -> Self {
+        Self {
+            transactions,
+            ms_each: 10_000,
+            looks_each: 1,
+            is_pipelined: false,
+            uploads_base: false,
+            uploads_snapshot: false,
+            compacts: false,
+            has_gap: false,
+            is_copy: false,
+        }
+    }
+}
+
+/// Repeats at once, more often than a schedule lets a request fail.
+#[derive(Debug)]
+struct AtOnce;
+
+impl Pauses for AtOnce {
+    fn pause<'a>(&'a self, attempts: u32, _reason: &'a ArchiveError) -> BoxFuture<'a, bool> {
+        Box::pin(ready(attempts < 10))
+    }
+}
+
+impl Stage {
+    pub(crate) fn new(
+        actor: usize,
+        world: &Arc<World>,
+        judge: &Rc<RefCell<Judge>>,
+        disk: &Rc<RefCell<Disk>>,
+    ) -> Self {
+        Self { actor, world: Arc::clone(world), judge: Rc::clone(judge), disk: Rc::clone(disk) }
+    }
+
+    fn archive(&self) -> Archive {
+        Archive::on(self.world.client(self.actor), Path::default())
+    }
+
+    fn owner(&self, plan: &Plan) -> Owner {
+        let machine = if plan.is_copy { 0 } else { self.actor };
+        Owner { token: format!("{machine:032x}"), node: format!("{machine}"), retry: Retry::new(AtOnce) }
+    }
+
+    fn disk(&self) -> RefMut<'_, Disk> {
+        self.disk.borrow_mut()
+    }
+
+    fn promise(&self, txid: u64) {
+        let disk = self.disk();
+        if txid > 0 {
+            self.judge.borrow_mut().promise(&format!("{}", self.actor), txid, disk.at(txid));
+        }
+    }
+
+    fn commit(&self) {
+        let mut disk = self.disk();
+        disk.committed += 1;
+        let name = (self.actor as u16 + 1) << 8 | disk.committed;
+        disk.history.push(name);
+    }
+}
+
+/// An actor's life ends by an error of the archive, and by being fenced.
+async fn ends(life: impl Future<Output = Result<(), ArchiveError>>, stage: &Stage) {
+    let is_wrong = |error: &ArchiveError| match error {
+        ArchiveError::Damaged { .. } | ArchiveError::Gap { .. } => true,
+        // Only the owner of a claim creates the start record.
+        ArchiveError::Contradicted { key } => key.ends_with(".start"),
+        _ => false,
+    };
+    if let Some(error) = life.await.err().filter(is_wrong) {
+        let actor = stage.actor;
+        stage.judge.borrow_mut().violate(format!("{actor} finds: {error}"));
+    }
+}
+
+/// The first primary, whose database exists before the archive.
+pub async fn first(stage: Stage, plan: Plan) {
+    let life = async {
+        let archive = stage.archive();
+        let generation = stage.disk().generation;
+        if let Some(generation) = generation {
+            return resume(&stage, &plan, generation).await;
+        }
+        if stage.disk().history.is_empty() {
+            stage.disk().history = vec![BASE];
+        }
+        let claimed = archive.claim(&stage.owner(&plan), 0).await?;
+        // Whoever finds an archive here does not begin another.
+        if claimed.inherited().await?.is_some() {
+            return Ok(());
+        }
+        begin(&stage, &plan, claimed, None, Line::First).await
+    };
+    ends(life, &stage).await;
+}
+
+/// A machine that is a copy of the first primary's, as it was when the copy was made: with one transaction.
+pub async fn copy(stage: Stage, plan: Plan) {
+    let life = async {
+        stage.disk().history = vec![BASE];
+        match stage.archive().resume(&stage.owner(&plan), Generation::FIRST).await {
+            // The sidecar does not go on where the archive has more than its log.
+            Ok(Resumed::Primary(primary)) if primary.uploaded() == stage.disk().txid() => {
+                serve(&stage, &plan, primary).await
+            }
+            // The copy was made later.
+            _ => Ok(()),
+        }
+    };
+    ends(life, &stage).await;
+}
+
+/// A standby that is promoted.
+pub async fn standby(stage: Stage, plan: Plan) {
+    let life = async {
+        let archive = stage.archive();
+        let generation = stage.disk().generation;
+        if let Some(generation) = generation {
+            return resume(&stage, &plan, generation).await;
+        }
+        let claimed = archive.claim(&stage.owner(&plan), 0).await?;
+        let Some(inherited) = claimed.inherited().await? else { return Ok(()) };
+        let history = match database::make(&archive, &inherited.plan).await {
+            Err(error) if error.is_missing() || error.is_temporary() => {
+                database::restore(&archive, Target::Txid(inherited.end), 5).await?
+            }
+            history => history?,
+        };
+        let before = inherited.end as i64 - history.len() as i64;
+        {
+            let mut disk = stage.disk();
+            disk.history = history;
+            disk.before = before;
+        }
+        begin(&stage, &plan, claimed, Some(&inherited), Line::Continues).await
+    };
+    ends(life, &stage).await;
+}
+
+async fn begin(
+    stage: &Stage,
+    plan: &Plan,
+    claimed: Claimed,
+    inherited: Option<&Inherited>,
+    line: Line,
+) -> Result<(), ArchiveError> {
+    let begin = {
+        let disk = stage.disk();
+        Begin {
+            pages: disk.history.len() as u32,
+            page_size: 512,
+            checksum: hash_of(&disk.history),
+            time_ms: 0,
+        }
+    };
+    let primary = claimed.start(inherited, line, &begin).await?;
+    {
+        let mut disk = stage.disk();
+        disk.before = primary.start().base.txid as i64 - disk.history.len() as i64;
+        disk.generation = Some(primary.generation());
+    }
+    Box::pin(serve(stage, plan, primary)).await
+}
+
+async fn resume(stage: &Stage, plan: &Plan, generation: Generation) -> Result<(), ArchiveError> {
+    let archive = stage.archive();
+    let owner = stage.owner(plan);
+    match archive.resume(&owner, generation).await? {
+        Resumed::Fenced(_) => Ok(()),
+        Resumed::Primary(primary) => {
+            {
+                let mut disk = stage.disk();
+                // The sidecar knows by the log which transaction is which. After a gap it was the base.
+                if disk.generation != Some(primary.generation()) && disk.generation.is_some() {
+                    disk.before = primary.start().base.txid as i64 - disk.history.len() as i64;
+                }
+                disk.generation = Some(primary.generation());
+            }
+            serve(stage, plan, primary).await
+        }
+        Resumed::Unbegun(unbegun) => {
+            start_over(stage, plan, archive.claim_after(&owner, unbegun, 0).await?).await
+        }
+    }
+}
+
+/// What is missing in the archive becomes a gap before a new base.
+async fn start_over(stage: &Stage, plan: &Plan, claimed: Claimed) -> Result<(), ArchiveError> {
+    let inherited = claimed.inherited().await?;
+    begin(stage, plan, claimed, inherited.as_ref(), Line::Gap).await
+}
+
+async fn serve(stage: &Stage, plan: &Plan, primary: Primary) -> Result<(), ArchiveError> {
+    let time = |txid: u64| txid as i64 * plan.ms_each;
+    let upload = async |from: u64, upto: u64| {
+        let content = {
+            let disk = stage.disk();
+            database::file(disk.at(upto), (from as i64 - 1 - disk.before) as usize, from, upto, time(upto))
+        };
+        primary.upload(content, from, upto, time(upto)).await
+    };
+    let snapshot = async |txid: u64| {
+        let content = database::file(stage.disk().at(txid), 0, 1, txid, time(txid));
+        primary.upload_snapshot(stream::iter([Ok(content)]), txid, time(txid)).await
+    };
+    let base = primary.start().base.txid;
+    let acknowledge = async || primary.acknowledge().await.map(|txid| stage.promise(txid));
+    if !primary.has_base() || plan.uploads_base {
+        snapshot(base).await?;
+    }
+    acknowledge().await?;
+    let mut times = Times::default();
+    let rest = stage.disk().txid();
+    if rest > primary.uploaded() {
+        upload(primary.uploaded() + 1, rest).await?;
+        acknowledge().await?;
+    }
+    while stage.disk().committed < plan.transactions {
+        stage.commit();
+        let txid = stage.disk().txid();
+        upload(txid, txid).await?;
+        if plan.is_pipelined && stage.disk().committed < plan.transactions {
+            stage.commit();
+            let (looked, uploaded) = join(acknowledge(), upload(txid + 1, txid + 1)).await;
+            looked.and(uploaded)?;
+        }
+        let committed = stage.disk().committed;
+        if committed.is_multiple_of(plan.looks_each) || committed >= plan.transactions {
+            acknowledge().await?;
+        }
+        if plan.compacts {
+            primary.compact(&mut times).await?;
+        }
+    }
+    if plan.uploads_snapshot {
+        let txid = stage.disk().txid();
+        snapshot(txid).await?;
+    }
+    if plan.has_gap && stage.disk().committed == plan.transactions {
+        // Two transactions that the log has lost before they were uploaded.
+        stage.commit();
+        stage.commit();
+        let claimed = primary.start_over(0).await?;
+        let plan = Plan { transactions: plan.transactions + 3, has_gap: false, ..*plan };
+        return start_over(stage, &plan, claimed).await;
+    }
+    Ok(())
+}
+
+/// A follower: applies to its copy what is settled, so many times.
+pub async fn follower(stage: Stage, times: u32) {
+    let life = async {
+        let archive = stage.archive();
+        for _ in 0..times {
+            let settled = match archive.settled().await {
+                Ok(Some(settled)) => settled,
+                Ok(None) | Err(ArchiveError::Empty) => continue,
+                Err(error) => return Err(error),
+            };
+            let plan = match settled.plan(Target::Latest).await {
+                Err(ArchiveError::Empty) => continue,
+                plan => plan?,
+            };
+            match database::make(&archive, &plan).await {
+                Ok(history) => stage.judge.borrow_mut().promise("the follower", plan.txid, &history),
+                Err(error) if error.is_missing() => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    };
+    ends(life, &stage).await;
+}
+
+/// A reader: restores the newest moment.
+pub async fn reader(stage: Stage) {
+    let promised = stage.judge.borrow().promised().to_vec();
+    stage.world.learn(stage.actor, hash_of(&promised));
+    let life = async {
+        match database::restore(&stage.archive(), Target::Latest, 3).await {
+            Err(ArchiveError::Empty) => stage.judge.borrow_mut().has_read(&promised, &[]),
+            history => stage.judge.borrow_mut().has_read(&promised, &history?),
+        }
+        Ok(())
+    };
+    ends(life, &stage).await;
+}
+
+/// Prunes so many times.
+pub async fn pruner(stage: Stage, policy: Policy, times: u32) {
+    let life = async {
+        for _ in 0..times {
+            stage.archive().prune(&policy, &Retry::new(AtOnce), false).await?;
+        }
+        Ok(())
+    };
+    ends(life, &stage).await;
+}

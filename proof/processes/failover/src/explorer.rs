@@ -1,0 +1,342 @@
+//! The explorer: in which order requests arrive, and what goes wrong.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use futures_util::future::LocalBoxFuture;
+use rustc_hash::FxHashSet;
+
+use super::actors::{Disk, Stage};
+use super::judge::{Judge, Seen};
+use super::world::{World, hash_of};
+
+/// What may go wrong in one schedule, at most.
+#[derive(Debug, Clone, Copy, Default, Hash)]
+pub struct Limits {
+    /// Requests whose answers are lost. Each may arrive late, or never.
+    pub timeouts: u32,
+    /// Changes that arrive twice, the second time late.
+    pub duplicates: u32,
+    /// Actors that are killed, and begin another life with what is on their disks.
+    pub kills: u32,
+}
+
+/// One life of an actor.
+pub type Life = LocalBoxFuture<'static, ()>;
+
+/// Who takes part.
+pub struct Scenario {
+    /// The actors: what each does in a life.
+    pub actors: Vec<Box<dyn Fn(Stage) -> Life>>,
+    /// What may go wrong.
+    pub limits: Limits,
+    /// Keys in one answer to a list.
+    pub keys_in_a_list: usize,
+    /// For how many transactions each single one has to be kept.
+    pub kept: u64,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Step {
+    Arrive(usize),
+    TimeOut(usize),
+    Duplicate(usize),
+    Late(usize),
+    Kill(usize),
+}
+
+/// Decides.
+trait Choices {
+    /// One of several steps, or nothing if what follows is known. Of each step there is the actor that goes on, if
+    /// nothing goes wrong with it.
+    fn choose(&mut self, steps: &[Option<usize>], fingerprint: &dyn Fn() -> u64) -> Option<usize>;
+}
+
+struct Run<'a> {
+    scenario: &'a Scenario,
+    world: Arc<World>,
+    judge: Rc<RefCell<Judge>>,
+    disks: Vec<Rc<RefCell<Disk>>>,
+    lives: Vec<Option<Life>>,
+    left: Limits,
+}
+
+impl<'a> Run<'a> {
+    fn new(scenario: &'a Scenario) -> Self {
+        let actors = scenario.actors.len();
+        Self {
+            scenario,
+            world: World::new(actors, scenario.keys_in_a_list),
+            judge: Rc::new(RefCell::new(Judge::new(scenario.kept))),
+            disks: (0..actors).map(|_| Rc::default()).collect(),
+            lives: (0..actors).map(|_| None).collect(),
+            left: scenario.limits,
+        }
+    }
+
+    fn live(&mut self, actor: usize) {
+        let stage = Stage::new(actor, &self.world, &self.judge, &self.disks[actor]);
+        self.lives[actor] = Some((self.scenario.actors[actor])(stage));
+        self.poll(actor);
+    }
+
+    fn poll(&mut self, actor: usize) {
+        let Some(life) = &mut self.lives[actor] else { return };
+        if life.as_mut().poll(&mut Context::from_waker(Waker::noop())) == Poll::Ready(()) {
+            self.lives[actor] = None;
+        }
+    }
+
+    fn steps(&self) -> Vec<Step> {
+        self.world.waiting(|requests, late| {
+            let mut steps: Vec<Step> = (0..requests.len()).map(Step::Arrive).collect();
+            steps.extend((0..late.len()).map(Step::Late));
+            if self.left.timeouts > 0 {
+                steps.extend((0..requests.len()).map(Step::TimeOut));
+            }
+            if self.left.duplicates > 0 {
+                steps.extend(
+                    (0..requests.len()).filter(|i| requests[*i].ask.is_change()).map(Step::Duplicate),
+                );
+            }
+            if self.left.kills > 0 {
+                steps.extend((0..self.lives.len()).filter(|i| self.lives[*i].is_some()).map(Step::Kill));
+            }
+            steps
+        })
+    }
+
+    /// The actor that goes on by a step with which nothing goes wrong. A late request is an actor of its own.
+    fn goes_on(&self, step: Step) -> Option<usize> {
+        match step {
+            Step::Arrive(index) => Some(self.world.waiting(|requests, _| requests[index].actor)),
+            Step::Late(_) => Some(self.lives.len()),
+            Step::TimeOut(_) | Step::Duplicate(_) | Step::Kill(_) => None,
+        }
+    }
+
+    fn text(&self, step: Step) -> String {
+        self.world.waiting(|requests, late| match step {
+            Step::Arrive(i) => format!("{}: {}", requests[i].actor, requests[i].ask),
+            Step::TimeOut(i) => format!("{}: {}, which is not answered", requests[i].actor, requests[i].ask),
+            Step::Duplicate(i) => format!("{}: {}, and once more later", requests[i].actor, requests[i].ask),
+            Step::Late(i) => format!("late: {}", late[i]),
+            Step::Kill(actor) => format!("{actor} is killed and begins anew"),
+        })
+    }
+
+    fn step(&mut self, step: Step) {
+        let actor = match step {
+            Step::Arrive(index) => self.world.arrive(index, false),
+            Step::Duplicate(index) => {
+                self.left.duplicates -= 1;
+                self.world.arrive(index, true)
+            }
+            Step::TimeOut(index) => {
+                self.left.timeouts -= 1;
+                self.world.time_out(index)
+            }
+            Step::Late(index) => return self.world.arrive_late(index),
+            Step::Kill(actor) => {
+                self.left.kills -= 1;
+                self.lives[actor] = None;
+                self.world.begin_anew(actor);
+                return self.live(actor);
+            }
+        };
+        self.poll(actor);
+    }
+
+    fn fingerprint(&self) -> u64 {
+        let disks: Vec<Disk> = self.disks.iter().map(|disk| disk.borrow().clone()).collect();
+        let alive: Vec<bool> = self.lives.iter().map(Option::is_some).collect();
+        hash_of(&(self.world.fingerprint(), self.judge.borrow().fingerprint(), disks, alive, self.left))
+    }
+
+    /// Runs until nobody waits and nothing is late.
+    fn run(
+        &mut self,
+        choices: &mut dyn Choices,
+        seen: &mut Seen,
+        mut trace: Option<&mut Vec<String>>,
+    ) -> Result<(), String> {
+        for actor in 0..self.lives.len() {
+            self.live(actor);
+        }
+        loop {
+            self.judge.borrow().check(&self.world, seen)?;
+            let steps = self.steps();
+            if steps.iter().all(|step| matches!(step, Step::Kill(_))) {
+                return Ok(());
+            }
+            let actors: Vec<Option<usize>> = steps.iter().map(|step| self.goes_on(*step)).collect();
+            let Some(chosen) = choices.choose(&actors, &|| self.fingerprint()) else { return Ok(()) };
+            if let Some(trace) = &mut trace {
+                trace.push(self.text(steps[chosen]));
+            }
+            self.step(steps[chosen]);
+        }
+    }
+}
+
+/// All choices, depth first. A state that was reached before is not left a second time.
+#[derive(Default)]
+struct DepthFirst {
+    path: Vec<(usize, usize)>,
+    at: usize,
+    states: FxHashSet<u64>,
+}
+
+impl DepthFirst {
+    /// Turns to the next schedule, if there is one.
+    fn next(&mut self) -> bool {
+        self.at = 0;
+        while let Some((chosen, steps)) = self.path.pop() {
+            if chosen + 1 < steps {
+                self.path.push((chosen + 1, steps));
+                return true;
+            }
+        }
+        false
+    }
+}
+
+impl Choices for DepthFirst {
+    fn choose(&mut self, steps: &[Option<usize>], fingerprint: &dyn Fn() -> u64) -> Option<usize> {
+        if self.at == self.path.len() {
+            if !self.states.insert(fingerprint()) {
+                return None;
+            }
+            self.path.push((0, steps.len()));
+        }
+        self.at += 1;
+        Some(self.path[self.at - 1].0)
+    }
+}
+
+/// Choices that were made before.
+struct Again(std::vec::IntoIter<usize>);
+
+impl Choices for Again {
+    fn choose(&mut self, _steps: &[Option<usize>], _fingerprint: &dyn Fn() -> u64) -> Option<usize> {
+        self.0.next()
+    }
+}
+
+/// Random choices, which are remembered. An actor mostly goes on for a while, so that others stand still for long.
+struct Drawn {
+    state: u64,
+    made: Vec<usize>,
+    actor: usize,
+}
+
+impl Drawn {
+    /// A number below `end`, by SplitMix64.
+    fn below(&mut self, end: usize) -> usize {
+        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut bits = self.state;
+        bits = (bits ^ bits >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        bits = (bits ^ bits >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((bits ^ bits >> 31) % end.max(1) as u64) as usize
+    }
+}
+
+impl Choices for Drawn {
+    fn choose(&mut self, steps: &[Option<usize>], _fingerprint: &dyn Fn() -> u64) -> Option<usize> {
+        let own: Vec<usize> = (0..steps.len()).filter(|step| steps[*step] == Some(self.actor)).collect();
+        let sound = steps.iter().filter(|actor| actor.is_some()).count();
+        let chosen = if !own.is_empty() && self.below(8) > 0 {
+            own[self.below(own.len())]
+        } else {
+            // What goes wrong comes last among the steps.
+            let some = if sound > 0 && self.below(4) > 0 { sound } else { steps.len() };
+            self.below(some)
+        };
+        self.actor = steps[chosen].unwrap_or(self.actor);
+        self.made.push(chosen);
+        Some(chosen)
+    }
+}
+
+/// A schedule that broke a promise.
+#[derive(Debug)]
+pub struct Violation {
+    /// What is wrong.
+    pub what: String,
+    /// The steps that led there.
+    pub steps: Vec<String>,
+    /// The seed, if the schedule was drawn.
+    pub seed: Option<u64>,
+}
+
+impl std::fmt::Display for Violation {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if let Some(seed) = self.seed {
+            write!(f, "seed {seed}: ")?;
+        }
+        writeln!(f, "{}, after", self.what)?;
+        self.steps.iter().try_for_each(|step| writeln!(f, "  {step}"))
+    }
+}
+
+fn violation(scenario: &Scenario, choices: Vec<usize>, what: String, seed: Option<u64>) -> Box<Violation> {
+    let mut steps = Vec::new();
+    let again =
+        Run::new(scenario).run(&mut Again(choices.into_iter()), &mut Seen::default(), Some(&mut steps));
+    let what = again.err().unwrap_or_else(|| format!("{what} (but not when it was repeated)"));
+    Box::new(Violation { what, steps, seed })
+}
+
+/// What was explored.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Explored {
+    /// Schedules that were run.
+    pub schedules: u64,
+    /// Different states that were reached, where that is known.
+    pub states: usize,
+    /// Different pairs of a store and what was promised then, each of which the judge has restored.
+    pub judged: usize,
+}
+
+/// Runs every schedule of a scenario.
+///
+/// # Errors
+///
+/// A schedule that breaks a promise.
+///
+/// # Panics
+///
+/// If there are more than `most` schedules.
+pub fn explore(scenario: &Scenario, most: u64) -> Result<Explored, Box<Violation>> {
+    let (mut choices, mut seen) = (DepthFirst::default(), Seen::default());
+    let mut schedules = 0;
+    loop {
+        if let Err(what) = Run::new(scenario).run(&mut choices, &mut seen, None) {
+            let made = choices.path[..choices.at].iter().map(|(chosen, _)| *chosen).collect();
+            return Err(violation(scenario, made, what, None));
+        }
+        schedules += 1;
+        assert!(schedules <= most, "the scenario has more than {most} schedules");
+        if !choices.next() {
+            return Ok(Explored { schedules, states: choices.states.len(), judged: seen.len() });
+        }
+    }
+}
+
+/// Draws so many schedules, the first of them from this seed, each next one from the next seed.
+///
+/// # Errors
+///
+/// A schedule that breaks a promise.
+pub fn draw(scenario: &Scenario, seed: u64, schedules: u64) -> Result<Explored, Box<Violation>> {
+    let mut seen = Seen::default();
+    for seed in seed..seed + schedules {
+        let mut choices = Drawn { state: seed, made: Vec::new(), actor: 0 };
+        if let Err(what) = Run::new(scenario).run(&mut choices, &mut seen, None) {
+            return Err(violation(scenario, choices.made, what, Some(seed)));
+        }
+    }
+    Ok(Explored { schedules, states: 0, judged: seen.len() })
+}

@@ -1,0 +1,109 @@
+//! The judge: what was promised, and whether the store keeps it.
+//!
+//! An acknowledged transaction is promised together with everything before it, and so is what a follower has applied.
+//! From then on every restore has to begin with that history. Two promises of which neither begins with the other are
+//! a split.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use duralite_archive::{Archive, Target};
+use futures_util::FutureExt;
+use object_store::path::Path;
+use rustc_hash::FxHashSet;
+
+use super::database::{self, History};
+use super::world::{World, hash_of};
+
+/// What was promised so far.
+#[derive(Debug, Default)]
+pub struct Judge {
+    promised: History,
+    /// Moments that have to be restored as they were, by their transactions.
+    moments: BTreeMap<u64, History>,
+    /// For how many transactions each single one is kept.
+    kept: u64,
+    violation: Option<String>,
+}
+
+/// What the judge has found right: states of the store, each with what was promised then.
+pub type Seen = FxHashSet<u64>;
+
+impl Judge {
+    /// A judge who also wants each of the last `kept` transactions.
+    #[must_use]
+    pub fn new(kept: u64) -> Self {
+        Self { kept, ..Self::default() }
+    }
+
+    /// Somebody promises that a history stays, up to the transaction `txid`.
+    pub fn promise(&mut self, who: &str, txid: u64, history: &[u16]) {
+        let is_longer = history.len() >= self.promised.len();
+        let (long, short) = if is_longer { (history, &*self.promised) } else { (&*self.promised, history) };
+        if !long.starts_with(short) {
+            self.violate(format!("{who} promises {history:x?}, and {:x?} was promised", self.promised));
+        } else if is_longer {
+            self.promised = history.to_vec();
+            self.moments.insert(txid, history.to_vec());
+            let kept = self.kept;
+            self.moments.retain(|old, _| old + kept > txid);
+        }
+    }
+
+    /// Somebody who began to read when `promised` was promised has read a history.
+    pub fn has_read(&mut self, promised: &[u16], history: &[u16]) {
+        if !history.starts_with(promised) {
+            self.violate(format!("a reader has {history:x?}, and {promised:x?} was promised before"));
+        }
+    }
+
+    /// What is promised now.
+    #[must_use]
+    pub fn promised(&self) -> &[u16] {
+        &self.promised
+    }
+
+    /// Something is wrong.
+    pub fn violate(&mut self, what: String) {
+        self.violation.get_or_insert(what);
+    }
+
+    /// What the judge remembers, as a number.
+    #[must_use]
+    pub fn fingerprint(&self) -> u64 {
+        hash_of(&(&self.promised, &self.moments))
+    }
+
+    /// Restores from the store as it is.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong.
+    pub fn check(&self, world: &Arc<World>, seen: &mut Seen) -> Result<(), String> {
+        if let Some(violation) = &self.violation {
+            return Err(violation.clone());
+        }
+        if self.promised.is_empty() || !seen.insert(hash_of(&(world.contents(), self.fingerprint()))) {
+            return Ok(());
+        }
+        let restores = async {
+            let archive = Archive::on(world.as_it_is().client(0), Path::default());
+            let newest = database::restore(&archive, Target::Latest, 1).await;
+            let history = newest.map_err(|error| format!("nothing can be restored: {error}"))?;
+            if !history.starts_with(&self.promised) {
+                return Err(format!("a restore has {history:x?}, and {:x?} was promised", self.promised));
+            }
+            for (txid, promised) in &self.moments {
+                let history = database::restore(&archive, Target::Txid(*txid), 1).await;
+                let history = history.map_err(|error| format!("a kept moment is lost: {error}"))?;
+                if history != *promised {
+                    return Err(format!(
+                        "the moment {txid} was {promised:x?}, and is restored as {history:x?}"
+                    ));
+                }
+            }
+            Ok(())
+        };
+        restores.now_or_never().unwrap_or_else(|| Err("the judge waits".to_owned()))
+    }
+}

@@ -1,0 +1,435 @@
+//! An object store in memory whose network a test controls: every request waits until the test lets it arrive.
+//!
+//! The store itself is what every store is assumed to be: each request takes effect in one moment, and whoever asks
+//! later sees it. A listing of many keys is several requests.
+
+use std::collections::BTreeMap;
+use std::future::poll_fn;
+use std::hash::{Hash, Hasher};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Poll;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures_util::stream::BoxStream;
+use futures_util::{FutureExt, StreamExt, TryStreamExt};
+use object_store::memory::InMemory;
+use object_store::path::Path;
+use object_store::{
+    CopyOptions, Error, GetOptions, GetResult, GetResultPayload, ListResult, MultipartUpload, ObjectMeta,
+    ObjectStore, ObjectStoreExt, PutMode, PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
+};
+use rustc_hash::FxHasher;
+
+/// What a request asks for.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Ask {
+    /// A new object, if there is none with the key.
+    Create(Path, Bytes),
+    /// An object in place of another.
+    Overwrite(Path, Bytes),
+    /// The object's length and contents.
+    Get(Path),
+    /// Whether there is an object.
+    Head(Path),
+    /// The first keys below a prefix and after a key.
+    List(Path, Option<Path>),
+    /// The end of an object.
+    Delete(Path),
+}
+
+impl Ask {
+    /// Whether the request changes the store, so that it matters when it arrives.
+    #[must_use]
+    pub const fn is_change(&self) -> bool {
+        matches!(self, Self::Create(..) | Self::Overwrite(..) | Self::Delete(_))
+    }
+}
+
+impl std::fmt::Display for Ask {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Create(path, bytes) => write!(f, "create {path} ({:x})", hash_of(bytes) & 0xffff),
+            Self::Overwrite(path, bytes) => write!(f, "overwrite {path} ({:x})", hash_of(bytes) & 0xffff),
+            Self::Get(path) => write!(f, "get {path}"),
+            Self::Head(path) => write!(f, "head {path}"),
+            Self::List(prefix, None) => write!(f, "list {prefix}"),
+            Self::List(prefix, Some(after)) => write!(f, "list {prefix} after {after}"),
+            Self::Delete(path) => write!(f, "delete {path}"),
+        }
+    }
+}
+
+#[derive(Debug)]
+enum Answer {
+    Done,
+    Object(ObjectMeta, Bytes),
+    Keys(Vec<ObjectMeta>),
+}
+
+/// A request that somebody waits for.
+#[derive(Debug)]
+pub struct Request {
+    /// Who waits.
+    pub actor: usize,
+    /// What the request asks for.
+    pub ask: Ask,
+    number: u64,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    requests: Vec<Request>,
+    answers: BTreeMap<u64, Result<Answer>>,
+    /// Requests that nobody waits for any more. Each may arrive at any time, or never.
+    late: Vec<Ask>,
+    /// The contents of the store as one number for each key.
+    contents: BTreeMap<Path, u64>,
+    /// What each actor has learned, as a number: an actor in the same state has learned the same.
+    learned: Vec<u64>,
+    next: u64,
+}
+
+/// The store, and the requests on their way to it.
+#[derive(Debug)]
+pub struct World {
+    objects: InMemory,
+    state: Mutex<State>,
+    keys_in_a_list: usize,
+    /// Whether each request arrives at once.
+    is_instant: bool,
+}
+
+/// The number that stands for a value.
+pub fn hash_of(value: &(impl Hash + ?Sized)) -> u64 {
+    let mut hasher = FxHasher::default();
+    value.hash(&mut hasher);
+    hasher.finish()
+}
+
+impl World {
+    /// An empty store, which lists so many keys in one answer.
+    #[must_use]
+    pub fn new(actors: usize, keys_in_a_list: usize) -> Arc<Self> {
+        let state = State { learned: vec![0; actors], ..State::default() };
+        Arc::new(Self {
+            objects: InMemory::new(),
+            state: Mutex::new(state),
+            keys_in_a_list,
+            is_instant: false,
+        })
+    }
+
+    /// The store as it is now, alone, for somebody whose requests are answered at once.
+    #[must_use]
+    pub fn as_it_is(&self) -> Arc<Self> {
+        let state = State { learned: vec![0], ..State::default() };
+        Arc::new(Self {
+            objects: self.objects.fork(),
+            state: Mutex::new(state),
+            keys_in_a_list: usize::MAX,
+            is_instant: true,
+        })
+    }
+
+    /// The store, as an actor reaches it.
+    #[must_use]
+    pub fn client(self: &Arc<Self>, actor: usize) -> Arc<dyn ObjectStore> {
+        Arc::new(Client { world: Arc::clone(self), actor })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Reads the requests that somebody waits for, and those that are late.
+    pub fn waiting<T>(&self, read: impl FnOnce(&[Request], &[Ask]) -> T) -> T {
+        let state = self.state();
+        read(&state.requests, &state.late)
+    }
+
+    /// The contents of the store, as a number.
+    #[must_use]
+    pub fn contents(&self) -> u64 {
+        hash_of(&self.state().contents)
+    }
+
+    /// The store, the actors and the network, as a number. What an actor does is a function of what it has learned.
+    #[must_use]
+    pub fn fingerprint(&self) -> u64 {
+        let state = self.state();
+        let mut requests: Vec<_> =
+            state.requests.iter().map(|request| (request.actor, &request.ask)).collect();
+        requests.sort_unstable();
+        let mut late: Vec<_> = state.late.iter().collect();
+        late.sort_unstable();
+        hash_of(&(&state.contents, &state.learned, requests, late))
+    }
+
+    /// An actor forgets what it has learned.
+    pub fn begin_anew(&self, actor: usize) {
+        self.state().learned[actor] = 1;
+    }
+
+    /// An actor learns something else than an answer.
+    pub fn learn(&self, actor: usize, what: u64) {
+        let learned = &mut self.state().learned[actor];
+        *learned = hash_of(&(*learned, what));
+    }
+
+    /// A waiting request arrives and is answered. Returns who waited.
+    pub fn arrive(&self, index: usize, is_duplicated: bool) -> usize {
+        let request = self.state().requests.remove(index);
+        let answer = self.apply(&request.ask);
+        if is_duplicated {
+            self.state().late.push(request.ask.clone());
+        }
+        self.answer(&request, answer);
+        request.actor
+    }
+
+    /// A waiting request fails by a timeout. It may still arrive.
+    pub fn time_out(&self, index: usize) -> usize {
+        let request = self.state().requests.remove(index);
+        if request.ask.is_change() {
+            self.state().late.push(request.ask.clone());
+        }
+        let timeout = Error::Generic { store: "model", source: "the answer did not come in time".into() };
+        self.answer(&request, Err(timeout));
+        request.actor
+    }
+
+    /// A late request arrives.
+    pub fn arrive_late(&self, index: usize) {
+        let ask = self.state().late.remove(index);
+        let _answered_to_nobody = self.apply(&ask);
+    }
+
+    fn answer(&self, request: &Request, answer: Result<Answer>) {
+        let mut state = self.state();
+        let said = match &answer {
+            Ok(Answer::Done) => 1,
+            Ok(Answer::Object(_, bytes)) => hash_of(bytes),
+            Ok(Answer::Keys(keys)) => hash_of(&keys.iter().map(|meta| &meta.location).collect::<Vec<_>>()),
+            Err(error) => hash_of(&std::mem::discriminant(error)),
+        };
+        let learned = &mut state.learned[request.actor];
+        *learned = hash_of(&(*learned, &request.ask, said));
+        state.answers.insert(request.number, answer);
+    }
+
+    fn apply(&self, ask: &Ask) -> Result<Answer> {
+        let answer = self.apply_to_objects(ask);
+        let mut state = self.state();
+        match ask {
+            Ask::Create(path, bytes) | Ask::Overwrite(path, bytes) if answer.is_ok() => {
+                state.contents.insert(path.clone(), hash_of(bytes));
+            }
+            Ask::Delete(path) => {
+                state.contents.remove(path);
+            }
+            _ => {}
+        }
+        answer
+    }
+
+    fn apply_to_objects(&self, ask: &Ask) -> Result<Answer> {
+        match ask {
+            Ask::Create(path, bytes) => {
+                let options = PutOptions::from(PutMode::Create);
+                at_once(self.objects.put_opts(path, bytes.clone().into(), options)).map(|_| Answer::Done)
+            }
+            Ask::Overwrite(path, bytes) => {
+                at_once(self.objects.put(path, bytes.clone().into())).map(|_| Answer::Done)
+            }
+            Ask::Get(path) => at_once(async {
+                let object = self.objects.get(path).await?;
+                let meta = object.meta.clone();
+                Ok(Answer::Object(meta, object.bytes().await?))
+            }),
+            Ask::Head(path) => {
+                at_once(self.objects.head(path)).map(|meta| Answer::Object(meta, Bytes::new()))
+            }
+            Ask::List(prefix, after) => {
+                let keys = match after {
+                    None => self.objects.list(Some(prefix)),
+                    Some(after) => self.objects.list_with_offset(Some(prefix), after),
+                };
+                at_once(keys.take(self.keys_in_a_list).try_collect()).map(Answer::Keys)
+            }
+            Ask::Delete(path) => at_once(self.objects.delete(path)).map(|()| Answer::Done),
+        }
+    }
+}
+
+/// The result of what never waits.
+fn at_once<T>(ends: impl Future<Output = Result<T>>) -> Result<T> {
+    ends.now_or_never().unwrap_or_else(|| Err(Error::Generic { store: "model", source: "waits".into() }))
+}
+
+/// The store as one actor reaches it.
+#[derive(Debug)]
+struct Client {
+    world: Arc<World>,
+    actor: usize,
+}
+
+impl std::fmt::Display for Client {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("the model of a store")
+    }
+}
+
+/// Ends the wait of a request. If the actor is gone, the request is late.
+struct Wait<'a> {
+    world: &'a World,
+    number: u64,
+}
+
+impl Drop for Wait<'_> {
+    fn drop(&mut self) {
+        let mut state = self.world.state();
+        if let Some(index) = state.requests.iter().position(|request| request.number == self.number) {
+            let request = state.requests.remove(index);
+            if request.ask.is_change() {
+                state.late.push(request.ask);
+            }
+        }
+    }
+}
+
+impl Client {
+    async fn ask(&self, ask: Ask) -> Result<Answer> {
+        if self.world.is_instant {
+            return self.world.apply(&ask);
+        }
+        let number = {
+            let mut state = self.world.state();
+            state.next += 1;
+            let number = state.next;
+            state.requests.push(Request { actor: self.actor, ask, number });
+            number
+        };
+        let wait = Wait { world: &self.world, number };
+        poll_fn(|_| wait.world.state().answers.remove(&number).map_or(Poll::Pending, Poll::Ready)).await
+    }
+}
+
+fn unsupported<T>(operation: &str) -> Result<T> {
+    Err(Error::NotImplemented { operation: operation.into(), implementer: "the model of a store".into() })
+}
+
+#[async_trait]
+impl ObjectStore for Client {
+    async fn put_opts(&self, path: &Path, payload: PutPayload, options: PutOptions) -> Result<PutResult> {
+        let bytes = payload.into();
+        let ask = match options.mode {
+            PutMode::Create => Ask::Create(path.clone(), bytes),
+            PutMode::Overwrite => Ask::Overwrite(path.clone(), bytes),
+            PutMode::Update(_) => return unsupported("update"),
+        };
+        self.ask(ask).await?;
+        Ok(PutResult { e_tag: None, version: None, extensions: object_store::Extensions::default() })
+    }
+
+    async fn put_multipart_opts(&self, _: &Path, _: PutMultipartOptions) -> Result<Box<dyn MultipartUpload>> {
+        unsupported("multipart")
+    }
+
+    async fn get_opts(&self, path: &Path, options: GetOptions) -> Result<GetResult> {
+        let ask = if options.head { Ask::Head(path.clone()) } else { Ask::Get(path.clone()) };
+        let Answer::Object(meta, bytes) = self.ask(ask).await? else {
+            return unsupported("another answer");
+        };
+        let range = match options.range {
+            None => 0..bytes.len() as u64,
+            Some(range) => range
+                .as_range(bytes.len() as u64)
+                .map_err(|error| Error::Generic { store: "model", source: error.into() })?,
+        };
+        let piece = if options.head { bytes } else { bytes.slice(range.start as usize..range.end as usize) };
+        Ok(GetResult {
+            payload: GetResultPayload::Stream(futures_util::stream::iter([Ok(piece)]).boxed()),
+            meta,
+            range,
+            attributes: object_store::Attributes::default(),
+            extensions: object_store::Extensions::default(),
+        })
+    }
+
+    fn delete_stream(&self, paths: BoxStream<'static, Result<Path>>) -> BoxStream<'static, Result<Path>> {
+        let client = Self { world: Arc::clone(&self.world), actor: self.actor };
+        paths
+            .and_then(move |path| {
+                let client = Self { world: Arc::clone(&client.world), actor: client.actor };
+                async move { client.ask(Ask::Delete(path.clone())).await.map(|_| path) }
+            })
+            .boxed()
+    }
+
+    fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
+        self.list_after(prefix, None)
+    }
+
+    fn list_with_offset(
+        &self,
+        prefix: Option<&Path>,
+        after: &Path,
+    ) -> BoxStream<'static, Result<ObjectMeta>> {
+        self.list_after(prefix, Some(after.clone()))
+    }
+
+    async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Result<ListResult> {
+        let below: Vec<ObjectMeta> = self.list(prefix).try_collect().await?;
+        let prefix = prefix.cloned().unwrap_or_default();
+        let mut result = ListResult {
+            common_prefixes: Vec::new(),
+            objects: Vec::new(),
+            extensions: object_store::Extensions::default(),
+        };
+        for meta in below {
+            let mut parts = meta.location.prefix_match(&prefix).into_iter().flatten();
+            match (parts.next(), parts.next()) {
+                (Some(_), None) => result.objects.push(meta.clone()),
+                (Some(first), Some(_)) => {
+                    let below = prefix.clone().join(first);
+                    if result.common_prefixes.last() != Some(&below) {
+                        result.common_prefixes.push(below);
+                    }
+                }
+                _ => {}
+            }
+        }
+        Ok(result)
+    }
+
+    async fn copy_opts(&self, _: &Path, _: &Path, _: CopyOptions) -> Result<()> {
+        unsupported("copy")
+    }
+}
+
+impl Client {
+    /// The keys below a prefix, in order, a request for each so many.
+    fn list_after(
+        &self,
+        prefix: Option<&Path>,
+        after: Option<Path>,
+    ) -> BoxStream<'static, Result<ObjectMeta>> {
+        let client = Self { world: Arc::clone(&self.world), actor: self.actor };
+        let prefix = prefix.cloned().unwrap_or_default();
+        let pages = futures_util::stream::try_unfold(Some(after), move |next| {
+            let client = Self { world: Arc::clone(&client.world), actor: client.actor };
+            let prefix = prefix.clone();
+            async move {
+                let Some(after) = next else { return Ok(None) };
+                let Answer::Keys(keys) = client.ask(Ask::List(prefix, after)).await? else {
+                    return unsupported("another answer");
+                };
+                let is_full = keys.len() == client.world.keys_in_a_list;
+                let next = is_full.then(|| keys.last().map(|meta| meta.location.clone()));
+                Ok(Some((futures_util::stream::iter(keys.into_iter().map(Ok)), next)))
+            }
+        });
+        pages.try_flatten().boxed()
+    }
+}

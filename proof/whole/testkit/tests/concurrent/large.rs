@@ -1,0 +1,250 @@
+//! Transactions that are too large for memory.
+
+use duralite_testkit::{Actor, Engine, Fixture, integrity, one, run};
+use rusqlite::Connection;
+
+use super::savepoints::same;
+use super::{BUSY, MODES, OK, codes, on_engine, open, rows, with_rows};
+
+/// The code of a write of a transaction that has no room in memory and cannot go to the log: an I/O error, after
+/// which SQLite has rolled back.
+const BLOCKED: i32 = 10 | 11 << 8;
+
+/// A statement that writes this many MiB to the table `big`.
+fn load(megabytes: u32) -> String {
+    format!(
+        "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {})
+         INSERT INTO big SELECT i, hex(zeroblob(1500)) FROM n",
+        megabytes * 330
+    )
+}
+
+const TABLE: &str = "CREATE TABLE big(i INTEGER, pad TEXT)";
+
+/// Half of this is what a transaction keeps in memory if it can go to the log.
+const SOME: u32 = 8;
+/// More than a transaction keeps in memory.
+const TOO_MUCH: u32 = 20;
+
+fn anonymous_kib(actor: &Actor) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", actor.pid())).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse().unwrap()
+}
+
+/// By how many KiB the memory of a process grows in a transaction that is much larger than a cache and a buffer.
+fn growth(engine: Engine, mode: &str, begin: &str) -> u64 {
+    let fixture = Fixture::on(engine);
+    rows(&open(&fixture, "off"));
+    let mut actor = Actor::sql(&fixture.uri("c.db", &format!("concurrent={mode}")));
+    assert_eq!(actor.run(TABLE), "");
+    for sql in [begin, "UPDATE t SET v=1 WHERE k=1"] {
+        assert_eq!(actor.run(sql), "");
+    }
+    // The other engines limit their logs.
+    let each = if ["nvwal", "waldio"].contains(&engine.name()) { 2 } else { 1 };
+    let before = anonymous_kib(&actor);
+    let mut most = before;
+    for _ in 0..24 {
+        assert_eq!(actor.run(&load(each)), "");
+        most = most.max(anonymous_kib(&actor));
+    }
+    assert_eq!(actor.run("COMMIT"), "");
+    most = most.max(anonymous_kib(&actor));
+    assert_eq!(actor.run("SELECT count(*) FROM big"), (24 * each * 330).to_string());
+    assert_eq!(actor.run("PRAGMA integrity_check"), "ok");
+    actor.finish();
+    fixture.assert_plain("c.db");
+    most - before
+}
+
+#[test]
+fn a_bulk_load_takes_little_more_memory_than_with_the_setting_off() {
+    for engine in Engine::all() {
+        let off = growth(engine, "off", "BEGIN");
+        for (mode, begin) in [("on", "BEGIN"), ("on", "BEGIN IMMEDIATE"), ("upgrade", "BEGIN")] {
+            let on = growth(engine, mode, begin);
+            assert!(on < off + (10 << 10), "{engine:?}, {mode}, {begin}: {on} KiB, with off {off} KiB");
+        }
+    }
+}
+
+#[test]
+fn savepoints_and_rollbacks_do_what_they_do_with_stock() {
+    for cache in [-400, -20_000] {
+        for begin in ["BEGIN", "BEGIN IMMEDIATE"] {
+            same(&format!(
+                "PRAGMA cache_size={cache}; {TABLE}; CREATE INDEX byi ON big(i);
+                 {begin}; {load}; ROLLBACK;
+                 {begin}; {load}; UPDATE big SET pad = i WHERE i % 3 = 0;
+                 SAVEPOINT one; UPDATE big SET pad = hex(zeroblob(1400)) WHERE i % 2;
+                 SAVEPOINT two; DELETE FROM big; ROLLBACK TO two; DELETE FROM big WHERE i <= 200; RELEASE two;
+                 ROLLBACK TO one; UPDATE big SET pad = 'x' || i WHERE i > 1000; RELEASE one; COMMIT;
+                 {begin}; {load}; DELETE FROM big WHERE i > 100; {load}; COMMIT;
+                 {begin}; SAVEPOINT s; {load}; ROLLBACK TO s; {load}; COMMIT;
+                 {begin}; UPDATE big SET pad = 7; {load}; SELECT sum(length(pad)) FROM big;
+                 UPDATE OR ROLLBACK big SET i = abs(-9223372036854775808); COMMIT;
+                 SAVEPOINT s; {load}; RELEASE s; DELETE FROM big WHERE i % 7; {load}; SELECT count(*) FROM big",
+                load = load(SOME)
+            ));
+        }
+    }
+}
+
+/// Lets transactions of both connections that allocate overlap, so that both lease free pages.
+fn lease(conns: [&Connection; 2]) {
+    for (round, k) in (0..6).zip([1, 50].into_iter().cycle()) {
+        let [a, b] = if round % 2 == 0 { conns } else { [conns[1], conns[0]] };
+        assert_eq!(
+            codes(a, &format!("BEGIN; INSERT INTO t VALUES({}, 0, hex(zeroblob(9000)))", 1000 + round)),
+            OK
+        );
+        assert_eq!(codes(b, &format!("UPDATE t SET v=v+1 WHERE k={k}")), OK);
+        if codes(a, "COMMIT") != OK && !a.is_autocommit() {
+            run(a, "ROLLBACK").unwrap();
+        }
+    }
+    // The other one's cache is dropped: what it has read counts until then.
+    assert_eq!(codes(conns[1], "DELETE FROM t WHERE k >= 1000; UPDATE t SET v=0"), OK);
+}
+
+/// The connections lease free pages, and the transaction takes some and gives others back.
+#[test]
+fn a_large_transaction_keeps_what_others_have_committed_before_it_took_the_lock() {
+    for leases in [false, true] {
+        let (fixture, [a, b]) = with_rows("on");
+        run(&b, TABLE).unwrap();
+        if leases {
+            lease([&a, &b]);
+        }
+        assert_eq!(codes(&a, "PRAGMA cache_size=-500; BEGIN; UPDATE t SET v=1 WHERE k=1"), OK);
+        assert_eq!(codes(&b, "BEGIN; UPDATE t SET v=2 WHERE k=50; COMMIT"), OK);
+        assert_eq!(codes(&a, "DELETE FROM t WHERE k BETWEEN 80 AND 99"), OK);
+        assert_eq!(codes(&a, &load(SOME)), OK);
+        // It has the lock by now, and nobody can overtake it any more.
+        assert_eq!(codes(&b, "UPDATE t SET v=3 WHERE k=60"), BUSY, "leases: {leases}");
+        assert_eq!(one::<i64>(&b, "SELECT count(*) FROM big"), 0);
+        assert_eq!(one::<i64>(&a, "SELECT sum(v) FROM t"), 3);
+        assert_eq!(codes(&a, &format!("{}; COMMIT", load(SOME))), OK);
+        for conn in [&a, &b] {
+            integrity(conn);
+            assert_eq!(one::<u32>(conn, "SELECT count(*) FROM big"), 2 * SOME * 330);
+            assert_eq!(one::<i64>(conn, "SELECT sum(v) FROM t"), 3);
+        }
+        assert_eq!(
+            codes(&b, "BEGIN; DELETE FROM big WHERE i % 2; INSERT INTO t VALUES(500, 4, ''); COMMIT"),
+            OK
+        );
+        assert_eq!(
+            codes(&a, "BEGIN; UPDATE t SET v=9 WHERE k=1; INSERT INTO big VALUES(1, 'x'); COMMIT"),
+            OK
+        );
+        assert_eq!(one::<i64>(&b, "SELECT sum(v) FROM t"), 15);
+        integrity(&b);
+        drop((a, b));
+        fixture.assert_plain("c.db");
+    }
+}
+
+/// Whether or not the lock is free, a transaction that others have overtaken has some room in memory.
+#[test]
+fn inv60_a_transaction_that_has_no_room_and_cannot_have_the_lock_is_rolled_back() {
+    for overtaken in [false, true] {
+        let (fixture, [a, b]) = with_rows("on");
+        run(&b, TABLE).unwrap();
+        assert_eq!(
+            codes(&a, "PRAGMA cache_size=-500; BEGIN; UPDATE t SET v=1 WHERE k=1; SELECT v FROM t"),
+            OK
+        );
+        let others = if overtaken {
+            "UPDATE t SET v=2 WHERE k=90"
+        } else {
+            "BEGIN IMMEDIATE; UPDATE t SET v=2 WHERE k=90"
+        };
+        assert_eq!(codes(&b, others), OK);
+        assert_eq!(codes(&a, &load(SOME)), OK);
+        assert!(!a.is_autocommit());
+        assert_eq!(codes(&a, &load(TOO_MUCH)), BLOCKED);
+        assert!(a.is_autocommit(), "SQLite has rolled back");
+        let reason: String = one(&a, "SELECT duralite_last_error()");
+        assert!(reason.contains(if overtaken { "overtaken" } else { "write lock" }), "{reason}");
+        assert_eq!(codes(&b, "COMMIT"), if overtaken { 1 } else { OK });
+        for conn in [&a, &b] {
+            assert_eq!(one::<i64>(conn, "SELECT sum(v) FROM t"), 2);
+            assert_eq!(one::<i64>(conn, "SELECT count(*) FROM big"), 0);
+            integrity(conn);
+        }
+        // The next one takes the lock at its first write.
+        assert_eq!(codes(&a, "BEGIN; UPDATE t SET v=1 WHERE k=1"), OK);
+        assert_eq!(codes(&b, "UPDATE t SET v=2 WHERE k=90"), BUSY);
+        assert_eq!(codes(&a, &format!("{}; COMMIT", load(TOO_MUCH))), OK);
+        assert_eq!(one::<u32>(&b, "SELECT count(*) FROM big"), TOO_MUCH * 330);
+        integrity(&b);
+        drop((a, b));
+        fixture.assert_plain("c.db");
+    }
+}
+
+/// What others have changed is no obstacle to a commit from memory: the free list, here.
+#[test]
+fn a_transaction_that_cannot_have_the_lock_yet_goes_on_in_memory_and_commits() {
+    let (fixture, [a, b]) = with_rows("on");
+    run(&b, TABLE).unwrap();
+    lease([&a, &b]);
+    assert_eq!(codes(&a, "PRAGMA cache_size=-500; BEGIN; UPDATE t SET v=1"), OK);
+    assert_eq!(codes(&b, "BEGIN IMMEDIATE"), OK);
+    let update = "UPDATE t SET pad = pad || hex(zeroblob(20000))";
+    assert_eq!(codes(&a, update), OK);
+    assert_eq!(codes(&a, "COMMIT"), BUSY);
+    assert_eq!(codes(&b, "COMMIT"), OK);
+    assert_eq!(codes(&a, "COMMIT"), OK);
+    assert_eq!(one::<i64>(&b, "SELECT sum(v) FROM t"), 100);
+    integrity(&b);
+    drop((a, b));
+    fixture.assert_plain("c.db");
+}
+
+#[test]
+fn a_process_that_is_killed_in_a_large_transaction_leaves_nothing_of_it() {
+    for engine in Engine::all() {
+        for (mode, begin) in [("on", "BEGIN"), ("upgrade", "BEGIN"), ("on", "BEGIN IMMEDIATE")] {
+            let (fixture, [first]) = on_engine(engine, "off");
+            run(&first, TABLE).unwrap();
+            let mut actor = Actor::sql(&fixture.uri("c.db", &format!("concurrent={mode}")));
+            for sql in ["PRAGMA cache_size=-500", begin, "UPDATE t SET v=100", &load(SOME), &load(SOME)] {
+                assert_eq!(actor.run(sql), "");
+            }
+            assert_eq!(codes(&first, "UPDATE t SET v=1"), BUSY);
+            actor.kill();
+            for mode in ["off", "on"] {
+                let conn = open(&fixture, mode);
+                assert_eq!(codes(&conn, "BEGIN; UPDATE t SET v=v+1 WHERE k=50; COMMIT"), OK);
+                integrity(&conn);
+            }
+            assert_eq!(one::<i64>(&first, "SELECT sum(v) FROM t"), 2, "{engine:?}, {mode}");
+            assert_eq!(one::<i64>(&first, "SELECT count(*) FROM big"), 0);
+            drop(first);
+            fixture.assert_plain("c.db");
+        }
+    }
+}
+
+/// A large transaction begins a log whose frames are all in the database, and one that has had no commit.
+#[test]
+fn a_large_transaction_may_be_the_first_in_the_log() {
+    for mode in MODES {
+        for end in ["ROLLBACK", "COMMIT"] {
+            let (fixture, [a, b]) = with_rows(mode);
+            assert_eq!(codes(&a, &format!("{TABLE}; PRAGMA wal_checkpoint(TRUNCATE)")), OK);
+            assert_eq!(codes(&a, &format!("PRAGMA cache_size=-500; BEGIN; {}; {end}", load(SOME))), OK);
+            let count = if end == "COMMIT" { SOME * 330 } else { 0 };
+            for conn in [&a, &b] {
+                assert_eq!(codes(conn, "BEGIN; UPDATE t SET v=v+1 WHERE k=1; COMMIT"), OK);
+                assert_eq!(one::<u32>(conn, "SELECT count(*) FROM big"), count);
+            }
+            integrity(&b);
+            drop((a, b));
+            fixture.assert_plain("c.db");
+        }
+    }
+}
