@@ -4,17 +4,19 @@
 FROM rust:1-bookworm AS build
 WORKDIR /src
 COPY . .
-RUN cargo build --release --locked -p duralite -p duralite-preload -p duralite-cli -p duralite-proof \
+RUN cargo build --release --locked -p duralite -p duralite-preload -p duralite-cli -p duralite-sidecar -p duralite-proof \
     && cargo build --release --locked -p duralite-demo \
     && strip --strip-unneeded target/release/libduralite.so target/release/libduralite_preload.so \
-        target/release/duralite target/release/duralite-proof target/release/duralite-demo
+        target/release/duralite target/release/duralite-archive target/release/duralite-proof \
+        target/release/duralite-demo
 
 FROM debian:bookworm-slim
 RUN apt-get update \
     && apt-get install -y -q --no-install-recommends sqlite3 strace \
     && rm -rf /var/lib/apt/lists/*
 COPY --from=build /src/target/release/libduralite.so /src/target/release/libduralite_preload.so \
-    /src/target/release/duralite /src/target/release/duralite-proof /src/target/release/duralite-demo \
+    /src/target/release/duralite /src/target/release/duralite-archive /src/target/release/duralite-proof \
+    /src/target/release/duralite-demo \
     /opt/duralite/target/release/
 RUN useradd --create-home duralite && install -d -o duralite /opt/duralite/out
 ENV PATH="/opt/duralite/target/release:$PATH"

@@ -11,9 +11,9 @@ MINUTES ?= 30
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1|/p' $(MAKEFILE_LIST) | column -t -s '|'
 
-build: ## build libduralite.so, its preload library and the duralite command into target/release
+build: ## build libduralite.so, its preload library, duralite and duralite-archive into target/release
 	@scripts/setup build
-	cargo build --release -p duralite -p duralite-preload -p duralite-cli
+	cargo build --release -p duralite -p duralite-preload -p duralite-cli -p duralite-sidecar
 
 # Optimised as a whole, a program takes longer to build than to show. `make test` builds with the same flags.
 demo: export CARGO_PROFILE_RELEASE_LTO = off
@@ -30,7 +30,7 @@ test: ## the lints and the tests to run before a commit; the last line counts th
 	@scripts/test short
 
 test-long: ## all other tests: every engine, aarch64, programs of others, packages, fuzzing
-	@scripts/setup test
+	@scripts/setup test-long
 	@scripts/test long
 
 bench: ## the measurements into docs/benchmarks.md, docs/bench/*.csv and *.svg
@@ -44,7 +44,7 @@ storebench: ## the store's measurements, beside other stores, into docs/store/be
 packages: ## every package, into out/packages, each tested in an empty environment
 	@scripts/setup packages
 	@id=$${DURALITE_BUILD_ID:-$$(git describe --always --dirty)} && unset DURALITE_BUILD_ID && \
-		DURALITE_BUILD_ID=$$id cargo build --release -p duralite -p duralite-preload -p duralite-cli && \
+		DURALITE_BUILD_ID=$$id cargo build --release -p duralite -p duralite-preload -p duralite-cli -p duralite-sidecar && \
 		PACKAGES_BUILD_ID=$$id scripts/packages/run
 
 docs: ## the documentation as a site with a search, into out/book

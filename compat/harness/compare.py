@@ -40,6 +40,11 @@ class Exception_:
     journal: str
     reason: str
 
+    @property
+    def is_of_timing(self):
+        """Whether the test may also pass, by the reason's first word."""
+        return self.reason.startswith("sometimes ")
+
     def covers(self, suite, test, journal):
         return (
             self.suite == suite and self.journal in ("*", journal) and fnmatch.fnmatchcase(test, escaped(self.pattern))
@@ -52,7 +57,8 @@ def escaped(pattern):
 
 
 def read_exceptions(text):
-    """Lines `suite | test | journal | reason`; # begins a comment."""
+    """Lines `suite | test | journal | reason`; # begins a comment. A reason that begins with "sometimes" is that of a test
+    that fails or passes by the timing of its threads."""
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip() or line.lstrip().startswith("#"):
             continue

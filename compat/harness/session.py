@@ -153,7 +153,7 @@ def summarize(environment, this_round, results, exceptions, started, is_whole=Fa
         entry["wrong"] += [
             f"the exception for {item.pattern} is not needed"
             for item in exceptions
-            if item not in used and item.suite == name and item.journal in ("*", this_round.journal)
+            if item not in used and not item.is_of_timing and item.suite == name and item.journal in ("*", this_round.journal)
             and (is_whole or any(item.covers(name, test, item.journal) for result in mine for test in result["reference"].tests))
         ]  # fmt: skip
     return {

@@ -113,6 +113,11 @@ class Exceptions(unittest.TestCase):
         self.assertEqual((len(entry["new"]), len(entry["excepted"])), (0, 1))
         self.assertEqual(entry["wrong"], ["the exception for c is not needed"])
 
+    def test_an_exception_for_a_test_of_timing_may_be_idle(self):
+        exceptions = list(compare.read_exceptions("cpython | c | wal | sometimes its threads meet"))
+        results = [result({"a": PASSED, "c": PASSED}, {"a": PASSED, "c": PASSED})]
+        self.assertEqual(summary(results, exceptions)["suites"]["cpython"]["wrong"], [])
+
     def test_an_exception_for_a_test_that_did_not_run_is_idle_in_a_whole_run_only(self):
         exceptions = list(compare.read_exceptions("cpython | other | * | why"))
         results = [result({"a": PASSED}, {"a": PASSED})]

@@ -2,6 +2,8 @@
 //! an encoder wrote must decode to the original. All other bytes must be refused without a panic.
 #![no_main]
 
+#[path = "decoders/archive.rs"]
+mod archive;
 #[path = "decoders/ppl.rs"]
 mod ppl_log;
 #[path = "decoders/scratchpad.rs"]
@@ -15,7 +17,7 @@ use libfuzzer_sys::arbitrary::{Result, Unstructured};
 use libfuzzer_sys::fuzz_target;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
-const DECODERS: [fn(&mut Unstructured) -> Result<()>; 24] = [
+const DECODERS: [fn(&mut Unstructured) -> Result<()>; 26] = [
     nvwal_superblocks,
     waldio_superblocks,
     any_superblock_bytes,
@@ -40,6 +42,8 @@ const DECODERS: [fn(&mut Unstructured) -> Result<()>; 24] = [
     scratchpad_log::pages,
     scratchpad_log::entries,
     scratchpad_log::journals,
+    archive::records,
+    archive::backlogs,
 ];
 
 fuzz_target!(|data: &[u8]| {

@@ -87,6 +87,7 @@ fn superblock() -> Superblock {
         },
         sector_bytes: 4096,
         limit_chunks: 2,
+        usual_chunks: 2,
         slots: 8,
         buckets: 8,
     }

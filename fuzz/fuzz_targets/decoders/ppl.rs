@@ -16,8 +16,14 @@ pub fn superblocks(input: &mut Unstructured) -> Result<()> {
         head: log_head(input)?,
         sector_bytes: if odd(input)? { input.arbitrary()? } else { 4096 * input.int_in_range(0..=4)? },
         limit_chunks: if odd(input)? { input.arbitrary()? } else { input.int_in_range(0..=1 << 24)? },
+        usual_chunks: 0,
         slots: if odd(input)? { input.arbitrary()? } else { input.int_in_range(0..=MOST_SLOTS + 1)? },
         buckets: if odd(input)? { input.arbitrary()? } else { 1 << input.int_in_range(0..=29)? },
+    };
+    superblock.usual_chunks = match input.int_in_range(0..=2)? {
+        0 => input.arbitrary()?,
+        1 => superblock.limit_chunks / 2,
+        _ => superblock.limit_chunks,
     };
     let mut bytes = superblock.encode();
     assert!(Superblock::decode(&bytes).is_err(), "shorter than the area");
@@ -26,6 +32,7 @@ pub fn superblocks(input: &mut Unstructured) -> Result<()> {
     let may = guard::page_size_is_valid(superblock.head.page_bytes)
         && sector_size_is_valid(superblock.sector_bytes)
         && (1..=1 << 24).contains(&superblock.limit_chunks)
+        && (1..=superblock.limit_chunks).contains(&superblock.usual_chunks)
         && (1..=MOST_SLOTS).contains(&superblock.slots)
         && superblock.buckets.is_power_of_two()
         && superblock.buckets <= 1 << 28;

@@ -16,8 +16,8 @@ pub struct Sectors(BTreeMap<u64, Versions>);
 struct Versions {
     /// Oldest first.
     all: Vec<[u8; SECTOR]>,
-    /// How many of these versions no later sync will write. A sync of them failed, after which the system
-    /// treats them as clean.
+    /// How many of these versions no later sync will write, because a sync of them failed and the system
+    /// treats them as clean since then.
     lost: usize,
 }
 

@@ -1,7 +1,9 @@
-//! Crash states of threads that write beside each other, so that several validated transactions wait for one flush.
+//! Explores the crash states of threads that write beside each other, so that several validated transactions
+//! wait for one flush.
 //!
-//! Nobody knows the order in which they are published. So each thread has an area of the database to itself, and each
-//! area is judged by itself: it is as after one of its transactions, and all that were acknowledged are there.
+//! Nobody knows the order in which these transactions are published. So each thread has an area of the
+//! database to itself, and each area is judged by itself. An area must be in its state after some
+//! transaction, and must contain all transactions that were acknowledged.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -58,7 +60,8 @@ struct Crowd {
     stage: Stage,
     setup: Setup,
     seed: u64,
-    /// What each area holds after each of its transactions, from none on.
+    /// For each area, the digests of its content: before its first transaction, and after each of its
+    /// transactions.
     references: Vec<Vec<u64>>,
 }
 
@@ -75,7 +78,7 @@ impl Crowd {
         self.explore(&recording, tally)
     }
 
-    /// Runs a thread for each area, with this many transactions.
+    /// Runs a thread for each area. Each thread commits this many transactions.
     fn record(&self, each: u32, overtaken: &AtomicU32) -> Result<Recording> {
         let recorder = Arc::new(Recorder::default());
         recorder.begin_with(&self.stage.database(), FileKind::Sectors, Vec::new());
@@ -109,7 +112,7 @@ impl Crowd {
         Ok(recording)
     }
 
-    /// Commits a transaction, however often it is overtaken.
+    /// Commits a transaction. Runs the transaction again each time that it is overtaken.
     fn commit(
         &self,
         conn: &Connection,
@@ -155,7 +158,8 @@ impl Crowd {
         let (mut has_tables, mut changed) = (false, false);
         let mut random = fastrand::Rng::with_seed(self.seed);
         for (position, event) in recording.events.iter().enumerate() {
-            // A run has many windows, so some of each run are better than all of the first run.
+            // A run has many windows. To explore some windows of each run finds more than to explore all
+            // windows of the first run.
             if has_tables && changed && Model::is_barrier(event) && random.u8(..3) == 0 {
                 let choices = model.choices();
                 let limits = window::Bounds { states: 3, exhaustive_pieces: 1 };
@@ -224,7 +228,7 @@ fn area(number: u32) -> usize {
     (number % AREAS) as usize
 }
 
-/// How many transactions its area has with this one.
+/// How many transactions the area of this transaction has, up to and including it.
 fn count(number: u32) -> u32 {
     number / AREAS
 }

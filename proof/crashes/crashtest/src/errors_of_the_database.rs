@@ -17,7 +17,8 @@ use crate::workload::under_hook;
 const ROWS: u32 = 30;
 const STATES: usize = 40;
 
-/// A transaction that takes its turn, or, on a concurrent connection, is validated when it commits.
+/// Commits a transaction that takes its turn to write or, on a concurrent connection, is validated when it
+/// commits.
 fn commit(conn: &Connection, setup: &Setup, statement: &str) -> rusqlite::Result<()> {
     if setup.concurrent { sql::commit_beside(conn, statement) } else { sql::commit(conn, statement) }
 }
@@ -27,8 +28,8 @@ fn insert(conn: &Connection, setup: &Setup, from: u32, note: &dyn Fn(Event)) {
         note(Event::Begin { number });
         let statement = format!("INSERT INTO t VALUES({number}, randomblob(900));");
         if commit(conn, setup, &statement).is_err() {
-            // The log was about to start over, and its sync failed. This connection is told once, and
-            // succeeds the next time.
+            // The sync before a start over of the log failed. This connection gets the error once, and its
+            // next try succeeds.
             sql::roll_back(conn).unwrap();
             commit(conn, setup, &statement).unwrap();
         }
@@ -41,9 +42,9 @@ fn plain(engine: Engine, concurrent: bool) -> Setup {
     Setup { settings: String::new(), page_bytes: 1024, threads: 1, waits: true, ..setup }
 }
 
-/// One connection's checkpoint fails at the sync of the database. Another connection, which is not told,
-/// makes the checkpoint again and commits, so that the log starts over. With `closes` both connections close
-/// instead. Power fails at the barriers after that.
+/// The checkpoint of one connection fails at the sync of the database. Another connection, which does not
+/// learn of this, makes the checkpoint again and commits, so that the log starts over. With `closes` both
+/// connections close instead. Power fails at the barriers after that.
 fn somebody_else_syncs(engine: Engine, synchronous: &str, closes: bool, concurrent: bool) {
     register().unwrap();
     let setup = plain(engine, concurrent);
@@ -140,7 +141,7 @@ fn inv06_a_sync_that_failed_is_everybodys_at_synchronous_off() {
 }
 
 /// Fails the syncs that make the guard durable before the first frame. The database then shows a guard that
-/// is not on the disk. The next transaction, of whichever connection, must not rely on it.
+/// is not on the disk. The next transaction, of whichever connection, must not rely on that guard.
 fn the_guard_is_not_durable(engine: Engine, failures: u32, by_another: bool, concurrent: bool) {
     register().unwrap();
     let setup = plain(engine, concurrent);
@@ -185,7 +186,7 @@ fn inv04_a_commit_with_a_super_journal_fails_when_the_log_cannot_be_flushed() {
     commit_with_a_super_journal(false);
 }
 
-/// The super-journal is opened through another VFS if the log belongs to an attached database.
+/// As above, but the log belongs to an attached database, so the super-journal is opened through another VFS.
 #[test]
 fn inv04_it_fails_as_well_where_the_log_is_that_of_an_attached_database() {
     commit_with_a_super_journal(true);

@@ -48,7 +48,8 @@ pub enum Event {
     Store { file: FileId, at: u64, bytes: Box<[u8]> },
     /// The write-back of lines began.
     Flush { file: FileId, at: u64, len: u64, site: SiteId },
-    /// Flushed lines became durable; with `all` every store did, as in memory that is durable on store.
+    /// Flushed lines became durable. With `all`, every store became durable, as in memory that is durable on
+    /// store.
     Fence { file: FileId, all: bool, site: SiteId },
     /// Bytes were written to a file.
     Write { file: FileId, at: u64, bytes: Box<[u8]> },
@@ -62,7 +63,7 @@ pub enum Event {
     Truncate { file: FileId, size: u64 },
     /// The file grew by zeros, durably.
     Extend { file: FileId, size: u64 },
-    /// From now on the path names this file, or none.
+    /// From now on the path names this file; `None` if it names no file.
     Name { path: PathBuf, file: Option<FileId> },
     /// The names in the directory of a path became durable.
     SyncNames { path: PathBuf, site: SiteId },
@@ -92,9 +93,9 @@ impl Event {
 /// A file of a recording.
 #[derive(Clone, Debug)]
 pub struct RecordedFile {
-    /// Its path.
+    /// The path of the file.
     pub path: PathBuf,
-    /// How it becomes durable.
+    /// How the file's content becomes durable.
     pub kind: FileKind,
     /// The file's durable content when the recording began.
     pub initial: Vec<u8>,

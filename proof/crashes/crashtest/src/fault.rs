@@ -1,4 +1,4 @@
-//! A fault of a workload: which call fails, how many are tried, and what has been found.
+//! A fault in a workload: which call fails, which faults are tried, and what the tests have found.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -24,7 +24,7 @@ pub struct FaultPlan {
     pub engine: Engine,
     /// The workload's seed.
     pub seed: u64,
-    /// Its steps.
+    /// The number of steps of the workload.
     pub length: Length,
     /// One of this many calls fails, each in a run of its own.
     pub every: u64,
@@ -97,7 +97,8 @@ pub enum Which {
 }
 
 impl Which {
-    /// What breaks a promise under this fault, before any crash. `failed` is the call that failed.
+    /// Makes the violation for a promise that is broken under this fault, before any crash. `failed` is the
+    /// call that failed.
     pub fn broken(self, setup: &Setup, seed: u64, failed: Option<&str>, what: &str) -> Violation {
         let what = format!("{self:?} ({}): {what}", failed.unwrap_or("nothing"));
         let (setup, bounds, contents) = (setup.clone(), Bounds::default(), Contents::new());

@@ -33,7 +33,8 @@ pub fn inject(plan: &FaultPlan) -> Verdict<FaultTally> {
     inject_into(plan, |plain| {
         let mut all: Vec<Which> = Vec::new();
         for nth in (0..plain.calls).step_by(plan.every.max(1) as usize) {
-            // Code that tries again fails a second time; with the last value it fails however often it tries.
+            // With 2, code that tries again fails a second time. With the last value, it fails however often
+            // it tries.
             let times = [1, 2, u64::MAX][(nth % 3) as usize];
             all.push(Which::Call(Fault { nth, times }));
         }
@@ -43,7 +44,8 @@ pub fn inject(plan: &FaultPlan) -> Verdict<FaultTally> {
     })
 }
 
-/// Makes each sync fail that makes the lifted guard durable, after which the database names no log.
+/// Makes each sync fail that makes the lifting of a guard durable. After such a sync the database would name
+/// no log.
 ///
 /// # Errors
 /// As [`inject`]. Also fails if the workload has no such sync.

@@ -1,9 +1,9 @@
 //! Faults of a workload of connections that write beside each other.
 //!
-//! The error is told to the connection whose statement it concerns. The other transactions go on, or are told.
-//! Once the fault is gone, each connection commits one more transaction. What is found after that, after a close, and
-//! after a power loss is the transactions whose `COMMIT` succeeded, in this order, with or without those whose
-//! `COMMIT` has failed.
+//! SQLite reports the error to the connection whose statement failed. The other transactions go on, or get an
+//! error too. Once the fault is gone, each connection commits one more transaction. What is found then, and
+//! after a close, and after a power loss, must be the transactions whose `COMMIT` succeeded, in this order.
+//! Transactions whose `COMMIT` has failed may or may not be among them.
 
 use std::collections::BTreeSet;
 
@@ -24,10 +24,10 @@ use crate::stage::Stage;
 use crate::transactions::{self, Reference};
 use crate::workload;
 
-/// The number of the transaction that is committed in the end.
+/// The number of the transaction that the test commits at the end.
 const LAST: u32 = FIRST_AFTER * 2;
 
-/// Runs the workload with a fault. Returns what breaks a promise.
+/// Runs the workload with a fault. Returns a violation if a promise was broken.
 ///
 /// # Errors
 /// What could not be run at all.
@@ -93,8 +93,8 @@ pub fn one(
     }
 }
 
-/// Makes the power fail instead, some time after the fault. Returns what is wrong, the position of the power failure,
-/// and the state that it left.
+/// Makes the power fail some time after the fault, instead of opening the database again. Returns what is
+/// wrong, the position of the power failure, and the state that it left.
 fn lose_power(
     plan: &FaultPlan,
     setup: &Setup,
@@ -130,10 +130,10 @@ fn lose_power(
     Ok(None)
 }
 
-/// The histories that may have happened.
+/// All histories that may have happened, given the commits whose outcome is in doubt.
 struct Possible(Vec<History>);
 
-/// The numbers of transactions in their order, and what the database holds after each of them.
+/// The numbers of transactions in the order of their commits, and what the database holds after each of them.
 struct History {
     numbers: Vec<u32>,
     reference: Reference,
@@ -154,14 +154,15 @@ impl Possible {
             };
             let numbers: Vec<u32> = history.iter().filter(happened).map(|commit| commit.number).collect();
             let texts = numbers.iter().map(|number| transactions::text(setup, seed, *number));
-            // One without a table that a later transaction has used has not happened.
+            // A history that lacks a table which a later transaction has used cannot have happened.
             let reference = Reference::of(texts.collect()).ok()?;
             Some(History { numbers, reference })
         });
         Ok(Self(histories.collect()))
     }
 
-    /// Recovers the state on a stage. Returns the transactions that are there.
+    /// Recovers the state on a stage, which must contain all transactions of `must`, and no others than those
+    /// of `may`. Returns the transactions that it contains.
     fn find(
         &self,
         stage: &Stage,

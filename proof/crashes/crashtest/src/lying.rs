@@ -51,19 +51,19 @@ pub struct LyingPlan {
 pub struct LyingTally {
     /// Images opened.
     pub images: u64,
-    /// Images opened with every transaction that was acknowledged.
+    /// Images that opened with every transaction that was acknowledged.
     pub whole: u64,
-    /// Images that opened in the state after an earlier transaction.
+    /// Images that opened in the state after an earlier transaction than the last acknowledged one.
     pub ends_earlier: u64,
-    /// Images that opened in a state after no transaction.
+    /// Images that opened in a state that is not the state after any transaction.
     pub mixed: u64,
     /// Images that were refused.
     pub refused: u64,
     /// Refused images whose log could not be read: only the database file is salvaged.
     pub unreadable: u64,
-    /// Refused images whose salvaged database is in a state after no transaction.
+    /// Refused images whose salvaged database is in a state that is not the state after any transaction.
     pub saved_mixed: u64,
-    /// Whole transactions that were found after the damage.
+    /// Whole transactions that salvage has found after the damage.
     pub later: u64,
 }
 
@@ -263,7 +263,8 @@ impl Rig {
         Ok(Ok(()))
     }
 
-    /// The transaction whose outcome the stage's database shows; `None` if it is that of no transaction.
+    /// The transaction whose outcome the stage's database shows; `None` if the content is not the outcome of
+    /// any transaction.
     fn open(&self) -> Result<Option<u32>, String> {
         let before = duralite::last_refusal();
         let opened = self.stage.connect(&self.setup);
@@ -365,7 +366,8 @@ impl Rig {
         Ok(())
     }
 
-    /// The transaction whose outcome the salvaged database shows; `None` if it is that of no transaction.
+    /// The transaction whose outcome the salvaged database shows; `None` if the content is not the outcome of
+    /// any transaction.
     fn saved(&self) -> Result<Option<u32>> {
         let uri = format!("file:{}?immutable=1", self.out.display());
         let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_URI;

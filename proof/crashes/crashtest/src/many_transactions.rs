@@ -1,30 +1,31 @@
-//! Numbered transactions for connections that write beside each other. Most of them stay in an area of their own,
-//! which has pages of its own. Some meet: on a row that all may change, on what another one has written, on the
-//! schema, and on the free list.
+//! Numbered transactions for connections that write beside each other. Most transactions stay within the area
+//! of their connection, which has pages of its own. Some transactions meet others: on a row that all may
+//! change, on rows that another transaction has written, on the schema, and on the free list.
 
-/// Areas, each with rows in a common table and with a table of its own. Transactions with consecutive numbers are
-/// of different areas.
+/// The number of areas. Each area has rows in a common table, and a table of its own. Transactions with
+/// consecutive numbers belong to different areas.
 pub const AREAS: u32 = 3;
 /// Rows of the common table in each area.
 const SLOTS: u32 = 6;
 /// How many numbers back the rows of an area's own table stay.
 const WINDOW: u32 = 30;
-/// Room for the keys of one transaction.
+/// The number of keys that are reserved for one transaction.
 const KEYS: u32 = 8;
 
-/// The number of the last transaction that makes tables. The next ones are the first of the areas.
+/// The number of the last transaction that makes tables. The transactions after it are those of the areas.
 pub const TABLES: u32 = 2;
-/// Transactions from this number on run on any database.
+/// Transactions from this number on can run in any state of the database.
 pub const FIRST_AFTER: u32 = 1000;
 
-/// The statements of a transaction, without BEGIN and COMMIT. None of them can be run twice without a trace.
+/// The statements of a transaction, without BEGIN and COMMIT. If one of them ran twice, the content of the
+/// database would show it.
 #[must_use]
 pub fn statements(page_bytes: u32, seed: u64, number: u32) -> Vec<String> {
     drawn(page_bytes, seed, number, 20)
 }
 
-/// As [`statements`], of a transaction that neither changes nor reads what is outside of its area. Its pages may
-/// still have rows of others.
+/// As [`statements`], for a transaction that neither changes nor reads rows outside of its area. Its pages
+/// may still hold rows of other areas.
 #[must_use]
 pub fn statements_in_area(page_bytes: u32, seed: u64, number: u32) -> Vec<String> {
     drawn(page_bytes, seed, number, 15)
@@ -46,7 +47,7 @@ fn drawn(page_bytes: u32, seed: u64, number: u32, kinds: u8) -> Vec<String> {
         let small = random.u32(10..=page_bytes / 4);
         all.push(match random.u8(..kinds) {
             0..5 => insert(area, key, number, small),
-            // Overflow pages, which are allocated and later given back.
+            // These rows have overflow pages, which are allocated now and given back later.
             5..8 => insert(area, key, number, page_bytes / 2 * random.u32(2..=6)),
             8..11 => {
                 let remainder = random.u32(..5);
@@ -74,7 +75,7 @@ fn drawn(page_bytes: u32, seed: u64, number: u32, kinds: u8) -> Vec<String> {
     all
 }
 
-/// Queries of all that an area has.
+/// Queries that return all rows of an area.
 #[must_use]
 pub fn queries_of_area(area: u32) -> [String; 2] {
     let slots = area * SLOTS..(area + 1) * SLOTS;

@@ -1,10 +1,10 @@
-//! A workload of connections that write beside each other (`concurrent=on`), and of one that does not, all in one
-//! thread. Its seed decides what each connection does next.
+//! A workload of connections that write beside each other (`concurrent=on`), and of one connection that does
+//! not, all in one thread. Its seed decides what each connection does next.
 //!
-//! The workload goes in rounds. In each, two or three transactions begin, run their statements in turns, and commit
-//! in the order of their numbers. One that was overtaken, or that finds the database busy, runs again before the next
-//! one commits. So the transactions are published in the order of their numbers, and each state is that after one of
-//! them.
+//! The workload goes in rounds. In each round two or three transactions begin, run their statements in turns,
+//! and commit in the order of their numbers. A transaction that was overtaken, or that finds the database
+//! busy, runs again before the next transaction commits. So the transactions are published in the order of
+//! their numbers, and each state is the state after one of them.
 
 use anyhow::{Context, Result, bail};
 use rusqlite::{Connection, ffi};
@@ -17,9 +17,10 @@ use crate::sql::{self, checkpoint, is_busy, is_full, roll_back, use_mode};
 use crate::stage::Stage;
 use crate::transactions;
 
-/// How often a transaction is run before it counts as one that never gets through.
+/// How often a transaction is tried before it counts as one that cannot commit.
 const ATTEMPTS: u32 = 12;
-/// The connections that write beside each other. Behind them is one that takes its turn.
+/// The connections that write beside each other. The connection after them in the list takes its turn to
+/// write.
 const BESIDE: usize = AREAS as usize;
 
 const CHECKPOINTS: [&str; 4] = ["PASSIVE", "FULL", "RESTART", "TRUNCATE"];
@@ -28,20 +29,20 @@ const BEGIN: &str = "BEGIN";
 /// How the transactions of a run met.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Overlaps {
-    /// They were validated, and committed on top of others that had committed meanwhile.
+    /// Transactions that were validated, and committed on top of others that had committed since they began.
     pub merged: u32,
-    /// They were overtaken, and rolled back.
+    /// Transactions that were overtaken, and rolled back.
     pub overtaken: u32,
-    /// They found the database busy with another writer.
+    /// Transactions that found the database busy with another writer.
     pub refused: u32,
 }
 
 /// What became of a `COMMIT`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Committed {
-    /// The number of its transaction.
+    /// The number of the transaction.
     pub number: u32,
-    /// Whether it succeeded. Otherwise its transaction may be there or not.
+    /// Whether the `COMMIT` succeeded. If it did not, the transaction may or may not be there.
     pub is_certain: bool,
 }
 
@@ -49,16 +50,16 @@ pub struct Committed {
 struct Transaction {
     number: u32,
     conn: usize,
-    /// How it begins.
+    /// The statement that begins the transaction.
     begin: &'static str,
     statements: Vec<String>,
-    /// How many of them have run.
+    /// How many of the statements have run.
     ran: usize,
-    /// Whether it is rolled back, and has to run again.
+    /// Whether the transaction was rolled back, and has to run again.
     is_lost: bool,
-    /// How many transactions had committed when it began.
+    /// How many transactions had committed when this one began.
     since: usize,
-    /// Whether it runs on this connection only.
+    /// Whether the transaction must run on this connection.
     is_bound: bool,
 }
 
@@ -72,7 +73,7 @@ pub struct ManyWriters<'a> {
     connections: Vec<Connection>,
     /// Whether the last connection holds a snapshot.
     pinned: bool,
-    /// The transactions of this round that have not committed.
+    /// The transactions of this round that have not committed yet.
     round: Vec<Transaction>,
     begun: u32,
     history: Vec<Committed>,
@@ -114,7 +115,7 @@ impl<'a> ManyWriters<'a> {
         self.overlaps
     }
 
-    /// Every `COMMIT` that has made or may have made a transaction visible, in their order.
+    /// Every `COMMIT` that has made a transaction visible, or may have, in the order of the commits.
     #[must_use]
     pub fn history(&self) -> &[Committed] {
         &self.history
@@ -147,7 +148,8 @@ impl<'a> ManyWriters<'a> {
         Ok(())
     }
 
-    /// Takes every step, and closes the connections. A step has several transactions, so there are half as many.
+    /// Takes every step, and closes the connections. Each step has several transactions, so there are only
+    /// half as many steps as `steps` says.
     ///
     /// # Errors
     /// The error of the first step that fails.
@@ -180,7 +182,7 @@ impl<'a> ManyWriters<'a> {
         self.history.last().map_or(0, |last| last.number)
     }
 
-    /// The transactions of a round: begun, run in turns, and committed.
+    /// Runs a round: begins its transactions, runs their statements in turns, and commits them.
     fn round(&mut self, count: usize) -> Result<()> {
         self.begin(count)?;
         while let Some(at) = self.next() {
@@ -191,7 +193,7 @@ impl<'a> ManyWriters<'a> {
         }
         while !self.round.is_empty() {
             if !self.commit()? {
-                // It is larger than the log may become.
+                // The transaction is larger than the log may become.
                 return self.roll_back_all();
             }
         }
@@ -225,7 +227,7 @@ impl<'a> ManyWriters<'a> {
         Ok(())
     }
 
-    /// A transaction that has statements left.
+    /// Chooses a transaction of this round that has statements left.
     fn next(&mut self) -> Option<usize> {
         let is_running = |transaction: &Transaction| {
             !transaction.is_lost && transaction.ran < transaction.statements.len()
@@ -249,14 +251,14 @@ impl<'a> ManyWriters<'a> {
         Ok(rolled_back?)
     }
 
-    /// Rolls a transaction of this round back, which is to run again.
+    /// Rolls back a transaction of this round, and notes that it has to run again.
     fn lose(&mut self, at: usize) -> rusqlite::Result<()> {
         let transaction = &mut self.round[at];
         transaction.is_lost = true;
         roll_back(&self.connections[transaction.conn])
     }
 
-    /// A connection that has nothing to do reads all that there is, or makes a checkpoint.
+    /// Lets a connection that is not in a transaction read everything, or make a checkpoint.
     fn look_or_checkpoint(&mut self) -> Result<()> {
         let idle = (0..self.connections.len()).find(|nth| self.connections[*nth].is_autocommit());
         let Some(conn) = idle.map(|nth| &self.connections[nth]) else { return Ok(()) };
@@ -267,7 +269,7 @@ impl<'a> ManyWriters<'a> {
         checkpoint(conn, CHECKPOINTS[self.random.usize(..CHECKPOINTS.len())])
     }
 
-    /// Commits the first transaction of this round. Returns whether it could.
+    /// Commits the first transaction of this round. Returns false if the log has no room for the transaction.
     fn commit(&mut self) -> Result<bool> {
         let number = self.round[0].number;
         let mut was_full = false;
@@ -289,8 +291,8 @@ impl<'a> ManyWriters<'a> {
                 }
                 Err(error) => {
                     self.overlaps.note(error).with_context(|| format!("transaction {number}"))?;
-                    // Others of this round may have the lock for writing. A transaction that was only refused is
-                    // still open, and commits once they have given way.
+                    // Another transaction of this round may hold the lock for writing, so roll back all
+                    // others. If this transaction was only refused, it is still open, and can now commit.
                     for other in 1..self.round.len() {
                         self.lose(other)?;
                     }
@@ -300,11 +302,12 @@ impl<'a> ManyWriters<'a> {
         bail!("transaction {number} does not get through");
     }
 
-    /// Runs the first transaction of this round again if it was lost, and commits it. It stays in the round if
-    /// that fails and has no effect.
+    /// Runs the first transaction of this round again if it was lost, and commits it. If the commit fails and
+    /// has no effect, the transaction stays in the round.
     fn attempt(&mut self) -> rusqlite::Result<Transaction> {
         if self.round[0].is_lost && !self.round[0].is_bound && self.random.bool() {
-            // As where connections come from a pool. What a lost transaction leaves must not be in the way.
+            // Continue on another connection, as an application does that takes connections from a pool. Roll
+            // back first what the lost transaction has left on its connection.
             roll_back(&self.connections[self.round[0].conn])?;
             let is_idle = |conn: &usize| self.connections[*conn].is_autocommit();
             let idle: Vec<usize> = (0..BESIDE).filter(is_idle).collect();
@@ -361,7 +364,7 @@ impl<'a> ManyWriters<'a> {
         checkpoint(conn, CHECKPOINTS[self.random.usize(..CHECKPOINTS.len())])
     }
 
-    /// A transaction that the application rolls back.
+    /// Runs a transaction that the application rolls back.
     fn roll_back(&mut self) -> Result<()> {
         let number = self.last() + 1;
         let conn = &self.connections[self.random.usize(..BESIDE)];
@@ -414,8 +417,8 @@ impl<'a> ManyWriters<'a> {
         }
     }
 
-    /// After a step has failed: lets each transaction of its round go on. It commits, or is told why it cannot. One
-    /// whose `COMMIT` has failed is not in the round any more.
+    /// Called after a step has failed. Lets each transaction of the round go on until it commits, or gets an
+    /// error. A transaction whose `COMMIT` may have had an effect is no longer in the round.
     pub fn finish_round(&mut self) {
         while let Some(Transaction { number, .. }) = self.round.first() {
             let number = *number;
@@ -436,8 +439,9 @@ impl<'a> ManyWriters<'a> {
         }
     }
 
-    /// After a fault is gone: commits one more transaction on each connection. Where one is told that the log has
-    /// stopped (invariant 9), it works again once all have been closed and opened. Returns whether that was needed.
+    /// Called after the fault is gone. Commits one more transaction on each connection. If a connection is
+    /// told that the log has stopped (invariant 9), closes and opens all connections, after which each must
+    /// work. Returns whether that was needed.
     ///
     /// # Errors
     /// If a connection does not work.
@@ -481,7 +485,7 @@ impl<'a> ManyWriters<'a> {
 }
 
 impl Transaction {
-    /// Whether it is validated when it commits.
+    /// Whether the transaction is validated when it commits.
     fn is_validated(&self) -> bool {
         self.conn < BESIDE && self.begin == BEGIN
     }

@@ -24,12 +24,14 @@ use crate::workload::{self, Bounds, Length, Run};
 
 /// A window with at most this many lines, sectors, sizes and names in doubt is explored exhaustively.
 const EXHAUSTIVE_LINES: usize = 12;
-/// The same where connections write beside each other. What is in doubt is as with one writer. So fewer states of more
-/// windows say more.
+/// As [`EXHAUSTIVE_LINES`], if connections write beside each other. One window has the same kinds of states
+/// in doubt as with one writer. So few states of each of many windows find more than all states of a few
+/// windows.
 const EXHAUSTIVE_LINES_OF_MANY: usize = 4;
-/// One of this many of their windows is explored.
+/// If connections write beside each other, one window in this many is explored.
 const SPREAD: u8 = 3;
-/// One of this many states is recovered twice, one is used on, and one crashes again during its recovery.
+/// The next three constants: one state in this many is recovered twice, is used on, or crashes again during
+/// its recovery.
 const TWICE_EVERY: u64 = 4;
 const USE_ON_EVERY: u64 = 24;
 const CRASH_AGAIN_EVERY: u64 = 128;
@@ -159,7 +161,7 @@ fn explore_runs(plan: &Plan, next: &AtomicU64, states: &AtomicU64) -> Verdict<Ta
     Ok(Ok(tally))
 }
 
-/// Barriers all over a run, from where it has tables.
+/// Chooses some barriers from the whole run, after the tables were made.
 fn spread(recording: &Recording, seed: u64) -> BTreeSet<usize> {
     let mut random = fastrand::Rng::with_seed(seed);
     let has_tables = |event: &Event| matches!(event, Event::Begin { number } if *number > TABLES);

@@ -88,13 +88,23 @@ const EXPLAINED_OF_NVWAL: [(&str, &str, &str); 1] = [(
 )];
 
 /// More such functions of `ppl`.
-const EXPLAINED_OF_PPL: [(&str, &str, &str); 9] = [
-    ("fence", "grow", "the transaction's own fence follows before anything in the new chunks counts"),
+const EXPLAINED_OF_PPL: [(&str, &str, &str); 11] = [
+    (
+        "fence",
+        "store_grown < grow",
+        "the transaction's own fence follows before anything in the new chunks counts",
+    ),
     (
         "flush",
-        "take_of",
+        "store_grown < grow",
         "where a merge makes the log longer, its own fences come before what it moves counts",
     ),
+    (
+        "flush",
+        "store_grown < shrink",
+        "after a crash the log has its larger size again, and no extent in the chunks that were given back is in use",
+    ),
+    ("fence", "store_grown < shrink", "as for the flush"),
     (
         "fence",
         "detach_batch",

@@ -34,7 +34,7 @@ use crate::workload::{Bounds, Length, perform, under_this_hook};
 const DISK_BYTES: u64 = 16 << 20;
 /// Images built at each sync. They differ in which unsynced writes have reached the disk.
 const IMAGES_PER_SYNC: u32 = 6;
-/// Where connections write beside each other, the power is cut at one of this many moments.
+/// If connections write beside each other, the power is cut at one moment in this many.
 const SPREAD: u8 = 4;
 /// In one of this many images the database is used on after recovery.
 const USE_ON_EVERY: u64 = 8;
@@ -63,7 +63,7 @@ pub struct PowerPlan {
 pub struct PowerTally {
     /// Runs recorded.
     pub runs: u64,
-    /// Moments at which the power was cut: before a sync, or when something was acknowledged.
+    /// Moments at which the power was cut: before a sync, or after an acknowledgement.
     pub syncs: u64,
     /// Images mounted and recovered.
     pub images: u64,
@@ -209,11 +209,12 @@ impl Cut {
         for (position, event) in self.recording.events.iter().enumerate() {
             let cuts_here = match event {
                 Event::Disk(DiskEvent::Sync) => disk.pending() > 0,
-                // Cut also at acknowledgements, in case something was not flushed before.
+                // Cut also at acknowledgements, to notice if something was not flushed before.
                 Event::Fence { .. } | Event::Acknowledged { .. } => random.u8(..4) == 0,
                 _ => false,
             };
-            // Transactions that overlap come behind those that make the tables, all over the run.
+            // Transactions overlap only after the tables were made. Cut at some moments of the whole rest of
+            // the run.
             let mut is_for_many = || bounds.begun > TABLES && random.u8(..SPREAD) == 0;
             if cuts_here && bounds.begun > 0 && (!plan.concurrent || is_for_many()) {
                 tally.syncs += 1;
@@ -304,11 +305,11 @@ pub const REFUSED: &str = "the file system cannot be mounted";
 
 /// The verdict on an image.
 pub enum Judged {
-    /// It recovers.
+    /// The image recovers.
     Sound,
-    /// The file system would not mount it.
+    /// The file system would not mount the image.
     Refused,
-    /// It breaks the oracle; the text says how.
+    /// The image breaks the oracle; the text says how.
     Broken(String),
 }
 

@@ -1,4 +1,4 @@
-//! Records what happens below a workload, and makes the n-th call fail.
+//! Records the calls that a workload causes on media and files, and makes the n-th call fail.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -44,8 +44,8 @@ pub struct Fault {
     pub times: u64,
 }
 
-/// A recording in progress, shared by all hooks. They record one call at a time, so the recording has the
-/// order in which things happened.
+/// A recording in progress, shared by all hooks. The hooks record one call at a time, so the events have the
+/// order in which they happened.
 pub struct Recorder {
     state: Mutex<State>,
     /// Requests of the disk since the newest event. They arrive while another thread holds the recorder's

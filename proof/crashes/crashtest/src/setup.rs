@@ -181,8 +181,9 @@ impl Setup {
         Self { settings: settings.join("&"), ..setup }
     }
 
-    /// The setup that a seed chooses for one writer at a time, or for connections that write beside each other
-    /// in the write-ahead log. The latter are of one thread, so that the seed reproduces their order.
+    /// The setup that a seed chooses for one writer at a time, or for connections that write beside each
+    /// other in the write-ahead log. Connections that write beside each other belong to one thread, so that
+    /// the seed reproduces their order.
     #[must_use]
     pub fn for_writers(engine: Engine, seed: u64, concurrent: bool) -> Self {
         let setup = Self::for_seed(engine, seed);
@@ -310,8 +311,8 @@ fn choose_ppl(setup: &mut Setup, random: &mut fastrand::Rng) -> Vec<String> {
     let mut settings = vec![
         format!("sector_bytes={}", 4096 * [1, 1, 2, 3][random.usize(..4)]),
         format!("overflow_bytes={}", [0, 0, 1024, 12288][random.usize(..4)]),
-        // The smallest limit allowed: four chunks.
-        format!("log_limit={}", [1, 1, 4 << 20][random.usize(..3)]),
+        // The smallest size allowed is four chunks: as a limit, or as a size that the log outgrows.
+        ["log_limit=1", "usual_bytes=1", "log_limit=4194304"][random.usize(..3)].to_owned(),
     ];
     if random.u8(..3) == 0 {
         settings.push("cache_bytes=0".into());

@@ -44,7 +44,8 @@ pub fn commit(conn: &Connection, statements: &str) -> rusqlite::Result<()> {
     conn.execute_batch(&format!("BEGIN IMMEDIATE; {statements} COMMIT"))
 }
 
-/// Commits these statements as one transaction that waits for nobody before its commit, on a concurrent connection.
+/// Commits these statements as one transaction. On a concurrent connection the transaction waits for nobody
+/// before its commit.
 ///
 /// # Errors
 /// What SQLite says.

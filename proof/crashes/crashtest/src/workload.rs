@@ -30,7 +30,7 @@ pub struct Run {
     pub recording: Recording,
     /// Number of the last transaction begun.
     pub begun: u32,
-    /// How its transactions met.
+    /// How the transactions of the run met each other.
     pub overlaps: Overlaps,
 }
 
@@ -47,7 +47,8 @@ pub fn record(stage: &Stage, setup: &Setup, seed: u64, length: Length, sites: bo
     Ok(Run { recording, begun, overlaps })
 }
 
-/// Runs a setup's workload. Returns the number of the last transaction begun, and how transactions met.
+/// Runs a setup's workload. Returns the number of the last transaction begun, and how transactions met each
+/// other.
 ///
 /// # Errors
 /// Any error that SQLite should not have returned.

@@ -52,9 +52,13 @@ fn assert_replays(violation: &Violation) {
     assert_eq!(replay(&kept).unwrap().unwrap_err(), violation.what);
 }
 
+fn is_long() -> bool {
+    std::env::var_os("CRASHTEST_LONG").is_some()
+}
+
 /// `states` in a long run, and a quarter of them in a short one.
 fn share_of(states: u64) -> u64 {
-    if std::env::var_os("CRASHTEST_LONG").is_some() { states } else { states / 4 }
+    if is_long() { states } else { states / 4 }
 }
 
 fn memory(engine: Engine, states: u64) -> Plan {
@@ -90,21 +94,22 @@ fn inv07_states_that_a_crash_leaves_recover_on_waldio() {
     hold("waldio", || explore(&memory(Engine::WALDIO, share_of(20_000))));
 }
 
-/// States that a crash leaves while transactions of several connections overlap, and are validated when they commit.
-/// What recovery finds is a prefix of the order in which they were published.
+/// Explores the states that a crash leaves while transactions of several connections overlap, and are
+/// validated when they commit. Recovery must find a prefix of the order in which the transactions were
+/// published.
 #[test]
 fn inv59_states_that_a_crash_leaves_of_concurrent_writers_recover() {
     for engine in Engine::own() {
         let tally = hold(&format!("concurrent writers on {engine}"), || {
             explore(&memory_of_many(engine, share_of(8_000)))
         });
-        // Otherwise the states are not those that this test is for.
+        // Without these numbers the run did not have the states that this test is for.
         assert!(tally.merged > 9 && tally.overtaken > 0, "{engine}: {tally}");
     }
 }
 
-/// The same with threads, so that several validated transactions wait for one flush. Each thread stays in its area, and
-/// all areas have what was acknowledged.
+/// As above, but with threads, so that several validated transactions wait for one flush. Each thread stays
+/// in its area, and each area must contain what was acknowledged.
 #[test]
 fn inv59_states_that_a_crash_leaves_of_concurrent_threads_recover() {
     for engine in Engine::own() {
@@ -123,8 +128,8 @@ fn inv59_images_of_power_cuts_under_concurrent_writers_recover() {
     }
 }
 
-/// A process dies after it has raised the guard and before it has synced it. The next process finds the
-/// guard, and commits.
+/// A process dies after it has raised the guard, and before it has synced the guard. The next process finds
+/// the guard, and commits.
 #[test]
 fn inv01_a_guard_that_was_found_is_durable_before_the_first_commit() {
     let mut plan = memory(Engine::WALDIO, share_of(10_000));
@@ -159,7 +164,7 @@ fn inv07_images_of_power_cuts_recover() {
 #[test]
 fn inv09_a_fault_at_any_call_is_told_and_loses_nothing() {
     for engine in Engine::own() {
-        for offset in 0..2 {
+        for offset in 0..if is_long() { 2 } else { 1 } {
             let plan = faults(engine, seed() + offset, Length { steps: 12 });
             hold(&format!("faults on {engine}"), || inject(&plan));
         }
@@ -171,12 +176,12 @@ fn faults(engine: Engine, seed: u64, length: Length) -> FaultPlan {
     FaultPlan { engine, seed, length, every: 1, every_allocation: 16, crashes: 3, concurrent }
 }
 
-/// A call fails while transactions overlap. The error is told to one connection. The others go on, or are told.
-/// All connections work again once the fault is gone.
+/// A call fails while transactions overlap. One connection gets the error. The other connections go on, or
+/// get an error too. All connections work again once the fault is gone.
 #[test]
 fn inv09_a_fault_under_concurrent_writers_is_told_and_loses_nothing() {
     for engine in Engine::own() {
-        let (every, every_allocation) = if share_of(4) == 4 { (1, 16) } else { (5, 80) };
+        let (every, every_allocation) = if is_long() { (1, 16) } else { (5, 80) };
         let plan = faults(engine, seed(), Length { steps: 12 });
         let plan = FaultPlan { every, every_allocation, concurrent: true, ..plan };
         hold(&format!("faults under concurrent writers on {engine}"), || inject(&plan));
@@ -203,7 +208,7 @@ fn inv08_what_a_dropped_flush_leaves_is_refused_and_saved_or_opens_as_of_a_trans
         match lie(&plan).unwrap() {
             Ok(tally) => {
                 println!("a dropped flush on {engine}: {tally}");
-                // Otherwise the images did not cover the cases that this test is for.
+                // Without these numbers the images did not cover the cases that this test is for.
                 assert!(tally.refused > 0 && tally.ends_earlier > 0, "{engine}: {tally}");
                 assert!(tally.later > 0, "{engine}: {tally}");
             }

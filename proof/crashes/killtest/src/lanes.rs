@@ -1,9 +1,9 @@
-//! Transactions of processes that write beside each other, and the check that all of them up to some number were made.
+//! Transactions of processes that write beside each other, and a check of what the database holds of them.
 //!
-//! Each process has a *lane*: a table, and a row that counts its transactions in a page of its own. So most transactions
-//! of different lanes do not meet. Several processes may share a lane. Now and then a transaction reads how far another
-//! lane is, or counts in a row that all lanes share. Both show whether what is found is a prefix of one order of all
-//! transactions.
+//! Each process has a *lane*: a table, and a row with the number of the lane's transactions, in a page of its
+//! own. So most transactions of different lanes do not meet. Several processes may share a lane. Now and then
+//! a transaction reads how far another lane is, or adds 1 to a row that all lanes share. Both let the check
+//! decide whether the database holds a prefix of one order of all transactions.
 
 use std::path::Path;
 
@@ -18,13 +18,13 @@ pub(crate) const LANES: i64 = 4;
 const WINDOW: i64 = 40;
 /// One of this many transactions of a lane looks at another lane.
 const LOOKS_EVERY: i64 = 5;
-/// One of this many counts in the row of all.
+/// One of this many transactions of a lane adds 1 to the row that all lanes share.
 const COUNTS_EVERY: i64 = 9;
-/// One of this many has a row that takes several pages.
+/// One of this many transactions of a lane has a row that takes several pages.
 const LARGE_EVERY: i64 = 11;
 const LARGE_BYTES: usize = 20_000;
 
-/// The file in which transactions of lanes are acknowledged: the lane, and the number in it.
+/// The file of acknowledgements of the lanes. Each has the lane, and the transaction's number in the lane.
 pub(crate) type LaneAcks = duralite_testkit::Acks<2>;
 
 /// Makes the tables.
@@ -51,7 +51,7 @@ pub(crate) fn total(conn: &Connection, lane: i64) -> rusqlite::Result<i64> {
     conn.prepare_cached("SELECT total FROM heads WHERE lane = ?1")?.query_row([lane], |row| row.get(0))
 }
 
-/// The lane that transaction `m` of a lane looks at, if it does.
+/// The other lane that transaction `m` of a lane reads; `None` if it reads none.
 fn looked_at(lane: i64, m: i64) -> Option<i64> {
     (m % LOOKS_EVERY == 0).then(|| (lane + 1 + m / LOOKS_EVERY) % LANES)
 }
@@ -102,7 +102,7 @@ impl Acknowledged {
         Ok(())
     }
 
-    /// Checks all lanes, inside a transaction that began after the acknowledgements were read.
+    /// Checks all lanes, inside a transaction that began after the acknowledgements had been read.
     pub(crate) fn verify(&self, conn: &Connection) -> Result<()> {
         let mut statement = conn.prepare_cached("SELECT total, counted FROM heads ORDER BY lane")?;
         let heads = statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?;

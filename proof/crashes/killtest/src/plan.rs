@@ -15,14 +15,14 @@ use crate::Role;
 pub struct Plan {
     /// The engine that keeps the log.
     pub engine: Engine,
-    /// How many processes to kill. A few more are killed if the last strike hits several.
+    /// How many processes to kill. A few more are killed if the last strike hits several processes.
     pub kills: u32,
     /// The seed of all random decisions.
     pub seed: u64,
     /// How many processes have the role [`Role::Writer`].
     pub writers: u32,
-    /// See [`Role::Concurrent`]. If there are any, others open some of their connections with
-    /// `concurrent=on`, too.
+    /// How many processes have the role [`Role::Concurrent`]. If there are any, processes of other roles also
+    /// open some of their connections with `concurrent=on`.
     pub concurrent: u32,
     /// See [`Role::Checkpointer`].
     pub checkpointers: u32,
@@ -90,10 +90,11 @@ const WALDIO: [&str; 10] = [
     "access=buffered&read_durable=on",
 ];
 /// Settings under which pages are merged because their logs are full or space is short.
-const PPL: [&str; 6] = [
+const PPL: [&str; 7] = [
     "",
     "overflow_bytes=0",
     "overflow_bytes=0&log_limit=33554432",
+    "usual_bytes=1048576",
     "sector_bytes=8192&overflow_bytes=1024&background_checkpoint=1",
     "overflow_bytes=0&background_checkpoint=60",
     "cache_bytes=0&log_limit=33554432",
@@ -184,7 +185,7 @@ impl Plan {
         plan
     }
 
-    /// A plan in which processes write beside each other, and one takes its turn.
+    /// A plan in which processes write beside each other, and one process takes its turn to write.
     #[must_use]
     pub fn concurrent(engine: Engine, kills: u32, seed: u64) -> Self {
         let usual = Self::new(engine, kills, seed);

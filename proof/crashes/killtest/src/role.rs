@@ -87,27 +87,27 @@ impl Role {
 /// The phase that a process last noted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Phase {
-    /// It has not begun its role yet.
+    /// The process has not begun its role yet.
     Starting,
-    /// It opens the database, and attaches or recovers its log.
+    /// The process opens the database, and attaches or recovers the log.
     Opening,
-    /// It is connected and between two actions.
+    /// The process is connected, and between two actions.
     Ready,
-    /// It asks for the WRITE lock.
+    /// The process asks for the WRITE lock.
     Begin,
-    /// It changes rows.
+    /// The process changes rows.
     Changing,
-    /// It commits.
+    /// The process commits.
     Commit,
-    /// It rolls back or vacuums.
+    /// The process rolls back or vacuums.
     Housekeeping,
-    /// It makes a checkpoint.
+    /// The process makes a checkpoint.
     Checkpoint,
-    /// It reads.
+    /// The process reads.
     Reading,
-    /// It closes its connection, which may be the last one.
+    /// The process closes its connection, which may be the last one.
     Closing,
-    /// It has forked, and may be waiting for its child.
+    /// The process has forked, and may be waiting for its child.
     Forking,
 }
 

@@ -33,7 +33,8 @@ pub enum Step {
     Strike {
         /// The indexes of the victims among the started processes.
         victims: Vec<usize>,
-        /// The phase that the first victim should be in when the delay begins, if it reaches it soon.
+        /// The phase that the first victim should be in when the delay begins, if the victim reaches that
+        /// phase soon.
         aim: Option<Phase>,
         /// How long to wait before the kill.
         delay: Duration,
@@ -122,7 +123,7 @@ impl Schedule {
             4 => only(&[Role::Writer, Role::Concurrent, Role::Opener]),
             _ => Vec::new(),
         };
-        // Of concurrent writers there are some nearly always: they are what such a plan is for.
+        // Nearly every cast has concurrent writers, because such a plan is there to kill them.
         let lacks_concurrent = |role: &Role| *role == Role::Concurrent && !cast.contains(role);
         let is_poor = self.roles.iter().any(lacks_concurrent) && self.rng.u32(..8) > 0;
         if cast.is_empty() || is_poor {

@@ -4,6 +4,7 @@
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
 use duralite_testkit::{GUARD, ROLLBACK_GUARD, VERSIONS};
@@ -91,7 +92,10 @@ impl Site {
         }
         let copy = self.path("program");
         if !copy.exists() {
-            fs::copy(program, &copy)?;
+            // Not by `fs::copy`: a process that another thread starts meanwhile would inherit the file open for writing, and Linux would
+            // not run it.
+            let copied = Command::new("cp").arg(program).arg(&copy).status()?;
+            ensure!(copied.success(), "cp of the program: {copied}");
             fs::set_permissions(&copy, Permissions::from_mode(0o755))?;
         }
         Ok(copy)

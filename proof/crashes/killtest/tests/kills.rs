@@ -36,8 +36,9 @@ fn inv07_150_kills_on_ppl() {
     assert!(report.wipes > 0 && report.settled > 0 && report.full_checks > report.settled, "{report}");
 }
 
-/// Processes that write beside each other are killed while they begin, read, validate and publish, with one beside them
-/// that takes its turn. Nothing of a dead one has an effect, and nobody waits for it.
+/// Kills processes that write beside each other while they begin, read, validate and publish. Another process
+/// takes its turn to write. An unfinished transaction of a dead process must have no effect, and no process
+/// may wait for a dead one.
 fn concurrent_writers_are_killed(engine: Engine) {
     // A seed whose database has no pointer maps, so that free pages are leased.
     let seed = seed(6);
@@ -119,7 +120,7 @@ fn inv04_an_early_acknowledgement_on_ppl_is_found() {
     an_early_acknowledgement_is_found(Engine::PPL);
 }
 
-/// Of concurrent writers only, so that it is one of their acknowledgements.
+/// All processes are concurrent writers, so that the early acknowledgement is one of theirs.
 #[test]
 fn inv04_an_early_acknowledgement_of_a_concurrent_writer_is_found() {
     let plan = Plan { writers: 0, openers: 0, concurrent: 4, ..Plan::new(Engine::NVWAL, 400, seed(4)) };

@@ -126,7 +126,7 @@ impl Mount {
         Ok(Self { dir: dir.to_owned(), mounted: true })
     }
 
-    /// The directory where it is mounted.
+    /// The directory where the file system is mounted.
     pub fn path(&self) -> &Path {
         &self.dir
     }
@@ -209,13 +209,13 @@ impl Volume {
         Ok(Self { mount: Mount::new(device.path(), dir.path(), kind, options)?, device, _dir: dir })
     }
 
-    /// The directory where it is mounted.
+    /// The directory where the volume is mounted.
     #[must_use]
     pub fn path(&self) -> &Path {
         self.mount.path()
     }
 
-    /// The path of its loop device.
+    /// The path of the volume's loop device.
     #[must_use]
     pub fn device(&self) -> PathBuf {
         self.device.path().to_owned()

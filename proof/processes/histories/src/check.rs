@@ -7,7 +7,7 @@ use crate::{find, lists, registers, words};
 /// Checks that a history is strictly serializable.
 ///
 /// # Errors
-/// Why it is not: the transactions that contradict each other, with their operations.
+/// Why the history is not serializable: the transactions that contradict each other, with their operations.
 pub fn check(history: &[Tx], last: &Last) -> Result<(), String> {
     let mut graph = Graph::new(history.len());
     let mut counts = lists::add_edges(history, &last.lists, &mut graph)?;

@@ -62,7 +62,7 @@ impl Op {
 pub enum Fate {
     /// The commit was acknowledged.
     Committed,
-    /// It was rolled back, or its commit was refused.
+    /// The transaction was rolled back, or its commit was refused.
     Aborted,
     /// A crash came before the outcome was reported.
     Unknown,
@@ -71,9 +71,9 @@ pub enum Fate {
 /// A transaction or a snapshot.
 #[derive(Clone, Debug)]
 pub struct Tx {
-    /// What it did, in order.
+    /// What the transaction did, in order.
     pub ops: Vec<Op>,
-    /// How it ended.
+    /// How the transaction ended.
     pub fate: Fate,
     /// When the transaction began, and when its end was known. It takes effect at some moment in between.
     pub span: Option<(u64, u64)>,

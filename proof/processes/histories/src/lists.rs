@@ -87,7 +87,7 @@ fn edges_of(
     Ok(())
 }
 
-/// Whether a transaction with unknown outcome has taken effect. Fails if only a part of it has.
+/// Whether a transaction with unknown outcome has taken effect. Fails if only a part of the transaction has.
 fn came_about(number: usize, tx: &Tx, order: &BTreeMap<List, Vec<Element>>) -> Result<bool, String> {
     let appended = tx.ops.iter().filter_map(|op| match op {
         Op::Append(list, element) => Some(order.get(list).is_some_and(|order| order.contains(element))),

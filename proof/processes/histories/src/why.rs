@@ -7,11 +7,11 @@ use crate::history::{List, Register};
 /// Why a first transaction comes before a second.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Why {
-    /// Both wrote, and the write of the second is the later one.
+    /// Both transactions wrote, and the write of the second is the later one.
     Ww(Place),
-    /// The second read what the first wrote.
+    /// The second transaction read what the first wrote.
     Wr(Place),
-    /// The first did not see what the second wrote.
+    /// The first transaction did not see what the second wrote.
     Rw(Place),
     /// The first had ended before the second began.
     Time,

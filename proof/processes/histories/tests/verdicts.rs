@@ -22,7 +22,7 @@ fn the_checker_accepts_what_is_serializable() {
     verdict(&history, &[(1, &[10]), (2, &[20, 21])]).unwrap();
 }
 
-/// This could happen if there were no range locks.
+/// This history could happen if there were no range locks.
 #[test]
 fn the_checker_catches_a_phantom() {
     let history = [
@@ -33,8 +33,8 @@ fn the_checker_catches_a_phantom() {
     assert!(why.contains("rw"), "{why}");
 }
 
-/// This could happen if a transaction released its locks before its commit had a place in the log, and a
-/// crash lost a commit that another transaction had read.
+/// This history could happen if a transaction released its locks before its commit had a place in the log,
+/// and a crash lost a commit that another transaction had read.
 #[test]
 fn the_checker_catches_a_lost_dependency() {
     let history = [

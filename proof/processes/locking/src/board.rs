@@ -27,17 +27,17 @@ const TEXT: usize = 1 << 14;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Stop {
-    /// It is about to take the step before which the leader wants to decide.
+    /// The process is about to take the step before which the leader wants to decide.
     Limit,
-    /// It sleeps.
+    /// The process sleeps.
     Yield,
-    /// It waits until another process has ended an operation.
+    /// The process waits until another process has ended an operation.
     Nap,
-    /// It has ended an operation of its program, and the leader asked to be told.
+    /// The process has ended an operation of its program, and the leader asked to be told.
     Operation,
-    /// It is where all processes wait for each other.
+    /// The process has come to a place where all processes wait for each other.
     Barrier,
-    /// Its program has ended.
+    /// The program of the process has ended.
     Done,
 }
 
@@ -209,8 +209,9 @@ impl Board {
         self.enter(step, process, call, kind, argument)
     }
 
-    /// Called by a process that sleeps or naps. This is a step, after which other processes run. In a race it is none: there
-    /// a process that sleeps has nothing to do until others have done something.
+    /// Called by a process that sleeps or naps. Outside a race this counts as a step, after which other
+    /// processes run. In a race it is no step, because a process that sleeps has nothing to do until another
+    /// process has taken a step.
     pub fn pause(&self, process: usize, call: Call, argument: i32) {
         if grain::is_race() {
             self.note(process, call, argument, 0);

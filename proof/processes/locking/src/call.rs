@@ -10,7 +10,7 @@ macro_rules! words {
         pub enum $name { $($value,)* }
 
         impl $name {
-            /// The value with this number; the first value if there is none.
+            /// The value with this number; the first value if no value has it.
             pub fn of(number: u8) -> Self {
                 const ALL: &[$name] = &[$($name::$value,)*];
                 ALL.get(usize::from(number)).copied().unwrap_or(ALL[0])

@@ -67,8 +67,9 @@ pub fn has_waited(process: usize) -> Duration {
     Duration::from_nanos(state.clock_ns.load(SeqCst) - state.began_ns.load(SeqCst))
 }
 
-/// Waits after a process was killed. The locks in memory ask the kernel whether a process in the way lives, but not again within
-/// 2 ms, by a clock that is not replaced. So whether a process that looks at once notices the death would depend on the machine.
+/// Waits, in real time, after a process was killed. A process that finds a lock in memory held asks the
+/// kernel whether the holder lives, but at most once in 2 ms, by a clock that is not replaced. Without this
+/// wait, whether a process notices the death at its next look would depend on the machine.
 pub fn let_death_be_noticed() {
     std::thread::sleep(Duration::from_micros(2200));
 }

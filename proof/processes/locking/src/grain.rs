@@ -1,7 +1,7 @@
-//! Where the processes of a race stop: at a few steps of each transaction, so that all interleavings can be run, or at each
-//! call and each store that other processes could notice.
+//! Decides where the processes of a race stop: either at a few steps of each transaction, so that all
+//! interleavings can be run, or at each call and each store that other processes could notice.
 //!
-//! Outside a race, and in a process that does not race yet or any more, nothing here is in force.
+//! This module has no effect outside a race, or in a process that does not race yet or has stopped racing.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU8, Ordering::SeqCst};
@@ -12,25 +12,28 @@ use crate::call::{Call, Kind};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Grain {
-    /// Before each operation; in a commit also before the first store into the log, which follows validation, and once the
-    /// transaction is sealed, before it is published; in a checkpoint before the first page goes home.
+    /// A process stops before each operation. In a commit it also stops before the first store into the log,
+    /// which follows validation, and after the transaction is sealed, before it is published. In a checkpoint
+    /// it stops before the first page goes home.
     Coarse = 1,
-    /// Before each lock of the wal-index, each read and write of the database file, each store into the log and each fence, and
-    /// after each fence; and before each store to the header of the wal-index.
+    /// A process stops before each lock of the wal-index, each read and write of the database file, each
+    /// store into the log, and each store to the header of the wal-index. It also stops before and after each
+    /// fence.
     Fine = 2,
 }
 
-/// A [`Grain`]; 0 where there is no race. Children inherit it.
+/// The [`Grain`] of the race, as a number; 0 if there is no race. Forked processes inherit it.
 static GRAIN: AtomicU8 = AtomicU8::new(0);
 
-/// How often an operation stops at one place, at most. An engine that recovers what a dead process has left may store
-/// thousands of words, while whoever waits for it gets a turn after each stop.
+/// The most stops of one operation at one place. An engine that recovers what a dead process has left may
+/// store thousands of words, and a process that waits for the recovery gets a turn after each stop.
 const MOST: u32 = 80;
 
 thread_local! {
     /// Whether this process races.
     static RACES: Cell<bool> = const { Cell::new(false) };
-    /// How often this operation has come to each place, where only one time is a stop of [`Grain::Coarse`].
+    /// How often this operation has come to each place where only one of the times is a stop of
+    /// [`Grain::Coarse`].
     static TIMES: Cell<[u32; 3]> = const { Cell::new([0; 3]) };
 }
 
@@ -44,7 +47,7 @@ pub fn set(grain: Grain) {
     GRAIN.store(grain as u8, SeqCst);
 }
 
-/// This process races from now on, or does so no more.
+/// Notes that this process races from now on, or, with `false`, that it has stopped racing.
 pub fn races(races: bool) {
     RACES.set(races);
 }
@@ -54,12 +57,13 @@ pub fn is_racing() -> bool {
     RACES.get()
 }
 
-/// A new operation of this process begins.
+/// Notes that this process begins a new operation.
 pub fn operation_begins() {
     TIMES.set([0; 3]);
 }
 
-/// Whether this process stops where it has come to the place for this time, of which only `counts` is a coarse stop.
+/// Counts that this process has come to the place, and returns whether it stops there. With [`Grain::Coarse`]
+/// it stops only at the time with the number `counts`.
 fn stops(place: usize, counts: u32) -> bool {
     if !RACES.get() {
         return false;

@@ -166,7 +166,7 @@ fn lead(order: &[u8], players: Vec<Player>, chooser: &mut impl Chooser) {
                 led.stalled |= 1 << process;
                 current = led.next(process);
             }
-            // There are barriers in races only.
+            // (A barrier occurs only in a race.)
             Some(Stop::Operation | Stop::Barrier) => led.stalled = 0,
             Some(Stop::Done) => {
                 led.player(process).child.reap();

@@ -1,4 +1,5 @@
-//! Explores schedules of processes that share a database file: of their locks, and of their transactions.
+//! Explores schedules of processes that share a database file: how they take locks, and how their
+//! transactions commit.
 
 mod races;
 mod schedules;

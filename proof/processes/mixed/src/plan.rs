@@ -57,7 +57,7 @@ const CONTROL: &str = "stock";
 /// The settings from which the seed chooses.
 const NVWAL: [&str; 4] = ["", "", "sync=eager", "cache_bytes=0"];
 const WALDIO: [&str; 4] = ["", "", "layout=embedded", "background_checkpoint=60"];
-const PPL: [&str; 4] = ["", "", "overflow_bytes=0", "background_checkpoint=1"];
+const PPL: [&str; 4] = ["", "usual_bytes=1", "overflow_bytes=0", "background_checkpoint=1"];
 const SCRATCHPAD: [&str; 3] = ["", "", "home_sync=wt"];
 /// The settings for each engine.
 const CHOICES: [(&str, &[&str]); 4] =

@@ -59,7 +59,7 @@ pub struct Memory {
     stopped: shuttle::sync::atomic::AtomicBool,
     state: Mutex<State>,
     sleep: Sleep,
-    /// The sleepers: the word that each sleeps at, and a number of its own.
+    /// The sleeping processes. Each has the word at which it sleeps, and a number of its own.
     sleepers: shuttle::sync::Mutex<Sleepers>,
     woken: shuttle::sync::Condvar,
 }

@@ -1,6 +1,7 @@
 //! How Duralite's processes, and the store's threads, use the memory that they share, under explored
 //! schedules.
 
+mod archived;
 mod groups;
 mod index_locks;
 mod pins;

@@ -51,7 +51,7 @@ impl Pages {
         }
     }
 
-    /// Writes `bytes` at offset `at`, in bytes. The disk grows if they reach beyond its end.
+    /// Writes `bytes` at offset `at`, in bytes. The disk grows if the bytes reach beyond its end.
     pub fn write(&mut self, at: u64, bytes: &[u8]) {
         let mut rest = bytes;
         for (index, within, len) in spans(at, bytes.len()) {

@@ -1,5 +1,5 @@
-//! Hooks between the system under test and its media. They record calls, and make those fail that the test
-//! has chosen.
+//! Hooks between the system under test and its media. The hooks record calls, and make the calls fail that
+//! the test has chosen.
 
 mod block;
 pub mod heap;
@@ -55,7 +55,8 @@ impl Hook for DirectoryHook {
             | FileStep::Publish
             | FileStep::Open
             | FileStep::OpenShared
-            | FileStep::Remove => Call::Name,
+            | FileStep::Remove
+            | FileStep::Record => Call::Name,
         };
         if recorded.due(call).is_some() {
             return Err(Errno::IO.into());
@@ -74,7 +75,7 @@ impl Hook for DirectoryHook {
                 recorded.push(Event::SyncNames { path: log.to_path_buf(), site });
             }
             FileStep::Remove => recorded.removed(log),
-            FileStep::Open | FileStep::OpenShared | FileStep::MapShared => {}
+            FileStep::Open | FileStep::OpenShared | FileStep::MapShared | FileStep::Record => {}
         }
         Ok(())
     }

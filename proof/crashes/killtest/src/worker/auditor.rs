@@ -51,7 +51,7 @@ pub(crate) struct Answer {
 struct Auditor<'a> {
     orders: &'a Orders,
     acknowledged: Acknowledged,
-    /// What was acknowledged in lanes, if there are any.
+    /// What was acknowledged in the lanes; `None` if the plan has no lanes.
     lanes: Option<lanes::Acknowledged>,
     conn: Option<Kept>,
     /// The transactions that this connection has seen. They cannot be lost, because the connection has kept
@@ -143,7 +143,8 @@ impl Auditor<'_> {
         Ok(total)
     }
 
-    /// Commits a transaction that needs the lock for writing, whoever has died with it.
+    /// Commits a transaction that needs the lock for writing. A process that has died with that lock must not
+    /// be in the way.
     fn commit(&mut self) -> Result<i64> {
         let conn = match self.conn.take() {
             Some(conn) => conn,
@@ -151,7 +152,9 @@ impl Auditor<'_> {
         };
         let conn = self.conn.insert(conn);
         let counts = "UPDATE audits SET total = total + 1";
-        session::patiently(self.orders.busy, counts, || conn.execute_batch(counts))?;
+        session::when_there_is_room(self.orders.busy, conn, || {
+            session::patiently(self.orders.busy, counts, || conn.execute_batch(counts))
+        })?;
         Ok(self.seen)
     }
 

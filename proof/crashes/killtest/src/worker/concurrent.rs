@@ -1,4 +1,4 @@
-//! Commits beside others, one transaction of its lane after the other.
+//! A process that commits the transactions of its lane, one after the other, beside other processes.
 
 use std::time::{Duration, Instant};
 
@@ -10,10 +10,10 @@ use super::session::{has_no_room, is_busy};
 use crate::lanes::{self, LANES, LaneAcks};
 use crate::{Acknowledge, Phase};
 
-/// After as many conflicts a transaction takes the lock for writing when it begins.
+/// After this many conflicts a transaction takes the lock for writing when it begins.
 const CONFLICTS: u32 = 5;
 
-/// A process's lane, and what it has acknowledged in it.
+/// The lane of a process, and what the process has acknowledged in it.
 struct Lane {
     number: i64,
     acks: LaneAcks,
@@ -38,7 +38,7 @@ pub(super) fn run(session: &mut Session<'_>) -> Result<()> {
 }
 
 impl Lane {
-    /// Commits the lane's next transaction, and acknowledges it. One that was overtaken runs again.
+    /// Commits the lane's next transaction, and acknowledges it. A transaction that was overtaken runs again.
     fn commit_one(&mut self, session: &mut Session<'_>, conn: &Connection) -> Result<()> {
         let (start, limit) = (Instant::now(), session.orders.busy);
         for conflicts in 0.. {
@@ -63,7 +63,7 @@ impl Lane {
     fn attempt(&mut self, session: &mut Session<'_>, conn: &Connection, begin: &str) -> Result<()> {
         let m = self.start(session, conn, begin)?;
         if session.rng.u32(..4) == 0 {
-            // Lets others commit meanwhile.
+            // Give other processes time to commit.
             std::thread::sleep(Duration::from_micros(session.rng.u64(..3000)));
         }
         if session.orders.acknowledge == Acknowledge::BeforeCommit {

@@ -54,6 +54,28 @@ pub(super) fn has_no_room(error: &anyhow::Error) -> bool {
     })
 }
 
+/// Tries until the log has space, or until a rollback journal can be made, but not for longer than `limit`. Readers may
+/// keep a small log full for a while, and the database may be renamed for a moment. A transaction that fails because of
+/// this is rolled back.
+pub(super) fn when_there_is_room<T>(
+    limit: Duration,
+    conn: &Connection,
+    mut attempt: impl FnMut() -> Result<T>,
+) -> Result<T> {
+    let start = Instant::now();
+    loop {
+        match attempt() {
+            Err(error) if has_no_room(&error) && start.elapsed() < limit => {
+                if !conn.is_autocommit() {
+                    conn.execute_batch("ROLLBACK").context("ROLLBACK")?;
+                }
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            result => return result,
+        }
+    }
+}
+
 /// Tries again while the database is busy. If it is busy for longer than `limit`, the process starves: no
 /// process holds a lock or is stopped for that long.
 pub(crate) fn patiently<T>(
@@ -146,7 +168,7 @@ impl<'a> Session<'a> {
 
     /// Opens the database, with pragmas chosen at random.
     pub(super) fn open(&mut self) -> Result<Kept> {
-        // The writer takes its turn, so that both kinds of connections meet.
+        // A process with the role of a writer takes its turn, so that both kinds of connections meet.
         let may_be_concurrent = self.orders.concurrent && self.orders.role != Role::Writer;
         let parameters = if may_be_concurrent { CONCURRENT[self.rng.usize(..CONCURRENT.len())] } else { "" };
         self.open_with(parameters)
@@ -180,7 +202,7 @@ impl<'a> Session<'a> {
         close(conn)
     }
 
-    /// Checks that the transactions which this process has acknowledged are there. This must hold at any
+    /// Checks that the transactions which this process has acknowledged are there, as they must be at any
     /// time.
     pub(super) fn notice_loss(&self, conn: &Connection, total: i64) -> Result<()> {
         let mine = self.acknowledged;
@@ -220,26 +242,13 @@ impl<'a> Session<'a> {
         })
     }
 
-    /// Tries until the log has space, or until a rollback journal can be made. Readers may keep a small log
-    /// full for a while, and the database may be renamed for a moment. A transaction that fails because of
-    /// this is rolled back.
+    /// As the function of this name.
     pub(super) fn when_there_is_room<T>(
         &mut self,
         conn: &Connection,
         mut attempt: impl FnMut(&mut Self) -> Result<T>,
     ) -> Result<T> {
-        let start = Instant::now();
-        loop {
-            match attempt(self) {
-                Err(error) if has_no_room(&error) && start.elapsed() < self.orders.busy => {
-                    if !conn.is_autocommit() {
-                        conn.execute_batch("ROLLBACK").context("ROLLBACK")?;
-                    }
-                    std::thread::sleep(Duration::from_millis(1));
-                }
-                result => return result,
-            }
-        }
+        when_there_is_room(self.orders.busy, conn, || attempt(self))
     }
 
     /// Begins the next transaction. Returns its number.

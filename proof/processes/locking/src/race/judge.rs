@@ -1,17 +1,19 @@
-//! Whether one order of the transactions of a race explains what everybody has seen.
+//! Judges whether one order of the transactions of a race explains what all processes have seen.
 //!
-//! The order is that in which commits were published. The judge runs the transactions again, one after another, on a plain
-//! SQLite, and compares:
+//! The order is that in which the commits were published. The judge runs the transactions again in this
+//! order, one at a time, on a plain SQLite, and compares:
 //!
-//! 1. A transaction that has committed has got the answers that it gets at its place in the order.
-//! 2. Every other transaction (one that only read, was refused, or whose process died) has got the answers that it gets after
-//!    some beginning of the order. That beginning has all commits that had returned before the transaction began, and none
-//!    that was published after its first answer.
-//! 3. In the end everybody finds the rows that are there after the whole order. So a transaction that was refused has left
-//!    nothing.
-//! 4. A transaction whose process died in its commit, after it had begun to write to the log, is in the order or not. If it was
-//!    sealed and not published, others do not see it until the wal-index is made anew, as with stock SQLite. A commit before
-//!    that takes its place in the log. So only the last one of the order may appear late, and then stays.
+//! 1. A transaction that has committed got the same answers as at its place in the order.
+//! 2. Every other transaction (one that only read, was refused, or whose process died) got the same answers
+//!    as after some beginning of the order. That beginning has all commits that had returned before the
+//!    transaction began, and none that was published after its first answer.
+//! 3. At the end every process finds the rows that the whole order leaves. So a transaction that was refused
+//!    has left nothing.
+//! 4. A transaction whose process died in its commit, after it had begun to write to the log, may be in the
+//!    order, or may not. If it was sealed but not published, other processes do not see it until one of them
+//!    makes the wal-index anew, as with stock SQLite. If another transaction commits before that, it takes
+//!    the place of the first one in the log. So only the last transaction of the order may appear late, and
+//!    once it has appeared it stays.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -23,13 +25,13 @@ use super::ledger::{End, Seen};
 use super::mix::{Mix, ROWS, SETUP};
 use super::session::{answer, is_about_rows, statements};
 
-/// A transaction: its process, and its number there.
+/// A transaction: the number of its process, and its own number in that process.
 type Id = (usize, usize);
 
-/// What a transaction gets after others.
+/// The results of a transaction that runs after certain others.
 struct Run {
     answers: Vec<String>,
-    /// All rows after it.
+    /// All rows of the database after the transaction.
     rows: String,
 }
 
@@ -37,7 +39,8 @@ struct Run {
 pub struct Judge {
     mix: &'static Mix,
     plain: Connection,
-    /// What was run already, by the order of transactions up to the one that is asked for.
+    /// The results so far. The key is the order of transactions, of which the last is the one whose results
+    /// these are.
     known: RefCell<HashMap<Vec<Id>, Rc<Run>>>,
 }
 
@@ -52,7 +55,7 @@ impl Judge {
         Self { mix, plain, known: RefCell::default() }
     }
 
-    /// What the last of these transactions gets after the others.
+    /// Runs these transactions in order, and returns the results of the last one.
     fn run(&self, order: &[Id]) -> Rc<Run> {
         if let Some(known) = self.known.borrow().get(order) {
             return Rc::clone(known);
@@ -76,9 +79,10 @@ impl Judge {
         run
     }
 
-    /// What is wrong with a history, if anything is.
+    /// Returns what is wrong with a history, or `None`. `seen` are its transactions, and `found` the rows
+    /// that each process found at the end.
     pub fn judge(&self, seen: &[Seen], found: &[(usize, String)]) -> Option<String> {
-        // Nobody knows whether these have committed.
+        // Nobody knows whether these transactions have committed, so the judge tries both for each.
         let doubtful: Vec<&Seen> =
             seen.iter().filter(|one| matches!(one.end, End::Died { sealed: 1.. })).collect();
         let mut wrong = Vec::new();
@@ -136,7 +140,7 @@ impl Judge {
     }
 }
 
-/// How many of the commits a transaction that is not among them may have seen.
+/// The numbers of commits that a transaction that is not in the order may have seen.
 fn places(one: &Seen, order: &[&Seen]) -> std::ops::RangeInclusive<usize> {
     let returned = |other: &&&Seen| matches!(other.end, End::Committed { at, .. } if at < one.begun);
     let least = order.iter().rposition(|other| returned(&other)).map_or(0, |last| last + 1);
@@ -145,7 +149,7 @@ fn places(one: &Seen, order: &[&Seen]) -> std::ops::RangeInclusive<usize> {
     least..=most.max(least)
 }
 
-/// The first row in which the two differ.
+/// Describes the first row in which the two texts differ.
 fn difference(found: &str, expected: &str) -> String {
     let rows = |text: &str| text.split(';').map(str::to_owned).collect::<Vec<_>>();
     let (found, expected) = (rows(found), rows(expected));

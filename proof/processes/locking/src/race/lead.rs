@@ -1,4 +1,5 @@
-//! Runs one schedule of a race: starts the processes anew, brings them to the start, and lets one of them take a step at a time.
+//! Runs one schedule of a race: starts new processes, brings all of them to the start, and lets one process
+//! at a time take a step.
 
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
@@ -15,18 +16,20 @@ use crate::child::Child;
 use crate::clock;
 use crate::grain::{self, Grain};
 
-/// How long a process may take until its next stop, in real time. A process that takes longer hangs.
+/// How long a process may take until its next stop, in real time. A process that takes longer counts as hung.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// A schedule with more steps does not end.
+/// A schedule with more steps counts as one that does not end.
 const STEPS: usize = 5000;
-/// The process that makes the database, and the one that looks at it at the end.
+/// The number of the process that makes the database, and of the process that looks at the database at the
+/// end.
 const OUTSIDER: usize = 5;
 
 /// The result of a schedule.
 pub struct Outcome {
     pub schedule: Schedule,
     pub findings: Vec<String>,
-    /// How many transactions have committed something, were refused, or died.
+    /// The next three count the transactions: those that committed something, those that were refused, and
+    /// those whose process died.
     pub committed: u64,
     pub refused: u64,
     pub died: u64,
@@ -42,7 +45,8 @@ pub struct Rig {
 }
 
 impl Child {
-    /// Lets the process run until it takes the step `limit`, is at a barrier, or ends. Time passes in its sleeps.
+    /// Lets the process run until it is about to take the step `limit`, comes to a barrier, or ends. When the
+    /// process sleeps, its clock moves on, and it continues.
     fn run_alone(&self, limit: u32) -> Stop {
         board().set_ready(1 << self.process, false);
         loop {
@@ -69,7 +73,7 @@ struct Race {
     children: Vec<Child>,
     /// A bit for each process that lives and has not come to the end of its transactions.
     runs: u8,
-    /// Those that sleep until another one has taken a step.
+    /// A bit for each process that sleeps until another process has taken a step.
     asleep: u8,
     last: Option<u8>,
     choices: Vec<Choice>,
@@ -79,7 +83,7 @@ impl Race {
     fn ready(&mut self) -> Ready {
         let mut bits = self.runs & !self.asleep;
         if bits == 0 {
-            // Time passes: the one wakes up that has slept least.
+            // All processes sleep, so time passes. The process that has slept least in total wakes up.
             let running = (0..8).filter(|process| self.runs >> process & 1 == 1);
             let first = running.min_by_key(|process| board().processes[*process].clock_ns.load(SeqCst));
             bits = first.map_or(0, |process| 1 << process);
@@ -135,7 +139,7 @@ impl Race {
                     self.last = Some(process);
                     self.step(process);
                 }
-                // A schedule as text may say more than there is to do.
+                // The text of a schedule may contain more steps than the process takes.
                 Choice::Step(_) => {}
                 Choice::Kill(process) => self.kill(process),
                 Choice::KillAll => {
@@ -197,7 +201,7 @@ impl Rig {
         }
         let mut race = Race { children, runs, asleep: 0, last: None, choices: Vec::new() };
         race.run(chooser);
-        // Whoever was in the race to its end closes before the outsider comes.
+        // The processes that have survived the race close their connections before the outsider comes.
         race.children.iter().for_each(Child::finish);
         Child::start(OUTSIDER, || session::audit(OUTSIDER)).finish();
         self.outcome(Schedule { grain, choices: race.choices })
@@ -218,7 +222,7 @@ impl Rig {
     }
 }
 
-/// Whether every change of the log passes the stops in its memory.
+/// Whether every change of the log passes the stops that [`super::memory`] puts before the log's memory.
 fn sees_log() -> bool {
     session::engine() == "nvwal"
 }

@@ -1,5 +1,6 @@
-//! What the processes of a race have seen: each statement's answer and each transaction's end, in one order of all
-//! processes. It is in memory that they share with the leader, so it outlives a process that is killed.
+//! What the processes of a race have seen: each statement's answer and each transaction's end, in one order
+//! over all processes. The ledger is in memory that the processes share with the leader, so it outlives a
+//! process that is killed.
 
 use std::fmt;
 use std::sync::OnceLock;
@@ -11,13 +12,14 @@ use crate::shared::{Zeroable, map};
 /// Bytes of text of a process.
 const TEXT: usize = 1 << 16;
 
-/// The process is in no commit: what it does to the log, as in a checkpoint, is no transaction.
+/// The value of `sealed` while the process is not in a commit. What the process then does to the log, for
+/// example in a checkpoint, belongs to no transaction.
 const NONE: u64 = u64::MAX;
 
 /// The shared memory.
 #[repr(C)]
 pub struct Ledger {
-    /// The last moment. Everything that is noted has a moment of its own.
+    /// The moment of the newest entry. Every entry of the ledger has a moment of its own.
     now: AtomicU64,
     pages: [Page; PROCESSES],
 }
@@ -25,8 +27,9 @@ pub struct Ledger {
 #[repr(C)]
 struct Page {
     bytes: AtomicU32,
-    /// When the process last changed the log since the commit began that it is in; 0 for not yet, and [`NONE`] where it is in no
-    /// commit. It has WRITE then, and a commit is published after its last change. So these moments have the order in which
+    /// When the process last changed the log in its present commit. The value is 0 if it has not changed the
+    /// log yet, and [`NONE`] if the process is in no commit. A process that changes the log in a commit has
+    /// WRITE, and the commit is published after its last change. So these moments have the order in which the
     /// commits are published.
     sealed: AtomicU64,
     text: [AtomicU8; TEXT],
@@ -38,10 +41,10 @@ impl Zeroable for Ledger {}
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Seen {
     pub process: usize,
-    /// Its number among those of its process.
+    /// The number of the transaction among those of its process.
     pub number: usize,
     pub begun: u64,
-    /// The answers of its statements, and when each was there.
+    /// The answers of its statements, each with the moment at which the statement had answered.
     pub answers: Vec<(u64, String)>,
     pub end: End,
 }
@@ -49,15 +52,15 @@ pub struct Seen {
 /// How a transaction has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
-    /// COMMIT has succeeded at this moment. `sealed` is 0 where it had nothing to commit.
+    /// COMMIT has succeeded at the moment `at`. `sealed` is 0 if the transaction had nothing to commit.
     Committed { at: u64, sealed: u64 },
-    /// It was refused.
+    /// The transaction was refused.
     Refused,
-    /// Its process died. `sealed` is 0 if nothing of the transaction can be in the log.
+    /// The process of the transaction died. `sealed` is 0 if nothing of the transaction can be in the log.
     Died { sealed: u64 },
 }
 
-/// The ledger of this process and of those that it forks.
+/// The ledger of this process and of the processes that it forks.
 pub fn ledger() -> &'static Ledger {
     static LEDGER: OnceLock<&'static Ledger> = OnceLock::new();
     LEDGER.get_or_init(map)
@@ -85,24 +88,25 @@ impl Ledger {
         }
     }
 
-    /// A transaction begins.
+    /// Notes that a transaction begins.
     pub fn begins(&self, process: usize, number: usize) {
         self.pages[process].sealed.store(NONE, SeqCst);
         self.write(process, format_args!("begins {number} {}", self.moment()));
     }
 
-    /// A statement has answered.
+    /// Notes the answer of a statement.
     pub fn answered(&self, process: usize, answer: &str) {
         self.write(process, format_args!("answer {} {answer}", self.moment()));
     }
 
-    /// The process is about to commit. Changes of the log count from here on.
+    /// Notes that the process is about to commit. From now on its changes of the log count.
     pub fn commits(&self, process: usize) {
         self.pages[process].sealed.store(0, SeqCst);
         self.write(process, format_args!("commits {}", self.moment()));
     }
 
-    /// The process is about to change the log or the header of the wal-index, or has made its changes durable.
+    /// Notes that the process is about to change the log or the header of the wal-index, or has made its
+    /// changes durable.
     pub fn changes_log(&self, process: usize) {
         let sealed = &self.pages[process].sealed;
         if sealed.load(SeqCst) != NONE {
@@ -115,18 +119,18 @@ impl Ledger {
         if sealed == NONE { 0 } else { sealed }
     }
 
-    /// The transaction has committed.
+    /// Notes that the transaction has committed.
     pub fn committed(&self, process: usize) {
         let sealed = self.sealed(process);
         self.write(process, format_args!("committed {} {sealed}", self.moment()));
     }
 
-    /// The transaction was refused, and is rolled back.
+    /// Notes that the transaction was refused, and is rolled back.
     pub fn refused(&self, process: usize, code: i32) {
         self.write(process, format_args!("refused {} {code}", self.moment()));
     }
 
-    /// What a process finds in the database in the end.
+    /// Notes the rows that a process finds in the database at the end.
     pub fn finds(&self, process: usize, rows: &str) {
         self.write(process, format_args!("finds {} {rows}", self.moment()));
     }
@@ -138,8 +142,9 @@ impl Ledger {
         String::from_utf8_lossy(&text).lines().map(str::to_owned).collect()
     }
 
-    /// All transactions that have begun, and what each process has found in the end, one after the other. `sees_log` says
-    /// whether each change of the log is noted; a transaction may be sealed without one otherwise.
+    /// All transactions that have begun, and the rows that each process has found at the end, in the order of
+    /// their moments. `sees_log` says whether the ledger notes each change of the log. If it does not, a
+    /// transaction may be sealed although no change was noted.
     pub fn read(&self, sees_log: bool) -> (Vec<Seen>, Vec<(usize, String)>) {
         let (mut all, mut found): (Vec<Seen>, Vec<(u64, usize, String)>) = (Vec::new(), Vec::new());
         for process in 0..PROCESSES {

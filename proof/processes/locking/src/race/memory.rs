@@ -1,19 +1,21 @@
-//! The log's memory, at whose stores and fences a process of a race stops.
+//! Wraps the memory of a log, so that a process of a race stops at each store and fence, and lets others go on where it waits.
 
 use std::fmt;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
 
-use duralite_medium::{Counters, Guarantee, Latency, MediumError, Nvm};
+use duralite_medium::{Counters, Guarantee, Latency, MediumError, Nvm, Segment};
 use duralite_wal::placement::{FileStep, Hook, Hooked, hook};
 
 use super::ledger::ledger;
 use crate::board::board;
 use crate::call::{Call, Kind};
-use crate::grain;
+use crate::{clock, grain};
 
-/// Puts the stops before the memory of the logs in this directory that this process opens from now on.
+/// Wraps the memory of each log in this directory that this process opens from now on.
 pub fn stop_at(process: usize, logs: &Path) -> Hooked {
     hook(logs, Arc::new(Stops { process }))
 }
@@ -29,6 +31,10 @@ impl Hook for Stops {
 
     fn nvm(&self, _log: &Path, below: Arc<dyn Nvm>) -> Result<Arc<dyn Nvm>, MediumError> {
         Ok(Arc::new(Stopping { process: self.process, below }))
+    }
+
+    fn segment(&self, _log: &Path, below: Arc<dyn Segment>) -> Arc<dyn Segment> {
+        Arc::new(Yielding { process: self.process, below })
     }
 }
 
@@ -169,5 +175,106 @@ impl Nvm for Stopping {
 
     fn latency(&self) -> Latency {
         self.below.latency()
+    }
+}
+
+/// The memory that processes share. A process that waits there for another one sleeps by its own clock: the other one may stand
+/// still, and would not go on before the first one stops.
+struct Yielding {
+    process: usize,
+    below: Arc<dyn Segment>,
+}
+
+impl Segment for Yielding {
+    fn wait(&self, at: u64, expected: u32, limit: Duration) {
+        if !grain::is_racing() {
+            self.below.wait(at, expected, limit);
+        } else if self.below.load(at) as u32 == expected {
+            clock::sleep(self.process, u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX));
+        }
+    }
+
+    fn wake(&self, at: u64, count: u32) {
+        self.below.wake(at, count);
+    }
+
+    fn len(&self) -> u64 {
+        self.below.len()
+    }
+
+    fn load(&self, at: u64) -> u64 {
+        self.below.load(at)
+    }
+
+    fn store(&self, at: u64, value: u64) {
+        self.below.store(at, value);
+    }
+
+    fn compare_exchange(&self, at: u64, current: u64, new: u64) -> Result<u64, u64> {
+        self.below.compare_exchange(at, current, new)
+    }
+
+    fn fetch_or(&self, at: u64, bits: u64) -> u64 {
+        self.below.fetch_or(at, bits)
+    }
+
+    fn fetch_and(&self, at: u64, bits: u64) -> u64 {
+        self.below.fetch_and(at, bits)
+    }
+
+    fn fetch_add(&self, at: u64, value: u64) -> u64 {
+        self.below.fetch_add(at, value)
+    }
+
+    fn words(&self, base: u64, count: usize) -> &[AtomicU64] {
+        self.below.words(base, count)
+    }
+
+    fn read(&self, at: u64, buf: &mut [u8]) {
+        self.below.read(at, buf);
+    }
+
+    fn write(&self, at: u64, bytes: &[u8]) {
+        self.below.write(at, bytes);
+    }
+
+    fn fence(&self) {
+        self.below.fence();
+    }
+
+    fn clock_ns(&self) -> u64 {
+        self.below.clock_ns()
+    }
+
+    fn coarse_clock_ns(&self) -> u64 {
+        self.below.coarse_clock_ns()
+    }
+
+    fn process_slot(&self) -> usize {
+        self.below.process_slot()
+    }
+
+    fn is_alive(&self, process: usize) -> Result<bool, MediumError> {
+        self.below.is_alive(process)
+    }
+
+    fn is_read_only(&self) -> bool {
+        self.below.is_read_only()
+    }
+
+    fn can_be_read_only(&self) -> bool {
+        self.below.can_be_read_only()
+    }
+
+    fn has_outside_readers(&self, first: usize, count: usize) -> Result<bool, MediumError> {
+        self.below.has_outside_readers(first, count)
+    }
+
+    fn hold_mark(&self, mark: usize) -> Result<bool, MediumError> {
+        self.below.hold_mark(mark)
+    }
+
+    fn release_mark(&self, mark: usize) {
+        self.below.release_mark(mark);
     }
 }

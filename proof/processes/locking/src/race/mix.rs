@@ -1,14 +1,15 @@
-//! The races: small transactions of a few processes on one database, by what they have in common.
+//! The races. In each, a few processes run small transactions on one database. A race is named after what its
+//! transactions have in common.
 
 /// A process of a race.
 #[derive(Debug, Clone, Copy)]
 pub struct Program {
-    /// Its value of `concurrent`.
+    /// The setting `concurrent` of the process's connection.
     pub concurrent: &'static str,
-    /// Statements that it runs before the race, while no other process does anything.
+    /// Statements that the process runs before the race, while no other process does anything.
     pub before: &'static [&'static str],
-    /// Its transactions. The statements of one operation, with `;` between them, are one coarse step. A `COMMIT` is in an
-    /// operation of its own.
+    /// The transactions of the process, each as a list of operations. The statements of one operation are
+    /// separated by `;` and are one coarse step. A `COMMIT` is an operation of its own.
     pub transactions: &'static [&'static [&'static str]],
 }
 
@@ -21,8 +22,9 @@ pub struct Mix {
     pub has_new_log: bool,
 }
 
-/// Makes the tables. In a page of 512 bytes are four rows of `t`, so these pairs are in different leaves: 10 and 100, 100 and
-/// 190. A row of `big` and of `huge` has pages of its own, and a tenth of the database is free.
+/// Makes the tables. A page of 512 bytes holds four rows of `t`, so the rows 10 and 100 are in different
+/// leaves, and so are 100 and 190. Each row of `big` and of `huge` has pages of its own. A tenth of the
+/// database is free.
 pub const SETUP: &str = "
     CREATE TABLE t(k INTEGER PRIMARY KEY, v INTEGER, pad TEXT);
     WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 20)
@@ -48,7 +50,7 @@ macro_rules! read {
     };
 }
 
-/// Changes a row by what is in another one. The result tells the order of several changes.
+/// Changes a row by a value that depends on another row. After several changes, the result tells their order.
 macro_rules! write {
     ($row:literal, $from:literal, $own:literal) => {
         concat!("UPDATE t SET v=v*10+(SELECT v FROM t WHERE k=", $from, ")+", $own, " WHERE k=", $row)
@@ -69,7 +71,7 @@ const fn after(before: &'static [&'static str], program: Program) -> Program {
 
 /// Fills the cache with all rows of `t`.
 const WARM: &[&str] = &["SELECT sum(v) FROM t"];
-/// After such a transaction a connection leases pages.
+/// A transaction after which its connection leases pages.
 const LEASES_BIG: &[&str] = &["BEGIN", "INSERT INTO big VALUES(10, zeroblob(1500))", "COMMIT"];
 const LEASES_HUGE: &[&str] = &["BEGIN", "INSERT INTO huge VALUES(10, zeroblob(1500))", "COMMIT"];
 

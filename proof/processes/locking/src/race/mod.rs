@@ -1,11 +1,12 @@
-//! Races of concurrent transactions (`concurrent=on` and `concurrent=upgrade`): which schedules of their steps are run, and
-//! what is found.
+//! Races of concurrent transactions (`concurrent=on` and `concurrent=upgrade`): runs many schedules of their
+//! steps, and reports what was wrong.
 //!
-//! Each process has one connection, by which it runs small transactions ([`mix`]). It stops where other processes could notice
-//! what it does next ([`crate::grain`]): the VFS above Duralite's, the one below it, the log's memory ([`memory`]) and that of
-//! the wal-index ([`trap`]) are where it stops, so the product is as users run it. At each stop the leader ([`lead`]) lets any process go on, or kills one
-//! or all of them ([`schedule`]). What everybody has seen is in the [`ledger`], and the [`judge`] runs the transactions again
-//! one after another.
+//! Each process has one connection, through which it runs small transactions ([`mix`]). A process stops where
+//! other processes could notice what it does next ([`crate::grain`]). The stops are in the VFS above
+//! Duralite's, in the VFS below it, in the log's memory ([`memory`]) and in that of the wal-index ([`trap`]),
+//! so the product itself is as users run it. At each stop the leader ([`lead`]) lets any process go on, or
+//! kills one or all of them, as the schedule says ([`schedule`]). The [`ledger`] holds what all processes
+//! have seen, and the [`judge`] runs the transactions again, one after another.
 
 mod judge;
 mod lead;
@@ -28,11 +29,11 @@ use schedule::{Deaths, Draw, Every, Follow, Schedule};
 
 /// The limits of an exploration.
 pub struct Bounds {
-    /// The most schedules of coarse steps, of which all are run in the order of their texts.
+    /// The most schedules of coarse steps. They are run in the order of their texts, from the first one on.
     pub limit: usize,
     /// The most deaths in a schedule.
     pub deaths: usize,
-    /// The number of random schedules besides, of which every second one is of fine steps.
+    /// The number of additional random schedules. Every second one has fine steps.
     pub random: u64,
     pub seed: u64,
     /// The exploration ends with the first finding that contains this text.
@@ -43,7 +44,7 @@ pub struct Bounds {
 #[derive(Default)]
 struct Report {
     schedules: u64,
-    /// Whether these are all the schedules of coarse steps.
+    /// Whether all schedules of coarse steps were run.
     is_complete: bool,
     /// Whether a schedule could not be repeated.
     diverged: bool,
@@ -52,7 +53,7 @@ struct Report {
     refused: u64,
     died: u64,
     took: Duration,
-    /// Each kind of finding, with the first schedule that showed it, and how many did.
+    /// Each kind of finding, with the first schedule that showed it, and the number of schedules that did.
     findings: BTreeMap<String, (Schedule, u64)>,
 }
 
@@ -89,8 +90,8 @@ impl fmt::Display for Report {
 fn explore(mix: &'static Mix, bounds: &Bounds) -> Report {
     let (rig, begun) = (Rig::new(mix), Instant::now());
     let mut report = Report::default();
-    // What `waldio` has published is durable only when it is acknowledged. Others may see it before, and if all die then, it is
-    // gone.
+    // A transaction that `waldio` has published is durable only when it is acknowledged. Other processes may
+    // see it earlier. If all processes die in between, the transaction is gone, so the judge would report it.
     let deaths = Deaths { most: bounds.deaths, of_all: session::engine() != "waldio" };
     let mut every = Every::new(deaths);
     while report.schedules < bounds.limit as u64 && !report.is_complete && !report.is_enough(bounds) {
@@ -116,7 +117,7 @@ fn named(name: &str) -> &'static Mix {
     mix::named(name).unwrap_or_else(|| panic!("no race {name}; `duralite-locking race list` shows them"))
 }
 
-/// Explores a race, and prints what was found. Returns whether nothing was.
+/// Explores a race, and prints the findings. Returns whether there were none.
 pub fn explore_race(name: &str, bounds: &Bounds) -> bool {
     tell_report(name, &explore(named(name), bounds))
 }
@@ -146,7 +147,7 @@ pub fn explore_all(bounds: &Bounds) -> bool {
     is_good
 }
 
-/// Prints what was found in a race. Returns whether nothing was.
+/// Prints the findings of a race. Returns whether there were none, and every schedule could be repeated.
 fn tell_report(name: &str, report: &Report) -> bool {
     println!("{name}: {report}");
     for (finding, (schedule, count)) in &report.findings {

@@ -1,7 +1,8 @@
 //! Schedules of races, as text and as choices.
 //!
-//! `coarse 0010a1`: at each stop the process with this number takes a step; `a` kills process 0 in place of that, `b` process
-//! 1 and so on, and `*` kills all. Where the text ends, whoever ran last goes on, and then the others in their order.
+//! `coarse 0010a1`: at each stop, a digit lets the process with this number take a step. Instead, `a` kills
+//! process 0, `b` process 1 and so on, and `*` kills all. Where the text ends, the process that took the last
+//! step goes on to its end, and then the others in the order of their numbers.
 
 use std::fmt;
 use std::str::FromStr;
@@ -62,9 +63,9 @@ impl FromStr for Schedule {
 /// The processes that can take the next step.
 #[derive(Debug, Clone, Copy)]
 pub struct Ready {
-    /// A bit for each.
+    /// A bit for each process that can.
     pub bits: u8,
-    /// The one that took the last step, if it can go on.
+    /// The process that took the last step, if it can go on.
     pub last: Option<u8>,
 }
 
@@ -80,7 +81,7 @@ impl Ready {
 
 /// Chooses what happens at each stop.
 pub trait Chooser {
-    /// What happens next. At least one process is ready.
+    /// Chooses what happens next. At least one process is ready.
     fn choose(&mut self, ready: Ready) -> Choice;
 }
 
@@ -95,10 +96,10 @@ impl Chooser for Follow<'_> {
     }
 }
 
-/// What may die in a schedule.
+/// Which deaths a schedule may have.
 #[derive(Debug, Clone, Copy)]
 pub struct Deaths {
-    /// How often, at most.
+    /// The most deaths.
     pub most: usize,
     /// Whether all processes may die at once.
     pub of_all: bool,
@@ -111,12 +112,12 @@ pub struct Every {
     path: Vec<(Vec<Choice>, usize)>,
     at: usize,
     killed: usize,
-    /// Whether a schedule has not begun as the one before, where it should have.
+    /// Whether a schedule went another way than the previous one, although it made the same choices.
     pub diverged: bool,
 }
 
 impl Every {
-    /// From the first schedule on.
+    /// Begins with the first schedule.
     pub fn new(deaths: Deaths) -> Self {
         Self { deaths, path: Vec::new(), at: 0, killed: 0, diverged: false }
     }
@@ -164,9 +165,9 @@ pub struct Draw {
 
 /// When another process goes on.
 enum Switches {
-    /// After one of so many steps.
+    /// After each step, with a probability of one in this number.
     Often(u32),
-    /// After stretches of steps. So many are left of this one.
+    /// After a stretch of steps. This many steps are left of the present stretch.
     Stretches(u32),
 }
 
@@ -174,7 +175,7 @@ enum Switches {
 const STRETCH: u32 = 60;
 
 impl Draw {
-    /// A schedule that this seed chooses, with at most so many deaths.
+    /// A schedule that this seed determines, with at most these deaths.
     pub fn new(seed: u64, mut deaths: Deaths) -> Self {
         let mut random = fastrand::Rng::with_seed(seed);
         // In half of the schedules nobody dies.

@@ -15,8 +15,9 @@ use crate::clock;
 use crate::grain;
 use crate::scenario::ENGINE;
 
-/// How long SQLite's busy handler waits, by the process's own clock, which passes in sleeps only. In a race whoever waits runs
-/// after each step of another process at most. So it waits for as long only if no other process will ever give way.
+/// How long SQLite's busy handler waits, by the process's own clock, which passes only in sleeps. In a race a
+/// process that waits gets a turn at the latest after each step of another process. So it waits for this long
+/// only if no other process will ever give way.
 const BUSY: Duration = Duration::from_secs(12);
 
 /// The engine of this exploration.
@@ -46,7 +47,8 @@ pub fn statements(operation: &str) -> impl Iterator<Item = &str> {
     operation.split(';').map(str::trim)
 }
 
-/// Whether a statement's answer depends on the database's rows alone, and changes nothing but those.
+/// Whether a statement's answer depends only on the rows of the database, and the statement changes nothing
+/// else.
 pub fn is_about_rows(sql: &str) -> bool {
     !["BEGIN", "COMMIT", "PRAGMA"].iter().any(|word| sql.starts_with(word))
 }
@@ -88,7 +90,7 @@ pub fn run(process: usize, mix: &Mix) {
     let here = std::env::current_dir().unwrap();
     let _stops = memory::stop_at(process, &here);
     let connection = open(program.concurrent);
-    // The log is open then, and the wal-index mapped.
+    // This statement opens the log and maps the wal-index.
     let first = if process == 0 && !mix.has_new_log { FILL } else { "SELECT count(*) FROM sqlite_master" };
     for sql in std::iter::once(&first).chain(program.before) {
         answer(&connection, sql).unwrap();
@@ -146,7 +148,7 @@ fn refused(process: usize, connection: &Connection, sql: &str, error: &Error) {
     ledger().refused(process, code);
 }
 
-/// Takes the lock that no process holds any more, and looks at all rows.
+/// Notes all rows that this process finds. First takes the lock to write, which no process may still hold.
 fn look_at_all(process: usize, connection: &Connection) {
     clock::operation_begins(process);
     for sql in ["BEGIN IMMEDIATE", ROWS, "ROLLBACK"] {
@@ -175,7 +177,7 @@ fn close(process: usize, connection: Connection) {
     }
 }
 
-/// A process that comes when all others are gone or idle, and looks at everything.
+/// Runs the process that comes when all others are gone or idle, and checks the whole database.
 pub fn audit(process: usize) {
     let connection = open("off");
     look_at_all(process, &connection);
@@ -185,7 +187,7 @@ pub fn audit(process: usize) {
     close(process, connection);
 }
 
-/// Makes the database that each schedule begins with.
+/// Makes the database with which each schedule begins.
 pub fn make(process: usize, setup: &str) {
     let connection = Connection::open("file:db?vfs=shim").unwrap();
     let made = connection.execute_batch(&format!("PRAGMA page_size=512; PRAGMA journal_mode=WAL; {setup}"));

@@ -1,16 +1,19 @@
-//! Stops before each store to the header of the wal-index that all processes share: two copies of what is committed, and what
-//! checkpoints and readers have noted; and to the first word behind it, where the list of frames begins. Between these stores a process may die or stand still.
+//! Stops a process of a race before each store to the header of the wal-index that all processes share. The
+//! header has two copies of the committed state, and what checkpoints and readers have noted. The process
+//! also stops before a store to the first word behind the header, where the list of frames begins. Between
+//! these stores a process may die or stand still.
 //!
-//! No call leads there that could be watched. So the memory is write-protected while a process races: a store is a fault, which
-//! stops the process. Then the store is made by itself (a single step of the processor), and the memory is protected again.
-//! This is done on x86-64 only; elsewhere there are no such stops.
+//! No function that could be watched makes these stores. So the memory is write-protected while a process
+//! races. A store then causes a fault, and the handler of the fault is the stop. After the stop the processor
+//! makes this one store in a single step, and the memory is protected again. This works on x86-64 only; on
+//! other processors there are no such stops.
 #![allow(unsafe_code)] // handlers of signals, and protection of memory
 
-/// Begins to stop at these stores. The process has the wal-index mapped.
+/// Begins to stop at these stores. The process must have the wal-index mapped.
 #[cfg(not(target_arch = "x86_64"))]
 pub fn begin(_process: usize) {}
 
-/// Ends it.
+/// Stops no more at these stores.
 #[cfg(not(target_arch = "x86_64"))]
 pub fn end() {}
 
@@ -30,11 +33,11 @@ mod here {
 
     /// Bytes that are protected: a page of memory.
     const PAGE: usize = 4096;
-    /// The bytes of the two copies of what is committed.
+    /// The size of the two copies of the committed state.
     const COPIES: usize = 96;
-    /// The bytes of the header, and of the page number of the first frame behind it.
+    /// The size of the header, and of the page number of the first frame behind it.
     const HEADER: usize = 136 + 4;
-    /// The wal-index begins at a multiple of this in the file of the shared memory, and not at its beginning.
+    /// In the file of the shared memory, the wal-index begins at a multiple of this, but not at 0.
     const ALIGNMENT: usize = 64 << 10;
     /// The processor's flag for single steps.
     const TRAP_FLAG: i64 = 0x100;
@@ -48,7 +51,7 @@ mod here {
         let maps = std::fs::read_to_string("/proc/self/maps").ok()?;
         let here = std::env::current_dir().ok()?;
         let here = here.to_str()?;
-        // The file had no name yet when its maker mapped it.
+        // This search goes by the directory, because the file had no name yet when its maker mapped it.
         let places = maps.lines().filter(|line| line.contains(here)).filter_map(|line| {
             let mut words = line.split_whitespace();
             let start = words.next()?.split('-').next()?;
@@ -64,7 +67,7 @@ mod here {
         unsafe { libc::mprotect(page as *mut c_void, PAGE, protection) };
     }
 
-    /// Sets or clears the flag for single steps where the process goes on.
+    /// Sets or clears the processor's flag for single steps, for when the process goes on after the signal.
     ///
     /// # Safety
     /// `context` is that of a signal.
@@ -80,8 +83,8 @@ mod here {
         let at = unsafe { (*info).si_addr() } as usize;
         let page = FIRST.load(SeqCst);
         if page == 0 || !(page..page + PAGE).contains(&at) {
-            // Another fault: it comes again, and ends the process.
-            // SAFETY: sets what is in force without a handler.
+            // This is another fault. Without the handler it comes again, and ends the process. SAFETY: sets
+            // what is in force without a handler.
             unsafe { libc::signal(signal, libc::SIG_DFL) };
             return;
         }
@@ -120,7 +123,7 @@ mod here {
         assert_eq!(code, 0, "no handler for signal {signal}");
     }
 
-    /// Begins to stop at these stores. The process has the wal-index mapped.
+    /// Begins to stop at these stores. The process must have the wal-index mapped.
     pub fn begin(process: usize) {
         let Some(page) = find() else { panic!("the wal-index is not mapped") };
         PROCESS.store(process, SeqCst);
@@ -130,7 +133,7 @@ mod here {
         protect(page, libc::PROT_READ);
     }
 
-    /// Ends it.
+    /// Stops no more at these stores.
     pub fn end() {
         let page = FIRST.swap(0, SeqCst);
         if page != 0 {

@@ -166,7 +166,7 @@ pub struct Index {
     sum: Checksum,
     /// The numbers of the sealed transactions, in order.
     pub sealed: Vec<u8>,
-    /// How many of them are in the database file.
+    /// How many of the frames are in the database file.
     pub home: usize,
     restarts: u32,
 }
@@ -293,7 +293,7 @@ impl Process {
         assert!(self.take_write_within(u32::MAX));
     }
 
-    /// Tries to take the WRITE lock this often. Returns whether it got the lock.
+    /// Tries to take the WRITE lock at most this many times. Returns whether it got the lock.
     fn take_write_within(&self, tries: u32) -> bool {
         for _ in 0..tries {
             match self.holder.lock_exclusive(WRITE, 1) {
