@@ -110,6 +110,11 @@ impl Concurrent {
 
     /// Merges the allocation of a transaction to which SQLite's real free list was shown. This works if
     /// either the transaction has allocated, or others have. If both have, the transaction is overtaken.
+    ///
+    /// In a database with pointer maps a transaction may have taken pages behind the end, and cut them off again at its
+    /// commit. Then page 1 says what it said before, but the entries of these pages have changed, and others who have
+    /// taken the same pages may rely on the entries without having written them. SQLite writes page 1 with every page
+    /// that it takes or frees.
     fn allocate_from_list(
         &self,
         db: &Db,
@@ -120,8 +125,9 @@ impl Concurrent {
     ) -> Result<Allocation, Failure> {
         let before = self.page_at(db, snapshot, 1)?;
         let is_changed = before.get(ALLOCATION) != current.get(ALLOCATION);
-        let allocates = images.get(1).is_some_and(|first| first.get(ALLOCATION) != before.get(ALLOCATION));
-        if !allocates {
+        let allocates =
+            |first: &[u8]| has_pointer_maps(&before) || first.get(ALLOCATION) != before.get(ALLOCATION);
+        if !images.get(1).is_some_and(allocates) {
             if let Some(first) = images.get_mut(1) {
                 copy_allocation(first, current);
             }

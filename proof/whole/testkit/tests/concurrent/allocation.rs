@@ -85,12 +85,18 @@ fn work(fixture: &Fixture, mode: &str, own: i64, seed: u64) -> u64 {
 
 #[test]
 fn inv64_pages_that_are_leased_taken_and_given_back_stay_one_list() {
-    for (seed, page_bytes, modes) in
-        [(1, 512, &["on", "on", "on"][..]), (2, 4096, &["on", "off", "on", "upgrade"]), (3, 1024, &["on"])]
-    {
+    for (seed, page_bytes, auto_vacuum, modes) in [
+        (1, 512, 0, &["on", "on", "on"][..]),
+        (2, 4096, 0, &["on", "off", "on", "upgrade"]),
+        (3, 1024, 0, &["on"]),
+        (4, 512, 1, &["on", "on", "on"]),
+        (5, 4096, 1, &["on", "off", "on", "upgrade"]),
+        (6, 1024, 2, &["on", "on"]),
+    ] {
         let fixture = Fixture::new();
         let first = duralite_testkit::connect(&fixture.uri("c.db", "")).unwrap();
         run(&first, &format!("PRAGMA page_size={page_bytes}")).unwrap();
+        run(&first, &format!("PRAGMA auto_vacuum={auto_vacuum}")).unwrap();
         run(&first, "PRAGMA journal_mode=WAL").unwrap();
         run(&first, "CREATE TABLE t(k INTEGER PRIMARY KEY, v)").unwrap();
         run(&first, "CREATE INDEX i ON t(substr(v, 1, 8))").unwrap();
@@ -242,6 +248,42 @@ fn two_transactions_that_allocate_both_commit() {
     integrity(&a);
     run(&a, "VACUUM").unwrap();
     assert!(one::<i64>(&a, "PRAGMA page_count") < 10);
+}
+
+/// A transaction takes a page behind the end of the database, which the pointer map then says, and cuts it off again. What
+/// another one has put there meanwhile has the entry that it needs from an earlier transaction, so it has not written the
+/// pointer map.
+#[test]
+fn inv64_a_page_that_was_taken_and_cut_off_again_was_allocated() {
+    let fixture = Fixture::new();
+    let first = duralite_testkit::connect(&fixture.uri("c.db", "")).unwrap();
+    run(&first, "PRAGMA auto_vacuum=FULL").unwrap();
+    run(&first, "PRAGMA journal_mode=WAL").unwrap();
+    let [a, b] = [(); 2].map(|()| open(&fixture, "on"));
+    // Each row has a leaf of its own.
+    let add = |conn, table| run(conn, &format!("INSERT INTO {table}(v) VALUES(zeroblob(3000))")).unwrap();
+    for table in ["t", "u"] {
+        run(&a, &format!("CREATE TABLE {table}(k INTEGER PRIMARY KEY, v)")).unwrap();
+        (0..10).for_each(|_| _ = add(&a, table));
+    }
+    // The new row takes the page behind the end, which then moves to where the first row was.
+    let replace = |conn, table| {
+        run(conn, "BEGIN").unwrap();
+        add(conn, table);
+        run(conn, &format!("DELETE FROM {table} WHERE k = 1")).unwrap();
+    };
+    let pages = || one::<i64>(&first, "PRAGMA page_count");
+    let before = pages();
+    replace(&a, "t");
+    run(&a, "COMMIT").unwrap();
+    assert_eq!(pages(), before);
+    replace(&b, "u");
+    run(&a, "BEGIN").unwrap();
+    add(&a, "t");
+    run(&a, "COMMIT").unwrap();
+    assert_eq!(pages(), before + 1);
+    assert_eq!(run(&b, "COMMIT").map_err(|error| code(&error)), Err(OVERTAKEN));
+    integrity(&first);
 }
 
 /// A transaction that allocates makes the database larger by free pages, for leases. These free pages must
