@@ -51,7 +51,8 @@ struct Marks {
 pub struct FileSegment {
     base: NonNull<u8>,
     bytes: usize,
-    /// The file. It holds the lock that proves this process alive.
+    /// The file. It holds the lock that proves this process alive. Nothing is mapped through this description: the kernel
+    /// keeps a mapping's description for a moment after a process has died, if a program such as `ps` looks at the process.
     file: OwnFile,
     /// This process's slot; [`PROCESS_SLOTS`] if the process may only read.
     process: usize,
@@ -136,7 +137,7 @@ impl FileSegment {
         }
         let readable = some_may_only_read(&file)? || Self::has_readers(&file)?;
         let bytes = addressable(bytes)?;
-        let base = map(&file, bytes, ProtFlags::READ | ProtFlags::WRITE)?;
+        let base = map(index.file(), bytes, ProtFlags::READ | ProtFlags::WRITE)?;
         let segment = Self { base, bytes, file, process, index, readable, marks: Mutex::default() };
         // Bytes that the file did not have before are zeros already.
         if let Some(zeros) = fresh.filter(|_| had > 0) {
@@ -165,7 +166,7 @@ impl FileSegment {
         let index = Index::open(&file, path, bytes, false)?;
         let readable = some_may_only_read(&file)?;
         let bytes = addressable(bytes)?;
-        let base = map(&file, bytes, ProtFlags::READ)?;
+        let base = map(index.file(), bytes, ProtFlags::READ)?;
         Ok(Self { base, bytes, file, process: PROCESS_SLOTS, index, readable, marks: Mutex::default() })
     }
 

@@ -1,6 +1,6 @@
 //! SQLite's wal-index, behind the words in the segment's file: regions of 32 KiB that are mapped one by one.
 //!
-//! The regions are mapped through a second open file description. After a fork, SQLite in the child goes on
+//! The regions, and the words, are mapped through a second open file description. After a fork, SQLite in the child goes on
 //! reading what it has mapped. If the mappings used the description that carries the parent's lock, that lock
 //! would live as long as the child. SQLite in the child also writes to the wal-index when it rolls back an
 //! inherited transaction, so the child gets a private copy of each mapping (invariant 14).
@@ -56,6 +56,11 @@ impl Index {
         })?;
         let start = used.next_multiple_of(LARGEST_PAGE);
         Ok(Self { file: again, write, start, piece: piece_bytes(), pieces: Mutex::default() })
+    }
+
+    /// The description through which everything is mapped. It carries no lock.
+    pub(super) fn file(&self) -> &File {
+        &self.file
     }
 
     fn length(&self) -> Result<u64, MediumError> {

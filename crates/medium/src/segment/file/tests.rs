@@ -1,5 +1,7 @@
 //! A segment that processes share through a file.
 
+use std::mem::ManuallyDrop;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 
@@ -210,6 +212,20 @@ fn who_leaves_is_gone_although_a_process_that_is_being_started_has_the_descripto
     drop(two);
     assert!(!one.has_other_processes().unwrap() && one.take_use(Use::Any).unwrap());
     drop(inherited);
+}
+
+/// A program that reads `/proc/PID/stat` keeps the mappings of a process for a moment after its death.
+#[test]
+fn who_has_died_is_gone_although_the_mappings_are_not() {
+    let dir = tempfile::tempdir().unwrap();
+    let one = join(&dir, 4096, Some(4096)).unwrap();
+    let two = join(&dir, 4096, None).unwrap();
+    // A death closes the descriptors.
+    // SAFETY: the segment goes on owning the number, under which there is another file from here on.
+    let mut number = ManuallyDrop::new(unsafe { OwnedFd::from_raw_fd(two.file().as_raw_fd()) });
+    rustix::io::dup2(File::open("/dev/null").unwrap(), &mut number).unwrap();
+    assert!(!one.is_alive(1).unwrap());
+    assert_eq!(join(&dir, 4096, None).unwrap().process_slot(), 1);
 }
 
 #[test]
