@@ -4,12 +4,12 @@
 
 use std::time::Duration;
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use duralite_testkit::{Ended, fork};
 use rustix::process::{Signal, getpid, kill_process};
 
 use super::Session;
-use super::session::{self, Kept};
+use super::session::{self, Kept, has_no_room};
 use crate::{Phase, ledger};
 
 /// What a child does with the connection that it has inherited.
@@ -82,8 +82,14 @@ fn generation(session: &mut Session<'_>, conn: &mut Option<Kept>, number: u64) -
         }
     });
     let Some(own) = conn.as_ref() else { bail!("there is no connection") };
-    if let Some(n) = begun {
-        session.finish(own, n)?;
+    match begun.map(|n| session.finish(own, n)) {
+        // The log has become full since.
+        Some(Err(error)) if has_no_room(&error) => {
+            if !own.is_autocommit() {
+                own.execute_batch("ROLLBACK").context("ROLLBACK")?;
+            }
+        }
+        finished => finished.unwrap_or(Ok(()))?,
     }
     let mut kill_after = (session.rng.u32(..4) == 0).then(|| session.rng.u32(..40));
     loop {
