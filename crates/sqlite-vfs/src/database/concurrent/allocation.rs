@@ -323,7 +323,12 @@ impl Concurrent {
         let count = if adds { state.lease.pages_to_add(free_pages(first)) } else { 0 };
         drop(state);
         let count = count.min(self.room_for_pages(images.len()));
-        if count == 0 || has_pointer_maps(first) || size_in(first) != allocation.pages {
+        // While another statement runs, SQLite goes on with the size and the free list that it knows.
+        if count == 0
+            || !db.host.runs_one_statement(db.sqlite)
+            || has_pointer_maps(first)
+            || size_in(first) != allocation.pages
+        {
             return Ok(allocation);
         }
         let lock_page = 0x4000_0000 / u32::try_from(self.page_bytes).unwrap_or(u32::MAX) + 1;

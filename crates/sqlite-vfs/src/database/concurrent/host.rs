@@ -121,6 +121,13 @@ impl Host {
         (running, selects) == (1, 1)
     }
 
+    /// Whether a single statement runs, for all that is known.
+    pub fn runs_one_statement(&self, sqlite: &Sqlite) -> bool {
+        let mut running = 0;
+        self.each_running(sqlite, |_, _| running += 1);
+        running == 1
+    }
+
     /// Calls `show` with each statement that runs, and its text.
     fn each_running(&self, sqlite: &Sqlite, mut show: impl FnMut(*mut Statement, &[u8])) {
         let (connection, api) = (self.connection(), &sqlite.api);

@@ -20,9 +20,16 @@ struct Child {
     to: Option<u64>,
 }
 
-/// Whether both are images of an interior page of a table, and each child in `used` hangs between the same
-/// rowids in both.
-pub fn is_same_for(before: &[u8], after: &[u8], used: impl Fn(u32) -> bool) -> bool {
+/// From this size on, in pages, the number of the next page, with which an overflow page begins, may look like the type of
+/// an interior page of a table.
+const NUMBERS_LOOK_INTERIOR: u32 = (INTERIOR_OF_TABLE as u32) << 24;
+
+/// Whether both are images of an interior page of a table, in a database of this many pages, and each child in `used`
+/// hangs between the same rowids in both.
+pub fn is_same_for(before: &[u8], after: &[u8], pages: u32, used: impl Fn(u32) -> bool) -> bool {
+    if pages >= NUMBERS_LOOK_INTERIOR {
+        return false;
+    }
     let (Some(before), Some(after)) = (children(before), children(after)) else { return false };
     let mut later = after.iter();
     before.iter().filter(|child| used(child.page)).all(|child| {
@@ -65,6 +72,9 @@ pub fn uses<'a>(read: &'a PageSet, written: &'a [u32]) -> impl Fn(u32) -> bool +
 mod tests {
     use super::*;
 
+    /// The size of a database in pages.
+    const PAGES: u32 = 1000;
+
     /// An interior page of a table with these children, and the rowids between them.
     fn page(children: &[u32], rowids: &[u64]) -> Vec<u8> {
         let mut page = vec![0; 512];
@@ -87,7 +97,7 @@ mod tests {
         let before = page(&[3, 4, 5], &[100, 200]);
         let split = page(&[3, 9, 4, 5], &[50, 100, 200]);
         for (used, same) in [(&[4, 5][..], true), (&[3], false), (&[], true), (&[5], true)] {
-            assert_eq!(is_same_for(&before, &split, |page| used.contains(&page)), same, "{used:?}");
+            assert_eq!(is_same_for(&before, &split, PAGES, |page| used.contains(&page)), same, "{used:?}");
         }
     }
 
@@ -101,27 +111,36 @@ mod tests {
             page(&[3, 4, 5], &[99, 200]),
             page(&[3, 5, 4], &[100, 200]),
         ] {
-            assert!(!is_same_for(&before, &after, |page| page == 4));
+            assert!(!is_same_for(&before, &after, PAGES, |page| page == 4));
         }
         let leaf = {
             let mut leaf = before.clone();
             leaf[0] = 13;
             leaf
         };
-        assert!(!is_same_for(&before, &leaf, |_| false));
+        assert!(!is_same_for(&before, &leaf, PAGES, |_| false));
         let index = {
             let mut index = before.clone();
             index[0] = 2;
             index
         };
-        assert!(!is_same_for(&index, &index, |_| false));
+        assert!(!is_same_for(&index, &index, PAGES, |_| false));
+    }
+
+    /// An overflow page begins with the number of the next one. Here it is one that leads to page 0x0500_0003.
+    #[test]
+    fn inv63_an_overflow_page_of_a_huge_database_matters() {
+        let before = page(&[3, 4, 5], &[100, 200]);
+        assert_eq!(number(&before, 0).map(|next| next >> 24), Some(5));
+        assert!(is_same_for(&before, &before, (5 << 24) - 1, |_| true));
+        assert!(!is_same_for(&before, &before, 5 << 24, |_| true));
     }
 
     #[test]
     fn a_damaged_page_matters() {
         let mut damaged = page(&[3, 4], &[100]);
         damaged[12..14].copy_from_slice(&[2, 0]);
-        assert!(!is_same_for(&damaged, &damaged, |_| false));
+        assert!(!is_same_for(&damaged, &damaged, PAGES, |_| false));
         assert_eq!(varint(&[0xff; 9]), Some((u64::MAX, 9)));
         assert_eq!(varint(&[0x81, 0]), Some((128, 2)));
         assert_eq!(varint(&[0x80; 3]), None);

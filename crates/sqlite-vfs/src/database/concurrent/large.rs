@@ -1,8 +1,7 @@
 //! Transactions that are too large for memory.
 //!
 //! When the buffer has outgrown [`IN_MEMORY`], the transaction takes the real WRITE lock as one does that moves on
-//! (invariant 60): only if nobody has overtaken it by then. Each page that it has written it has read before, or it
-//! has taken the page from the free list, which must be as it was. From there on SQLite's frames go to the real log
+//! (invariant 60): only if nobody has overtaken it by then, nor written a page that it has. From there on SQLite's frames go to the real log
 //! at once, and the transaction cannot be overtaken. If SQLite rolls the transaction back, or its process dies, the
 //! log drops them. They are the same frames under other numbers, so `ROLLBACK TO` works as on a connection that
 //! SQLite serves directly. The commit adds the last images of pages that differ from what SQLite has written.
@@ -69,7 +68,11 @@ impl Concurrent {
         let written = state.wal.len().saturating_sub(committed);
         let must = written >= MOST_IN_MEMORY;
         state.large_from = written + IN_MEMORY;
+        // SQLite has not read those that it has taken from the free list.
+        let frames = state.wal.get(committed..).unwrap_or_default().chunks(self.frame_bytes());
+        let mut pages: Vec<u32> = frames.map(|frame| frame_header(frame, 0).page_number).collect();
         drop(state);
+        pages.sort_unstable();
         let has_lock =
             if must { self.lock_real_write(db, true)? == ffi::OK } else { self.try_real_write(db)? };
         if !has_lock {
@@ -77,7 +80,7 @@ impl Concurrent {
                 "a transaction needs the write lock, because it has no room in memory, and others have it";
             return if must { Err(self.is_stuck(db, Failure::new(ffi::BUSY, why))) } else { Ok(false) };
         }
-        match self.try_to_move(db) {
+        match self.try_to_move(db, &pages) {
             Ok(None) => Ok(true),
             Ok(Some(conflict)) => {
                 self.unlock_real_write();

@@ -187,7 +187,7 @@ impl Concurrent {
         match self.index().header()? {
             Some(newest) if newest != snapshot.header => {
                 let written: Vec<u32> = images.pages().collect();
-                self.validate(db, snapshot, &newest, Some(&written)).map(drop)
+                self.validate(db, snapshot, &newest, &written).map(drop)
             }
             _ => Ok(()),
         }
@@ -219,7 +219,7 @@ impl Concurrent {
         if super::controls::Control::Unvalidated.is_on() {
             let (snapshot, written): (_, Vec<u32>) = (*snapshot, images.pages().collect());
             self.commit(db, transaction, newest, true, write)?;
-            return self.validate(db, &snapshot, &newest, Some(&written)).map(drop);
+            return self.validate(db, &snapshot, &newest, &written).map(drop);
         }
         if is_merged {
             self.state().others = ALONE;
@@ -228,7 +228,7 @@ impl Concurrent {
         let mut is_first_written = false;
         if is_merged {
             let written: Vec<u32> = images.pages().collect();
-            is_first_written = self.validate(db, snapshot, &newest, Some(&written))?;
+            is_first_written = self.validate(db, snapshot, &newest, &written)?;
             self.state().cache = None;
         }
         let done = self.commit(db, transaction, newest, is_first_written, write);

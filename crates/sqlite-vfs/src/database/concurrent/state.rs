@@ -74,6 +74,8 @@ pub(super) struct State {
     pub(super) highest: u32,
     /// The state of the log after this transaction's commit, while its snapshot lasts.
     pub(super) after: Option<IndexHeader>,
+    /// Whether a commit has made the database larger than SQLite knows, which goes on with the same snapshot.
+    pub(super) has_grown: bool,
     /// Whether the connection has committed and has done nothing since: SQLite's own hook may checkpoint now.
     pub(super) has_just_committed: bool,
     /// The fewest frames with which SQLite's hook has wanted to checkpoint.
@@ -228,6 +230,7 @@ impl State {
         (self.own, self.after) = (Some(after), Some(after));
         self.others = self.others.saturating_sub(1);
         self.snapshot = Some(snapshot.moved_to(&after));
+        self.has_grown |= is_larger;
         let is_cached = self.cache == Some(snapshot.header) && !is_larger;
         self.cache = is_cached.then_some(after);
     }
@@ -239,6 +242,7 @@ impl State {
         self.last = Some(snapshot);
         self.is_beginning = false;
         (self.large, self.large_from) = (None, 0);
+        self.has_grown = false;
         let Some(after) = self.after.take() else {
             self.forget_wal(self.committed);
             return;

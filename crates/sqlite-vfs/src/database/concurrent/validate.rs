@@ -19,6 +19,15 @@ use crate::errors::{During, Failure};
 /// which that version is valid (sqlite.org/fileformat2.html, section 1.3). No statement reads them.
 const COUNTERS: [Range<usize>; 2] = [24..28, 92..100];
 
+/// The pages that a transaction has written, in ascending order.
+#[derive(Clone, Copy)]
+enum Written<'a> {
+    /// The transaction ends with them.
+    AtItsEnd(&'a [u32]),
+    /// The transaction goes on. SQLite relies on what its cache holds.
+    SoFar(&'a [u32]),
+}
+
 impl Concurrent {
     /// Lets the connection, which has WRITE, write. Moves its snapshot to the newest commit, if nothing has
     /// changed that SQLite knows of the database (invariant 60).
@@ -26,16 +35,20 @@ impl Concurrent {
     /// # Errors
     /// `BUSY_SNAPSHOT` where something has changed.
     pub(super) fn move_to_newest(&self, db: &Db) -> Result<(), Failure> {
-        match self.try_to_move(db)? {
+        match self.try_to_move(db, &[])? {
             None => Ok(()),
             Some(conflict) => Err(overtaken(db, &conflict)),
         }
     }
 
-    /// As [`Self::move_to_newest`]. Returns what is in the way.
-    pub(super) fn try_to_move(&self, db: &Db) -> Result<Option<Conflict>, Failure> {
+    /// As [`Self::move_to_newest`], for a transaction that has written the pages `written`, in ascending order. Returns
+    /// what is in the way.
+    pub(super) fn try_to_move(&self, db: &Db, written: &[u32]) -> Result<Option<Conflict>, Failure> {
         let mut state = self.state();
         let Some(snapshot) = state.snapshot else { return Ok(None) };
+        if state.has_grown {
+            return Ok(Some(Conflict::Page(1)));
+        }
         if self.index().shows(&snapshot.header)? {
             state.write = Write::Locked;
             return Ok(None);
@@ -45,7 +58,7 @@ impl Concurrent {
         let Some(others) = self.frames_of_others(&snapshot, &newest)? else {
             return Ok(Some(Conflict::Unknown));
         };
-        if let Some(conflict) = self.conflict(db, &snapshot, &newest, None, &others)? {
+        if let Some(conflict) = self.conflict(db, &snapshot, &newest, Written::SoFar(written), &others)? {
             return Ok(Some(conflict));
         }
         // What the transaction reads from here on is durable, with `read_durable`, as what it began with.
@@ -62,9 +75,9 @@ impl Concurrent {
     }
 
     /// Checks that the commits from the snapshot to `newest` have touched no page of the read set and no page
-    /// of `written`, which is sorted (invariant 59). The caller passes `written` only if the transaction ends
-    /// with these pages; then some changes of interior pages do not count (invariant 63). The caller holds
-    /// WRITE. Returns whether those commits have written page 1.
+    /// of `written`, which is sorted (invariant 59). The transaction ends with these pages, so some changes of
+    /// interior pages do not count (invariant 63). The caller holds WRITE. Returns whether those commits have
+    /// written page 1.
     ///
     /// # Errors
     /// `BUSY_SNAPSHOT` if they have touched one.
@@ -73,21 +86,20 @@ impl Concurrent {
         db: &Db,
         snapshot: &Snapshot,
         newest: &IndexHeader,
-        written: Option<&[u32]>,
+        written: &[u32],
     ) -> Result<bool, Failure> {
         let Some(others) = self.frames_of_others(snapshot, newest)? else {
             return Err(overtaken(db, &Conflict::Unknown));
         };
-        let Some(conflict) = self.conflict(db, snapshot, newest, written, &others)? else {
+        let Some(conflict) = self.conflict(db, snapshot, newest, Written::AtItsEnd(written), &others)? else {
             return Ok(others.iter().any(|(page, _)| *page == 1));
         };
-        if let Some(written) = written {
-            let is_on_rows = self.meets_on_rows(db, snapshot, written, &others)?;
-            let mut state = self.state();
-            // Both may have taken the same free page; the next transaction has a lease.
-            let by_chance = !is_on_rows || state.lease.is_to_come();
-            state.luck.lost(by_chance);
-        }
+        let is_on_rows = self.meets_on_rows(db, snapshot, written, &others)?;
+        let mut state = self.state();
+        // Both may have taken the same free page; the next transaction has a lease.
+        let by_chance = !is_on_rows || state.lease.is_to_come();
+        state.luck.lost(by_chance);
+        drop(state);
         Err(overtaken(db, &conflict))
     }
 
@@ -130,7 +142,7 @@ impl Concurrent {
         db: &Db,
         snapshot: &Snapshot,
         newest: &IndexHeader,
-        written: Option<&[u32]>,
+        written: Written<'_>,
         others: &[(u32, u32)],
     ) -> Result<Option<Conflict>, Failure> {
         let newest = snapshot.moved_to(newest);
@@ -146,7 +158,7 @@ impl Concurrent {
             let before = self.page_at(db, snapshot, 1)?;
             let after = self.page_at(db, &newest, 1)?;
             // The allocations of a transaction that ends are merged with those of others.
-            let ignored = if written.is_some() { ALLOCATION } else { 0..0 };
+            let ignored = if matches!(written, Written::AtItsEnd(_)) { ALLOCATION } else { 0..0 };
             if !is_same_but_for_counters(&before, &after, ignored) {
                 return Ok(Some(Conflict::Page(1)));
             }
@@ -166,13 +178,14 @@ impl Concurrent {
         db: &Db,
         snapshot: &Snapshot,
         newest: &Snapshot,
-        written: Option<&[u32]>,
+        written: Written<'_>,
         page: u32,
     ) -> Result<bool, Failure> {
-        if written.is_some_and(|written| written.binary_search(&page).is_ok()) {
+        let (Written::AtItsEnd(pages) | Written::SoFar(pages)) = written;
+        if pages.binary_search(&page).is_ok() {
             return Ok(true);
         }
-        if written.is_none() && self.state().lease.is_of(page) {
+        if matches!(written, Written::SoFar(_)) && self.state().lease.is_of(page) {
             return Ok(true);
         }
         if !self.state().read.contains(page) {
@@ -183,13 +196,14 @@ impl Concurrent {
             return Ok(false);
         }
         // Unless the transaction ends here, SQLite goes on with the page as its cache holds it.
-        let Some(written) = written else { return Ok(true) };
+        let Written::AtItsEnd(written) = written else { return Ok(true) };
         if has_pointer_maps(&self.page_at(db, snapshot, 1)?) {
             return Ok(true);
         }
         let (before, after) = (self.page_at(db, snapshot, page)?, self.page_at(db, newest, page)?);
         let state = self.state();
-        Ok(!interior::is_same_for(&before, &after, interior::uses(&state.read, written)))
+        let (pages, used) = (newest.header.db_pages(), interior::uses(&state.read, written));
+        Ok(!interior::is_same_for(&before, &after, pages, used))
     }
 }
 

@@ -3,7 +3,7 @@
 use duralite_testkit::{Fixture, integrity, one, run, stock};
 use rusqlite::{Connection, Rows};
 
-use super::{MODES, OK, OVERTAKEN, codes, rows, with_rows};
+use super::{MODES, OK, OVERTAKEN, codes, open, rows, with_rows};
 
 /// Steps a SELECT on `k` and `v` `count` times. Appends each `v` to `values`.
 fn step(cursor: &mut Rows<'_>, count: usize, values: &mut Vec<i64>) {
@@ -112,4 +112,53 @@ fn the_log_starts_over_under_a_cursor_that_reads_the_file() {
         assert_eq!(one::<i64>(&a, "SELECT sum(v) FROM t"), 300);
         integrity(&a);
     }
+}
+
+/// While a SELECT stays open, SQLite goes on with the size and the free list that it knows, so its next commits would
+/// undo the free pages that a commit has added for others.
+#[test]
+fn inv64_a_commit_beside_an_open_select_adds_no_free_pages() {
+    for (before, after) in [
+        ("SELECT 1", "UPDATE u SET a=30 WHERE a=3"),
+        ("INSERT INTO t VALUES(zeroblob(60000)); DELETE FROM t", "PRAGMA user_version=7"),
+        ("SELECT 1", "BEGIN; PRAGMA user_version=1; ROLLBACK; INSERT INTO t VALUES(zeroblob(9000))"),
+        ("SELECT 1", "BEGIN; INSERT INTO t VALUES(zeroblob(90000)); COMMIT; UPDATE u SET a=30 WHERE a=3"),
+    ] {
+        let fixture = Fixture::new();
+        let [conn, reader, other] = ["on", "off", "off"].map(|mode| open(&fixture, mode));
+        let tables = "CREATE TABLE t(a); CREATE TABLE u(a); INSERT INTO u VALUES(1),(2),(3)";
+        assert_eq!(codes(&conn, tables), OK);
+        assert_eq!(codes(&conn, before), OK, "{before}");
+        // Without another connection in sight none would add free pages.
+        assert_eq!(codes(&reader, "BEGIN; SELECT * FROM u"), OK);
+        let mut statement = conn.prepare("SELECT a FROM u").unwrap();
+        let mut cursor = statement.query([]).unwrap();
+        cursor.next().unwrap();
+        assert_eq!(codes(&conn, "BEGIN; INSERT INTO t VALUES(zeroblob(9000)); COMMIT"), OK, "{before}");
+        assert_eq!(codes(&conn, after), OK, "{after}");
+        drop(cursor);
+        [&conn, &other].into_iter().for_each(integrity);
+        assert_eq!(codes(&other, "INSERT INTO t VALUES(zeroblob(90000))"), OK);
+        integrity(&conn);
+    }
+}
+
+/// The SELECT that stays open is that of another connection, which shares SQLite's cache with this one.
+#[test]
+fn inv64_after_a_commit_that_has_added_free_pages_a_shared_cache_begins_anew() {
+    let fixture = Fixture::new();
+    let [first, second] = [(); 2].map(|()| fixture.open_with("c.db", "cache=shared&concurrent=on"));
+    let reader = open(&fixture, "off");
+    assert_eq!(codes(&first, "CREATE TABLE t(a); CREATE TABLE u(a); INSERT INTO u VALUES(1),(2),(3)"), OK);
+    assert_eq!(codes(&reader, "BEGIN; SELECT * FROM u"), OK);
+    let mut statement = second.prepare("SELECT a FROM u").unwrap();
+    let mut cursor = statement.query([]).unwrap();
+    cursor.next().unwrap();
+    let add = "BEGIN; INSERT INTO t VALUES(zeroblob(9000)); COMMIT";
+    assert_eq!(codes(&first, add), OK);
+    assert_eq!(codes(&first, add), OVERTAKEN);
+    assert_eq!(codes(&first, "ROLLBACK; PRAGMA user_version=7"), OVERTAKEN);
+    drop(cursor);
+    assert_eq!(codes(&first, add), OK);
+    integrity(&first);
 }
