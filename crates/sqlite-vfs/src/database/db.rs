@@ -716,6 +716,11 @@ impl Db {
         Ok(())
     }
 
+    /// Forgets the transaction that this connection sealed last.
+    pub(in crate::database) fn forget_sealed(&self) {
+        *locked(&self.commit.sealed) = None;
+    }
+
     /// Waits until the transaction that this connection sealed last is as durable as the log's `durability`
     /// makes it, and acknowledges it. Then lets `replicate` wait for the archive, with the position after the
     /// transaction (invariant 70). By now SQLite has released WRITE (except in exclusive locking mode).

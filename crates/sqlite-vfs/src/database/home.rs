@@ -432,9 +432,13 @@ impl Db {
         }
         let failures = attachment.home_failures();
         if failures > 0 {
+            // What a process has sealed and not published is not to be seen, and may be replaced. Whoever is alone here,
+            // without a wal-index, has published all that is sealed.
+            let published = attachment.indexed_frames();
+            let last = (published > 0 && self.lock.sqlites_exclusive().is_none()).then_some(published);
             match log {
-                Some(log) => self.write_all_home(attachment, log)?,
-                None => self.write_all_home(attachment, &mut attachment.log())?,
+                Some(log) => self.write_all_home(attachment, log, last)?,
+                None => self.write_all_home(attachment, &mut attachment.log(), last)?,
             }
         }
         match self.sync(flags) {
@@ -455,7 +459,7 @@ impl Db {
             return Ok(());
         }
         attachment.before_home_write().map_err(|error| Failure::of(&error, During::Write))?;
-        self.write_all_home(attachment, &mut attachment.log())?;
+        self.write_all_home(attachment, &mut attachment.log(), None)?;
         let page_bytes = attachment.log().page_bytes();
         let bytes = i64::from(pages).saturating_mul(i64::from(page_bytes));
         let cut =
@@ -472,18 +476,24 @@ impl Db {
     /// state.
     pub fn save_alone(&self, attachment: &Attachment) -> Result<(), Failure> {
         attachment.before_home_write().map_err(|error| Failure::of(&error, During::Write))?;
-        self.write_all_home(attachment, &mut attachment.log())?;
+        self.write_all_home(attachment, &mut attachment.log(), None)?;
         match self.sync(ffi::SYNC_FULL) {
             ffi::OK => Ok(()),
             code => Err(Failure::new(code, format!("cannot sync {}", self.path.display()))),
         }
     }
 
-    /// Writes every committed page to the database file. No connection may be reading an older state.
-    fn write_all_home(&self, attachment: &Attachment, log: &mut Log) -> Result<(), Failure> {
+    /// Writes every page of the frames up to `last`, or of all committed ones, to the database file. No connection may be
+    /// reading an older state.
+    fn write_all_home(
+        &self,
+        attachment: &Attachment,
+        log: &mut Log,
+        last: Option<u32>,
+    ) -> Result<(), Failure> {
         let failed = |error: LogError| Failure::of(&error, During::Read);
         let mut page = vec![0; log.page_bytes() as usize];
-        for (page_number, frame) in log.committed_pages().map_err(failed)? {
+        for (page_number, frame) in log.committed_pages(last).map_err(failed)? {
             log.read_page(&self.base, frame, &mut page).map_err(failed)?;
             if page_number == 1 {
                 guard::mask(0, &mut page, log.id());

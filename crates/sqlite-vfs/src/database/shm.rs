@@ -309,6 +309,8 @@ impl Db {
     /// WRITE.
     pub(in crate::database) fn begins_to_write(&self) {
         super_journal::forget();
+        // SQLite may have given up a transaction after it was sealed. It must not be acknowledged with the next one.
+        self.forget_sealed();
         self.commit.clock.forget();
     }
 

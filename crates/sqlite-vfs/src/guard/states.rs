@@ -424,7 +424,7 @@ fn compare(
     read: impl Fn(&mut [u8], u64) -> Result<c_int, Failure>,
 ) -> Result<Comparison, Failure> {
     let failed = |error: LogError| Failure::of(&error, During::Read);
-    let pages = log.committed_pages().map_err(failed)?;
+    let pages = log.committed_pages(None).map_err(failed)?;
     let page_bytes = log.page_bytes() as usize;
     let (mut home, mut logged) = (vec![0; page_bytes], vec![0; page_bytes]);
     let mut versions = None;

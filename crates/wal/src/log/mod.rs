@@ -8,6 +8,7 @@ pub mod stream;
 pub use recover::recover;
 pub use stream::Sealed;
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -489,16 +490,23 @@ impl Log {
         })
     }
 
-    /// The pages within the database's size that have committed frames, each with the number of its newest frame, in ascending
-    /// order of pages.
+    /// The pages within the database's size that have committed frames up to `last`, or at all, each with the number of its
+    /// newest such frame, in ascending order of pages. `last` ends a transaction.
     ///
     /// # Errors
     /// `Corrupt`, `Poisoned`.
-    pub fn committed_pages(&mut self) -> Result<Vec<(u32, u32)>, LogError> {
+    pub fn committed_pages(&mut self, last: Option<u32>) -> Result<Vec<(u32, u32)>, LogError> {
         let db_pages = self.db_pages()?;
-        let mut pages = self.stream.engine().newest_frames();
-        pages.retain(|(page_number, _)| *page_number <= db_pages);
-        Ok(pages)
+        let Some(last) = last.filter(|last| *last < self.stream.engine().committed()) else {
+            let mut pages = self.stream.engine().newest_frames();
+            pages.retain(|(page_number, _)| *page_number <= db_pages);
+            return Ok(pages);
+        };
+        let frames = self.frames_in(1..=last)?;
+        let db_pages = frames.last().map_or(0, |(_, db_pages)| *db_pages);
+        let newest: BTreeMap<u32, u32> =
+            frames.iter().map(|(page_number, _)| *page_number).zip(1..).collect();
+        Ok(newest.into_iter().filter(|(page_number, _)| *page_number <= db_pages).collect())
     }
 
     /// Database size in pages after the last commit in the log; 0 without a commit.

@@ -201,7 +201,7 @@ pub(crate) fn write_home(log: &mut Log, file: &dyn DatabaseFile, database: &Path
     let page_bytes = u64::from(log.page_bytes());
     // A transaction of a process that died may be visible without being durable (invariant 5).
     log.before_home_write()?;
-    let pages = log.committed_pages()?;
+    let pages = log.committed_pages(None)?;
     let in_log = pages.iter().any(|(page_number, _)| *page_number == 1);
     if !in_log && !header_is_legible(file)? && !home_has_header(log, file)? {
         return Err(LogError::NoFirstPage(database.to_path_buf()));

@@ -107,7 +107,8 @@ impl Concurrent {
     /// Writes what is in memory to the log.
     fn write_buffered(&self, db: &Db, write: WriteWal<'_>) -> Result<(), Failure> {
         let Some(snapshot) = self.state().snapshot else { return Ok(()) };
-        let base = self.base_for(db, &snapshot, snapshot.header)?;
+        let newest = self.settled_header(db, true)?;
+        let base = self.base_for(db, &snapshot, newest)?;
         self.begin_log(&base, write)?;
         let mut state = self.state();
         let committed = self.committed_bytes(&state);
@@ -176,7 +177,11 @@ impl Concurrent {
             put(&mut state.wal, committed + within, data);
             let is_whole = state.wal.len() == committed + self.frame_bytes();
             drop(guard);
-            return if is_whole { self.commit_large(db, frame, write) } else { Ok(ffi::OK) };
+            if !is_whole {
+                return Ok(ffi::OK);
+            }
+            // After SQLITE_BUSY the application may try COMMIT again, but what was written to the log is dropped.
+            return self.commit_large(db, frame, write).map_err(Failure::amid_writes);
         }
         if at >= large.pages.len() {
             return Ok(ffi::IOERR_WRITE);

@@ -80,7 +80,8 @@ impl Region<'_> {
         for slot in (0..HASH_SLOTS).filter(|slot| u32::from(self.slot(*slot)) > kept) {
             self.set_slot(slot, 0);
         }
-        (place.first_word + kept as usize..HASH_OFFSET / 4).for_each(|word| self.store(word, 0));
+        // From the end: if this process dies here, the first of them is still there, and leads to the others.
+        (place.first_word + kept as usize..HASH_OFFSET / 4).rev().for_each(|word| self.store(word, 0));
     }
 
     /// Writes both copies of the header, in the order in which SQLite does it: a reader that finds the first

@@ -126,7 +126,8 @@ impl Concurrent {
         write: WriteWal<'_>,
     ) -> Result<(), Failure> {
         let has_met = since.map_or(Ok(false), |since| self.has_met_others(&since, &transaction))?;
-        let newest = transaction.snapshot.header;
+        // Not the snapshot's: an earlier try of this COMMIT may have started the log over.
+        let newest = self.settled_header(db, true)?;
         self.commit(db, transaction, newest, false, write)?;
         self.state().luck.passed(has_met);
         Ok(())
@@ -255,6 +256,9 @@ impl Concurrent {
         write: WriteWal<'_>,
     ) -> Result<(), Failure> {
         let Transaction { snapshot, mut images, pages } = transaction;
+        if images.contains(0) {
+            return Err(Failure::new(ffi::IOERR_WRITE, "SQLite commits a frame that it has not written"));
+        }
         let now = snapshot.moved_to(&newest);
         let Allocation { pages, is_larger, lease } =
             if is_first_written || self.may_allocate(&now, &images, pages) {
@@ -327,6 +331,7 @@ impl Concurrent {
         let in_log = large.map_or(&[][..], |large| &large.pages);
         let last = before + u32::try_from(in_log.len() + images.len()).unwrap_or(u32::MAX);
         index.make_room(before, last)?;
+        index.forget_left(before, last)?;
         if large.is_none() {
             self.begin_log(base, write)?;
         }
@@ -342,7 +347,7 @@ impl Concurrent {
         }
         // The transaction is sealed. Nothing from here on fails: all regions are mapped.
         for (frame, page) in (before + 1..).zip(in_log.iter().copied().chain(images.pages())) {
-            index.append(frame, page, before)?;
+            index.append(frame, page)?;
         }
         let after = base.after_commit(u32::try_from(self.page_bytes).unwrap_or(0), last, pages);
         index.publish(&after)?;

@@ -123,32 +123,21 @@ impl<'a> SharedIndex<'a> {
         Ok(None)
     }
 
-    /// Adds a frame behind the `committed` frames and those that were added since. [`Self::make_room`] has
-    /// already made the region of the frame.
-    pub fn append(self, frame: u32, page: u32, committed: u32) -> Result<(), Failure> {
-        let place = Place::of(frame);
-        let region = self.region(place.region)?;
-        let entry = frame - place.before;
-        let word = place.first_word + entry as usize - 1;
-        if entry == 1 {
-            // The region still has frames from before the log started over.
-            region.forget(place, 0);
-        } else if region.load(word) != 0 {
-            // A writer has added this frame, and then died or was rolled back.
-            self.forget_after(committed)?;
+    /// Removes what writers have left behind the `committed` frames that have died or were rolled back, if any of that is
+    /// in the way of the frames up to `last`. [`Self::make_room`] has already made their regions.
+    pub fn forget_left(self, committed: u32, last: u32) -> Result<(), Failure> {
+        if committed > 0 {
+            let place = Place::of(committed);
+            forget_left(self.region(place.region)?, place, committed, last);
         }
-        let mut slot = first_slot(page);
-        let mut tries = entry;
-        while region.slot(slot) != 0 {
-            if tries == 0 {
-                return Err(Failure::new(ffi::CORRUPT, "the wal-index is full"));
-            }
-            tries -= 1;
-            slot = (slot + 1) % HASH_SLOTS;
-        }
-        region.store(word, page);
-        region.set_slot(slot, u16::try_from(entry).unwrap_or(u16::MAX));
         Ok(())
+    }
+
+    /// Adds a frame behind the committed ones and those that were added since. Nothing is left there from before
+    /// ([`Self::forget_left`]), and [`Self::make_room`] has already made the region of the frame.
+    pub fn append(self, frame: u32, page: u32) -> Result<(), Failure> {
+        let place = Place::of(frame);
+        add(self.region(place.region)?, place, frame, page)
     }
 
     /// Makes the wal-index say that the log has frames with these pages, and no others.
@@ -159,17 +148,6 @@ impl<'a> SharedIndex<'a> {
             let pages = pages.get(place.before as usize..).unwrap_or_default();
             fill(self.region(number)?, place, pages, || {});
         }
-        Ok(())
-    }
-
-    /// Removes what was added behind the last committed frame, from the region of that frame.
-    fn forget_after(self, committed: u32) -> Result<(), Failure> {
-        if committed == 0 {
-            return Ok(());
-        }
-        let place = Place::of(committed);
-        let region = self.region(place.region)?;
-        region.forget(place, committed - place.before);
         Ok(())
     }
 
@@ -232,6 +210,37 @@ fn find_in(
     Ok(found)
 }
 
+/// Removes from the region of the last of the `committed` frames what is behind that frame, if any of it has the place of a
+/// frame up to `last`. A process may have died while it removed this, so the first place may be free and others not.
+fn forget_left(region: Region<'_>, place: Place, committed: u32, last: u32) {
+    let first = place.first_word + (committed - place.before) as usize;
+    let behind = (place.first_word + (last - place.before) as usize).min(HASH_OFFSET / 4);
+    if (first..behind).any(|word| region.load(word) != 0) {
+        region.forget(place, committed - place.before);
+    }
+}
+
+/// Adds a frame with this page to its region.
+fn add(region: Region<'_>, place: Place, frame: u32, page: u32) -> Result<(), Failure> {
+    let entry = frame - place.before;
+    if entry == 1 {
+        // The region still has frames from before the log started over.
+        region.forget(place, 0);
+    }
+    let mut slot = first_slot(page);
+    let mut tries = entry;
+    while region.slot(slot) != 0 {
+        if tries == 0 {
+            return Err(Failure::new(ffi::CORRUPT, "the wal-index is full"));
+        }
+        tries -= 1;
+        slot = (slot + 1) % HASH_SLOTS;
+    }
+    region.store(place.first_word + entry as usize - 1, page);
+    region.set_slot(slot, u16::try_from(entry).unwrap_or(u16::MAX));
+    Ok(())
+}
+
 /// Makes a region have frames with the first of these pages, as many as there is room for, and no others. Calls
 /// `stored` after each store.
 ///
@@ -278,6 +287,29 @@ mod tests {
     /// What a reader of the first `last` frames finds of each page.
     fn found(region: Region<'_>, last: u32) -> Vec<Option<u32>> {
         (1..50).map(|page| find_in(region, Place::of(1), page, 1, last).unwrap()).collect()
+    }
+
+    /// A process has died with frames that it never published, of pages that all begin their search at one slot. Another one
+    /// may have died while it removed these: SQLite removes them from the first on, this VFS from the last on.
+    #[test]
+    fn inv15_what_the_dead_have_left_takes_no_place() {
+        let left: Vec<u32> = (1..20).map(|nth| 4 + nth * 8192).collect();
+        for removed in [0..0, 2..3, 2..7, 12..21] {
+            let mut memory = Private::default();
+            memory.address(0, true);
+            let (region, place) = (memory.first().unwrap(), Place::of(1));
+            fill(region, place, &[&[2, 3], &left[..]].concat(), || {});
+            // Slots go first.
+            let is_left = |slot: &usize| !removed.is_empty() && region.slot(*slot) > 2;
+            (0..HASH_SLOTS).filter(is_left).for_each(|slot| region.set_slot(slot, 0));
+            removed.for_each(|entry| region.store(place.first_word + entry, 0));
+            forget_left(region, place, 2, 5);
+            for (frame, page) in (3..).zip([4, 5, 6]) {
+                add(region, place, frame, page).unwrap();
+            }
+            assert_eq!(found(region, 5)[1..6], [1, 2, 3, 4, 5].map(Some));
+            assert!(left.iter().all(|page| find_in(region, place, *page, 1, 100).unwrap().is_none()));
+        }
     }
 
     #[test]

@@ -82,7 +82,8 @@ impl Snapshot {
         if !lock(holder, self.mark)? {
             return Ok(None);
         }
-        let first = if is_home { frames } else { index.backfilled()? }.saturating_add(1);
+        // As in `of`, for a process that died while it started the log over.
+        let first = if is_home { frames } else { index.backfilled()?.min(frames) }.saturating_add(1);
         if index.is_still(&self.header)? && is_chosen()? {
             return Ok(Some(Self { first, ..*self }));
         }

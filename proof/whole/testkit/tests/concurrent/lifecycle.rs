@@ -3,7 +3,9 @@
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
+use duralite_format::wal_index::IndexHeader;
 use duralite_testkit::{Actor, Engine, Fixture, integrity, one, run, stock};
+use duralite_wal::placement::{ACKNOWLEDGED, HOME_FAILURES};
 use rusqlite::{Connection, OpenFlags};
 
 use super::{MODES, OK, OVERTAKEN, codes, on_engine, open, rows, with_rows};
@@ -164,6 +166,58 @@ fn a_commit_that_its_process_could_not_publish_does_not_keep_the_last_close_from
             assert!(fixture.logs().is_empty(), "{engine:?}, {mode}: {:?}", fixture.logs());
             assert_eq!(one::<i64>(&stock(&fixture.path("c.db")), "SELECT sum(v) FROM t"), 3);
         }
+    }
+}
+
+/// After a failed sync of the database everything committed is written to it once more. What a dead process has sealed and
+/// not published is no part of that: the next commit replaces it.
+#[test]
+fn inv15_a_commit_that_its_process_could_not_publish_is_not_written_home() {
+    for engine in Engine::all() {
+        for mode in MODES {
+            let (fixture, [a, reader]) = on_engine(engine, mode);
+            let mut actor = Actor::sql(&fixture.uri("c.db", "concurrent=off"));
+            assert_eq!(actor.run("UPDATE t SET v=1 WHERE k=1"), "");
+            // Keeps the log from starting over with the next commit, although all of it is in the database.
+            assert_eq!(codes(&reader, "BEGIN; SELECT * FROM t"), OK);
+            assert_eq!(codes(&a, "PRAGMA wal_checkpoint"), OK);
+            let (path, at) = header(&fixture);
+            let bytes = std::fs::read(&path).unwrap();
+            let acknowledged = ACKNOWLEDGED as usize;
+            assert_eq!(actor.run("UPDATE t SET v=2 WHERE k=50"), "");
+            overwrite(&path, at, &bytes[at..at + 96]);
+            overwrite(&path, acknowledged, &bytes[acknowledged..acknowledged + 8]);
+            overwrite(&path, HOME_FAILURES as usize, &1_u64.to_ne_bytes());
+            actor.kill();
+            assert_eq!(codes(&reader, "COMMIT"), OK);
+            assert_eq!(codes(&a, "UPDATE t SET v=4 WHERE k=99"), OK, "{engine:?}, {mode}");
+            assert_eq!(one::<i64>(&a, "SELECT sum(v) FROM t"), 5, "{engine:?}, {mode}");
+            assert_eq!(codes(&a, "PRAGMA wal_checkpoint(TRUNCATE)"), OK);
+            assert_eq!(one::<i64>(&a, "SELECT sum(v) FROM t"), 5, "{engine:?}, {mode}");
+            integrity(&a);
+        }
+    }
+}
+
+/// A process has died while it started the log over: the wal-index has no frames, and as many as before are said to be in
+/// the database. Another process completes the start over while this connection is in a transaction.
+#[test]
+fn inv15_a_start_over_that_was_cut_short_hides_no_commit_from_a_transaction() {
+    let (fixture, [a, b, c]) = with_rows("on");
+    assert_eq!(codes(&b, "UPDATE t SET v=1 WHERE k=1; PRAGMA wal_checkpoint"), OK);
+    let (path, at) = header(&fixture);
+    let bytes = std::fs::read(&path).unwrap();
+    let words = bytes[at..at + 48].chunks_exact(4).map(|word| u32::from_ne_bytes(word.try_into().unwrap()));
+    let words: Vec<u32> = words.collect();
+    let started_over = IndexHeader::of(words.try_into().unwrap()).unwrap().started_over(7);
+    let started_over: Vec<u8> = started_over.words().iter().flat_map(|word| word.to_ne_bytes()).collect();
+    overwrite(&path, at, &[&started_over[..], &started_over[..]].concat());
+    assert_eq!(codes(&a, "SELECT v FROM t WHERE k=50; BEGIN; UPDATE t SET v=2 WHERE k=50"), OK);
+    assert_eq!(codes(&c, "CREATE TABLE z(x); INSERT INTO z VALUES(1)"), OK);
+    assert_eq!(codes(&a, "COMMIT"), OVERTAKEN);
+    for conn in [&a, &b, &c] {
+        assert_eq!(one::<i64>(conn, "SELECT x FROM z"), 1);
+        integrity(conn);
     }
 }
 
