@@ -55,6 +55,9 @@ pub enum LogError {
     /// SQLite wrote something to its log that this library cannot store.
     #[error("unexpected write to the log: {0}")]
     Unexpected(&'static str),
+    /// A commit failed because the log was busy, and SQLite goes on with frames of the transaction that the log dropped then.
+    #[error("the log was busy when the transaction was to be committed, and has dropped it: run it again")]
+    Dropped,
     /// The database names a log that cannot be found.
     #[error(
         "the newest commits of {} are in log {id}, which is not in {}: set nvram or nvram_dir to the \
@@ -280,6 +283,7 @@ impl LogError {
             Self::BaseVfs { .. }
             | Self::Medium { .. }
             | Self::Unexpected(_)
+            | Self::Dropped
             | Self::Deleted(_)
             | Self::Poisoned(_) => ErrorKind::Io,
         }

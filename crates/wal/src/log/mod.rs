@@ -330,7 +330,7 @@ impl Log {
     /// write at offset 0 the caller must have synced the database file (invariant 6).
     ///
     /// # Errors
-    /// `NoSpace`, `LimitReached` and `Busy` fail this write only; any other error poisons the log.
+    /// `NoSpace`, `LimitReached`, `Busy` and `Dropped` fail this write only; any other error poisons the log.
     pub fn write(
         &mut self,
         file: &dyn DatabaseFile,
@@ -642,7 +642,8 @@ impl Log {
         let result = operation(&mut self.stream);
         self.unfinished = false;
         result.inspect_err(|error| {
-            if !matches!(error.kind(), ErrorKind::Full | ErrorKind::Busy) {
+            let is_over = matches!(error.kind(), ErrorKind::Full | ErrorKind::Busy);
+            if !is_over && !matches!(error, LogError::Dropped) {
                 self.poisoned = Some(error.to_string());
             }
         })

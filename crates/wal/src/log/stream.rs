@@ -17,10 +17,10 @@
 
 use duralite_format::sqlite_wal::{Checksum, FRAME_HEADER_BYTES, FrameHeader, WAL_HEADER_BYTES, WalHeader};
 
-use crate::LogError;
 use crate::engine::checksums::{UNKNOWN, known};
 use crate::engine::home::DatabaseFile;
 use crate::engine::{Commit, Engine, Fill, LogReader, Ticket};
+use crate::{ErrorKind, LogError};
 
 /// Offset and length of the checksum in a frame's header.
 const CHECKSUM: (usize, usize) = (16, 8);
@@ -57,6 +57,8 @@ pub struct WalStream<E: ?Sized> {
     /// The checksum that was computed last. The checksum of the next frame continues from it.
     cursor: Option<Cursor>,
     page: Vec<u8>,
+    /// Whether a commit failed because the log was busy, and nothing new was begun since. SQLite may try that commit again.
+    has_dropped: bool,
     acknowledged: u64,
     /// The number of bytes to which the log's file may be cut when the log starts over.
     size_limit: Option<u64>,
@@ -123,6 +125,7 @@ impl<E: Engine + ?Sized> WalStream<E> {
             pieces: Pieces::default(),
             cursor: None,
             page: Vec::new(),
+            has_dropped: false,
             acknowledged: 0,
             size_limit: None,
         }
@@ -345,7 +348,7 @@ impl<E: Engine + ?Sized> WalStream<E> {
             }
         } else {
             if frame > self.engine.committed() + 1 {
-                return Err(LogError::Unexpected("a frame behind the end of the log"));
+                return Err(self.out_of_order("a frame behind the end of the log"));
             }
             // The new transaction may replace only a transaction that was never acknowledged because its process died first
             // (invariant 15).
@@ -354,6 +357,7 @@ impl<E: Engine + ?Sized> WalStream<E> {
                 return Err(LogError::Unexpected("a frame that would replace an acknowledged one"));
             }
             self.reset_transaction()?;
+            self.has_dropped = false;
             self.open.first_frame = frame;
         }
         self.engine.stage(file, frame, header.page_number, page)?;
@@ -374,10 +378,9 @@ impl<E: Engine + ?Sized> WalStream<E> {
         frame: u32,
         page: &[u8],
     ) -> Result<Option<Sealed>, LogError> {
-        let header = *self
-            .open
-            .header(frame)
-            .ok_or(LogError::Unexpected("a page of a frame that is not being written"))?;
+        let Some(header) = self.open.header(frame).copied() else {
+            return Err(self.out_of_order("a page of a frame that is not being written"));
+        };
         self.engine.stage(file, frame, header.page_number, page)?;
         let from = self.open.rewritten_from.map_or(frame, |from| from.min(frame));
         self.open.rewritten_from = Some(from);
@@ -398,6 +401,7 @@ impl<E: Engine + ?Sized> WalStream<E> {
             Err(error) => {
                 // SQLite rolls this transaction back. Its next writes must not be taken for a part of it.
                 self.reset_transaction()?;
+                self.has_dropped = error.kind() == ErrorKind::Busy;
                 return Err(error);
             }
         };
@@ -406,6 +410,11 @@ impl<E: Engine + ?Sized> WalStream<E> {
         let engine = &*self.engine;
         let (commit, position) = (newest_commit(engine), engine.position());
         Ok(Some(Sealed { commit, ticket, fill: engine.fill(), position }))
+    }
+
+    /// The error for a frame that does not follow on those that are there.
+    fn out_of_order(&self, what: &'static str) -> LogError {
+        if self.has_dropped { LogError::Dropped } else { LogError::Unexpected(what) }
     }
 
     fn reset_transaction(&mut self) -> Result<(), LogError> {

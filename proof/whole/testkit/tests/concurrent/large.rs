@@ -1,7 +1,10 @@
 //! Transactions that are too large for memory.
 
+use std::os::unix::fs::FileExt;
+
 use duralite_testkit::{Actor, Engine, Fixture, integrity, one, run};
-use rusqlite::Connection;
+use duralite_wal::placement::{LOCKS_BYTES, LOCKS_OFFSET};
+use rusqlite::{Connection, ffi};
 
 use super::savepoints::same;
 use super::{BUSY, MODES, OK, codes, on_engine, open, rows, with_rows};
@@ -247,4 +250,46 @@ fn a_large_transaction_may_be_the_first_in_the_log() {
             fixture.assert_plain("c.db");
         }
     }
+}
+
+/// A process that was stopped while it changed the log keeps a COMMIT from ending. The transaction is whole when COMMIT is
+/// tried again, or it is rolled back.
+fn commit_that_finds_the_log_busy(mode: &str, is_in_log: bool) {
+    let (fixture, [conn]) = on_engine(Engine::PPL, mode);
+    let mut other = Actor::sql(&fixture.uri("c.db", "concurrent=off"));
+    assert_eq!(other.run("SELECT count(*) FROM t"), "100");
+    let mut files = std::fs::read_dir(fixture.log_dir()).unwrap().map(|entry| entry.unwrap().path());
+    let segment = files.find(|path| path.to_string_lossy().ends_with("-shm")).unwrap();
+    let segment = std::fs::OpenOptions::new().write(true).open(segment).unwrap();
+    // The lock of the log's structure. The other process has the second slot.
+    let lock = |word: u64| segment.write_all_at(&word.to_ne_bytes(), LOCKS_OFFSET + LOCKS_BYTES).unwrap();
+    assert_eq!(codes(&conn, &format!("{TABLE}; PRAGMA wal_checkpoint; PRAGMA cache_size=-500")), OK);
+    let work = if is_in_log { load(SOME) } else { "INSERT INTO big VALUES(1, 'x')".to_owned() };
+    assert_eq!(codes(&conn, &format!("BEGIN IMMEDIATE; {work}")), OK);
+    lock(1 << 32 | 2);
+    let first = codes(&conn, "COMMIT");
+    lock(0);
+    let ended = if first == BUSY { codes(&conn, "COMMIT") } else { first };
+    if is_in_log {
+        assert_eq!((ended & 0xff, conn.is_autocommit()), (ffi::SQLITE_IOERR, true), "{mode}: {first}");
+        assert_eq!(codes(&conn, &work), OK, "{mode}");
+    } else {
+        assert_eq!((first, ended), (BUSY, OK), "{mode}");
+    }
+    let rows = if is_in_log { i64::from(SOME) * 330 } else { 1 };
+    assert_eq!(one::<i64>(&conn, "SELECT count(*) FROM big"), rows, "{mode}, {is_in_log}");
+    integrity(&conn);
+    assert_eq!(other.run("SELECT count(*) FROM big"), rows.to_string());
+    other.finish();
+}
+
+#[test]
+fn a_commit_that_finds_the_log_busy_is_whole_or_rolled_back() {
+    std::thread::scope(|scope| {
+        for mode in ["off", "on", "upgrade"] {
+            for is_in_log in [false, true] {
+                scope.spawn(move || commit_that_finds_the_log_busy(mode, is_in_log));
+            }
+        }
+    });
 }
