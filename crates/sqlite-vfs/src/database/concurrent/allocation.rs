@@ -21,7 +21,7 @@ use crate::errors::Failure;
 pub(super) struct Allocation {
     /// The size of the database after the commit, in pages.
     pub pages: u32,
-    /// Whether SQLite on this connection believes in another size.
+    /// Whether SQLite on this connection has to drop its cache: it believes in another size, or its lease is to be renewed.
     pub is_larger: bool,
     /// What becomes of the connection's lease, if it has one.
     pub lease: Option<Settled>,

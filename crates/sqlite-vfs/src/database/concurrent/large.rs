@@ -1,9 +1,9 @@
 //! Transactions that are too large for memory.
 //!
 //! When the buffer has outgrown [`IN_MEMORY`], the transaction takes the real WRITE lock as one does that moves on
-//! (invariant 60): only if nobody has overtaken it by then, nor written a page that it has. From there on SQLite's frames go to the real log
-//! at once, and the transaction cannot be overtaken. If SQLite rolls the transaction back, or its process dies, the
-//! log drops them. They are the same frames under other numbers, so `ROLLBACK TO` works as on a connection that
+//! (invariant 60): only if nobody has overtaken it by then, nor committed a page that it has written. From there on
+//! SQLite's frames go to the real log at once, and the transaction cannot be overtaken. If SQLite rolls the transaction
+//! back, or its process dies, the log drops them. They are the same frames under other numbers, so `ROLLBACK TO` works as on a connection that
 //! SQLite serves directly. The commit adds the last images of pages that differ from what SQLite has written.
 //!
 //! Before its commit SQLite writes to the WAL when its page cache is full, in the middle of a statement. It undoes
@@ -68,11 +68,7 @@ impl Concurrent {
         let written = state.wal.len().saturating_sub(committed);
         let must = written >= MOST_IN_MEMORY;
         state.large_from = written + IN_MEMORY;
-        // SQLite has not read those that it has taken from the free list.
-        let frames = state.wal.get(committed..).unwrap_or_default().chunks(self.frame_bytes());
-        let mut pages: Vec<u32> = frames.map(|frame| frame_header(frame, 0).page_number).collect();
         drop(state);
-        pages.sort_unstable();
         let has_lock =
             if must { self.lock_real_write(db, true)? == ffi::OK } else { self.try_real_write(db)? };
         if !has_lock {
@@ -80,7 +76,7 @@ impl Concurrent {
                 "a transaction needs the write lock, because it has no room in memory, and others have it";
             return if must { Err(self.is_stuck(db, Failure::new(ffi::BUSY, why))) } else { Ok(false) };
         }
-        match self.try_to_move(db, &pages) {
+        match self.try_to_move(db, &self.buffered_pages()) {
             Ok(None) => Ok(true),
             Ok(Some(conflict)) => {
                 self.unlock_real_write();
@@ -91,6 +87,17 @@ impl Concurrent {
                 Err(failure)
             }
         }
+    }
+
+    /// The pages that the open transaction has in memory, in ascending order. SQLite has not read those among them that it
+    /// has taken from the free list.
+    fn buffered_pages(&self) -> Vec<u32> {
+        let state = self.state();
+        let frames = state.wal.get(self.committed_bytes(&state)..).unwrap_or_default();
+        let pages = frames.chunks(self.frame_bytes()).map(|frame| frame_header(frame, 0).page_number);
+        let mut pages: Vec<u32> = pages.collect();
+        pages.sort_unstable();
+        pages
     }
 
     /// What SQLite is told where a transaction can neither go on in memory nor go to the log.

@@ -255,16 +255,16 @@ impl Concurrent {
         is_first_written: bool,
         write: WriteWal<'_>,
     ) -> Result<(), Failure> {
-        let Transaction { snapshot, mut images, pages } = transaction;
+        let Transaction { snapshot, mut images, pages: known_pages } = transaction;
         if images.contains(0) {
             return Err(Failure::new(ffi::IOERR_WRITE, "SQLite commits a frame that it has not written"));
         }
         let now = snapshot.moved_to(&newest);
         let Allocation { pages, is_larger, lease } =
-            if is_first_written || self.may_allocate(&now, &images, pages) {
-                self.allocate(db, &snapshot, &now, &mut images, pages)?
+            if is_first_written || self.may_allocate(&now, &images, known_pages) {
+                self.allocate(db, &snapshot, &now, &mut images, known_pages)?
             } else {
-                Allocation { pages, is_larger: false, lease: None }
+                Allocation { pages: known_pages, is_larger: false, lease: None }
             };
         // SQLite has counted the change from the page 1 that it has read. Others may have counted changes
         // since.
@@ -283,6 +283,7 @@ impl Concurrent {
         images.written().for_each(|page| state.read.insert(page));
         if newest == snapshot.header {
             state.has_committed(&snapshot, after, is_larger);
+            state.has_grown |= pages != known_pages;
         } else {
             (state.own, state.after) = (Some(after), Some(after));
         }

@@ -60,8 +60,7 @@ impl Snapshot {
         if !lock(holder, mark)? {
             return Ok(None);
         }
-        // More frames count as home than the log has only if a process died while it started the log over.
-        let first = index.backfilled()?.min(frames).saturating_add(1);
+        let first = first_not_home(index, frames)?;
         if index.is_still(header)? && index.mark(mark)? == frame {
             return Ok(Some(Self { header: *header, mark, first }));
         }
@@ -82,8 +81,7 @@ impl Snapshot {
         if !lock(holder, self.mark)? {
             return Ok(None);
         }
-        // As in `of`, for a process that died while it started the log over.
-        let first = if is_home { frames } else { index.backfilled()?.min(frames) }.saturating_add(1);
+        let first = if is_home { frames.saturating_add(1) } else { first_not_home(index, frames)? };
         if index.is_still(&self.header)? && is_chosen()? {
             return Ok(Some(Self { first, ..*self }));
         }
@@ -145,6 +143,12 @@ impl Snapshot {
         let first = if newest.salt() == self.header.salt() { self.first } else { 1 };
         Self { header: *newest, first, ..*self }
     }
+}
+
+/// The first of this many frames that may not be in the database file. More frames count as home than the log has only if
+/// a process died while it started the log over.
+fn first_not_home(index: SharedIndex<'_>, frames: u32) -> Result<u32, Failure> {
+    Ok(index.backfilled()?.min(frames).saturating_add(1))
 }
 
 /// Chooses the mark for a log with this many frames, as SQLite does: the highest mark that is not beyond

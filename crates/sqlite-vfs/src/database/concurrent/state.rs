@@ -225,12 +225,11 @@ impl State {
     }
 
     /// The transaction has committed on top of its snapshot, so the snapshot with this commit is the newest state.
-    /// `is_larger` says whether the database has another size than SQLite knows.
+    /// `is_larger` says whether SQLite has to drop its cache all the same.
     pub fn has_committed(&mut self, snapshot: &Snapshot, after: IndexHeader, is_larger: bool) {
         (self.own, self.after) = (Some(after), Some(after));
         self.others = self.others.saturating_sub(1);
         self.snapshot = Some(snapshot.moved_to(&after));
-        self.has_grown |= is_larger;
         let is_cached = self.cache == Some(snapshot.header) && !is_larger;
         self.cache = is_cached.then_some(after);
     }

@@ -162,3 +162,28 @@ fn inv64_after_a_commit_that_has_added_free_pages_a_shared_cache_begins_anew() {
     assert_eq!(codes(&first, add), OK);
     integrity(&first);
 }
+
+/// A transaction that has outgrown memory commits the free list as SQLite was shown it, and the size that SQLite knows.
+#[test]
+fn after_a_large_commit_beside_an_open_select_the_connection_writes_on() {
+    for mode in MODES {
+        let fixture = Fixture::new();
+        let [conn, reader] = [mode, "off"].map(|mode| open(&fixture, mode));
+        let tables = "CREATE TABLE t(a); CREATE TABLE u(a); INSERT INTO u VALUES(1),(2),(3)";
+        assert_eq!(codes(&conn, tables), OK);
+        assert_eq!(codes(&reader, "BEGIN; SELECT * FROM u"), OK);
+        // From here on the connection leases pages.
+        assert_eq!(codes(&conn, "BEGIN; INSERT INTO t VALUES(zeroblob(9000)); COMMIT"), OK);
+        assert_eq!(codes(&conn, "PRAGMA cache_size=-500"), OK);
+        let mut statement = conn.prepare("SELECT a FROM u").unwrap();
+        let mut cursor = statement.query([]).unwrap();
+        cursor.next().unwrap();
+        let large = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 2500)
+                     INSERT INTO t SELECT zeroblob(3500) FROM n";
+        assert_eq!(codes(&conn, &format!("BEGIN; {large}; COMMIT")), OK, "{mode}");
+        assert_eq!(codes(&conn, "UPDATE u SET a=30 WHERE a=3"), OK, "{mode}");
+        assert_eq!(codes(&conn, "BEGIN; INSERT INTO t VALUES(zeroblob(9000)); COMMIT"), OK, "{mode}");
+        drop(cursor);
+        [&conn, &reader].into_iter().for_each(integrity);
+    }
+}
