@@ -24,8 +24,8 @@ const WAL_SALT2: usize = 68;
 const NODE_ID: usize = 72;
 const RESERVED: usize = 80;
 
-/// What a file says about itself. Numbers are big-endian in the file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// What a file says about itself. Numbers are big-endian in the file. By default it names no log and no node.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Header {
     /// Bytes of a page: a power of two from 512 to 65,536.
     pub page_size: u32,

@@ -154,11 +154,7 @@ fn header(min: u64, max: u64, time_ms: i64) -> Header {
         min_txid: min,
         max_txid: max,
         timestamp_ms: time_ms,
-        pre_checksum: None,
-        wal_offset: 0,
-        wal_size: 0,
-        wal_salt: [0, 0],
-        node_id: 0,
+        ..Header::default()
     }
 }
 

@@ -42,6 +42,11 @@ impl Mark {
         }
     }
 
+    /// When the transaction was committed, as the log counts.
+    pub fn sealed_ms(&self) -> u64 {
+        u64::try_from(self.time_ms).unwrap_or(0)
+    }
+
     /// The header of a file that ends with this mark.
     pub fn header(&self, min_txid: u64, page_size: u32, commit: u32, commits: u64) -> Header {
         Header {

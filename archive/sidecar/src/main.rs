@@ -12,14 +12,14 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail};
 use clap::{Args, Parser, Subcommand};
 use duralite_archive::{
-    Archive, ArchiveError, Generation, Line, Missing, Owner, Policy, Progress, Report, RestoreOptions, Retry,
-    Target, random_token,
+    Archive, Generation, Line, Missing, Owner, Policy, Progress, Report, RestoreOptions, Retry, Target,
+    random_token,
 };
 use duralite_cli::output::{exit_code, print_json, print_text};
 use duralite_cli::progress::{self, HowFar};
 use duralite_sidecar::config::{self, Database};
 use duralite_sidecar::replica::Replica;
-use duralite_sidecar::replicate::{Replicator, Until};
+use duralite_sidecar::replicate::{Replicator, Until, is_temporary};
 use duralite_sidecar::{hold, promote};
 use tokio::runtime::Runtime;
 
@@ -537,10 +537,6 @@ fn follow(runtime: &Runtime, arguments: &Follow) -> Result<()> {
         arguments.replica.display(),
         replica.txid()
     ))
-}
-
-fn is_temporary(error: &anyhow::Error) -> bool {
-    error.downcast_ref().is_some_and(ArchiveError::is_temporary)
 }
 
 /// Sleeps, but not on after the process was asked to end.

@@ -21,7 +21,6 @@ use duralite_cli::target::Target;
 use duralite_format::archive::Closed;
 use duralite_ltx::{Decoder, HEADER_BYTES, Header, database_checksum, lock_page};
 use duralite_wal::{ErrorKind, LogError};
-use tempfile::SpooledTempFile;
 use tokio::runtime::Handle;
 
 use crate::backlog;
@@ -29,8 +28,8 @@ use crate::beside::{Beside, Way};
 use crate::config::Database;
 use crate::group::{Mark, salts};
 use crate::hold::{self, Held};
-use crate::source::{LogGroup, Source};
-use crate::upload;
+use crate::source::Source;
+use crate::upload::{self, Uploader};
 
 /// How often the sidecar looks for a log, and for the end of one.
 const LOOK: Duration = Duration::from_millis(100);
@@ -390,7 +389,7 @@ impl Replicator {
         self.block(primary.acknowledge())?;
         // Nothing must come between the end of the snapshot and what is archived next. From here on a transaction with a
         // rollback journal in this log is on record.
-        source.follower().announce_sidecar(position, time_of(&mark))?;
+        source.follower().announce_sidecar(position, mark.sealed_ms())?;
         source.follower().pin(position)?;
         drop(held);
         Ok(Current { source: Some(source), ..self.current(primary, mark) })
@@ -421,23 +420,26 @@ impl Replicator {
 
     /// Copies commits from a log into the archive.
     fn follow(&self, source: &mut Source, current: &mut Current) -> Result<Ended> {
-        let next = source.group_after(current.mark.position);
-        let (runtime, beside, stop, pinned) = (&self.runtime, &self.beside, &*self.stop, next.position());
-        let mut uploader = Uploader { runtime, beside, stop, pinned, encoded: None, next };
-        source.follower().announce_sidecar(current.mark.position, time_of(&current.mark))?;
+        let ended = self.follow_until_fenced(source, current);
+        if ended.as_ref().is_err_and(is_fenced) {
+            source.follower().set_fenced()?;
+        }
+        ended
+    }
+
+    fn follow_until_fenced(&self, source: &mut Source, current: &mut Current) -> Result<Ended> {
+        let mut uploader = Uploader::new(&self.runtime, &self.beside, &self.stop, source, &current.mark);
+        source.follower().announce_sidecar(current.mark.position, current.mark.sealed_ms())?;
         let mut snapshot_due = Instant::now() + self.until_snapshot(&current.primary)?;
         let mut snapshot: Option<JoinHandle<Result<()>>> = None;
         loop {
             if self.is_stopped() {
                 // The log may no longer have what is held.
                 while uploader.holds_anything() {
-                    match uploader.upload(source, current, None) {
+                    match uploader.upload(source, &current.primary, &mut current.mark, None) {
                         Ok(Some(_)) => {}
                         Ok(None) => break,
-                        Err(error) if is_fenced(&error) => {
-                            source.follower().set_fenced()?;
-                            return Err(error);
-                        }
+                        Err(error) if is_fenced(&error) => return Err(error),
                         Err(error) => {
                             let path = self.config.path.display();
                             eprintln!("duralite-archive: what was read of {path} is not archived: {error:#}");
@@ -465,7 +467,7 @@ impl Replicator {
                 });
             }
             let (began, before) = (Instant::now(), current.mark.position);
-            match uploader.upload(source, current, None) {
+            match uploader.upload(source, &current.primary, &mut current.mark, None) {
                 Ok(Some(waiting)) => {
                     let took = began.elapsed();
                     self.pause(source, &mut uploader)?;
@@ -479,10 +481,7 @@ impl Replicator {
                     snapshot.map(JoinHandle::join);
                     return Ok(Ended::Lost);
                 }
-                Err(error) if is_fenced(&error) => {
-                    source.follower().set_fenced()?;
-                    return Err(error);
-                }
+                Err(error) if is_fenced(&error) => return Err(error),
                 Err(error)
                     if is_temporary(&error)
                         || uploader.holds_anything() && self.until != Until::Drained && !is_final(&error) =>
@@ -556,7 +555,7 @@ impl Replicator {
         let (mut held, of_snapshot, position) = self.hold()?;
         drop(of_snapshot);
         while current.mark.position < position {
-            if uploader.upload(source, current, Some(position))?.is_none() {
+            if uploader.upload(source, &current.primary, &mut current.mark, Some(position))?.is_none() {
                 return Ok(None);
             }
         }
@@ -603,123 +602,6 @@ fn gather(source: &mut Source, position: u64, wanted: u64, upload: Duration) -> 
         std::thread::sleep(GATHERED);
     }
     Ok(())
-}
-
-/// How often the sidecar looks whether the log wants to start over while it uploads.
-const ASKED: Duration = Duration::from_millis(1);
-
-/// Uploads groups of commits.
-///
-/// The log keeps what is not in the archive yet. But while connections commit all the time, there is always something, and
-/// the log would grow up to its limit. So when a connection that wants to start the log over asks for it, the sidecar reads
-/// the log to its end, holds what it reads, and lets go of the log. If the sidecar dies before that is in the archive, the
-/// log may have started over, and a snapshot closes the gap.
-struct Uploader<'a> {
-    runtime: &'a Handle,
-    beside: &'a Beside,
-    /// Once this is set, no request is answered.
-    stop: &'a AtomicBool,
-    /// The position after what is in the archive, or was let go of.
-    pinned: u64,
-    /// What is being uploaded, or could not be. It no longer needs the log.
-    encoded: Option<Encoded>,
-    /// What has been read for the upload after that.
-    next: LogGroup,
-}
-
-/// A group of commits as an object of the archive.
-struct Encoded {
-    file: SpooledTempFile,
-    after: Mark,
-}
-
-impl Uploader<'_> {
-    /// Archives the next group of commits, up to a position; `None` if there was none. When this returns, the commits are
-    /// acknowledged, and whoever waits for them has been woken. Returns how many others had been committed before that.
-    fn upload(
-        &mut self,
-        source: &mut Source,
-        current: &mut Current,
-        until: Option<u64>,
-    ) -> Result<Option<u64>> {
-        let encoded = match self.encoded.take() {
-            Some(encoded) => Some(encoded),
-            None => self.encode(source, current, until)?,
-        };
-        let Some(Encoded { mut file, after }) = encoded else { return Ok(None) };
-        let (primary, min) = (Arc::clone(&current.primary), current.mark.txid + 1);
-        let uploaded = {
-            let mut upload = std::pin::pin!(async {
-                upload::upload_group(&primary, &mut file, min, &after).await?;
-                primary.acknowledge().await?;
-                anyhow::Ok(())
-            });
-            loop {
-                let waited = async { tokio::time::timeout(ASKED, &mut upload).await };
-                match self.runtime.block_on(waited) {
-                    Ok(ended) => break ended,
-                    // The next upload reports an error.
-                    Err(_) => drop(self.answer(source, until)),
-                }
-            }
-        };
-        if let Err(error) = uploaded {
-            self.encoded = Some(Encoded { file, after });
-            return Err(error);
-        }
-        let waiting = source.follower().newest()?.saturating_sub(after.position);
-        source.follower().set_replicated(after.position, time_of(&after))?;
-        current.mark = after;
-        self.pinned = self.pinned.max(after.position);
-        Ok(Some(waiting))
-    }
-
-    /// Reads and encodes the next group of commits, up to a position; `None` if there is none.
-    fn encode(
-        &mut self,
-        source: &mut Source,
-        current: &Current,
-        until: Option<u64>,
-    ) -> Result<Option<Encoded>> {
-        match source.collect(&mut self.next, until, true) {
-            // What is held comes before what the log has lost.
-            Err(error) if error.kind() == ErrorKind::LostPlace && self.next.is_held() => {}
-            collected => collected?,
-        }
-        // This look comes after the read, so it sees whatever has changed the database before these commits.
-        if self.beside.is_broken(source.id())? {
-            return Ok(None);
-        }
-        let encoded = source.encode(&mut self.next, &current.mark)?;
-        self.next = self.next.next();
-        Ok(encoded.map(|(file, after)| Encoded { file, after }))
-    }
-
-    /// If the log wants to start over, reads it to its end, or up to a position, and lets go of what has been read.
-    /// Returns `false` if no more can be held.
-    fn answer(&mut self, source: &mut Source, until: Option<u64>) -> Result<bool> {
-        if self.stop.load(Ordering::Relaxed) || !source.follower().is_asked_to_read(self.next.position())? {
-            return Ok(true);
-        }
-        if self.next.is_full() {
-            return Ok(false);
-        }
-        source.collect(&mut self.next, until, false)?;
-        source.hold(&mut self.next)?;
-        self.pinned = self.next.position();
-        self.pin(source)?;
-        Ok(true)
-    }
-
-    /// Pins what is neither in the archive nor was let go of.
-    fn pin(&self, source: &mut Source) -> Result<(), LogError> {
-        source.follower().pin(self.pinned).map(drop)
-    }
-
-    /// Whether it has read commits that it has not archived.
-    fn holds_anything(&self) -> bool {
-        self.encoded.is_some() || !self.next.is_empty()
-    }
 }
 
 /// Compacts and prunes the generation, in a thread of its own.
@@ -885,10 +767,6 @@ fn sleep_until(end: Instant, stop: &AtomicBool) {
     }
 }
 
-fn time_of(mark: &Mark) -> u64 {
-    u64::try_from(mark.time_ms).unwrap_or(0)
-}
-
 fn now_ms() -> i64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     i64::try_from(now.as_millis()).unwrap_or(i64::MAX)
@@ -912,8 +790,9 @@ fn is_final(error: &anyhow::Error) -> bool {
     is_fenced(error) || matches!(error.downcast_ref(), Some(ArchiveError::Unfit))
 }
 
-fn is_temporary(error: &anyhow::Error) -> bool {
-    error.downcast_ref::<ArchiveError>().is_some_and(ArchiveError::is_temporary)
+/// Whether trying again may help.
+pub fn is_temporary(error: &anyhow::Error) -> bool {
+    error.downcast_ref().is_some_and(ArchiveError::is_temporary)
 }
 
 /// Tells on standard error what has failed and is tried again.

@@ -59,16 +59,13 @@ fn fail_over(engine: Engine, seed: u64) {
     assert!(said.contains("primary"), "{said}");
     writing.kill();
     // The new one goes on.
-    let mut sidecar = new.sidecar(&place);
+    let sidecar = new.sidecar(&place);
     let conn = new.open("");
     let ledger = Ledger::prepare(&conn).unwrap();
     for number in had + 1..=had + 20 {
         ledger.append(&conn, number).unwrap();
     }
-    sidecar.until_archived(&conn);
-    conn.close().unwrap();
-    sidecar.until_plain(&new);
-    sidecar.end();
+    sidecar.end_after(conn, &new);
     assert_equal(&place.restored(&[]).bytes, &new.bytes(), &format!("{engine:?} seed {seed}"));
     let restored = place.restored(&[]);
     assert_eq!(ledger_of(&restored.open()), had + 20);

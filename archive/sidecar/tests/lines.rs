@@ -161,11 +161,8 @@ fn a_journal_mode_that_goes_and_comes_back_begins_another_line() {
             run(&conn, "DELETE FROM t WHERE x = 0").unwrap();
             assert_eq!(one::<String>(&conn, "PRAGMA journal_mode=WAL"), "wal");
             run(&conn, "INSERT INTO t VALUES(2, 2)").unwrap();
-            if let Some(mut sidecar) = sidecar {
-                sidecar.until_archived(&conn);
-                conn.close().unwrap();
-                sidecar.until_plain(&machine);
-                sidecar.end();
+            if let Some(sidecar) = sidecar {
+                sidecar.end_after(conn, &machine);
             } else {
                 conn.close().unwrap();
             }
@@ -240,10 +237,7 @@ fn a_log_that_started_over_while_the_sidecar_was_away_leaves_a_gap() {
         run(&conn, "INSERT INTO t VALUES(3, 3)").unwrap();
         let mut sidecar = machine.sidecar(&place);
         sidecar.until("nothing is archived", || place.lines().len() > 1 && place.listed()[0].last.is_some());
-        sidecar.until_archived(&conn);
-        conn.close().unwrap();
-        sidecar.until_plain(&machine);
-        sidecar.end();
+        sidecar.end_after(conn, &machine);
         assert_eq!(place.lines(), ["first", "gap"], "{engine:?}");
         assert_equal(&place.restored(&[]).bytes, &machine.bytes(), &format!("{engine:?}"));
     }
@@ -276,11 +270,8 @@ fn inv72_a_log_that_has_lost_what_the_archive_has_begins_another_line() {
     for number in 10..15 {
         run(&conn, &format!("INSERT INTO t VALUES({number})")).unwrap();
     }
-    let mut sidecar = machine.sidecar(&place);
-    sidecar.until_archived(&conn);
-    conn.close().unwrap();
-    sidecar.until_plain(&machine);
-    sidecar.end();
+    let sidecar = machine.sidecar(&place);
+    sidecar.end_after(conn, &machine);
     assert_equal(&place.restored(&[]).bytes, &machine.bytes(), "the end");
     assert_eq!(place.lines(), ["first", "other"]);
 }

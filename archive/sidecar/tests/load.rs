@@ -104,10 +104,7 @@ fn an_archive_that_is_away_while_writers_go_on_gets_everything_later() {
         place.bring_back();
         stop.store(true, Ordering::Relaxed);
     });
-    sidecar.until_archived(&conn);
-    conn.close().unwrap();
-    sidecar.until_plain(&machine);
-    sidecar.end();
+    sidecar.end_after(conn, &machine);
     assert_no_gap(Engine::under_test(), &place);
     assert_equal(&place.restored(&[]).bytes, &machine.bytes(), "the end");
     place.verify();

@@ -47,14 +47,11 @@ fn an_archive_that_is_away_when_the_sidecar_starts_or_ends_is_no_obstacle() {
     let sidecar = machine.sidecar(&place);
     std::thread::sleep(std::time::Duration::from_secs(1));
     sidecar.end();
-    let mut sidecar = machine.sidecar(&place);
+    let sidecar = machine.sidecar(&place);
     let conn = machine.open("");
     run(&conn, "INSERT INTO t VALUES(2)").unwrap();
     place.bring_back();
-    sidecar.until_archived(&conn);
-    conn.close().unwrap();
-    sidecar.until_plain(&machine);
-    sidecar.end();
+    sidecar.end_after(conn, &machine);
     assert_eq!(place.lines(), ["first"]);
     assert_equal(&place.restored(&[]).bytes, &machine.bytes(), "the end");
 }
@@ -69,10 +66,7 @@ fn a_database_has_one_sidecar() {
     assert!(refused(machine.replicate(NAME, &place).arg("--once")).contains("another process replicates"));
     assert!(refused(machine.replicate(NAME, &other).arg("--once")).contains("another process replicates"));
     run(&conn, "INSERT INTO t VALUES(1)").unwrap();
-    sidecar.until_archived(&conn);
-    conn.close().unwrap();
-    sidecar.until_plain(&machine);
-    sidecar.end();
+    sidecar.end_after(conn, &machine);
     let said = refused(machine.replicate(NAME, &other).arg("--once"));
     assert!(said.contains("duralite enable --archive"), "{said}");
     assert!(!other.path().exists());
@@ -259,11 +253,8 @@ fn temporary_files_for_which_there_is_no_space_are_tried_again() {
     run(&conn, "INSERT INTO t VALUES(1)").unwrap();
     // It lives on until it is told to end.
     sidecar.end();
-    let mut sidecar = machine.sidecar(&place);
-    sidecar.until_archived(&conn);
-    conn.close().unwrap();
-    sidecar.until_plain(&machine);
-    sidecar.end();
+    let sidecar = machine.sidecar(&place);
+    sidecar.end_after(conn, &machine);
     assert_equal(&place.restored(&[]).bytes, &machine.bytes(), "the end");
 }
 

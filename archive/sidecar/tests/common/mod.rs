@@ -381,6 +381,16 @@ impl Sidecar {
         assert!(ended.success(), "{ended}\n{}", self.said());
     }
 
+    /// Closes the last connection once everything is archived, and asks the sidecar to end when the database is an ordinary
+    /// file again.
+    #[track_caller]
+    pub fn end_after(mut self, conn: Connection, machine: &Machine) {
+        self.until_archived(&conn);
+        conn.close().unwrap();
+        self.until_plain(machine);
+        self.end();
+    }
+
     /// Waits until it has ended by itself with an error, and returns what it has said.
     #[track_caller]
     pub fn failed(mut self) -> String {

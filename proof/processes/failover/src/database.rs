@@ -24,11 +24,7 @@ pub fn file(history: &[u16], from: usize, min: u64, max: u64, time_ms: i64) -> B
         min_txid: min,
         max_txid: max,
         timestamp_ms: time_ms,
-        pre_checksum: None,
-        wal_offset: 0,
-        wal_size: 0,
-        wal_salt: [0, 0],
-        node_id: 0,
+        ..Header::default()
     };
     let encode = || {
         let mut encoder = Encoder::new(Vec::new(), header)?;

@@ -30,7 +30,7 @@ pub(super) struct Prefetch<'scope, 'env> {
     joined_at: u64,
     /// Intended size of the last piece, in bytes.
     size: u64,
-    ahead: Ahead,
+    ahead: Requested,
     /// Whether the threads have been started, or the system has refused to start one.
     is_started: bool,
 }
@@ -44,7 +44,7 @@ impl<'scope, 'env> Prefetch<'scope, 'env> {
             joined: Vec::new(),
             joined_at: 0,
             size: 0,
-            ahead: Ahead::default(),
+            ahead: Requested::default(),
             is_started: false,
         }
     }
@@ -180,7 +180,7 @@ struct Reader {
 
 /// What is read ahead.
 #[derive(Default)]
-struct Ahead {
+struct Requested {
     readers: Vec<Reader>,
     /// The pieces that were requested and not taken yet: where each begins, and which thread reads it. In the log they
     /// follow one another.
@@ -193,7 +193,7 @@ struct Ahead {
     spare: Vec<AlignedBuf>,
 }
 
-impl Ahead {
+impl Requested {
     fn buffer(&mut self, len: u64) -> AlignedBuf {
         let mut buffer = self.spare.pop().unwrap_or_default();
         buffer.resize(len as usize);

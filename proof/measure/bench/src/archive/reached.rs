@@ -170,11 +170,7 @@ mod tests {
             min_txid: 1,
             max_txid: 1,
             timestamp_ms: 0,
-            pre_checksum: None,
-            wal_offset: 0,
-            wal_size: 0,
-            wal_salt: [0, 0],
-            node_id: 0,
+            ..Header::default()
         };
         let mut encoder = Encoder::new(Vec::new(), header).unwrap();
         for (number, page) in (1..).zip(bytes.chunks(4096)) {
