@@ -29,7 +29,8 @@ use crate::config::Database;
 use crate::group::{Mark, salts};
 use crate::hold::{self, Held};
 use crate::source::Source;
-use crate::upload::{self, Uploader};
+use crate::upload;
+use crate::uploader::Uploader;
 
 /// How often the sidecar looks for a log, and for the end of one.
 const LOOK: Duration = Duration::from_millis(100);
@@ -428,7 +429,8 @@ impl Replicator {
     }
 
     fn follow_until_fenced(&self, source: &mut Source, current: &mut Current) -> Result<Ended> {
-        let mut uploader = Uploader::new(&self.runtime, &self.beside, &self.stop, source, &current.mark);
+        let mut uploader =
+            Uploader::new(&self.runtime, &self.beside, &self.stop, &current.primary, source, &current.mark);
         source.follower().announce_sidecar(current.mark.position, current.mark.sealed_ms())?;
         let mut snapshot_due = Instant::now() + self.until_snapshot(&current.primary)?;
         let mut snapshot: Option<JoinHandle<Result<()>>> = None;
@@ -436,9 +438,9 @@ impl Replicator {
             if self.is_stopped() {
                 // The log may no longer have what is held.
                 while uploader.holds_anything() {
-                    match uploader.upload(source, &current.primary, &mut current.mark, None) {
-                        Ok(Some(_)) => {}
-                        Ok(None) => break,
+                    match uploader.upload(source, &mut current.mark, None) {
+                        Ok(true) => {}
+                        Ok(false) => break,
                         Err(error) if is_fenced(&error) => return Err(error),
                         Err(error) => {
                             let path = self.config.path.display();
@@ -466,16 +468,12 @@ impl Replicator {
                     None
                 });
             }
-            let (began, before) = (Instant::now(), current.mark.position);
-            match uploader.upload(source, &current.primary, &mut current.mark, None) {
-                Ok(Some(waiting)) => {
-                    let took = began.elapsed();
+            match uploader.upload(source, &mut current.mark, None) {
+                Ok(true) => {
                     self.pause(source, &mut uploader)?;
-                    let acknowledged = current.mark.position - before;
-                    gather(source, current.mark.position, acknowledged + waiting, took)?;
                     continue;
                 }
-                Ok(None) => self.check_upkeep(current)?,
+                Ok(false) => self.check_upkeep(current)?,
                 Err(error) if is_lost(&error) => {
                     // The snapshot's thread has a share in the primary, which has to end first.
                     snapshot.map(JoinHandle::join);
@@ -521,7 +519,8 @@ impl Replicator {
     fn pause(&self, source: &mut Source, uploader: &mut Uploader<'_>) -> Result<()> {
         let since = Instant::now();
         while since.elapsed() < self.config.interval {
-            if self.is_stopped() || self.until == Until::Drained || source.follower().is_awaited()? {
+            let is_urgent = uploader.is_busy() || source.follower().is_awaited()?;
+            if is_urgent || self.is_stopped() || self.until == Until::Drained {
                 break;
             }
             // An upload makes room, or reports the error.
@@ -529,7 +528,7 @@ impl Replicator {
                 break;
             }
             // Who was woken by the upload commits again soon.
-            std::thread::sleep(if since.elapsed() < SOON { GATHERED } else { AWAITED });
+            std::thread::sleep(if since.elapsed() < SOON { AWAITED_SOON } else { AWAITED });
         }
         Ok(())
     }
@@ -555,7 +554,7 @@ impl Replicator {
         let (mut held, of_snapshot, position) = self.hold()?;
         drop(of_snapshot);
         while current.mark.position < position {
-            if uploader.upload(source, &current.primary, &mut current.mark, Some(position))?.is_none() {
+            if !uploader.upload(source, &mut current.mark, Some(position))? {
                 return Ok(None);
             }
         }
@@ -577,32 +576,8 @@ impl Replicator {
 
 /// How often a pause looks whether a commit waits, after it has looked more often for a while.
 const AWAITED: Duration = Duration::from_millis(1);
+const AWAITED_SOON: Duration = Duration::from_micros(200);
 const SOON: Duration = Duration::from_millis(5);
-/// What part of the time of an upload the sidecar waits, at most, for all commits that it expects, and what part for the
-/// next one of them. Hundreds of connections take many milliseconds to commit.
-const GATHERING: u32 = 2;
-const GATHERING_NEXT: u32 = 8;
-/// How often it looks then.
-const GATHERED: Duration = Duration::from_micros(200);
-
-/// Waits until as many commits are there as wait already and were just acknowledged. Those that were just woken commit
-/// again at once, but not all in the same moment. A group without them would make each of them wait for two uploads; and
-/// once the connections are in two halves, they would stay so.
-fn gather(source: &mut Source, position: u64, wanted: u64, upload: Duration) -> Result<()> {
-    let since = Instant::now();
-    let (mut had, mut last) = (0, since);
-    while since.elapsed() < upload / GATHERING && last.elapsed() < upload / GATHERING_NEXT {
-        let has = source.follower().newest()?.saturating_sub(position);
-        if has >= wanted {
-            break;
-        }
-        if has > had {
-            (had, last) = (has, Instant::now());
-        }
-        std::thread::sleep(GATHERED);
-    }
-    Ok(())
-}
 
 /// Compacts and prunes the generation, in a thread of its own.
 struct Upkeep {

@@ -1,0 +1,395 @@
+//! Uploads groups of commits, and acknowledges them.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use duralite_archive::{ArchiveError, Primary};
+use duralite_wal::{ErrorKind, LogError};
+use tempfile::SpooledTempFile;
+use tokio::runtime::Handle;
+use tokio::task::JoinSet;
+
+use crate::beside::Beside;
+use crate::group::Mark;
+use crate::source::{LogGroup, Source};
+use crate::upload::upload_group;
+
+/// How often the sidecar looks whether the log wants to start over while it uploads.
+const ASKED: Duration = Duration::from_millis(1);
+/// How often it looks whether the commits that it expects are there.
+const GATHERED: Duration = Duration::from_micros(200);
+/// A group of less than this part of the commits in a look waits for the end of that look.
+const STRAGGLERS: u64 = 4;
+
+/// Uploads groups of commits.
+///
+/// The log keeps what is not in the archive yet. But while connections commit all the time, there is always something, and
+/// the log would grow up to its limit. So when a connection that wants to start the log over asks for it, the sidecar reads
+/// the log to its end, holds what it reads, and lets go of the log. If the sidecar dies before that is in the archive, the
+/// log may have started over, and a snapshot closes the gap.
+///
+/// While commits wait for the archive, a group is uploaded beside the look that acknowledges the group before. Invariant 66
+/// asks only that a look begins after the upload of what it acknowledges. At any time there is at most one upload, so the
+/// archive never has a gap, and at most one look.
+pub struct Uploader<'a> {
+    runtime: &'a Handle,
+    beside: &'a Beside,
+    /// Once this is set, no request is answered.
+    stop: &'a AtomicBool,
+    primary: Arc<Primary>,
+    /// The position after what is in the archive, or was let go of.
+    pinned: u64,
+    /// After what is in the archive, whether or not it is acknowledged.
+    stored: Mark,
+    /// When the last upload of it began.
+    stored_since: Instant,
+    /// The upload and the look. Both end with their owner.
+    tasks: JoinSet<Event>,
+    is_uploading: bool,
+    /// How many commits the look acknowledges.
+    looking: Option<u64>,
+    /// A group that could not be uploaded. It no longer needs the log.
+    failed: Option<Encoded>,
+    /// The position after the last group that was encoded.
+    encoded: u64,
+    /// What has been read for the group after that.
+    next: LogGroup,
+    gathering: Gathering,
+}
+
+/// A group of commits as an object of the archive.
+struct Encoded {
+    file: SpooledTempFile,
+    after: Mark,
+}
+
+/// What a look acknowledges: what was in the archive when it began.
+struct Look {
+    after: Mark,
+    commits: u64,
+    /// When the last upload of it began.
+    since: Instant,
+}
+
+/// What has ended.
+enum Event {
+    Uploaded(Instant, Encoded, Result<()>),
+    Looked(Look, Result<u64, ArchiveError>),
+}
+
+impl<'a> Uploader<'a> {
+    /// Uploads what a log has after a mark.
+    pub fn new(
+        runtime: &'a Handle,
+        beside: &'a Beside,
+        stop: &'a AtomicBool,
+        primary: &Arc<Primary>,
+        source: &Source,
+        after: &Mark,
+    ) -> Self {
+        let next = source.group_after(after.position);
+        Self {
+            runtime,
+            beside,
+            stop,
+            primary: Arc::clone(primary),
+            pinned: next.position(),
+            stored: *after,
+            stored_since: Instant::now(),
+            tasks: JoinSet::new(),
+            is_uploading: false,
+            looking: None,
+            failed: None,
+            encoded: next.position(),
+            next,
+            gathering: Gathering::new(Instant::now()),
+        }
+    }
+
+    /// Archives the next commits, up to a position; `false` if there were none. When this returns, the commits up to the
+    /// mark are acknowledged, and whoever waits for them has been woken. Later ones may be on their way.
+    ///
+    /// # Errors
+    /// Those of the log, of [`Primary::upload`] and of [`Primary::acknowledge`]. What was read stays here for the next call.
+    pub fn upload(&mut self, source: &mut Source, mark: &mut Mark, until: Option<u64>) -> Result<bool> {
+        loop {
+            self.begin_look(mark);
+            let is_gathering = match self.begin_upload(source, until) {
+                // The error comes again once there is nothing to wait for.
+                Err(_) if self.is_busy() => false,
+                begun => begun?,
+            };
+            if !is_gathering && !self.is_busy() {
+                return Ok(false);
+            }
+            match self.wait(if is_gathering { GATHERED } else { ASKED }) {
+                // The next upload reports an error.
+                None => drop(self.answer(source, until)),
+                Some(Event::Uploaded(_, encoded, Err(error))) => {
+                    self.failed = Some(encoded);
+                    return Err(error);
+                }
+                Some(Event::Uploaded(began, encoded, Ok(()))) => {
+                    (self.stored, self.stored_since) = (encoded.after, began);
+                }
+                Some(Event::Looked(look, acknowledged)) => {
+                    ensure!(
+                        acknowledged? >= look.after.txid,
+                        "the archive has nothing to restore these commits on"
+                    );
+                    let waiting = source.follower().newest()?.saturating_sub(self.encoded);
+                    source.follower().set_replicated(look.after.position, look.after.sealed_ms())?;
+                    self.gathering.expect(waiting, look.commits, look.since.elapsed(), Instant::now());
+                    self.pinned = self.pinned.max(look.after.position);
+                    *mark = look.after;
+                    return Ok(true);
+                }
+            }
+        }
+    }
+
+    /// Begins to look, if there is something to acknowledge.
+    fn begin_look(&mut self, mark: &Mark) {
+        if self.looking.is_some() || self.stored.txid == mark.txid {
+            return;
+        }
+        let commits = self.stored.txid - mark.txid;
+        let look = Look { after: self.stored, commits, since: self.stored_since };
+        let primary = Arc::clone(&self.primary);
+        self.looking = Some(commits);
+        self.tasks.spawn_on(async move { Event::Looked(look, primary.acknowledge().await) }, self.runtime);
+    }
+
+    /// Begins to upload the next group, if it is time. Returns whether the group waits for further commits.
+    fn begin_upload(&mut self, source: &mut Source, until: Option<u64>) -> Result<bool> {
+        if self.is_uploading {
+            return Ok(false);
+        }
+        if self.failed.is_none() {
+            let may_wait = until.is_none() && !self.stop.load(Ordering::Relaxed);
+            let waiting = source.follower().newest()?.saturating_sub(self.encoded);
+            if let Some(before) = self.looking {
+                let is_enough = waiting >= (before / STRAGGLERS).max(1);
+                if !may_wait || !is_enough || !source.follower().is_awaited()? {
+                    return Ok(false);
+                }
+            }
+            let others = self.looking.unwrap_or(0);
+            if may_wait && !self.gathering.is_over(waiting, others, Instant::now()) {
+                return Ok(true);
+            }
+            self.failed = self.encode(source, until)?;
+        }
+        let Some(mut group) = self.failed.take() else { return Ok(false) };
+        let (began, min) = (Instant::now(), self.stored.txid + 1);
+        let primary = Arc::clone(&self.primary);
+        self.gathering.begin(group.after.txid - self.stored.txid);
+        self.is_uploading = true;
+        let upload = async move {
+            let uploaded = upload_group(&primary, &mut group.file, min, &group.after).await;
+            Event::Uploaded(began, group, uploaded)
+        };
+        self.tasks.spawn_on(upload, self.runtime);
+        Ok(false)
+    }
+
+    /// Waits until the upload or the look has ended, for at most `limit`.
+    fn wait(&mut self, limit: Duration) -> Option<Event> {
+        if self.tasks.is_empty() {
+            std::thread::sleep(limit);
+            return None;
+        }
+        let ended =
+            self.runtime.block_on(async { tokio::time::timeout(limit, self.tasks.join_next()).await });
+        let event = ended.ok()??.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()));
+        match event {
+            Event::Uploaded(..) => self.is_uploading = false,
+            Event::Looked(..) => self.looking = None,
+        }
+        Some(event)
+    }
+
+    /// Reads and encodes the next group of commits, up to a position; `None` if there is none.
+    fn encode(&mut self, source: &mut Source, until: Option<u64>) -> Result<Option<Encoded>> {
+        match source.collect(&mut self.next, until, true) {
+            // What is held comes before what the log has lost.
+            Err(error) if error.kind() == ErrorKind::LostPlace && self.next.is_held() => {}
+            collected => collected?,
+        }
+        // This look comes after the read, so it sees whatever has changed the database before these commits.
+        if self.beside.is_broken(source.id())? {
+            return Ok(None);
+        }
+        let Some((file, after)) = source.encode(&mut self.next, &self.stored)? else { return Ok(None) };
+        self.encoded = after.position;
+        self.next = self.next.next();
+        Ok(Some(Encoded { file, after }))
+    }
+
+    /// If the log wants to start over, reads it to its end, or up to a position, and lets go of what has been read.
+    /// Returns `false` if no more can be held.
+    ///
+    /// # Errors
+    /// Those of the log, and of the file system of temporary files.
+    pub fn answer(&mut self, source: &mut Source, until: Option<u64>) -> Result<bool> {
+        if self.stop.load(Ordering::Relaxed) || !source.follower().is_asked_to_read(self.next.position())? {
+            return Ok(true);
+        }
+        if self.next.is_full() {
+            return Ok(false);
+        }
+        source.collect(&mut self.next, until, false)?;
+        source.hold(&mut self.next)?;
+        self.pinned = self.next.position();
+        self.pin(source)?;
+        Ok(true)
+    }
+
+    /// Pins what is neither in the archive nor was let go of.
+    ///
+    /// # Errors
+    /// `LostPlace` as the source, if the log no longer has it.
+    pub fn pin(&self, source: &mut Source) -> Result<(), LogError> {
+        source.follower().pin(self.pinned).map(drop)
+    }
+
+    /// Whether a group is on its way, or not acknowledged yet.
+    pub fn is_busy(&self) -> bool {
+        !self.tasks.is_empty()
+    }
+
+    /// Whether it has read commits that it has not archived.
+    pub fn holds_anything(&self) -> bool {
+        self.is_busy() || self.failed.is_some() || !self.next.is_empty()
+    }
+}
+
+/// When the next group begins. Those whose commits were just acknowledged commit again at once, but not all in the same
+/// moment. A group without them would make each of them wait for two uploads, so the group waits for them for a while.
+///
+/// Where hundreds of connections take long to commit, they are in two groups that take turns: while the connections of one
+/// commit, the other is uploaded. So a group begins with half of them if hardly any other commits are on their way. Where
+/// connections take little time to commit, a second group would gain nothing and cost twice the requests.
+struct Gathering {
+    /// Commits that the next group should have.
+    expected: u64,
+    /// When the newest of them became likely.
+    since: Instant,
+    /// How long the group before took, from the beginning of its upload to its acknowledgement.
+    took: Duration,
+    /// How many have come, and when the last one came.
+    had: u64,
+    came: Instant,
+}
+
+/// What part of the time that the group before took a group waits, at most, for all commits that it expects, and what part
+/// for the next one of them, or for half of them.
+const GATHERING: u32 = 2;
+const GATHERING_NEXT: u32 = 8;
+
+impl Gathering {
+    fn new(now: Instant) -> Self {
+        Self { expected: 0, since: now, took: Duration::ZERO, had: 0, came: now }
+    }
+
+    /// Expects the commits that wait already, and as many as were just acknowledged. Their group took so long.
+    fn expect(&mut self, waiting: u64, acknowledged: u64, took: Duration, now: Instant) {
+        self.expected = self.expected.max(waiting) + acknowledged;
+        (self.since, self.took) = (now, took);
+    }
+
+    /// Whether the group may begin with the commits that wait, while `others` are being acknowledged.
+    fn is_over(&mut self, waiting: u64, others: u64, now: Instant) -> bool {
+        if waiting > self.had {
+            (self.had, self.came) = (waiting, now);
+        }
+        if waiting >= self.expected {
+            return true;
+        }
+        let (since, next) = (now - self.since, self.took / GATHERING_NEXT);
+        if since >= self.took / GATHERING || now - self.came.max(self.since) >= next {
+            // A connection that has not committed by now is not expected any more.
+            self.expected = 0;
+            return true;
+        }
+        since >= next && waiting >= self.expected.div_ceil(2).max(2 * others)
+    }
+
+    /// A group of so many commits has begun.
+    fn begin(&mut self, commits: u64) {
+        self.expected = self.expected.saturating_sub(commits);
+        self.had = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TOOK: Duration = Duration::from_millis(40);
+
+    fn ms(ms: u64) -> Duration {
+        Duration::from_millis(ms)
+    }
+
+    /// After a group of 100 commits was acknowledged.
+    fn after_a_group() -> (Gathering, Instant) {
+        let now = Instant::now();
+        let mut gathering = Gathering::new(now);
+        gathering.expect(0, 100, TOOK, now);
+        (gathering, now)
+    }
+
+    #[test]
+    fn the_first_group_waits_for_nobody() {
+        let now = Instant::now();
+        assert!(Gathering::new(now).is_over(1, 0, now));
+    }
+
+    #[test]
+    fn a_group_waits_for_those_who_were_acknowledged() {
+        let (mut gathering, now) = after_a_group();
+        assert!(!gathering.is_over(0, 0, now + ms(1)));
+        assert!(!gathering.is_over(99, 0, now + ms(4)));
+        assert!(gathering.is_over(100, 0, now + ms(4)));
+    }
+
+    #[test]
+    fn a_group_does_not_wait_for_those_who_stay_away() {
+        let (mut gathering, now) = after_a_group();
+        assert!(!gathering.is_over(10, 0, now + ms(4)));
+        assert!(!gathering.is_over(10, 0, now + ms(8)), "the last one came less than an eighth of 40 ms ago");
+        assert!(gathering.is_over(10, 0, now + ms(9)));
+        let (mut gathering, now) = after_a_group();
+        for waiting in 1..20 {
+            assert!(!gathering.is_over(waiting, 0, now + ms(waiting)), "{waiting}");
+        }
+        assert!(gathering.is_over(20, 0, now + ms(20)), "half of 40 ms is over");
+        gathering.begin(20);
+        assert!(gathering.is_over(1, 0, now + ms(21)), "the others are not expected any more");
+    }
+
+    #[test]
+    fn half_of_them_begin_if_all_take_long_and_hardly_anybody_is_on_the_way() {
+        let (mut gathering, now) = after_a_group();
+        assert!(!gathering.is_over(60, 0, now + ms(4)), "all of them could come at once");
+        assert!(!gathering.is_over(49, 0, now + ms(5)));
+        assert!(!gathering.is_over(50, 26, now + ms(5)), "two groups take turns already");
+        assert!(gathering.is_over(50, 25, now + ms(5)));
+        gathering.begin(50);
+        assert!(!gathering.is_over(49, 50, now + ms(6)), "the other half is expected");
+        assert!(gathering.is_over(50, 50, now + ms(6)));
+    }
+
+    #[test]
+    fn those_who_wait_already_belong_to_the_next_group_too() {
+        let (mut gathering, now) = after_a_group();
+        assert!(gathering.is_over(100, 0, now));
+        gathering.begin(100);
+        gathering.expect(7, 100, TOOK, now + ms(40));
+        assert!(!gathering.is_over(106, 0, now + ms(41)));
+        assert!(gathering.is_over(107, 0, now + ms(41)));
+    }
+}
