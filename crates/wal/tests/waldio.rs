@@ -374,6 +374,35 @@ fn inv09_a_failing_write_or_flush_stops_every_process_and_loses_nothing_acknowle
     }
 }
 
+/// Growing the log ends with a flush. That flush may take away the error of a group that a leader is writing.
+#[test]
+fn inv09_a_flush_that_fails_while_the_log_grows_stops_every_process() {
+    for nth in 0..4 {
+        let superblock = superblock(Layout::Delta, 512, 16 << 20);
+        let block = Arc::new(RecordingBlock::new(BLOCK));
+        Waldio::format(block.as_ref(), &superblock).expect("format");
+        let world = World::new(block.clone(), superblock, options(Layout::Delta, Durability::Full));
+        let mut stream = world.process(true).expect("attach");
+        let mut other = world.process(false).expect("join");
+        block.fail(BlockOp::Preallocate, nth, MediumError::Unsupported { what: "an injected failure" });
+        let (mut model, mut rng) = (Model::new(512, PAGES), Rng(nth));
+        let (offset, data) = model.restart();
+        let mut failed = stream.write(&NoDatabase, offset, &data).err();
+        while failed.is_none() {
+            let transaction = model.transaction(&mut rng, false);
+            model.commit(transaction);
+            let written = write_all(&model.take_writes(), |at, data| stream.write(&NoDatabase, at, data));
+            failed = written.and_then(|sealed| wait(&stream, sealed)).err();
+        }
+        let failed = failed.expect("a failure");
+        assert!(failed.to_string().contains("injected"), "{nth}: {failed}");
+        for stream in [&mut stream, &mut other] {
+            let refused = stream.write(&NoDatabase, 0, &Model::new(512, PAGES).restart().1);
+            assert!(matches!(refused, Err(LogError::Poisoned(_))), "{nth}: {refused:?}");
+        }
+    }
+}
+
 /// After a failed flush the data is still in the cache, but recovery must not rely on the cache.
 #[test]
 fn inv09_what_a_failed_flush_left_in_the_cache_is_written_again_before_anything_is_acknowledged() {

@@ -85,6 +85,12 @@ fn failed(op: &'static str) -> impl Fn(io::Error) -> MediumError {
     move |error| MediumError::from_errno(op, Errno::from_io_error(&error).unwrap_or(Errno::IO))
 }
 
+/// A failed flush. Never a lack of space, also where the file system says so: a caller may go on without space, and may not go
+/// on with blocks of which nothing is known.
+fn failed_flush(op: &'static str) -> impl Fn(io::Error) -> MediumError {
+    move |error| MediumError::Io { op, source: Errno::from_io_error(&error).unwrap_or(Errno::IO) }
+}
+
 /// Whether the kernel or the file system does not know an operation.
 fn is_unknown(errno: Errno) -> bool {
     errno == Errno::OPNOTSUPP || errno == Errno::NOSYS
@@ -336,7 +342,7 @@ impl FileBlock {
     }
 
     fn sync_metadata(&self) -> Result<(), MediumError> {
-        self.file.sync_all().map_err(failed("fsync"))
+        self.file.sync_all().map_err(failed_flush("fsync"))
     }
 
     /// Reserves space in the file system. Returns `false`, without any effect, if the file system cannot
@@ -540,7 +546,7 @@ impl Block for FileBlock {
 
     fn flush(&self) -> Result<(), MediumError> {
         self.flushes.fetch_add(1, Ordering::Relaxed);
-        self.file.sync_data().map_err(failed("fdatasync"))
+        self.file.sync_data().map_err(failed_flush("fdatasync"))
     }
 
     fn counters(&self) -> BlockCounters {

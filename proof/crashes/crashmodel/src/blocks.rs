@@ -227,12 +227,16 @@ impl Block for RecordingBlock {
     fn preallocate(&self, len: u64) -> Result<(), MediumError> {
         let mut state = self.lock();
         self.before(&state);
+        if let Some(error) = state.due(BlockOp::Preallocate) {
+            if error != MediumError::NoSpace {
+                // It may be the flush that has failed.
+                state.sectors.fail_sync();
+            }
+            return Err(error);
+        }
         if len <= state.visible.len() as u64 {
             state.sync_all();
             return Ok(());
-        }
-        if let Some(error) = state.due(BlockOp::Preallocate) {
-            return Err(error);
         }
         if state.limit.is_some_and(|limit| len > limit) {
             return Err(MediumError::NoSpace);

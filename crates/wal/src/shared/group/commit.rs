@@ -175,7 +175,13 @@ impl Group {
     }
 
     /// Makes the file durably `wanted` bytes long, or at least `least` bytes where there is not enough space.
+    ///
+    /// Growing the file ends with a flush. If that flush fails, a group that this process is writing is in doubt, and the
+    /// leader's own flush may not report that, because the kernel reports a failure to only one of two callers. So no group
+    /// is written meanwhile, and a failure other than a lack of space poisons the log.
     fn reach(&self, wanted: u64, least: u64) -> Result<(), LogError> {
+        let _buffer = self.buffer.lock().unwrap_or_else(PoisonError::into_inner);
+        self.check()?;
         let reached = match self.block.preallocate(wanted) {
             // A smaller step may still fit.
             Err(MediumError::NoSpace) if wanted > least => self.block.preallocate(least).map(|()| least),
@@ -183,7 +189,7 @@ impl Group {
         };
         let reached = reached.map_err(|source| match source {
             MediumError::NoSpace => LogError::NoSpace { dir: self.geometry.path.clone() },
-            source => self.failed(source),
+            source => self.poison(self.failed(source)),
         })?;
         self.set(LENGTH, reached);
         Ok(())
@@ -338,6 +344,8 @@ impl Group {
         self.learn_len(offset + whole.len() as u64).map_err(poison)?;
         let committed = self.block.write_durably(offset, whole, self.options.durability);
         committed.map_err(|source| self.failed(source)).map_err(poison)?;
+        // A flush of another process may have failed between this write and this flush.
+        self.check()?;
         self.activity.groups.fetch_add(1, Ordering::Relaxed);
         self.activity.led_transactions.fetch_add(transactions, Ordering::Relaxed);
         Ok(true)
