@@ -19,7 +19,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 use duralite_format::LogId;
-use duralite_format::guard::{self, DatabaseHeader, HEADER_BYTES, JournalKind, VERSIONS};
+use duralite_format::guard::{self, DatabaseHeader, HEADER_BYTES, JournalKind, LOG_ID, VERSIONS};
 use duralite_medium::SegmentUse;
 use duralite_sqlite_ffi as ffi;
 use duralite_wal::placement::sync_names;
@@ -146,7 +146,7 @@ pub fn raise(db: &Db, alone: &Alone<'_>, placement: &LogPlacement) -> Result<Rai
     let masked = plain.masked(&log);
     line::begin(db, alone, log.id(), intact);
     let guarded = if log.is_provisional() {
-        put_header(db, &masked)
+        put(db, &masked, 0)
     } else {
         sync_names_beside(db, &log).and_then(|()| write_header(db, &masked))
     };
@@ -285,13 +285,14 @@ impl Unconfirmed<'_> {
     }
 }
 
-/// Makes a final guard durable, and notes for all processes that it is confirmed.
+/// Makes a final guard durable, and notes for all processes that it is confirmed. Writes no byte but the guard's: another
+/// connection may be writing page 1 of a checkpoint, between the read of this header and here.
 fn confirm(db: &Db, attachment: &Attachment, header: &[u8; HEADER_BYTES]) -> Result<(), Failure> {
     // Until the sync the file counts as not synced. If this process dies before the sync, the next process
     // therefore syncs the file.
     attachment.home_in_doubt();
     let writes = attachment.home_writes();
-    write_header(db, header)?;
+    put_durably(db, &header[LOG_ID], LOG_ID.start as u64)?;
     attachment.home_synced(writes);
     attachment.confirm_guard();
     Ok(())
@@ -456,18 +457,23 @@ fn compare(
 }
 
 /// Writes and syncs the header. Everything else in the file is durable already.
+fn write_header(db: &Db, header: &[u8; HEADER_BYTES]) -> Result<(), Failure> {
+    put_durably(db, header, 0)
+}
+
+/// Writes and syncs bytes of the header.
 ///
 /// Even after an error SQLite goes on in the mode that the header shows, so a failed sync is tried again. If
 /// it is not known whether the guard is on disk, a rollback journal may be useless, because after a power
 /// loss the guard would keep SQLite from rolling it back. A second sync that succeeds proves something here,
-/// because the bytes are written again before it. If the second sync fails too, this connection gets no
-/// rollback journal any more.
-fn write_header(db: &Db, header: &[u8; HEADER_BYTES]) -> Result<(), Failure> {
-    put_header(db, header)?;
-    if db.base.sync(ffi::SYNC_FULL) == ffi::OK {
+/// because the bytes are written again before it. It proves nothing of other pages, so the failure counts
+/// (invariant 6). If the second sync fails too, this connection gets no rollback journal any more.
+fn put_durably(db: &Db, bytes: &[u8], at: u64) -> Result<(), Failure> {
+    put(db, bytes, at)?;
+    if db.sync_file(ffi::SYNC_FULL) == ffi::OK {
         return Ok(());
     }
-    let synced = put_header(db, header).and_then(|()| sync(db));
+    let synced = put(db, bytes, at).and_then(|()| sync(db));
     if synced.is_err() {
         db.set_header_in_doubt();
     }
@@ -481,8 +487,8 @@ fn sync(db: &Db) -> Result<(), Failure> {
     }
 }
 
-fn put_header(db: &Db, header: &[u8; HEADER_BYTES]) -> Result<(), Failure> {
-    match db.base.write(header, 0) {
+fn put(db: &Db, bytes: &[u8], at: u64) -> Result<(), Failure> {
+    match db.base.write(bytes, at) {
         ffi::OK => Ok(()),
         code => Err(Failure::new(code, format!("cannot write the header of {}", db.path.display()))),
     }

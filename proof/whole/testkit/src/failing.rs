@@ -1,7 +1,7 @@
-//! Makes writes of the guard fail, below SQLite's own VFS.
+//! Makes writes of the guard fail, or notes them, below SQLite's own VFS.
 #![allow(unsafe_code)] // replaces functions that SQLite calls
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::ffi::{c_int, c_void};
 use std::ptr;
 use std::sync::Once;
@@ -24,6 +24,8 @@ thread_local! {
     static REFUSED: Cell<Option<u32>> = const { Cell::new(None) };
     /// How many writes of pages were refused so far; `None` outside [`without_space_for_pages`].
     static PAGES_REFUSED: Cell<Option<u32>> = const { Cell::new(None) };
+    /// The bytes of each write so far; `None` outside [`noting_writes`].
+    static NOTED: RefCell<Option<Vec<usize>>> = const { RefCell::new(None) };
 }
 
 type Write = unsafe extern "C" fn(c_int, *const c_void, usize) -> isize;
@@ -37,6 +39,7 @@ unsafe extern "C" {
 /// # Safety
 /// There are `bytes` bytes at `data`.
 unsafe fn is_refused(data: *const c_void, bytes: usize) -> bool {
+    NOTED.with_borrow_mut(|noted| noted.as_mut().map(|noted| noted.push(bytes)));
     if let Some(refused) = PAGES_REFUSED.get().filter(|_| bytes >= PAGE_BYTES) {
         PAGES_REFUSED.set(Some(refused + 1));
         return true;
@@ -86,6 +89,14 @@ pub fn with_stuck_guard<T>(body: impl FnOnce() -> T) -> T {
     let result = body();
     assert_ne!(REFUSED.replace(None), Some(0), "nobody tried to write the guard");
     result
+}
+
+/// Runs `body`, and returns how many bytes SQLite's own VFS wrote on this thread by each write.
+pub fn noting_writes(body: impl FnOnce()) -> Vec<usize> {
+    replace_writes_once();
+    NOTED.set(Some(Vec::new()));
+    body();
+    NOTED.take().unwrap_or_default()
 }
 
 fn replace_writes_once() {

@@ -32,7 +32,7 @@ pub use acks::Acks;
 pub use actor::Actor;
 pub use arguments::{Acknowledge, Arguments, engine_named};
 pub use engine::Engine;
-pub use failing::{with_stuck_guard, without_space_for_pages};
+pub use failing::{noting_writes, with_stuck_guard, without_space_for_pages};
 pub use fixture::{Fixture, GUARD, ROLLBACK_GUARD, VERSIONS, snapshot, stock_shell};
 pub use fork::{Ended, Forked, fork};
 pub use gate::Gate;

@@ -5,8 +5,10 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use duralite_format::LogId;
-use duralite_format::guard::{DatabaseHeader, HEADER_BYTES, JournalKind, inspect, mask_provisionally};
-use duralite_testkit::{Actor, Engine, Fixture, code, connect, one, run, stock};
+use duralite_format::guard::{
+    DatabaseHeader, HEADER_BYTES, JournalKind, LOG_ID, inspect, mask_provisionally,
+};
+use duralite_testkit::{Actor, Engine, Fixture, code, connect, noting_writes, one, run, stock};
 use duralite_wal::engine::media::MediaSet;
 use duralite_wal::log::follow::Follower;
 use duralite_wal::{EngineOptions, ErrorKind, LogPlacement};
@@ -49,6 +51,22 @@ fn assert_goes_on(fixture: &Fixture, name: &str) {
     fixture.assert_plain(name);
     assert_eq!(one::<i64>(&stock(&fixture.path(name)), "SELECT sum(a) FROM t"), 10);
     assert_eq!(fixture.logs(), Vec::<std::path::PathBuf>::new());
+}
+
+/// Another connection may be writing page 1 of a checkpoint meanwhile.
+#[test]
+fn inv01_a_guard_that_is_made_durable_before_a_commit_changes_no_other_byte_of_page_1() {
+    for engine in Engine::all() {
+        let fixture = Fixture::on(engine);
+        made(&fixture, "a.db");
+        let conn = fixture.open("a.db");
+        assert_eq!(one::<i64>(&conn, "SELECT sum(a) FROM t"), 6);
+        let is_due = is_provisional(&fixture, "a.db") == Some(true);
+        let writes = noting_writes(|| drop(run(&conn, "INSERT INTO t VALUES(4)").unwrap()));
+        assert_eq!(writes.contains(&LOG_ID.len()), is_due, "{engine:?}: {writes:?}");
+        assert!(!writes.contains(&HEADER_BYTES), "{engine:?}: {writes:?}");
+        assert!(is_due || engine == Engine::SCRATCHPAD);
+    }
 }
 
 #[test]
