@@ -15,6 +15,10 @@
 //!
 //! If a process dies between any two steps, the slot still holds the image of the page, and the next merge writes that image
 //! again.
+//!
+//! From step 1 to step 3 the process owns the slots of its batch, so no other process continues these merges. It gives the slots
+//! up with the lock and before it erases them. Once it has released the lock, a slot that is free may have another owner. Besides,
+//! each step first checks that the slot still has the image that step 1 has found or stored there.
 
 use duralite_format::ppl::{
     EXTENT_HEADER_BYTES, Extent, ExtentHeader, MERGED_AT, RECORD_HEADER_BYTES, SLOT_HEADER_BYTES, SlotHeader,
@@ -56,12 +60,15 @@ pub(super) struct Merged {
 }
 
 /// A batch of pages whose images have been stored in slots.
-struct Published {
+pub(super) struct Published {
     batch: Vec<Merging>,
     /// How many pages of the list are done, including pages that have nothing to merge.
     taken: usize,
     is_other_merging: bool,
 }
+
+/// The error of a merge that another process has continued.
+const TAKEN: LogError = LogError::Unexpected("a slot that another process has taken");
 
 /// The merge of one page.
 struct Merging {
@@ -183,7 +190,12 @@ impl Store {
     }
 
     /// Step 1, for as many of these pages as there are free slots.
-    fn publish(&self, file: &dyn DatabaseFile, pages: &[u32], cause: Cause) -> Result<Published, LogError> {
+    pub(super) fn publish(
+        &self,
+        file: &dyn DatabaseFile,
+        pages: &[u32],
+        cause: Cause,
+    ) -> Result<Published, LogError> {
         let turn = self.lock()?;
         let mut stored = Vec::new();
         let published = self.store_images(file, pages, cause, &mut stored).and_then(|published| {
@@ -335,6 +347,12 @@ impl Store {
                 continue;
             }
             self.read_slot(merging.slot, &mut image)?;
+            // Look at the header only after the copy. If another process has taken the slot, the copy may have parts of the image
+            // of another page.
+            self.words.fence();
+            if !self.holds(merging) {
+                return Err(TAKEN);
+            }
             if merging.page_number == 1 {
                 home::write_past_guard(file, &image, 0)?;
             } else {
@@ -344,18 +362,29 @@ impl Store {
         file.sync()
     }
 
-    /// Step 3: ends the merge of a batch. After a failed write, only gives up the ownership of the batch's slots.
+    /// Step 3: ends the merge of a batch. After a failure, only gives up the ownership of those slots that still have the images of
+    /// the batch. No other process can take such a slot before.
     fn retire_batch(&self, batch: &[Merging], written: bool, cause: Cause) -> Result<(), LogError> {
-        let retired = if written { self.detach_batch(batch, cause) } else { Ok(false) };
-        // In either case no process owns the slots any more.
-        batch.iter().for_each(|merging| self.words.own_slot(merging.slot, false));
-        if !matches!(retired, Ok(true)) {
+        let retired = if written { self.detach_batch(batch, cause) } else { Ok(()) };
+        if !written || retired.is_err() {
+            self.disown(batch.iter().filter(|merging| self.holds(merging)));
             self.words.store(DUE, 1);
         }
-        retired.map(|_| ())
+        retired
     }
 
-    fn detach_batch(&self, batch: &[Merging], cause: Cause) -> Result<bool, LogError> {
+    /// Whether the slot of a merge still has the image of the merge.
+    fn holds(&self, merging: &Merging) -> bool {
+        let Merging { page_number, slot, upto, .. } = *merging;
+        self.slot_header(slot).is_ok_and(|found| found == SlotHeader { page_number, transaction: upto })
+    }
+
+    /// Gives up the ownership of slots, so that any process may continue the merges or, once the slots are erased, use them.
+    fn disown<'a>(&self, merges: impl Iterator<Item = &'a Merging>) {
+        merges.for_each(|merging| self.words.own_slot(merging.slot, false));
+    }
+
+    fn detach_batch(&self, batch: &[Merging], cause: Cause) -> Result<(), LogError> {
         let turn = self.lock()?;
         let mut done = Vec::new();
         for merging in batch {
@@ -378,10 +407,12 @@ impl Store {
         self.words.add(EPOCH, 1);
         gone.iter().for_each(|extent| self.area.erase_header(*extent));
         self.area.nvm.fence();
+        // Give up the slots first, and with the lock, because another process may take a slot as soon as it is free.
+        self.disown(batch.iter());
         self.erase_slots(batch.iter().map(|merging| merging.slot));
         gone.into_iter().for_each(|extent| self.area.give_back(&self.words, &turn, extent));
         self.words.add(cause.counter(), batch.len() as u64);
-        Ok(true)
+        Ok(())
     }
 
     /// Frees new log sectors that are not in a chain yet. Recovery would take them for the newest logs of their pages.
@@ -419,6 +450,9 @@ impl Store {
         let found = self.area.load_chain(merging.page_number, &mut chain)?;
         if !found || chain.extents.first() != Some(&merging.first) {
             return Err(LogError::Unexpected("a merge of a page whose log has changed"));
+        }
+        if chain.slot != Some(merging.slot) || !self.holds(merging) {
+            return Err(TAKEN);
         }
         if chain.last <= merging.upto {
             return Ok(Detached::Replaced { old: chain.extents, new: None });

@@ -1,55 +1,66 @@
 //! Faults that were found by reading how merges, recovery and processes interleave. Each test provokes one of them.
 #![allow(clippy::unwrap_used)] // a panic is a failed test
 
-use std::cell::RefCell;
+mod between;
+
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use duralite_crashmodel::{Crashes as _, RecordingNvm};
 use duralite_format::ppl::{Extent, NO_LIMIT_CHUNKS, SECTORS_PER_CHUNK, Superblock, TRANSACTIONS};
 use duralite_format::{LogHead, LogId};
-use duralite_medium::{LocalSegment, Nvm as _, Segment as _};
+use duralite_medium::{LocalSegment, Nvm, Segment};
 
+use super::merge::Cause;
 use super::words::{OPEN, SEALED, SECTORS_USED};
 use super::{Ppl, PplOptions, SHARED_BYTES};
 use crate::LogError;
 use crate::engine::home::DatabaseFile;
 use crate::engine::prelude::*;
 use crate::engine::{Commit, Engine as _};
+use between::{Between, Shared, Step};
 
 const PAGE: usize = 512;
 const PAGES: u32 = 9;
 
-type Meanwhile = Box<dyn FnOnce(&Database)>;
+type Meanwhile = Box<dyn FnOnce(&Database) + Send>;
 
-/// A database file in memory. A test can make something happen during a sync of the file.
+/// A database file in memory. A test can make something happen before a write or during a sync of the file.
 #[derive(Default)]
 struct Database {
-    bytes: RefCell<Vec<u8>>,
-    meanwhile: RefCell<Option<Meanwhile>>,
+    bytes: Mutex<Vec<u8>>,
+    before_write: Mutex<Option<Meanwhile>>,
+    meanwhile: Mutex<Option<Meanwhile>>,
     /// The memory of the log, if a test crashes it; and the file as it was when the crash came.
     crashing: Option<Arc<RecordingNvm>>,
-    at_crash: RefCell<Option<Vec<u8>>>,
+    at_crash: Mutex<Option<Vec<u8>>>,
 }
 
 impl Database {
     /// Keeps the file as it is now, if the crash has come since the last change.
     fn keep_if_crashed(&self) {
         if self.crashing.as_ref().is_some_and(|nvm| nvm.has_crashed()) {
-            self.at_crash.borrow_mut().get_or_insert_with(|| self.bytes.borrow().clone());
+            self.at_crash.lock().unwrap().get_or_insert_with(|| self.bytes.lock().unwrap().clone());
         }
     }
 
     /// The file that the crash has left.
     fn left(&self) -> Self {
         self.keep_if_crashed();
-        Self { bytes: RefCell::new(self.at_crash.borrow().clone().unwrap()), ..Self::default() }
+        Self { bytes: Mutex::new(self.at_crash.lock().unwrap().clone().unwrap()), ..Self::default() }
+    }
+
+    /// A page of the file.
+    fn page(&self, page_number: u32) -> Vec<u8> {
+        let mut page = vec![0; PAGE];
+        self.read(&mut page, u64::from(page_number - 1) * PAGE as u64).unwrap();
+        page
     }
 }
 
 impl DatabaseFile for Database {
     fn read(&self, buf: &mut [u8], offset: u64) -> Result<usize, LogError> {
-        let bytes = self.bytes.borrow();
+        let bytes = self.bytes.lock().unwrap();
         let rest = bytes.get(offset as usize..).unwrap_or_default();
         let count = rest.len().min(buf.len());
         buf[..count].copy_from_slice(&rest[..count]);
@@ -58,7 +69,11 @@ impl DatabaseFile for Database {
 
     fn write(&self, new: &[u8], offset: u64) -> Result<(), LogError> {
         self.keep_if_crashed();
-        let mut bytes = self.bytes.borrow_mut();
+        let before_write = self.before_write.lock().unwrap().take();
+        if let Some(before_write) = before_write {
+            before_write(self);
+        }
+        let mut bytes = self.bytes.lock().unwrap();
         let end = offset as usize + new.len();
         let length = bytes.len().max(end);
         bytes.resize(length, 0);
@@ -67,7 +82,7 @@ impl DatabaseFile for Database {
     }
 
     fn sync(&self) -> Result<(), LogError> {
-        let meanwhile = self.meanwhile.take();
+        let meanwhile = self.meanwhile.lock().unwrap().take();
         if let Some(meanwhile) = meanwhile {
             meanwhile(self);
         }
@@ -75,12 +90,12 @@ impl DatabaseFile for Database {
     }
 
     fn size(&self) -> Result<u64, LogError> {
-        Ok(self.bytes.borrow().len() as u64)
+        Ok(self.bytes.lock().unwrap().len() as u64)
     }
 
     fn truncate(&self, bytes: u64) -> Result<(), LogError> {
         self.keep_if_crashed();
-        self.bytes.borrow_mut().truncate(bytes as usize);
+        self.bytes.lock().unwrap().truncate(bytes as usize);
         Ok(())
     }
 }
@@ -130,6 +145,12 @@ impl Rig {
         attach(&self.nvm, &self.segment, alone)
     }
 
+    /// A process that others may come in between two steps of.
+    fn attach_between(&self, between: &Arc<Between>) -> Ppl {
+        let shared = Shared { below: Arc::clone(&self.segment), between: Arc::clone(between) };
+        attach_to(self.nvm.clone(), Arc::new(shared), true)
+    }
+
     /// The page as seen by a process that attaches the log after all other processes have ended.
     fn recovered(&self, page_number: u32) -> Vec<u8> {
         let log = attach(&Arc::new(self.nvm.survive()), &Arc::new(LocalSegment::new(SHARED_BYTES)), true);
@@ -138,8 +159,12 @@ impl Rig {
 }
 
 fn attach(nvm: &Arc<RecordingNvm>, segment: &Arc<LocalSegment>, alone: bool) -> Ppl {
+    attach_to(nvm.clone(), segment.clone(), alone)
+}
+
+fn attach_to(nvm: Arc<dyn Nvm>, segment: Arc<dyn Segment>, alone: bool) -> Ppl {
     let options = PplOptions { overflow_bytes: 0, cache_bytes: 0, ..PplOptions::default() };
-    Ppl::attach(nvm.clone(), Path::new("tests"), &options, segment.clone(), 0, alone).unwrap()
+    Ppl::attach(nvm, Path::new("tests"), &options, segment, 0, alone).unwrap()
 }
 
 fn home_page(log: &Ppl, file: &Database, page_number: u32) -> Vec<u8> {
@@ -213,13 +238,13 @@ fn inv17_a_merge_whose_end_fails_leaves_no_moved_log() {
     let nvm = rig.nvm.clone();
     let damaged = Arc::new(std::sync::atomic::AtomicU64::new(0));
     let place = Arc::clone(&damaged);
-    *rig.file.meanwhile.borrow_mut() = Some(Box::new(move |file| {
+    *rig.file.meanwhile.lock().unwrap() = Some(Box::new(move |file| {
         commit(&mut other, file, &[(2, 3), (3, 4)], PAGES).unwrap();
         let at = newest_payload(&other, 3);
         flip(&nvm, at);
         place.store(at, std::sync::atomic::Ordering::Relaxed);
     }));
-    assert!(log.store.merge(&rig.file, &[2, 3], super::merge::Cause::Full).is_err());
+    assert!(log.store.merge(&rig.file, &[2, 3], Cause::Full).is_err());
     flip(&rig.nvm, damaged.load(std::sync::atomic::Ordering::Relaxed));
     commit(&mut log, &rig.file, &[(2, 5)], PAGES).unwrap();
     assert!(rig.recovered(2) == image(5) && rig.recovered(3) == image(4));
@@ -240,7 +265,7 @@ fn inv17_images_of_a_batch_that_is_given_up_are_erased() {
     checkpoint(&log, &rig.file, 3, 2).unwrap();
     let at = newest_payload(&log, 3);
     flip(&rig.nvm, at);
-    assert!(log.store.merge(&rig.file, &[2, 3], super::merge::Cause::Full).is_err());
+    assert!(log.store.merge(&rig.file, &[2, 3], Cause::Full).is_err());
     assert_eq!(slots_used(&log), 0);
     flip(&rig.nvm, at);
     commit(&mut log, &rig.file, &[(2, 3)], PAGES).unwrap();
@@ -259,12 +284,92 @@ fn inv17_a_merge_ends_where_there_is_no_room_to_move_a_log() {
     commit(&mut log, &rig.file, &pages, 400).unwrap();
     checkpoint(&log, &rig.file, 2, 1).unwrap();
     let mut other = rig.attach(false);
-    *rig.file.meanwhile.borrow_mut() =
+    *rig.file.meanwhile.lock().unwrap() =
         Some(Box::new(move |file| commit(&mut other, file, &[(2, 3)], 400).unwrap()));
     rig.nvm.set_grow_limit(Some(rig.nvm.len()));
-    log.store.merge(&rig.file, &[2], super::merge::Cause::Full).unwrap();
+    log.store.merge(&rig.file, &[2], Cause::Full).unwrap();
     assert_eq!(slots_used(&log), 0);
     assert!(rig.recovered(2) == image(3));
+}
+
+/// A process has ended a merge, and is stopped right after it released the lock. Another process takes the slot that the merge
+/// has freed, and is stopped before it writes its page. If the first process took over that merge, the slot could be used for
+/// a third page before both have written.
+#[test]
+fn inv17_a_slot_that_another_process_takes_at_once_stays_its_own() {
+    let between = Arc::new(Between::default());
+    let mut rig = Rig::new(2);
+    let mut log = rig.attach_between(&between);
+    commit(&mut log, &rig.file, &[(2, 1), (3, 2)], PAGES).unwrap();
+    checkpoint(&log, &rig.file, 2, 1).unwrap();
+    checkpoint(&log, &rig.file, 3, 2).unwrap();
+    let other = rig.attach(false);
+    let file = Arc::new(std::mem::take(&mut rig.file));
+    let (same_file, last_step) = (Arc::clone(&file), Arc::clone(&between));
+    *file.meanwhile.lock().unwrap() = Some(Box::new(move |_| {
+        last_step.at(Step::Released, move || {
+            other.store.publish(&*same_file, &[3], Cause::Full).unwrap();
+        });
+    }));
+    assert_eq!(log.store.merge(&*file, &[2], Cause::Full).unwrap().pages, 1);
+    assert!(between.is_over() && slots_used(&log) == 1);
+    let merged = log.store.merge(&*file, &[3], Cause::Full).unwrap();
+    assert!(merged.pages == 0 && merged.is_other_merging, "two processes merge page 3");
+    assert!(file.page(2) == image(1) && file.page(3) == [0; PAGE]);
+}
+
+/// Makes another process continue the merge of a page as if the owner of the page's slot had died, and then use the slot for the
+/// merge of the page `next`, which it does not end.
+fn take_slot(other: &Ppl, file: &Database, (page_number, slot): (u32, u32), next: u32) {
+    other.store.words.own_slot(slot, false);
+    assert_eq!(other.store.merge(file, &[page_number], Cause::Full).unwrap().pages, 1);
+    other.store.publish(file, &[next], Cause::Full).unwrap();
+    assert_eq!(other.store.slot_header(slot).unwrap().page_number, next);
+}
+
+/// A process has stored the images of two pages in slots. Before it writes the second page, that page's slot gets the image of
+/// another page.
+#[test]
+fn inv17_a_merge_writes_no_page_from_a_slot_that_has_another_page() {
+    let rig = Rig::new(2);
+    let mut log = rig.attach(true);
+    commit(&mut log, &rig.file, &[(2, 1), (3, 2), (4, 3)], PAGES).unwrap();
+    for (page, version) in [(2, 1), (3, 2), (4, 3)] {
+        checkpoint(&log, &rig.file, page, version).unwrap();
+    }
+    let other = rig.attach(false);
+    *rig.file.before_write.lock().unwrap() = Some(Box::new(move |file| take_slot(&other, file, (3, 1), 4)));
+    let merged = log.store.merge(&rig.file, &[2, 3], Cause::Full);
+    assert!(matches!(merged, Err(LogError::Unexpected(_))), "{merged:?}");
+    assert!(rig.file.page(3) == image(2));
+    let merged = log.store.merge(&rig.file, &[4], Cause::Full).unwrap();
+    assert!(merged.pages == 0 && merged.is_other_merging, "the slot has its owner still");
+    assert_eq!(log.store.merge(&rig.file, &[2], Cause::Full).unwrap().pages, 1);
+    assert!(rig.recovered(2) == image(1) && rig.recovered(3) == image(2) && rig.recovered(4) == image(3));
+}
+
+/// As above, but the slot gets another image after the process has written its page, and the log of that page stays, because its
+/// newer record has nowhere to move.
+#[test]
+fn inv17_a_merge_erases_no_slot_that_has_another_page() {
+    let rig = Rig::new(20);
+    let mut log = rig.attach(true);
+    commit(&mut log, &rig.file, &[(2, 1)], PAGES).unwrap();
+    let sectors = (log.store.area.known_chunks() * SECTORS_PER_CHUNK) as usize;
+    let pages: Vec<(u32, u32)> = (3..).zip(100..).take(sectors - 1).collect();
+    commit(&mut log, &rig.file, &pages, 400).unwrap();
+    checkpoint(&log, &rig.file, 2, 1).unwrap();
+    checkpoint(&log, &rig.file, 3, 100).unwrap();
+    let mut other = rig.attach(false);
+    *rig.file.meanwhile.lock().unwrap() = Some(Box::new(move |file| {
+        commit(&mut other, file, &[(2, 3)], 400).unwrap();
+        take_slot(&other, file, (2, 0), 3);
+    }));
+    rig.nvm.set_grow_limit(Some(rig.nvm.len()));
+    let merged = log.store.merge(&rig.file, &[2], Cause::Full);
+    assert!(matches!(merged, Err(LogError::Unexpected(_))), "{merged:?}");
+    assert_eq!(slots_used(&log), 1, "the image of page 3 is there still");
+    assert!(rig.recovered(2) == image(3) && rig.recovered(3) == image(100));
 }
 
 /// One writer has read the log. Another writer dies in its commit, and a third process completes that commit before the first

@@ -14,7 +14,7 @@ use crate::engine::descriptor::SharedBytes;
 /// The process that holds the structure lock, or 0. The holder may change chains, slots, free lists and the page table. The
 /// lower half is the holder's process slot plus 1. The upper half is a number that distinguishes the holder from processes that
 /// had the same process slot before.
-const LOCK: u64 = 0;
+pub(super) const LOCK: u64 = 0;
 /// The epoch. A process advances it before reusing anything that a reader may be looking at. The highest bit is set while the
 /// page table is being rebuilt.
 pub(super) const EPOCH: u64 = 8;
@@ -53,7 +53,8 @@ pub(super) const FRAMES: u64 = 296;
 /// [`FRAMES_LAST`] and [`FRAMES_END`] as they were before the open transaction.
 pub(super) const UNDO_LAST: u64 = 304;
 pub(super) const UNDO_END: u64 = 312;
-/// For each slot, the process that is merging the slot's page, in the form of [`LOCK`].
+/// For each slot, the process that is merging the slot's page, in the form of [`LOCK`]. While that process lives, no other
+/// process uses the slot. It gives up this word before it erases the slot.
 pub(super) const SLOT_OWNERS: u64 = 320;
 /// The largest number of slots that a log can have.
 pub(super) const SLOTS: u64 = MOST_SLOTS as u64;
