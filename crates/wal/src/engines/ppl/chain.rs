@@ -424,7 +424,9 @@ impl Area {
         Ok(true)
     }
 
-    /// All chains in the page table: each page with the first extent of its chain.
+    /// All chains in the page table: each page with the first extent of its chain. The caller holds the lock or is the only user,
+    /// or else uses [`Store::steadily`](super::store::Store::steadily), because the walk may go from one list into another while an
+    /// extent is freed and taken again.
     pub(super) fn all_chains(&self) -> Result<Vec<(u32, Extent)>, LogError> {
         let mut found = Vec::new();
         for bucket in 0..u64::from(self.geometry.buckets) {

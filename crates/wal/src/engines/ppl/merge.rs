@@ -88,8 +88,10 @@ impl Store {
         pages: &[u32],
         cause: Cause,
     ) -> Result<Merged, LogError> {
+        // No page may be in a batch twice: it would get two slots and two new logs.
+        let mut seen = FxHashSet::default();
+        let mut pages: Vec<u32> = pages.iter().copied().filter(|page| seen.insert(*page)).collect();
         // Pages whose merge has begun come first, because other pages may need the slots that they occupy.
-        let mut pages = pages.to_vec();
         let has_slot = |page: &u32| {
             let first = self.area.find_chain(*page).ok().flatten();
             first.is_some_and(|first| self.area.state(first, State::Slot) != 0)
@@ -122,7 +124,7 @@ impl Store {
     /// recently.
     pub(super) fn tidy(&self, file: &dyn DatabaseFile) -> Result<(), LogError> {
         if self.words.take(DUE) != 0 {
-            let mut full = self.area.all_chains()?;
+            let mut full = self.steadily(|| self.area.all_chains())?;
             full.retain(|(_, first)| self.is_full(*first));
             let pages: Vec<u32> = full.into_iter().map(|(page_number, _)| page_number).collect();
             let merged = self.merge(file, &pages, Cause::Full);
@@ -168,7 +170,7 @@ impl Store {
     /// how many pages were merged.
     pub(super) fn relieve(&self, file: &dyn DatabaseFile, cause: Cause) -> Result<Merged, LogError> {
         let mut pages = Vec::new();
-        for (page_number, first) in self.area.all_chains()? {
+        for (page_number, first) in self.steadily(|| self.area.all_chains())? {
             // Sort the chains that a merge removes completely to the front.
             pages.push((self.is_ahead(first), self.area.state(first, State::Last), page_number));
         }
@@ -384,6 +386,7 @@ impl Store {
         merges.for_each(|merging| self.words.own_slot(merging.slot, false));
     }
 
+    /// Ends the merges of a batch in the log, or at least those that it can end.
     fn detach_batch(&self, batch: &[Merging], cause: Cause) -> Result<(), LogError> {
         let turn = self.lock()?;
         let mut done = Vec::new();
@@ -397,22 +400,36 @@ impl Store {
             }
         }
         self.area.nvm.fence();
-        let mut gone = Vec::new();
-        for (merging, change) in batch.iter().zip(&done) {
-            self.area.replace(merging, change)?;
-            if let Detached::Replaced { old, .. } = change {
-                gone.extend_from_slice(old);
+        // From here on an error does not stop the merges of the other pages. Recovery would prefer their new sectors to the logs
+        // in the page table, which would still get the next commits.
+        let (mut ended, mut gone, mut left) = (Vec::new(), Vec::new(), Vec::new());
+        let mut result = Ok(());
+        for (merging, change) in batch.iter().zip(done) {
+            match self.area.replace(merging, &change) {
+                Ok(()) => {
+                    ended.push(merging);
+                    if let Detached::Replaced { old, .. } = change {
+                        gone.extend(old);
+                    }
+                }
+                Err(error) => {
+                    left.push(change);
+                    result = Err(error);
+                }
             }
+        }
+        if !left.is_empty() {
+            self.undo_relocations(&turn, &left);
         }
         self.words.add(EPOCH, 1);
         gone.iter().for_each(|extent| self.area.erase_header(*extent));
         self.area.nvm.fence();
         // Give up the slots first, and with the lock, because another process may take a slot as soon as it is free.
-        self.disown(batch.iter());
-        self.erase_slots(batch.iter().map(|merging| merging.slot));
+        self.disown(ended.iter().copied());
+        self.erase_slots(ended.iter().map(|merging| merging.slot));
         gone.into_iter().for_each(|extent| self.area.give_back(&self.words, &turn, extent));
-        self.words.add(cause.counter(), batch.len() as u64);
-        Ok(())
+        self.words.add(cause.counter(), ended.len() as u64);
+        result
     }
 
     /// Frees new log sectors that are not in a chain yet. Recovery would take them for the newest logs of their pages.

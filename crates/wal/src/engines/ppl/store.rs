@@ -167,12 +167,17 @@ impl Store {
         page: &mut [u8],
         scratch: &mut Scratch,
     ) -> Result<Version, LogError> {
+        self.steadily(|| self.try_read(file, page_number, as_of, page, scratch))
+    }
+
+    /// Reads without the lock. Calls `read` again until nothing was reused during the call that it may have looked at.
+    pub(super) fn steadily<T>(&self, mut read: impl FnMut() -> Result<T, LogError>) -> Result<T, LogError> {
         for tries in 0..LAST_TRY {
             if let Some(epoch) = self.words.epoch() {
-                let read = self.try_read(file, page_number, as_of, page, scratch);
+                let found = read();
                 self.words.fence();
                 if self.words.epoch() == Some(epoch) {
-                    return read;
+                    return found;
                 }
             } else if tries % SPINS == SPINS - 1 && !self.words.segment().is_read_only() {
                 // The process that was rebuilding the page table may have died. If so, taking the lock repairs the table.

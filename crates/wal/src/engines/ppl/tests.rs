@@ -11,6 +11,7 @@ use duralite_format::ppl::{Extent, NO_LIMIT_CHUNKS, SECTORS_PER_CHUNK, Superbloc
 use duralite_format::{LogHead, LogId};
 use duralite_medium::{LocalSegment, Nvm, Segment};
 
+use super::area::State;
 use super::merge::Cause;
 use super::words::{OPEN, SEALED, SECTORS_USED};
 use super::{Ppl, PplOptions, SHARED_BYTES};
@@ -18,7 +19,7 @@ use crate::LogError;
 use crate::engine::home::DatabaseFile;
 use crate::engine::prelude::*;
 use crate::engine::{Commit, Engine as _};
-use between::{Between, Shared, Step};
+use between::{Between, Memory, Shared, Step};
 
 const PAGE: usize = 512;
 const PAGES: u32 = 9;
@@ -148,7 +149,8 @@ impl Rig {
     /// A process that others may come in between two steps of.
     fn attach_between(&self, between: &Arc<Between>) -> Ppl {
         let shared = Shared { below: Arc::clone(&self.segment), between: Arc::clone(between) };
-        attach_to(self.nvm.clone(), Arc::new(shared), true)
+        let memory = Memory { below: Arc::clone(&self.nvm), between: Arc::clone(between) };
+        attach_to(Arc::new(memory), Arc::new(shared), true)
     }
 
     /// The page as seen by a process that attaches the log after all other processes have ended.
@@ -215,7 +217,7 @@ fn first_extent(log: &Ppl, page_number: u32) -> Extent {
 /// The offset of a byte in the payload of a page's newest record; the page has two records.
 fn newest_payload(log: &Ppl, page_number: u32) -> u64 {
     let chain = first_extent(log, page_number);
-    let tail = log.store.area.state(chain, super::area::State::TailOffset) as u32;
+    let tail = log.store.area.state(chain, State::TailOffset) as u32;
     log.store.area.at(chain, tail - 9)
 }
 
@@ -316,6 +318,88 @@ fn inv17_a_slot_that_another_process_takes_at_once_stays_its_own() {
     let merged = log.store.merge(&*file, &[3], Cause::Full).unwrap();
     assert!(merged.pages == 0 && merged.is_other_merging, "two processes merge page 3");
     assert!(file.page(2) == image(1) && file.page(3) == [0; PAGE]);
+}
+
+/// The offset of a word in the state of an extent.
+fn state_at(log: &Ppl, extent: Extent, state: State) -> u64 {
+    log.store.area.geometry.state_offset(extent) + 8 * state as u64
+}
+
+/// A process lists the pages that have logs, to merge them. While it stands on the log of a page, the sector of that log is freed,
+/// and taken for another page, which is in another list of the page table. If the process went on from there, it would miss the
+/// rest of its list. It could also come to the other list, and meet the pages there twice.
+#[test]
+fn inv17_a_list_of_pages_is_made_anew_if_a_sector_was_taken_again_meanwhile() {
+    const MISSED: u32 = 2;
+    const FREED: u32 = 10;
+    const NEW: u32 = 5;
+    let between = Arc::new(Between::default());
+    let mut rig = Rig::new(2);
+    let mut log = rig.attach_between(&between);
+    let list = |page| log.store.area.geometry.bucket_offset(page);
+    assert!(list(MISSED) == list(FREED) && list(FREED) != list(NEW));
+    commit(&mut log, &rig.file, &[(MISSED, 1), (FREED, 2)], FREED).unwrap();
+    checkpoint(&log, &rig.file, MISSED, 1).unwrap();
+    checkpoint(&log, &rig.file, FREED, 2).unwrap();
+    let mut other = rig.attach(false);
+    let file = Arc::new(std::mem::take(&mut rig.file));
+    let (same_file, sector) = (Arc::clone(&file), first_extent(&log, FREED));
+    between.at(Step::Loads(state_at(&log, sector, State::Bucket)), move || {
+        other.store.merge(&*same_file, &[FREED], Cause::Full).unwrap();
+        commit(&mut other, &same_file, &[(NEW, 3)], FREED).unwrap();
+        assert_eq!(first_extent(&other, NEW), sector);
+    });
+    assert_eq!(log.store.relieve(&*file, Cause::Room).unwrap().pages, 1);
+    assert!(between.is_over() && file.page(MISSED) == image(1));
+    let found = [MISSED, FREED, NEW].map(|page| home_page(&after_all(&rig), &file, page));
+    assert!(found == [1, 2, 3].map(image));
+}
+
+/// A list of pages to merge has a page twice, and the page is changed while it is merged.
+#[test]
+fn inv17_a_page_that_is_listed_twice_is_merged_once() {
+    let rig = Rig::new(2);
+    let mut log = rig.attach(true);
+    commit(&mut log, &rig.file, &[(2, 1), (3, 2)], PAGES).unwrap();
+    checkpoint(&log, &rig.file, 2, 1).unwrap();
+    checkpoint(&log, &rig.file, 3, 2).unwrap();
+    let mut other = rig.attach(false);
+    *rig.file.meanwhile.lock().unwrap() =
+        Some(Box::new(move |file| commit(&mut other, file, &[(2, 3)], PAGES).unwrap()));
+    assert_eq!(log.store.merge(&rig.file, &[2, 3, 2], Cause::Full).unwrap().pages, 2);
+    assert_eq!(slots_used(&log), 0);
+    commit(&mut log, &rig.file, &[(2, 4)], PAGES).unwrap();
+    assert!(rig.recovered(2) == image(4) && rig.recovered(3) == image(2));
+}
+
+/// Two pages were changed while they were merged, and their new records have been moved. The list of the page table in which the
+/// first page was is damaged then. Later commits of both pages have to go to the logs that recovery finds.
+#[test]
+fn inv17_a_page_whose_merge_fails_last_does_not_stop_the_others() {
+    let between = Arc::new(Between::default());
+    let rig = Rig::new(2);
+    let mut log = rig.attach_between(&between);
+    commit(&mut log, &rig.file, &[(2, 1), (3, 2)], PAGES).unwrap();
+    checkpoint(&log, &rig.file, 2, 1).unwrap();
+    checkpoint(&log, &rig.file, 3, 2).unwrap();
+    let list = log.store.area.geometry.bucket_offset(2);
+    assert_ne!(list, log.store.area.geometry.bucket_offset(3));
+    let begins = rig.nvm.load_u64(list);
+    let (mut other, nvm, first) = (rig.attach(false), rig.nvm.clone(), between.clone());
+    *rig.file.meanwhile.lock().unwrap() = Some(Box::new(move |file| {
+        commit(&mut other, file, &[(2, 3), (3, 4)], PAGES).unwrap();
+        let second = first.clone();
+        first.at(Step::TookSector, move || second.at(Step::TookSector, move || nvm.store_u64(list, 0)));
+    }));
+    assert!(log.store.merge(&rig.file, &[2, 3], Cause::Full).is_err());
+    assert!(between.is_over());
+    rig.nvm.store_u64(list, begins);
+    commit(&mut log, &rig.file, &[(2, 5), (3, 6)], PAGES).unwrap();
+    assert!(rig.recovered(2) == image(5) && rig.recovered(3) == image(6));
+    assert_eq!(slots_used(&log), 1);
+    log.home().unwrap().checkpointed(&rig.file).unwrap();
+    assert_eq!(slots_used(&log), 0);
+    assert!(rig.recovered(2) == image(5) && rig.recovered(3) == image(6));
 }
 
 /// Makes another process continue the merge of a page as if the owner of the page's slot had died, and then use the slot for the

@@ -1,18 +1,24 @@
 //! What other processes do between two steps of a process. A test lets the process use the words that processes share through
-//! [`Shared`], and says with [`Between`] at which step the others come in.
+//! [`Shared`], and the log's memory through [`Memory`]. It says with [`Between`] at which step the others come in.
 
+use std::fmt;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use duralite_medium::{LocalSegment, MediumError, Segment};
+use duralite_crashmodel::RecordingNvm;
+use duralite_medium::{Counters, Guarantee, Latency, LocalSegment, MediumError, Nvm, Segment};
 
-use crate::engines::ppl::words::LOCK;
+use crate::engines::ppl::words::{LOCK, SECTORS_USED};
 
 /// A step of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Step {
     /// The process has just released the lock of the log's structure.
     Released,
+    /// The process has just taken a log sector.
+    TookSector,
+    /// The process is about to load this word of the log's memory.
+    Loads(u64),
 }
 
 type Others = Box<dyn FnOnce() + Send>;
@@ -77,7 +83,11 @@ impl Segment for Shared {
     }
 
     fn fetch_add(&self, at: u64, value: u64) -> u64 {
-        self.below.fetch_add(at, value)
+        let before = self.below.fetch_add(at, value);
+        if at == SECTORS_USED && value == 1 {
+            self.between.comes_to(Step::TookSector);
+        }
+        before
     }
 
     fn read(&self, at: u64, buf: &mut [u8]) {
@@ -106,5 +116,100 @@ impl Segment for Shared {
 
     fn is_alive(&self, process: usize) -> Result<bool, MediumError> {
         self.below.is_alive(process)
+    }
+}
+
+/// The log's memory, as the process uses it whose steps count.
+pub(super) struct Memory {
+    pub(super) below: Arc<RecordingNvm>,
+    pub(super) between: Arc<Between>,
+}
+
+impl fmt::Debug for Memory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.below.fmt(f)
+    }
+}
+
+impl Nvm for Memory {
+    fn len(&self) -> u64 {
+        self.below.len()
+    }
+
+    fn capacity(&self) -> u64 {
+        self.below.capacity()
+    }
+
+    fn grow(&self, len: u64) -> Result<(), MediumError> {
+        self.below.grow(len)
+    }
+
+    fn shrink(&self, len: u64) -> Result<(), MediumError> {
+        self.below.shrink(len)
+    }
+
+    fn refresh_len(&self, at_least: u64) -> Result<(), MediumError> {
+        self.below.refresh_len(at_least)
+    }
+
+    fn read(&self, at: u64, buf: &mut [u8]) {
+        self.below.read(at, buf);
+    }
+
+    fn load_u64(&self, at: u64) -> u64 {
+        self.between.comes_to(Step::Loads(at));
+        self.below.load_u64(at)
+    }
+
+    fn store(&self, at: u64, bytes: &[u8]) {
+        self.below.store(at, bytes);
+    }
+
+    fn store_u64(&self, at: u64, value: u64) {
+        self.below.store_u64(at, value);
+    }
+
+    fn compare_exchange_u64(&self, at: u64, current: u64, new: u64) -> Result<u64, u64> {
+        self.below.compare_exchange_u64(at, current, new)
+    }
+
+    fn stream(&self, at: u64, bytes: &[u8]) {
+        self.below.stream(at, bytes);
+    }
+
+    fn flush(&self, at: u64, len: u64) {
+        self.below.flush(at, len);
+    }
+
+    fn fence(&self) {
+        self.below.fence();
+    }
+
+    fn system_allocate(&self, at: u64, len: u64) -> Result<(), MediumError> {
+        self.below.system_allocate(at, len)
+    }
+
+    fn system_free(&self, at: u64, len: u64) -> Result<(), MediumError> {
+        self.below.system_free(at, len)
+    }
+
+    fn counters(&self) -> Counters {
+        self.below.counters()
+    }
+
+    fn guarantee(&self) -> Guarantee {
+        self.below.guarantee()
+    }
+
+    fn describe(&self) -> String {
+        self.below.describe()
+    }
+
+    fn set_latency(&self, latency: Latency) {
+        self.below.set_latency(latency);
+    }
+
+    fn latency(&self) -> Latency {
+        self.below.latency()
     }
 }
