@@ -363,9 +363,8 @@ impl Store {
         let area = &self.area;
         self.settle_doubtful()?;
         let scanned = scan(area, self.page_bytes, committed, |extent| others.contains(&extent))?;
-        scanned.litter.iter().for_each(|extent| area.erase_header(*extent));
         // A slot is valid instead of the old rest of its page's log. So keep it until the erasing of that rest is durable.
-        area.nvm.fence();
+        self.erase_litter(&scanned.litter);
         self.erase_slots(scanned.stale_slots.iter().copied());
         for (chain, end) in scanned.chains.values() {
             if let Some(extent) = chain.extents.get(end.at.0) {
@@ -385,6 +384,19 @@ impl Store {
         area.give_back_rest(turn)?;
         self.words.store(DUE, 1);
         Ok(())
+    }
+
+    /// Erases the headers of extents that are in no chain; durable on return. Of extents that were in one chain, the last is erased
+    /// first. So a crash in between leaves a chain without gaps: recovery would take a gap for damage.
+    fn erase_litter(&self, litter: &[Extent]) {
+        let area = &self.area;
+        let order = |extent: Extent| area.header(extent).map_or(0, |header| header.order & !RELOCATED);
+        let mut litter: Vec<(u32, Extent)> = litter.iter().map(|extent| (order(*extent), *extent)).collect();
+        litter.sort_unstable();
+        for alike in litter.chunk_by(|(one, _), (other, _)| one == other).rev() {
+            alike.iter().for_each(|(_, extent)| area.erase_header(*extent));
+            area.nvm.fence();
+        }
     }
 
     /// Makes the free lists anew, from the extents of the first chunks that are not in use. The lists begin with the first

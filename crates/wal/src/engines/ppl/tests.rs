@@ -605,6 +605,42 @@ fn inv17_a_crash_while_an_unseen_transaction_is_dropped_leaves_all_of_it_or_noth
     });
 }
 
+/// A close drops the log of a page beyond the end, which takes several extents. A power loss comes when the log has been cut off, and
+/// another one while recovery frees the extents.
+#[test]
+fn inv17_a_crash_while_recovery_frees_a_dropped_log_leaves_a_log_that_opens() {
+    let rig = Rig::new(2);
+    let mut log = rig.attach(true);
+    for version in 1..=20 {
+        commit(&mut log, &rig.file, &[(8, version)], PAGES).unwrap();
+    }
+    commit(&mut log, &rig.file, &[(2, 30)], 5).unwrap();
+    checkpoint(&log, &rig.file, 2, 30).unwrap();
+    let mut extents = Vec::new();
+    log.store.area.extents_from(first_extent(&log, 8), &mut extents).unwrap();
+    assert!(extents.len() > 3);
+    let turn = log.store.lock().unwrap();
+    // Before that step come two stores, and a flush and a fence of each of them.
+    rig.nvm.crash_before(6, 0);
+    log.store.drop_extents(&turn, &extents);
+    let dropped = rig.nvm.image().unwrap();
+    let recover = |nvm: RecordingNvm| {
+        let nvm = Arc::new(nvm);
+        (attach(&nvm, &Arc::new(LocalSegment::new(SHARED_BYTES)), true), nvm)
+    };
+    let mut crashes = 0;
+    for (step, seed) in (0..).flat_map(|step| (0..4).map(move |seed| (step, seed))) {
+        let nvm = rig.nvm.over(dropped.clone());
+        nvm.crash_before(step, seed);
+        let (_, nvm) = recover(nvm);
+        let Some(left) = nvm.image() else { break };
+        crashes += 1;
+        let (log, _) = recover(nvm.over(left));
+        assert_eq!(home_page(&log, &rig.file, 2), image(30), "a crash before step {step}, seed {seed}");
+    }
+    assert!(crashes >= 400, "{crashes} crashes");
+}
+
 /// The chunks of a log without a limit while no transaction needs more.
 const USUAL: u32 = 4;
 /// A database ten times as large: with a sector for each page it fills ten times as many chunks.
