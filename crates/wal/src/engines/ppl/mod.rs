@@ -118,8 +118,8 @@ impl Ppl {
         };
         let mut unseen = Vec::new();
         for (page_number, _) in self.frames.newest() {
-            let chain = self.store.area.find_chain(page_number)?;
-            if chain.is_some_and(|first| self.store.is_unseen(page_number, first, end)) {
+            let is_unseen = |first| self.store.is_unseen(page_number, first, end);
+            if self.store.look_at_chain(page_number, is_unseen)? == Some(true) {
                 unseen.push(page_number);
             }
         }
@@ -411,9 +411,7 @@ impl Ppl {
         number: u64,
         page: &mut [u8],
     ) -> Result<(), LogError> {
-        if let Some(first) = self.store.area.find_chain(page_number)?
-            && self.store.area.state(first, area::State::Last) <= number
-        {
+        if self.store.last_of(page_number)?.is_some_and(|last| last <= number) {
             return self.committed_page(file, page_number, page);
         }
         let as_of = AsOf::Transaction(number);

@@ -191,6 +191,20 @@ impl Store {
         Err(LogError::Busy { path: self.area.path.clone(), what })
     }
 
+    /// What `look` finds in the first extent of a page's chain; `None` if the page has no chain. Takes no lock.
+    pub(super) fn look_at_chain<T>(
+        &self,
+        page_number: u32,
+        look: impl Fn(Extent) -> T,
+    ) -> Result<Option<T>, LogError> {
+        self.steadily(|| Ok(self.area.find_chain(page_number)?.map(&look)))
+    }
+
+    /// The newest committed transaction with a record in a page's chain; `None` if the page has no chain. Takes no lock.
+    pub(super) fn last_of(&self, page_number: u32) -> Result<Option<u64>, LogError> {
+        self.look_at_chain(page_number, |first| self.area.state(first, State::Last))
+    }
+
     fn try_read(
         &self,
         file: &dyn DatabaseFile,

@@ -402,6 +402,86 @@ fn inv17_a_page_whose_merge_fails_last_does_not_stop_the_others() {
     assert!(rig.recovered(2) == image(5) && rig.recovered(3) == image(6));
 }
 
+/// Another process takes the sector that was freed last, and is stopped before it stores anything there.
+fn take_sector(other: &Ppl, sector: Extent) {
+    let turn = other.store.lock().unwrap();
+    let taken = other.store.area.take_of(&other.store.words, &turn, false).unwrap();
+    assert_eq!(taken, Some(sector));
+}
+
+/// A reader of an old snapshot asks which transaction changed a page last. Before the answer, the newer records of the page move,
+/// and the sector in which they were is taken again.
+#[test]
+fn a_reader_whose_sector_is_taken_again_reads_its_snapshot() {
+    let between = Arc::new(Between::default());
+    let mut rig = Rig::new(2);
+    let mut log = rig.attach_between(&between);
+    commit(&mut log, &rig.file, &[(2, 1)], PAGES).unwrap();
+    checkpoint(&log, &rig.file, 2, 1).unwrap();
+    commit(&mut log, &rig.file, &[(2, 2)], PAGES).unwrap();
+    let other = rig.attach(false);
+    let file = Arc::new(std::mem::take(&mut rig.file));
+    let (same_file, sector) = (Arc::clone(&file), first_extent(&log, 2));
+    between.at(Step::Loads(state_at(&log, sector, State::Last)), move || {
+        other.store.merge(&*same_file, &[2], Cause::Full).unwrap();
+        take_sector(&other, sector);
+    });
+    let mut page = vec![0; PAGE];
+    log.read_page(&*file, 1, &mut page).unwrap();
+    assert!(between.is_over() && page == image(1));
+    log.read_page(&*file, 2, &mut page).unwrap();
+    assert!(page == image(2));
+}
+
+/// A writer has an old image of a page, and asks whether it is the newest one. Before the answer, the page is merged, and its
+/// sector is taken for a page whose newest record is as old as that image.
+#[test]
+fn a_writer_whose_sector_is_taken_again_changes_the_newest_version() {
+    let between = Arc::new(Between::default());
+    let mut rig = Rig::new(2);
+    let mut log = rig.attach_between(&between);
+    commit(&mut log, &rig.file, &[(3, 11)], PAGES).unwrap();
+    commit(&mut log, &rig.file, &[(2, 1), (3, 12)], PAGES).unwrap();
+    let mut other = rig.attach(false);
+    commit(&mut other, &rig.file, &[(2, 2)], PAGES).unwrap();
+    checkpoint(&other, &rig.file, 2, 2).unwrap();
+    checkpoint(&other, &rig.file, 3, 11).unwrap();
+    let file = Arc::new(std::mem::take(&mut rig.file));
+    let (same_file, sector) = (Arc::clone(&file), first_extent(&log, 2));
+    between.at(Step::Loads(state_at(&log, sector, State::Last)), move || {
+        other.store.merge(&*same_file, &[2], Cause::Full).unwrap();
+        other.store.merge(&*same_file, &[3], Cause::Full).unwrap();
+        assert_eq!((first_extent(&other, 3), other.store.last_of(3).unwrap()), (sector, Some(2)));
+    });
+    // The page becomes as it was in the old image. Relative to that image, nothing changes.
+    commit(&mut log, &file, &[(2, 1)], PAGES).unwrap();
+    assert!(between.is_over());
+    let found = [2, 3].map(|page| home_page(&after_all(&rig), &file, page));
+    assert!(found == [1, 12].map(image));
+}
+
+/// The writer of a transaction died before it could publish it. While the log starts over, the record of that transaction moves, and
+/// the sector in which it was is taken again.
+#[test]
+fn an_unseen_transaction_whose_sector_is_taken_again_is_undone_when_the_log_starts_over() {
+    let between = Arc::new(Between::default());
+    let mut rig = Rig::new(2);
+    let mut log = rig.attach_between(&between);
+    commit(&mut log, &rig.file, &[(2, 1)], PAGES).unwrap();
+    checkpoint(&log, &rig.file, 2, 1).unwrap();
+    commit(&mut log, &rig.file, &[(2, 2)], PAGES).unwrap();
+    let other = rig.attach(false);
+    let file = Arc::new(std::mem::take(&mut rig.file));
+    let (same_file, sector) = (Arc::clone(&file), first_extent(&log, 2));
+    between.at(Step::Loads(state_at(&log, sector, State::Last)), move || {
+        other.store.merge(&*same_file, &[2], Cause::Full).unwrap();
+        take_sector(&other, sector);
+    });
+    log.begin_generation(&*file, None).unwrap();
+    assert!(between.is_over());
+    assert!(home_page(&log, &file, 2) == image(1) && home_page(&after_all(&rig), &file, 2) == image(1));
+}
+
 /// Makes another process continue the merge of a page as if the owner of the page's slot had died, and then use the slot for the
 /// merge of the page `next`, which it does not end.
 fn take_slot(other: &Ppl, file: &Database, (page_number, slot): (u32, u32), next: u32) {

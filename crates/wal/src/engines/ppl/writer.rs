@@ -8,7 +8,6 @@
 use duralite_format::page_change::{self, ChangeKind};
 
 use super::Ppl;
-use super::area::State;
 use super::frames::{Entry, StagedFrame};
 use super::seal::{Change, Sealing};
 use super::store::AsOf;
@@ -68,12 +67,12 @@ impl Ppl {
 
     /// Loads the newest committed version of a page into the cache, if it is not there. Returns the number of that version.
     pub(super) fn load_image(&mut self, file: &dyn DatabaseFile, page_number: u32) -> Result<u64, LogError> {
-        if let Some(first) = self.store.area.find_chain(page_number)? {
-            let last = self.store.area.state(first, State::Last);
+        if let Some(last) = self.store.last_of(page_number)?
             // A chain whose first transaction is still being stored says nothing about cached images.
-            if last != ON_FLASH && self.images.get(page_number, last).is_some() {
-                return Ok(last);
-            }
+            && last != ON_FLASH
+            && self.images.get(page_number, last).is_some()
+        {
+            return Ok(last);
         }
         let mut image = std::mem::take(&mut self.image);
         image.resize(self.store.page_bytes as usize, 0);
