@@ -3,21 +3,27 @@
 
 #![allow(clippy::expect_used, clippy::panic, reason = "a failed expectation is a failed test")]
 
+use std::fs;
+use std::path::Path;
+
 use crate::{common, rig};
 
 use common::{Model, Rng, Transaction, for_seeds};
 use duralite_crashmodel::Crashes as _;
+use duralite_format::guard;
 use duralite_format::scratchpad::{
-    COUNTED_OFFSET, Kind, LOGS_AT, Owner, PAGE_BYTES, PageHeader, first_link_offset, first_link_tag,
-    link_word,
+    COUNTED_OFFSET, FOLLOW_AT, Kind, LOGS_AT, Owner, PAGE_BYTES, PageHeader, first_link_offset,
+    first_link_tag, link_word,
 };
 use duralite_wal::engine::Engine as _;
-use duralite_wal::engine::home::NoDatabase;
+use duralite_wal::engine::home::{DatabaseFile as _, NoDatabase, OpenDatabase};
+use duralite_wal::engine::media::{self, MediaSet, Memory, MemoryKind};
 use duralite_wal::engine::prelude::*;
 use duralite_wal::engine::rollback::RollbackJournal;
-use duralite_wal::engines::scratchpad::Scratchpad;
+use duralite_wal::engines::scratchpad::{DESCRIPTOR, Scratchpad, is_region_name};
+use duralite_wal::log::offline;
 use duralite_wal::log::stream::WalStream;
-use duralite_wal::{ErrorKind, LogError};
+use duralite_wal::{DatabaseIdentity, EngineOptions, ErrorKind, Log, LogError, LogPlacement};
 use rig::{Rig, contents};
 
 const PAGE: usize = 512;
@@ -464,4 +470,73 @@ fn inv24_a_region_never_counts_fewer_logs_than_there_are() {
         }
     }
     assert!(cut > 100, "{cut} crashes in the middle");
+}
+
+/// Where the logs in a directory are, in memory that needs flushes.
+fn placement(dir: &Path) -> LogPlacement {
+    let memory = Memory { kind: MemoryKind::Emulated, dir: dir.to_path_buf() };
+    let scratchpad = Some(media::Scratchpad { memory: memory.clone(), durable_on_store: false });
+    let media = MediaSet { home_memory: Some(memory), scratchpad, ..MediaSet::default() };
+    LogPlacement::of(&DESCRIPTOR, &media).expect("memory")
+}
+
+/// The end of a journal that names a super-journal which does not exist any more, as SQLite writes it.
+fn end_of_committed_journal() -> Vec<u8> {
+    let name = b"/nowhere/app.db-mj0A1B2C912";
+    let sum = name.iter().map(|byte| u32::from(*byte)).sum::<u32>();
+    let magic = [0xd9, 0xd5, 5, 0xf9, 0x20, 0xa1, 0x63, 0xd7];
+    let length = (name.len() as u32).to_be_bytes();
+    [&name[..], &length, &sum.to_be_bytes(), &magic].concat()
+}
+
+/// A database was copied together with its log, and the copy is opened first. The log is then written home into the
+/// copy. The pages to which it refers belong to the original log. The end of the rollback journal still has to tell
+/// the original that its transaction is committed.
+#[test]
+fn inv24_a_copy_of_a_log_that_is_written_home_changes_nothing_in_the_region() {
+    let dir = tempfile::tempdir().expect("directory");
+    let path = |name: &str| dir.path().join(name);
+    ["data", "copy"].iter().for_each(|name| fs::create_dir(path(name)).expect("directory"));
+    let (database, copy) = (path("data/app.db"), path("copy/app.db"));
+    fs::write(&database, [0; PAGE]).expect("database");
+    let file = fs::OpenOptions::new().read(true).write(true).open(&database).expect("database");
+    let file = OpenDatabase::new(file, &database);
+    let identity = DatabaseIdentity::of(&database).expect("identity");
+    let (own, options) = (placement(&path("data")), EngineOptions::default());
+    let mut log = Log::create(&file, &own, &options, &identity, PAGE as u32).expect("create");
+    let mut model = Model::new(PAGE, 12);
+    let (at, header) = model.restart();
+    log.write(&file, at, &header).expect("a header");
+    for seed in 5..8 {
+        let transaction = model.transaction(&mut Rng(seed), false);
+        transaction.writes.iter().for_each(|(at, data)| {
+            log.write(&file, *at, data).expect("write");
+        });
+        model.commit(transaction);
+    }
+    let journal = log.rollback_journal().expect("a journal");
+    journal.create().expect("create");
+    journal.write(&[&[7; 600][..], &end_of_committed_journal()].concat(), 0).expect("write");
+    journal.sync().expect("sync");
+    let mut page = [0; PAGE];
+    page[..18].copy_from_slice(b"SQLite format 3\0\x02\0");
+    guard::mask(0, &mut page, log.id());
+    file.write(&page, 0).expect("write");
+    let (id, log_path) = (log.id(), log.path().to_path_buf());
+    drop((journal, log, file));
+    fs::copy(&database, &copy).expect("copy");
+    fs::copy(&log_path, path("copy").join(log_path.file_name().expect("name"))).expect("copy");
+    let mut names = fs::read_dir(path("data")).expect("directory").map(|entry| entry.expect("entry").path());
+    let region = names.find(|path| is_region_name(path)).expect("a region");
+    let mut before = fs::read(&region).expect("region");
+    // A crash may have lost the links from each transaction to the next.
+    for page in before.chunks_exact_mut(PAGE_BYTES as usize).skip(1) {
+        page[FOLLOW_AT as usize..][..8].fill(0);
+    }
+    fs::write(&region, &before).expect("region");
+    let done = offline::checkpoint_copy(&placement(&path("copy")), &copy, id).expect("checkpoint");
+    assert!(done.pages > 0);
+    let after = fs::read(&region).expect("region");
+    let changed: Vec<_> = (0..before.len()).filter(|at| after.get(*at) != Some(&before[*at])).collect();
+    assert!(changed.is_empty() && after.len() == before.len(), "changed: {changed:?}");
 }

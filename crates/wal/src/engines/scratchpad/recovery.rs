@@ -97,7 +97,10 @@ impl Scratchpad {
         self.settle_doubtful();
         let last = std::mem::take(&mut self.newest);
         for pair in std::mem::take(&mut self.firsts) {
-            self.store_follow(pair.0);
+            // The pages to which a copy of a log refers belong to the original, and no other process follows a copy's links.
+            if self.region.is_writable() {
+                self.store_follow(pair.0);
+            }
             self.newest = pair;
         }
         self.newest = last;

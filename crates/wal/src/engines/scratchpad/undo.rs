@@ -278,8 +278,12 @@ impl UndoLog {
 
     /// Erases the end of a part that is cut off, if that end names a super-journal, which the last word of the part shows.
     /// Otherwise the length of a later, equally long journal could become durable before that journal's own end. A crash
-    /// would then leave the later journal with the old end, as a part of the wrong super-journal's transaction.
+    /// would then leave the later journal with the old end, as a part of the wrong super-journal's transaction. A process that
+    /// writes a copy of the log home erases nothing: the pages belong to the original, whose own users still need the end.
     fn erase_trailer(&self, known: &mut Known, chain: UndoChain, cut: Range<u64>) {
+        if !self.region.is_writable() {
+            return;
+        }
         let mut last = [0; MAGIC.len()];
         let Some(at) = cut.end.checked_sub(last.len() as u64).filter(|at| *at >= cut.start) else { return };
         if self.region.nvm.is_durable_on_store() || self.read_pages(known, chain, &mut last, at).is_err() {
