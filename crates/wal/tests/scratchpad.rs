@@ -10,11 +10,12 @@ use crate::{common, rig};
 
 use common::{Model, Rng, Transaction, for_seeds};
 use duralite_crashmodel::Crashes as _;
-use duralite_format::guard;
 use duralite_format::scratchpad::{
-    COUNTED_OFFSET, FOLLOW_AT, Kind, LOGS_AT, Owner, PAGE_BYTES, PageHeader, first_link_offset,
-    first_link_tag, link_word,
+    ACTIVE_OFFSET, COUNTED_OFFSET, FOLLOW_AT, Kind, LOGS_AT, Owner, PAGE_BYTES, PageHeader, SUPERBLOCK_BYTES,
+    Slot, active_word, first_link_offset, first_link_tag, link_word, origin_offset, read_active_word,
+    slot_offset,
 };
+use duralite_format::{LogId, Origin, guard};
 use duralite_wal::engine::Engine as _;
 use duralite_wal::engine::home::{DatabaseFile as _, NoDatabase, OpenDatabase};
 use duralite_wal::engine::media::{self, MediaSet, Memory, MemoryKind};
@@ -179,6 +180,76 @@ fn inv24_a_rollback_journal_gets_what_processes_that_died_have_left() {
     journal.delete().expect("delete");
     log.engine_mut().retire().expect("retire");
     assert_eq!(rig.taken(), 0, "pages that nobody has");
+}
+
+/// Starts log 0 over as a process does that dies before it flushes the word that puts the new generation in force.
+fn start_over_and_die(rig: &Rig, header: &[u8]) {
+    let (log, id) = (rig.log(0), rig::superblock(0).head.log_id);
+    let generation = read_active_word(log.load_u64(ACTIVE_OFFSET)) + 1;
+    let wal_header = header.try_into().expect("a header");
+    let slot = Slot { generation, first_block: 0, wal_header, retired: false };
+    let origin = Origin { generation, position: 1, time_ms: 0 };
+    log.store(slot_offset(generation), &slot.encode(id));
+    log.store(origin_offset(generation), &origin.encode(id));
+    log.flush(0, SUPERBLOCK_BYTES);
+    log.fence();
+    log.store_u64(ACTIVE_OFFSET, active_word(generation));
+}
+
+/// The process that finds what dead processes of its log have left.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Finder {
+    /// Joins the others, with the slot that the dead process had.
+    Joins,
+    /// Needs a page for a transaction.
+    Commits,
+    /// Needs a page for a rollback journal.
+    Journals,
+}
+
+/// All processes see the new generation although it is not durable. If the pages of the old generation are used again,
+/// no crash may bring the old generation back.
+#[test]
+fn inv24_pages_are_given_back_only_once_the_start_over_is_durable() {
+    for finder in [Finder::Joins, Finder::Commits, Finder::Journals] {
+        let (rig, mut log, mut model, transaction) = small();
+        transaction.writes.iter().for_each(|(at, data)| {
+            log.write(&NoDatabase, *at, data).expect("write");
+        });
+        model.commit(transaction);
+        let before = model.committed.clone();
+        // The dead process had taken the log's pages. Another log has all other pages, so that none is free.
+        let (region, own) = (rig.region(), Owner::of(rig::superblock(0).head.log_id));
+        region.grow(64 << 10).expect("grow");
+        let slot = if finder == Finder::Joins { 0 } else { 7 };
+        for at in (1..16).map(|page| page * PAGE_BYTES) {
+            let is_own = Owner::in_word(region.load_u64(at)) == Some(own);
+            let owner = if is_own { own } else { Owner::of(LogId([77; 16])) };
+            region.store_u64(at, owner.word(slot));
+            region.flush(at, 8);
+        }
+        region.fence();
+        let (_, header) = model.restart();
+        start_over_and_die(&rig, &header);
+        if finder == Finder::Journals {
+            let journal = log.engine().rollback_journal().expect("a journal");
+            journal.create().expect("create");
+            journal.write(&[7; 600], 0).expect("write");
+        } else {
+            let mut log = if finder == Finder::Joins { rig.join(0).expect("join") } else { log };
+            let mut transactions = (6..).map(|seed| model.transaction(&mut Rng(seed), false));
+            let transaction = transactions.find(|found| found.writes.len() > 2).expect("two frames");
+            let (_, first) = transaction.writes.split_last().expect("writes");
+            first.iter().for_each(|(at, data)| {
+                log.write(&NoDatabase, *at, data).expect("write");
+            });
+            std::mem::forget(log);
+        }
+        for seed in 0..300 {
+            let found = rig.on(rig.memory.crash(seed)).look(0).expect("a sound log");
+            assert!(found == before || found == model.committed, "{finder:?}, seed {seed}");
+        }
+    }
 }
 
 /// A log whose pages were given to other logs causes an error. It is not taken for an empty log.

@@ -38,9 +38,7 @@ impl InForce {
 
     /// The byte ranges in the log that hold the generation.
     pub(crate) fn extents(&self) -> [(u64, u64); 3] {
-        let generation = self.slot.generation;
-        [(slot_offset(generation), SLOT_BYTES), (origin_offset(generation), ORIGIN_BYTES), (ACTIVE_OFFSET, 8)]
-            .map(|(at, bytes)| (at, at + bytes as u64))
+        extents_of(self.slot.generation)
     }
 
     /// Reads the generation that the `active` word names.
@@ -98,6 +96,12 @@ impl InForce {
             (origin_offset(generation), self.origin.encode(id).to_vec()),
         ]
     }
+}
+
+/// The byte ranges in a log that hold this generation, and the word that puts it in force.
+pub(crate) fn extents_of(generation: u64) -> [(u64, u64); 3] {
+    [(slot_offset(generation), SLOT_BYTES), (origin_offset(generation), ORIGIN_BYTES), (ACTIVE_OFFSET, 8)]
+        .map(|(at, bytes)| (at, at + bytes as u64))
 }
 
 /// When the last transaction of a generation was sealed or, without a transaction, when the generation began. This time is

@@ -60,10 +60,19 @@ impl Rig {
 
     /// Attaches a log, as the only process that uses it.
     pub fn open(&self, which: usize) -> Result<WalStream<Scratchpad>, LogError> {
+        self.attach(which, true)
+    }
+
+    /// Attaches a log, as a process that joins others.
+    pub fn join(&self, which: usize) -> Result<WalStream<Scratchpad>, LogError> {
+        self.attach(which, false)
+    }
+
+    fn attach(&self, which: usize, alone: bool) -> Result<WalStream<Scratchpad>, LogError> {
         let segment = Arc::new(LocalSegment::new(64));
         let options = ScratchpadOptions { cache_bytes: 0, ..ScratchpadOptions::default() };
         let (log, region) = (self.log(which), self.region());
-        let engine = Scratchpad::attach(log, region, Path::new("model"), &options, Some(segment), true)?;
+        let engine = Scratchpad::attach(log, region, Path::new("model"), &options, Some(segment), alone)?;
         let mut stream = WalStream::new(engine);
         assert_eq!(
             find_checksum_mismatch(stream.engine_mut(), &NoDatabase)?,

@@ -119,8 +119,11 @@ impl Scratchpad {
     }
 
     /// Gives back pages that were left by a dead process with this process's slot. For a process that joins others.
-    pub(super) fn collect_own(&self) {
+    pub(super) fn collect_own(&mut self) {
         let Ok(undo) = self.rollback.pages() else { return };
+        // That process may have died while it started the log over. So the generation that this process sees may not be durable
+        // yet, and a crash would bring back the one before, whose pages must not be other logs' by then.
+        self.settle_doubtful();
         let mut kept = self.needed_beside(undo);
         // Another process may be committing the next transaction at this moment, so keep its first page.
         kept.extend(self.linked_next());
@@ -141,16 +144,22 @@ impl Scratchpad {
 
     fn flush_doubtful(&mut self) -> bool {
         if std::mem::take(&mut self.doubtful_generation) {
-            for (from, to) in self.in_force.extents() {
-                self.nvm.flush(from, to - from);
-            }
-            self.nvm.fence();
+            self.settle_generation();
         }
         match self.doubtful.take() {
             Some(at) => self.region.nvm.flush(at, 8),
             None => return false,
         }
         true
+    }
+
+    /// Makes durable that the generation is in force, because the process that began it may have died before it did that. Has
+    /// to be called before pages of earlier generations are given back (invariant 24).
+    pub(super) fn settle_generation(&self) {
+        for (from, to) in self.in_force.extents() {
+            self.nvm.flush(from, to - from);
+        }
+        self.nvm.fence();
     }
 
     /// The offset of a page, for messages.

@@ -24,6 +24,7 @@ use duralite_medium::{LINE_BYTES, Nvm, lines_touched};
 use super::region::{Needed, Region, offset_of, pages_for};
 use crate::LogError;
 use crate::engine::rollback::{MAGIC, RollbackJournal};
+use crate::shared::generations::extents_of;
 use crate::shared::past_cache::{Choice, Work};
 
 /// The headers in SQLite's journals begin at multiples of the sector size, which is at least this many bytes.
@@ -196,11 +197,16 @@ impl UndoLog {
     }
 
     /// Which pages of the log are needed, as far as the writer of a journal knows: all pages that this process has taken,
-    /// the pages of the journal, and, unless the generation in force is empty, the pages of that generation.
+    /// the pages of the journal, and, unless the generation in force is empty, the pages of that generation. On return it is
+    /// durable that the others are not needed.
     fn needed(&self) -> Option<Needed<'_>> {
         let (chain, state) = self.state().ok()?;
-        self.flush_words();
         let generation = read_active_word(self.nvm.load_u64(ACTIVE_OFFSET));
+        // The process that began the generation may have died before it made that durable.
+        for (from, to) in extents_of(generation) {
+            self.nvm.flush(from, to - from);
+        }
+        self.flush_words();
         let mut bytes = [0; SLOT_BYTES];
         self.nvm.read(slot_offset(generation), &mut bytes);
         let slot = Slot::decode(&bytes, self.region.id, generation).ok()?;

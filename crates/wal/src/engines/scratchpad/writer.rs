@@ -143,7 +143,7 @@ impl Scratchpad {
         Ok((page, header.tag(self.region.id, page)))
     }
 
-    /// Which pages of the log are needed; `None` if that is not known.
+    /// Which pages of the log are needed; `None` if that is not known. On return it is durable that the others are not.
     fn needed(&self, open: &OpenTransaction) -> Option<Needed<'static>> {
         // A writer must have applied everything committed to know which pages are needed. If this one has not, return `None`.
         if !matches!(self.next_transaction(), Ok(None)) {
@@ -151,6 +151,9 @@ impl Scratchpad {
         }
         let mut needed = self.needed_beside(self.rollback.pages().ok()?);
         needed.extend(open.pages());
+        if self.doubtful_generation {
+            self.settle_generation();
+        }
         self.forget_first();
         Some(Box::new(move |page| needed.contains(&page)))
     }
