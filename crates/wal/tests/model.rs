@@ -5,13 +5,17 @@
 
 use crate::common;
 
+use std::path::Path;
 use std::sync::Arc;
 
-use common::{Model, Rng, contents, for_seeds, fresh_medium, open};
-use duralite_crashmodel::Crashes as _;
-use duralite_medium::Nvm;
+use common::{Model, Rng, Transaction, contents, for_seeds, fresh_medium, open};
+use duralite_crashmodel::{Crashes as _, RecordingNvm};
+use duralite_format::nvwal::{Order, TX_HEADER_BYTES, encode_mark};
+use duralite_medium::{LINE_BYTES, Nvm};
 use duralite_wal::engine::home::NoDatabase;
 use duralite_wal::engine::prelude::*;
+use duralite_wal::engines::nvwal::{Nvwal, walk};
+use duralite_wal::log::stream::WalStream;
 use duralite_wal::{HeapMode, NvwalOptions, SyncMode};
 
 fn options(sync: SyncMode, heap: HeapMode, diff: bool) -> NvwalOptions {
@@ -161,6 +165,132 @@ fn inv05_inv07_async_keeps_a_prefix_and_is_forced_before_home_writes() {
         let forced: Arc<dyn Nvm> = Arc::new(nvm.crash(rng.next()));
         assert!(contents(&mut open(forced, &options).expect("recovery")) == model.committed);
     });
+}
+
+/// Writes a transaction of two frames. If whole pages are logged, all such transactions have the same length.
+fn write_two_frames(stream: &mut WalStream<Nvwal>, model: &Model, rng: &mut Rng) -> Transaction {
+    let mut transactions = std::iter::repeat_with(|| model.transaction(rng, false));
+    let transaction = transactions.find(|found| found.writes.len() == 4).expect("endless");
+    for (offset, data) in &transaction.writes {
+        stream.write(&NoDatabase, *offset, data).expect("write");
+    }
+    transaction
+}
+
+/// Where a transaction's header and records are, and where the transaction ends.
+struct Placed {
+    parts: Vec<(u64, u64)>,
+    end: u64,
+}
+
+impl Placed {
+    fn begin(&self) -> u64 {
+        self.parts[0].0
+    }
+
+    /// The processor writes back the lines of the transaction, except for the line of the terminator.
+    fn evict(&self, nvm: &RecordingNvm) {
+        for (at, bytes) in &self.parts {
+            for line in at / LINE_BYTES..(at + bytes).div_ceil(LINE_BYTES) {
+                if line != self.end / LINE_BYTES {
+                    nvm.flush(line * LINE_BYTES, LINE_BYTES);
+                }
+            }
+        }
+        nvm.fence();
+    }
+}
+
+/// The transactions of a log.
+fn placed(nvm: &Arc<RecordingNvm>) -> Vec<Placed> {
+    let mut all = Vec::new();
+    walk(nvm.clone(), Path::new("model"), &NoDatabase, |found| {
+        let records = found.records.iter().map(|record| (record.offset, u64::from(record.record_bytes)));
+        let parts: Vec<_> = [(found.offset, u64::from(TX_HEADER_BYTES))].into_iter().chain(records).collect();
+        let end = parts.last().map_or(0, |(at, bytes)| (at + bytes).next_multiple_of(8));
+        all.push(Placed { parts, end });
+    })
+    .expect("walk");
+    all
+}
+
+/// The number of transactions that a process finds that attaches the log.
+fn count(nvm: RecordingNvm, options: &NvwalOptions) -> u32 {
+    Nvwal::open(Arc::new(nvm), Path::new("model"), options.clone()).expect("a sound log").transactions()
+}
+
+/// A power loss tears a transaction, and the one behind it stays whole. Recovery ends before both. A new transaction
+/// then ends exactly where the whole one begins, and the power fails again, before the new terminator is durable.
+#[test]
+fn inv07_what_a_power_loss_left_behind_a_torn_transaction_never_counts_again() {
+    // The torn transaction is in the first block, or reaches into a second one, which recovery frees.
+    for before in [2, 7] {
+        let options = options(SyncMode::Async, HeapMode::User, false);
+        let (mut rng, nvm) = (Rng(before + 1), Arc::new(fresh_medium(&options, 512)));
+        let mut stream = open(nvm.clone(), &options).expect("open");
+        let mut model = Model::new(512, 20);
+        let (offset, data) = model.restart();
+        stream.write(&NoDatabase, offset, &data).expect("restart");
+        for _ in 0..before {
+            let transaction = write_two_frames(&mut stream, &model, &mut rng);
+            model.commit(transaction);
+        }
+        stream.engine_mut().force().expect("force");
+        let mut lost = model.clone();
+        for _ in 0..2 {
+            let transaction = write_two_frames(&mut stream, &lost, &mut rng);
+            lost.commit(transaction);
+        }
+        let whole = placed(&nvm).pop().expect("transactions");
+        whole.evict(&nvm);
+        // The terminator of the whole transaction shares its line with the end of that transaction.
+        nvm.flush(whole.end, 8);
+        nvm.fence();
+        let is_torn = |left: &RecordingNvm| u64::from(count(left.survive(), &options)) == before;
+        let left = (0..1000).map(|seed| nvm.crash(seed)).find(is_torn).expect("a torn transaction");
+        assert_ne!(left.load_u64(whole.begin()), 0, "the mark of the whole transaction");
+        let left = Arc::new(left);
+        let mut stream = open(left.clone(), &options).expect("recovery");
+        write_two_frames(&mut stream, &model, &mut rng);
+        let again = placed(&left).pop().expect("transactions");
+        assert_eq!(again.end, whole.begin(), "it ends where the other one began");
+        again.evict(&left);
+        for seed in 0..300 {
+            let found = u64::from(count(left.crash(seed), &options));
+            assert!(found <= before + 1, "{found} transactions after {before} and one, seed {seed}");
+        }
+    }
+}
+
+/// A process dies after it has stored a mark and before it has flushed the mark. The next process sees the transaction
+/// and commits another one behind it.
+#[test]
+fn inv07_no_mark_is_durable_before_those_in_front_of_it() {
+    let options = options(SyncMode::Async, HeapMode::User, false);
+    let (mut rng, nvm) = (Rng(3), Arc::new(fresh_medium(&options, 512)));
+    let attach = || {
+        let engine = Nvwal::open(nvm.clone(), Path::new("model"), options.clone()).expect("attach");
+        WalStream::new(engine)
+    };
+    let (mut dying, mut model) = (attach(), Model::new(512, 20));
+    let (offset, data) = model.restart();
+    dying.write(&NoDatabase, offset, &data).expect("restart");
+    let first = write_two_frames(&mut dying, &model, &mut rng);
+    model.commit(first);
+    dying.engine_mut().force().expect("force");
+    nvm.drop_flush(0);
+    let second = write_two_frames(&mut dying, &model, &mut rng);
+    model.commit(second);
+    let generation = dying.engine().generation();
+    std::mem::forget(dying);
+    let mut next = attach();
+    write_two_frames(&mut next, &model, &mut rng);
+    let marks = [2, 3].map(|sequence| encode_mark(Order::Async, generation, sequence).to_le_bytes());
+    for seed in 0..300 {
+        let left = nvm.crash(seed).to_bytes();
+        let [second, third] = marks.map(|mark| left.chunks_exact(8).any(|word| word == mark));
+        assert!(second || !third, "seed {seed}");
+    }
 }
 
 /// Several processes share the medium, and each has an index of its own. They take turns writing, as SQLite's WRITE

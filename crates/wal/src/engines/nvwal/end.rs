@@ -5,6 +5,11 @@
 //! transaction, and whole, after the end, then the transactions before it existed, and the log is damaged. The check reads
 //! an amount that does not grow with the log, with three exceptions: the table of block states, a cache line of each block
 //! that is in the table but in no list, and a transaction that is complete except for its mark.
+//!
+//! Behind a transaction that a power loss has torn, there may be whole transactions of the order `Async`. They are lost,
+//! because the log ends before them. [`Nvwal::erase_behind_end`] makes sure that none of them ever counts again (invariant 7).
+
+use std::sync::Arc;
 
 use duralite_format::FormatError;
 use duralite_format::nvwal::{BLOCK_HEADER_BYTES, Order, TX_HEADER_BYTES, decode_mark, encode_mark};
@@ -14,7 +19,7 @@ use super::scan::{self, Expected, FoundTransaction, Position};
 use crate::LogError;
 use crate::shared::heap::BlockList;
 
-/// The most bytes after the end that are searched for marks.
+/// The most bytes after the end that the check searches for marks, and how many bytes are erased in one step.
 const LOOK_BYTES: u32 = 64 << 10;
 
 impl Nvwal {
@@ -49,6 +54,52 @@ impl Nvwal {
                 return Err(self.broken_off());
             }
         }
+        Ok(())
+    }
+
+    /// Erases the marks of a torn transaction at the end, and of all transactions behind it. Durable on return. Otherwise a new
+    /// transaction could end where one of these begins, and a power loss could leave the old mark in the place of the new
+    /// terminator. Blocks that are about to be freed are searched too, because they may be taken again in this generation.
+    ///
+    /// Marks become durable in their order ([`Nvwal::follow`]). So behind a zero word there is no mark.
+    ///
+    /// # Errors
+    /// As [`Nvwal::blocks_behind_tail`].
+    pub(super) fn erase_behind_end(&mut self) -> Result<(), LogError> {
+        if self.in_force.wal_header.is_none() {
+            return Ok(());
+        }
+        let (behind, block_bytes) = (self.blocks_behind_tail()?, self.heap.block_bytes());
+        let mut torn = self.tail;
+        if block_bytes - torn.offset < TX_HEADER_BYTES {
+            let Some(next) = behind.as_slice().first() else { return Ok(()) };
+            torn = Position::start_of(*next);
+        }
+        let (nvm, torn_at) = (Arc::clone(&self.heap.nvm), self.heap.at(torn.block, torn.offset));
+        if nvm.load_u64(torn_at) == 0 {
+            return Ok(());
+        }
+        let rest = behind.as_slice().iter().map(|block| Position::start_of(*block));
+        for Position { block, offset: mut from } in std::iter::once(self.tail).chain(rest) {
+            while from < block_bytes {
+                // Skip holes, because a damaged log may claim far longer blocks than it has.
+                let data = nvm.next_data(self.heap.at(block, from)) - self.heap.at(block, 0);
+                from = (data / 8 * 8).min(u64::from(block_bytes)) as u32;
+                let until = block_bytes.min(from.saturating_add(LOOK_BYTES));
+                let mut marks = Vec::new();
+                self.marks_in(block, (from, until), &mut marks);
+                let places = marks.into_iter().map(|(_, at)| self.heap.at(at.block, at.offset));
+                places.filter(|at| *at != torn_at).for_each(|at| nvm.store_u64(at, 0));
+                // Flush all of it, because an earlier recovery may have ended before it flushed what it had erased.
+                nvm.flush(self.heap.at(block, from), u64::from(until - from));
+                from = until;
+            }
+        }
+        nvm.fence();
+        // The torn mark goes last, because recovery looks for the others only as long as the torn mark is there.
+        nvm.store_u64(torn_at, 0);
+        nvm.flush(torn_at, 8);
+        nvm.fence();
         Ok(())
     }
 

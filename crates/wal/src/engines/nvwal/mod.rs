@@ -82,8 +82,9 @@ pub struct Nvwal {
     writer: Writer,
     /// Ranges of sealed transactions that have not been flushed yet.
     unforced: Vec<(u64, u64)>,
-    /// Ranges that another process stored last. This process has read these ranges, but the other process may have died
-    /// before it flushed them. So this process flushes them before it marks a transaction that depends on them.
+    /// Ranges that another process stored last: all of its last transaction, or only the mark of an `Async` one. This process
+    /// has read these ranges, but the other process may have died before it flushed them. So this process flushes them before
+    /// it marks a transaction that depends on them.
     doubtful: Vec<(u64, u64)>,
     activity: Activity,
     payload: Vec<u8>,
@@ -161,12 +162,14 @@ impl Nvwal {
         })
     }
 
-    /// Corrects the states of the blocks after a crash. No other process may have the log open.
+    /// Erases what a crash has left behind the end of the log, and corrects the states of the blocks. No other process may have
+    /// the log open.
     ///
     /// # Errors
     /// `Corrupt`, also if the log continues after its end, because freeing the blocks there would destroy transactions.
     pub fn recover_heap(&mut self) -> Result<(), LogError> {
         self.check_end()?;
+        self.erase_behind_end()?;
         self.cut_behind_tail()?;
         // The heap frees the blocks that are not in the list as this process sees it. A dead process may not have flushed the
         // list, so flush it first.
@@ -268,7 +271,11 @@ impl Nvwal {
         // The process that marked this transaction had already made durable everything that the transaction depends on.
         self.doubtful.clear();
         let waits = match found.order {
-            Order::Async => &mut self.unforced,
+            Order::Async => {
+                // The mark has to be durable before the next transaction is marked, so that marks become durable in order.
+                self.doubtful.push((at, at + 8));
+                &mut self.unforced
+            }
             Order::Ordered | Order::Fenced => &mut self.doubtful,
         };
         found.extents(&self.heap, waits);
