@@ -11,9 +11,9 @@ use crate::{common, rig};
 use common::{Model, Rng, Transaction, for_seeds};
 use duralite_crashmodel::Crashes as _;
 use duralite_format::scratchpad::{
-    ACTIVE_OFFSET, COUNTED_OFFSET, FOLLOW_AT, Kind, LOGS_AT, Owner, PAGE_BYTES, PageHeader, SUPERBLOCK_BYTES,
-    Slot, active_word, first_link_offset, first_link_tag, link_word, origin_offset, read_active_word,
-    slot_offset,
+    ACTIVE_OFFSET, COUNTED_OFFSET, FOLLOW_AT, HEADER_BYTES, Kind, LAST_AT, LOGS_AT, Owner, PAGE_BYTES,
+    PageHeader, SUPERBLOCK_BYTES, Slot, active_word, first_link_offset, first_link_tag, link_word,
+    origin_offset, read_active_word, read_link, slot_offset,
 };
 use duralite_format::{LogId, Origin, guard};
 use duralite_wal::engine::Engine as _;
@@ -266,6 +266,33 @@ fn inv25_a_log_whose_pages_others_have_is_an_error() {
     }
     let corrupt = |found: Result<(), LogError>| matches!(found, Err(LogError::Corrupt { .. }));
     assert!(corrupt(rig.look(0).map(drop)) && corrupt(rig.open(0).map(drop)));
+}
+
+/// A process died in a commit after it had stored the link to the last entry. Its pages were given back. The transaction
+/// that then got its number has its last entry in one of them. A power loss took back that the first page is free.
+#[test]
+fn inv25_a_first_page_that_a_dead_process_left_hides_no_committed_transaction() {
+    let (rig, mut log, mut model, transaction) = small();
+    let (region, id) = (rig.region(), rig::superblock(0).head.log_id);
+    region.grow(64 << 10).expect("grow");
+    assert_eq!(region.compare_exchange_u64(PAGE_BYTES, 0, Owner::of(id).word(7)), Ok(0));
+    transaction.writes.iter().for_each(|(at, data)| {
+        log.write(&NoDatabase, *at, data).expect("write");
+    });
+    model.commit(transaction);
+    drop(log);
+    let header = PageHeader { kind: Kind::Redo, generation: 2, transaction: 1, index: 0 };
+    let link = region.load_u64(2 * PAGE_BYTES + LAST_AT);
+    let last = read_link(link, header.tag(id, 2), u32::MAX).expect("a link to the last entry");
+    region.store(PAGE_BYTES + 8, &header.encode(id, 1));
+    region.store_u64(PAGE_BYTES + LAST_AT, link_word(last, header.tag(id, 1)));
+    assert_eq!(rig.look(0).expect("a sound log"), model.committed);
+    assert_eq!(contents(&mut rig.open(0).expect("open")), model.committed);
+    assert_eq!(region.load_u64(PAGE_BYTES), 0, "the page is given back");
+    // Damage in the transaction itself remains an error.
+    region.store_u64(PAGE_BYTES, Owner::of(id).word(7));
+    region.store_u64(2 * PAGE_BYTES + HEADER_BYTES + 8, 0);
+    assert!(matches!(rig.look(0), Err(LogError::Corrupt { .. })));
 }
 
 /// A process died in a commit after it had stored the link to the transaction. Then other processes take its pages.

@@ -196,12 +196,17 @@ impl Scratchpad {
             page_bytes: self.superblock.head.page_bytes,
         };
         if let Some(scan) = &self.scan {
+            let mut damage = None;
             for head in scan.heads(expected.sequence) {
-                if let Some(found) = transaction::read(&self.region, *head, &expected)? {
-                    return Ok(Some(found));
+                match transaction::read(&self.region, *head, &expected) {
+                    Ok(None) => {}
+                    Ok(found) => return Ok(found),
+                    // The page may be what a dead process has left of a transaction with this number. Its link may lead into
+                    // the transaction that was committed under the number later. So look for that one first.
+                    Err(error) => damage = damage.or(Some(error)),
                 }
             }
-            return Ok(None);
+            return damage.map_or(Ok(None), Err);
         }
         match self.linked_next() {
             Some(first) => transaction::read(&self.region, first, &expected),
