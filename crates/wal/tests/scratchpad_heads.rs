@@ -7,6 +7,7 @@ use crate::rig;
 
 use std::sync::Arc;
 
+use duralite_format::scratchpad::{JOURNAL_CHAIN_OFFSET, JOURNAL_CHANGES_OFFSET, JOURNAL_STATE_OFFSET};
 use duralite_medium::Nvm as _;
 use duralite_wal::engine::Engine as _;
 use duralite_wal::engine::rollback::RollbackJournal;
@@ -132,6 +133,43 @@ fn inv26_a_head_that_a_process_was_erasing_when_it_died_does_not_come_back() {
         write_journal(&*journal, 2, second);
         assert_heads_are_new(&rig, 0, &format!("second head at {second}"));
     }
+}
+
+/// A process deletes a journal that ends with the name of a super-journal, and dies before it erases that end. A later
+/// journal grows over the same place. If its length is durable after a crash, so is its own end.
+#[test]
+fn inv26_the_end_of_a_journal_does_not_come_back_with_the_length_of_a_later_one() {
+    let rig = Rig::new(1, 256 << 10, false);
+    let log = rig.open(0).expect("open");
+    let journal = log.engine().rollback_journal().expect("a journal");
+    journal.create().expect("create");
+    journal.write(&[1; 1024], 0).expect("write");
+    let end = [&[1; 39][..], &MAGIC].concat();
+    journal.write(&end, 1024).expect("write");
+    journal.sync().expect("sync");
+    let words = rig.log(0);
+    words.store_u64(JOURNAL_CHANGES_OFFSET, words.load_u64(JOURNAL_CHANGES_OFFSET) | 1);
+    words.store_u64(JOURNAL_STATE_OFFSET, 0);
+    words.flush(JOURNAL_CHAIN_OFFSET, 16);
+    words.fence();
+    std::mem::forget((journal, log));
+    let log = rig.open(0).expect("open");
+    let journal = log.engine().rollback_journal().expect("a journal");
+    journal.create().expect("create");
+    journal.write(&[2; 1024], 0).expect("write");
+    journal.sync().expect("sync");
+    journal.write(&[2; 47], 1024).expect("write");
+    let mut grown = 0;
+    for seed in 0..300 {
+        let left = rig.on(rig.memory.crash(seed));
+        let log = left.open(0).expect("open");
+        let journal = log.engine().rollback_journal().expect("a journal");
+        let mut found = vec![0; journal.size().expect("a size").expect("a journal") as usize];
+        journal.read(&mut found, 0).expect("read");
+        grown += u32::from(found.len() == 1071);
+        assert!(!found.ends_with(&MAGIC), "seed {seed}, {} bytes", found.len());
+    }
+    assert!(grown > 0, "the length never became durable");
 }
 
 /// A process ends a transaction, visibly to others but not yet durably, and dies before it acknowledges the commit. The

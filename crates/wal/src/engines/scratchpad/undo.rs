@@ -23,7 +23,7 @@ use duralite_medium::{LINE_BYTES, Nvm, lines_touched};
 
 use super::region::{Needed, Region, offset_of, pages_for};
 use crate::LogError;
-use crate::engine::rollback::{MAGIC, RollbackJournal};
+use crate::engine::rollback::{MAGIC, RollbackJournal, SUPER_TAIL};
 use crate::shared::generations::extents_of;
 use crate::shared::past_cache::{Choice, Work};
 
@@ -300,6 +300,23 @@ impl UndoLog {
         }
     }
 
+    /// Flushes the last bytes of a journal of `end` bytes, which tell SQLite whether the journal names a super-journal. Durable
+    /// with the next fence. A dead process may have deleted a journal without erasing such an end in its pages. If the new
+    /// length became durable before the new end, the old end could count, and the journal would pass for one of a committed
+    /// transaction.
+    fn flush_end(&self, known: &mut Known, chain: UndoChain, end: u64) -> Result<(), LogError> {
+        let is_durable = self.region.nvm.is_durable_on_store();
+        let mut from = if is_durable { end } else { end.saturating_sub(SUPER_TAIL) };
+        while from < end {
+            let within = from % STREAM_BYTES;
+            let here = (end - from).min(STREAM_BYTES - within);
+            let page = self.page(known, chain, (from / STREAM_BYTES) as usize)?;
+            self.region.nvm.flush(offset_of(page) + HEADER_BYTES + within, here);
+            from += here;
+        }
+        Ok(())
+    }
+
     fn store_state(&self, state: UndoState, chain: UndoChain) {
         self.nvm.store_u64(JOURNAL_STATE_OFFSET, state.word(self.region.id, chain));
     }
@@ -453,8 +470,9 @@ impl RollbackJournal for UndoLog {
             self.store(&mut known, chain, bytes, offset)?;
         }
         if end > length {
-            // The fence makes the erased words durable before the length. It also ensures that a process that reads the new
-            // length reads the new bytes.
+            // The fence makes the erased words and the end durable before the length. It also ensures that a process that reads
+            // the new length reads the new bytes.
+            self.flush_end(&mut known, chain, end)?;
             self.region.nvm.fence();
             self.store_state(UndoState::Bytes(end), chain);
         }
