@@ -341,8 +341,9 @@ unsafe fn control(db: &Db, op: c_int, arg: *mut c_void) -> Option<c_int> {
         // SQLite asks this before the checkpoint of the last close. If the file has moved, SQLite leaves that
         // checkpoint out, because the `-wal` at the path may belong to another database. A log belongs to the
         // file itself, wherever the file is, and without the checkpoint the file would stay guarded. So the
-        // answer is no.
-        ffi::FCNTL_HAS_MOVED => db.has_log_for_wal().then(|| {
+        // answer is no. Only if a copy that needs the log has taken the file's place, the base VFS answers, so
+        // that SQLite leaves the log to that copy.
+        ffi::FCNTL_HAS_MOVED => db.takes_log_home().then(|| {
             // SAFETY: SQLite passes a place for the answer.
             unsafe { *arg.cast::<c_int>() = 0 };
             ffi::OK

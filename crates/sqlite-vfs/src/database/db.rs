@@ -18,6 +18,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
+use duralite_format::LogId;
 use duralite_locks::file::{FileLock, Level};
 use duralite_medium::process::ProcessId;
 use duralite_wal::engine::home::Home;
@@ -25,7 +26,7 @@ use duralite_wal::log::Sealed;
 use duralite_wal::{DatabaseIdentity, ErrorKind, LogError, LogPlacement};
 
 use super::concurrent::{Concurrent, Host};
-use super::file::{Mappable, OpenedFile};
+use super::file::{Mappable, OpenedFile, names_log};
 use super::journal::{Journal, begins_journal};
 use super::super_journal;
 use super::waiting::Patience;
@@ -321,6 +322,12 @@ impl Db {
         self.file.has_no_name()
     }
 
+    /// Whether a copy of the database file was put in the file's place. The file itself has no name any more,
+    /// and the file that has its path names the same log. So that file needs what the log holds (invariant 3).
+    pub fn is_replaced_by_copy(&self, id: LogId) -> bool {
+        self.has_no_name() && names_log(self.sqlite.parent, &self.path, id)
+    }
+
     /// The database file for code that attaches a log, and may map the file.
     pub fn mappable(&self) -> Mappable<'_> {
         self.file.mappable(self.base, &self.path)
@@ -573,17 +580,19 @@ impl Db {
     }
 
     /// Detaches the log. If the database file has no name any more, the last user also removes the log,
-    /// because SQLite neither checkpoints nor deletes the WAL of a deleted database.
+    /// because SQLite neither checkpoints nor deletes the WAL of a deleted database. The log stays for a copy
+    /// that was put in the file's place.
     pub fn detach(&self) {
         let previous = self.change_state(std::mem::take);
         // A ticket of this log means nothing to the next log, so it is forgotten.
         *locked(&self.commit.sealed) = None;
         let Some(Attached { used, .. }) = previous.attached() else { return };
         used.flush_acknowledged();
-        let nameless = if self.has_no_name() { used.log().path_now().ok().flatten() } else { None };
         let id = used.id();
+        let is_unneeded = self.has_no_name() && !self.is_replaced_by_copy(id);
+        let unneeded = if is_unneeded { used.log().path_now().ok().flatten() } else { None };
         previous.let_go();
-        if let Some(path) = nameless {
+        if let Some(path) = unneeded {
             duralite_wal::Log::remove_unused(&path, id);
         }
     }
@@ -604,9 +613,11 @@ impl Db {
         }
     }
 
-    /// Whether a log serves the WAL, which is open or about to be deleted.
-    pub fn has_log_for_wal(&self) -> bool {
-        matches!(*self.state(), State::Wal(_) | State::Lingering { .. })
+    /// Whether SQLite writes the log into this file when it closes the WAL for the last time. That is so
+    /// wherever the file is now, unless a copy of the file needs the log.
+    pub fn takes_log_home(&self) -> bool {
+        let serving = self.serving().filter(|(_, serving)| *serving != Serving::Journal);
+        serving.is_some_and(|(attachment, _)| !self.is_replaced_by_copy(attachment.id()))
     }
 
     fn is_serving(&self, serving: Serving) -> bool {

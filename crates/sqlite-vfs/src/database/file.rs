@@ -1,11 +1,14 @@
 //! The database file: which file it is, and how engines use it.
 
-use std::ffi::c_int;
+use std::ffi::{CString, c_int};
 use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use duralite_format::LogId;
+use duralite_format::guard::{self, DatabaseHeader, HEADER_BYTES};
 use duralite_locks::file::FileLock;
 use duralite_medium::process::off_standard_streams;
 use duralite_medium::{Nvm, in_words};
@@ -16,7 +19,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::errors::{During, Failure};
-use crate::sqlite::base::BaseFile;
+use crate::sqlite::base::{BaseFile, BaseVfs, OwnFile};
 
 /// The file that the base VFS has opened, wherever its path leads by now.
 pub struct OpenedFile {
@@ -96,6 +99,25 @@ fn named_file(base: BaseFile, path: &Path) -> Result<Option<OwnedFd>, Errno> {
         Err(errno) => return Err(errno),
     };
     Ok((!base.has_moved()).then_some(file))
+}
+
+/// Whether the file with this path is a database that names this log. The answer is also `true` if that cannot
+/// be told, because the answer decides whether the log may be deleted.
+pub fn names_log(vfs: BaseVfs, path: &Path, id: LogId) -> bool {
+    let Ok(name) = CString::new(path.as_os_str().as_bytes()) else { return false };
+    // Looked at first, because the base VFS reports a file that it cannot open to SQLite's error log.
+    if matches!(path.try_exists(), Ok(false)) {
+        return false;
+    }
+    let Some(file) = OwnFile::open(vfs, &name) else { return true };
+    let mut header = [0; HEADER_BYTES];
+    match file.base().read(&mut header, 0) {
+        ffi::OK => match guard::inspect(&header) {
+            DatabaseHeader::Guarded { log_id, .. } => log_id == id,
+            found => found == DatabaseHeader::Damaged,
+        },
+        code => code != ffi::IOERR_SHORT_READ,
+    }
 }
 
 /// The base VFS's file, for an engine that may map it.

@@ -315,8 +315,16 @@ pub fn forget(db: &Db, alone: &Alone<'_>, id: LogId) -> Result<(), Failure> {
 
 /// Takes the guard off and deletes the log, after SQLite has checkpointed. Idle connections that have had
 /// rollback journals in the log may still have it attached. A word of the segment tells them to look at the
-/// guard before they begin anything.
+/// guard before they begin anything. If a copy that needs the log has taken the database's place, guard and log
+/// stay.
 pub fn lift(db: &Db, alone: &Alone<'_>, attachment: &Attachment) -> Result<(), Failure> {
+    if db.is_replaced_by_copy(attachment.id()) {
+        let message = format!(
+            "a copy of {} has replaced it, and needs its log: guard and log stay; open the database again",
+            db.path.display()
+        );
+        return Err(Failure::new(ffi::IOERR_DELETE, message));
+    }
     if attachment.take_alone(SegmentUse::Any)? {
         return lift_alone(db, alone, attachment);
     }

@@ -2,7 +2,8 @@
 
 use std::fs;
 
-use duralite_testkit::{Actor, Fixture, code, one, run};
+use duralite_testkit::{Actor, Fixture, code, connect, one, run};
+use rusqlite::config::DbConfig;
 use rusqlite::ffi;
 
 use super::{abandoned, read_elsewhere, refused};
@@ -46,6 +47,50 @@ fn inv03_a_database_that_was_moved_finds_its_log() {
     assert_eq!(one::<i64>(&conn, "SELECT sum(a) FROM t"), 6);
     conn.close().unwrap();
     fixture.assert_plain("moved.db");
+}
+
+/// `cp app.db new.db && mv new.db app.db` while the database is in use. Only the log has the commits, and the
+/// copy names the log. So the copy gets it, whether or not the last connection to the replaced file would
+/// have checkpointed.
+#[test]
+fn inv03_a_copy_that_replaces_a_database_in_use_has_its_log() {
+    for checkpoints in [true, false] {
+        let fixture = Fixture::new();
+        let (path, copy) = (fixture.path("r.db"), fixture.path("new.db"));
+        // As with a `-wal`, the log has to be beside the database.
+        let uri = fixture.uri_with_log_dir("r.db", path.parent().unwrap(), "");
+        let conn = connect(&uri).unwrap();
+        assert_eq!(one::<String>(&conn, "PRAGMA journal_mode=WAL"), "wal");
+        run(&conn, "PRAGMA wal_autocheckpoint=0").unwrap();
+        run(&conn, "CREATE TABLE t(a)").unwrap();
+        run(&conn, "INSERT INTO t VALUES(1), (2), (3)").unwrap();
+        conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, !checkpoints).unwrap();
+        fs::copy(&path, &copy).unwrap();
+        fs::rename(&copy, &path).unwrap();
+        conn.close().unwrap();
+        let conn = connect(&uri).unwrap();
+        assert_eq!(one::<i64>(&conn, "SELECT sum(a) FROM t"), 6, "checkpoints: {checkpoints}");
+        run(&conn, "INSERT INTO t VALUES(4)").unwrap();
+        conn.close().unwrap();
+        fixture.assert_plain("r.db");
+    }
+}
+
+/// Another database names another log, or none, so nobody needs the log of the replaced one.
+#[test]
+fn a_database_in_use_that_another_one_replaces_leaves_no_log() {
+    let fixture = Fixture::new();
+    let (conn, other) = (fixture.open("r.db"), fixture.open("new.db"));
+    run(&conn, "CREATE TABLE t(a)").unwrap();
+    run(&other, "CREATE TABLE t(a)").unwrap();
+    run(&other, "INSERT INTO t VALUES(6)").unwrap();
+    fs::rename(fixture.path("new.db"), fixture.path("r.db")).unwrap();
+    conn.close().unwrap();
+    assert_eq!(fixture.logs().len(), 1, "{:?}", fixture.logs());
+    assert_eq!(one::<i64>(&other, "SELECT sum(a) FROM t"), 6);
+    other.close().unwrap();
+    assert!(fixture.logs().is_empty(), "{:?}", fixture.logs());
+    fixture.assert_plain("r.db");
 }
 
 #[test]

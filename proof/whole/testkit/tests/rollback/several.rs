@@ -194,6 +194,28 @@ fn inv03_copies_renames_and_deletions_under_the_guard() {
     });
 }
 
+/// A copy that is put in the place of the database names the log, and is not opened without it.
+#[test]
+fn inv03_a_copy_that_replaces_the_database_under_the_guard_has_its_log() {
+    each(|fixture, mode| {
+        make(fixture);
+        let (path, copy) = (fixture.path(NAME), fixture.path("copy.db"));
+        let uri = fixture.uri_with_log_dir(NAME, path.parent().unwrap(), "");
+        let conn = connect(&uri).unwrap();
+        let set = one::<String>(&conn, &format!("PRAGMA journal_mode={mode}"));
+        assert_eq!(set.to_uppercase(), mode);
+        run(&conn, "INSERT INTO t VALUES(4, 4)").unwrap();
+        assert!(fixture.is_guarded(NAME));
+        fs::copy(&path, &copy).unwrap();
+        fs::rename(&copy, &path).unwrap();
+        drop(conn);
+        let conn = connect(&uri).unwrap();
+        assert_eq!(one::<i64>(&conn, "SELECT count(*) FROM t"), 4);
+        drop(conn);
+        fixture.assert_plain(NAME);
+    });
+}
+
 #[test]
 fn inv14_children_commit_beside_their_parent() {
     each(|fixture, mode| {
