@@ -18,6 +18,7 @@ constants! {
     LOCKED = 6;
     NOMEM = 7;
     READONLY = 8;
+    READONLY_DBMOVED = READONLY | (4 << 8);
     READONLY_CANTINIT = READONLY | (5 << 8);
     IOERR = 10;
     CORRUPT = 11;

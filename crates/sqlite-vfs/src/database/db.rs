@@ -322,6 +322,11 @@ impl Db {
         self.file.has_no_name()
     }
 
+    /// Whether another file has the path by which this database was opened.
+    pub fn path_is_anothers(&self) -> bool {
+        self.base.has_moved() && !matches!(self.path.try_exists(), Ok(false))
+    }
+
     /// Whether a copy of the database file was put in the file's place. The file itself has no name any more,
     /// and the file that has its path names the same log. So that file needs what the log holds (invariant 3).
     pub fn is_replaced_by_copy(&self, id: LogId) -> bool {

@@ -13,6 +13,7 @@
 //! | --- | --- |
 //! | plain, rollback mode | nothing: SQLite's own files serve it |
 //! | plain, WAL mode, and no log can be made | nothing: SQLite's own `-wal` serves it |
+//! | plain, WAL mode, and another file has its path | nothing: an error says why |
 //! | plain, WAL mode, with a hot rollback journal | another connection, in which SQLite plays the journal back; if that fails, SQLite plays it back in this connection |
 //! | plain, WAL mode, read-only connection | a connection that may write, to make the log |
 //! | plain, WAL mode, with an ordinary `-wal`, but its pages have reserved bytes, or this user may not write the `-wal` | nothing: SQLite's own `-wal` serves it |
@@ -39,7 +40,7 @@ use duralite_sqlite_ffi as ffi;
 use duralite_wal::LogPlacement;
 
 use super::places::{self, attach};
-use super::states::{Guard, Raised, check_journal, forget, is_guarded_by, lift, raise};
+use super::states::{Guard, Raised, check_journal, check_path, forget, is_guarded_by, lift, raise};
 use super::waits::{Alone, Gate, Turn, contended, in_use, out_of_date, take_alone};
 use super::{helper, journal};
 use crate::attachment::{Attachment, Entering, Use};
@@ -117,9 +118,10 @@ fn decide<'h, 'd>(db: &'d Db, held: &'h Held<'_, BaseFile>) -> Result<Need<'h, '
     match db.header()? {
         DatabaseHeader::Plain { page_bytes, wal: true } if guard::page_size_is_valid(page_bytes) => {
             // There is none. May a log serve the database, and is anything in its way?
-            Ok(match (db.placement(), check_journal(db)) {
-                (Err(_), _) => base(),
-                (Ok(_), Err(hot)) => Need::Playback(hot),
+            let Ok(placement) = db.placement() else { return Ok(base()) };
+            check_path(db)?;
+            Ok(match check_journal(db) {
+                Err(hot) => Need::Playback(hot),
                 _ if db.read_only => Need::Writer(None),
                 _ if has_base_wal(db)? => {
                     if can_absorb(db)? {
@@ -128,7 +130,7 @@ fn decide<'h, 'd>(db: &'d Db, held: &'h Held<'_, BaseFile>) -> Result<Need<'h, '
                         base()
                     }
                 }
-                (Ok(placement), _) => Need::NewLog(placement),
+                _ => Need::NewLog(placement),
             })
         }
         DatabaseHeader::Plain { .. } | DatabaseHeader::Empty | DatabaseHeader::NotSqlite => Ok(base()),

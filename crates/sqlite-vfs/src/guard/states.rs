@@ -123,6 +123,7 @@ impl Plain {
 /// Makes a log, and puts on the guard for the database's journal mode. The guard is provisional if the log is
 /// not durable yet; else it is confirmed, and both are durable on return.
 pub fn raise(db: &Db, alone: &Alone<'_>, placement: &LogPlacement) -> Result<Raised, Failure> {
+    check_path(db)?;
     if !remove_base_files(db)? {
         return Ok(Raised::LookAgain);
     }
@@ -167,6 +168,22 @@ pub fn raise(db: &Db, alone: &Alone<'_>, placement: &LogPlacement) -> Result<Rai
         raised.confirm_guard();
     }
     Ok(Raised::Log(raised))
+}
+
+/// Refuses a database whose path leads to another file by now. The files beside that path belong to the other
+/// file, and EXCLUSIVE on this one does not show whether a program uses them (invariant 2). Stock SQLite would
+/// read and write that program's `-wal` as its own, and refuses a moved file with this code where it makes a
+/// rollback journal.
+pub fn check_path(db: &Db) -> Result<(), Failure> {
+    if !db.path_is_anothers() {
+        return Ok(());
+    }
+    let message = format!(
+        "{} is another file now than the one that this connection has opened: close the connection, and open \
+         the database again",
+        db.path.display()
+    );
+    Err(Failure::new(ffi::READONLY_DBMOVED, message))
 }
 
 /// Deletes an empty `-wal` and the `-shm` of the base VFS. No connection uses them now, and the log has a

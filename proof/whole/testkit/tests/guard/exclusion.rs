@@ -36,6 +36,40 @@ fn inv02_busy_also_when_the_stock_connection_has_nothing_in_its_wal() {
     run(&theirs, "INSERT INTO t VALUES(1)").unwrap();
 }
 
+/// The new file has the path, and with it the `-wal` and the `-shm`.
+#[test]
+fn inv02_a_connection_whose_file_was_replaced_leaves_the_files_beside_the_new_one() {
+    for has_frames in [false, true] {
+        let fixture = Fixture::new();
+        for name in ["r.db", "new.db"] {
+            let made = stock(&fixture.path(name));
+            made.execute_batch("PRAGMA journal_mode=WAL; CREATE TABLE t(a); INSERT INTO t VALUES(6)")
+                .unwrap();
+            made.close().unwrap();
+        }
+        let conn = connect(&fixture.uri("r.db", "")).unwrap();
+        let reader = connect(&fixture.uri("r.db", "mode=ro")).unwrap();
+        std::fs::rename(fixture.path("new.db"), fixture.path("r.db")).unwrap();
+        let theirs = stock(&fixture.path("r.db"));
+        assert_eq!(one::<i64>(&theirs, "SELECT sum(a) FROM t"), 6);
+        if has_frames {
+            run(&theirs, "INSERT INTO t VALUES(1)").unwrap();
+        }
+        let before = fixture.snapshot();
+        for conn in [&conn, &reader] {
+            let error = run(conn, "SELECT * FROM t").unwrap_err();
+            assert_eq!(code(&error), ffi::SQLITE_READONLY_DBMOVED, "{error}");
+            assert!(duralite::last_error().unwrap().contains("is another file now"));
+        }
+        drop((conn, reader));
+        assert!(fixture.snapshot() == before, "a refused statement changed something");
+        run(&theirs, "INSERT INTO t VALUES(2)").unwrap();
+        let sum = one::<i64>(&theirs, "SELECT sum(a) FROM t");
+        // A program that opens the database now reads the same `-wal`.
+        assert_eq!(one::<i64>(&stock(&fixture.path("r.db")), "SELECT sum(a) FROM t"), sum);
+    }
+}
+
 /// Leaves a database as a killed process does, with the committed rows only in the `-wal`.
 fn leave_wal(fixture: &Fixture) {
     let theirs = stock(&fixture.path("live.db"));
