@@ -203,6 +203,26 @@ fn a_log_is_not_nvram_for_one_process_and_emulated_memory_for_another() {
     assert!(matches!(other, Err(LogError::Settings)), "{other:?}");
 }
 
+/// The original is not where it was when the log was made, so only the memory that the processes share shows that it
+/// is on another device.
+#[test]
+fn inv03_a_snapshot_does_not_share_the_log_that_its_original_uses() {
+    for engine in [&waldio::DESCRIPTOR, &nvwal::DESCRIPTOR] {
+        let place = Place::new(engine);
+        let log = place.create();
+        std::fs::rename(place.database(), place.dir.path().join("moved.db")).expect("rename");
+        let attach = |device| {
+            let db = DatabaseIdentity { device, ..place.identity.clone() };
+            let options = EngineOptions::default();
+            Log::attach(&NoDatabase, &place.placement, &options, &db, log.id(), &pause_for(PATIENCE))
+                .map(|_| ())
+        };
+        let refused = attach(place.identity.device + 1);
+        assert!(matches!(refused, Err(LogError::Foreign { .. })), "{engine:?}: {refused:?}");
+        attach(place.identity.device).expect("the original");
+    }
+}
+
 /// Attaches a log, with patience for this many pauses. Returns the result, and how often it paused.
 fn attach_impatiently(place: &Place, id: LogId, pauses: u32) -> (Result<(), LogError>, u32) {
     let count = Cell::new(0);

@@ -11,7 +11,7 @@ use duralite_wal::engine::media::MediaSet;
 use duralite_wal::engines::{nvwal, waldio};
 use duralite_wal::log::offline;
 use duralite_wal::placement::{self, Claim, FoundLog};
-use duralite_wal::{DatabaseIdentity, Descriptor, EngineOptions, Log, LogPlacement};
+use duralite_wal::{DatabaseIdentity, Descriptor, EngineOptions, Log, LogError, LogPlacement};
 
 const ENGINES: [&Descriptor; 2] = [&waldio::DESCRIPTOR, &nvwal::DESCRIPTOR];
 
@@ -92,6 +92,24 @@ fn inv03_a_copy_of_database_and_log_is_a_pair_wherever_the_original_is() {
         assert_eq!(fixture.claim_copy("copy/app.db", &fixture.path("copy")), Claim::Copy);
         fs::remove_dir_all(fixture.path("data")).expect("remove");
         assert_eq!(fixture.claim_copy("copy/app.db", &fixture.path("copy")), Claim::Copy);
+    }
+}
+
+/// In a snapshot or a clone of the file system, the database has the same inode number and birth time, on another
+/// device.
+#[test]
+fn inv03_a_snapshot_of_the_database_does_not_take_the_log_of_its_original() {
+    for engine in ENGINES {
+        let fixture = Fixture::new(engine, "logs");
+        let original = DatabaseIdentity::of(&fixture.path("data/app.db")).expect("identity");
+        let (path, device) = (fixture.path("copy/app.db"), original.device + 1);
+        let snapshot = DatabaseIdentity { path, device, ..original.clone() };
+        let claim = |db| placement::claim(&fixture.log, db).expect("claim");
+        assert_eq!((claim(&original), claim(&snapshot)), (Claim::Own, Claim::Foreign));
+        let options = EngineOptions::default();
+        let FoundLog { placement, id, .. } = &fixture.log;
+        let attached = Log::attach(&NoDatabase, placement, &options, &snapshot, *id, &|_| false).map(|_| ());
+        assert!(matches!(attached, Err(LogError::Foreign { .. })), "{engine:?}: {attached:?}");
     }
 }
 

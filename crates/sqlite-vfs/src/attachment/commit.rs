@@ -123,8 +123,7 @@ impl Attachment {
 
     /// Whether this process has this log attached and knows that the log was deleted.
     pub fn is_here_deleted(identity: &DatabaseIdentity, log: LogId) -> bool {
-        let key = Key { inode: identity.inode, birth_ns: identity.birth_ns, log };
-        let slot = attached().get(&key).map(Arc::clone);
+        let slot = attached().get(&Key::of(identity, log)).map(Arc::clone);
         let here = slot.and_then(|slot| slot.try_lock().ok().and_then(|place| place.upgrade()));
         here.is_some_and(|attachment| attachment.is_deleted())
     }

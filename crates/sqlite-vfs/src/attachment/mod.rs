@@ -55,12 +55,19 @@ use usage::{Usage, in_use};
 const _: () = assert!(duralite_locks::LAYOUT_BYTES <= LOCKS_BYTES);
 const _: () = assert!(LOCKS_OFFSET + duralite_locks::OUTSIDE == READABLE);
 
-/// Identifies an attached log: by the database file, and by the log's id.
+/// Identifies an attached log: by the database file, and by the log's id. A snapshot or a clone of the file, which
+/// is on another device, may name a copy of the log, with the same id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Key {
-    inode: u64,
-    birth_ns: u64,
+    /// [`DatabaseIdentity::numbers`].
+    file: (u64, u64, u64),
     log: LogId,
+}
+
+impl Key {
+    fn of(identity: &DatabaseIdentity, log: LogId) -> Self {
+        Self { file: identity.numbers(), log }
+    }
 }
 
 /// The attachment of one log. The mutex is held while the attachment is being made, so that only the threads
@@ -144,7 +151,7 @@ impl Attachment {
         pause: Pause<'_>,
         attach: impl FnOnce() -> Result<Log, Failure>,
     ) -> Result<Arc<Self>, Failure> {
-        let key = Key { inode: identity.inode, birth_ns: identity.birth_ns, log: id };
+        let key = Key::of(identity, id);
         let slot = Arc::clone(attached().entry(key).or_default());
         let mut place = lock_slot(&slot, pause)?;
         if let Some(found) = place.upgrade() {
@@ -323,7 +330,7 @@ impl Attachment {
     /// An attachment that this process has to any log of this file; `None` if it has none, or is just making
     /// it.
     pub fn here(identity: &DatabaseIdentity) -> Option<Arc<Self>> {
-        let is_its = |key: &Key| (key.inode, key.birth_ns) == (identity.inode, identity.birth_ns);
+        let is_its = |key: &Key| key.file == identity.numbers();
         let slots: Vec<Slot> = {
             let attached = attached();
             attached.iter().filter(|(key, _)| is_its(key)).map(|(_, slot)| Arc::clone(slot)).collect()
@@ -488,5 +495,21 @@ impl Deref for Use {
 impl Drop for Use {
     fn drop(&mut self) {
         self.attachment.usage.leave(self.is_wal);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn inv03_a_snapshot_does_not_get_the_attachment_of_its_original() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let original = DatabaseIdentity::of(file.path()).unwrap();
+        let snapshot = DatabaseIdentity { device: original.device + 1, ..original.clone() };
+        let renamed = DatabaseIdentity { path: "/moved.db".into(), ..original.clone() };
+        let key = |identity| Key::of(identity, LogId([7; 16]));
+        assert_ne!(key(&original), key(&snapshot));
+        assert_eq!(key(&original), key(&renamed));
     }
 }

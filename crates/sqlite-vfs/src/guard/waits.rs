@@ -134,8 +134,8 @@ pub struct Gate {
     freed: Condvar,
 }
 
-/// The databases whose logs this process is opening, by inode and birth time.
-type Gates = HashMap<(u64, u64), Weak<Gate>>;
+/// The databases whose logs this process is opening, by [`duralite_wal::DatabaseIdentity::numbers`].
+type Gates = HashMap<(u64, u64, u64), Weak<Gate>>;
 static GATES: PerProcess<Mutex<Gates>> = PerProcess::new();
 
 impl Gate {
@@ -144,7 +144,7 @@ impl Gate {
         let identity = db.identity()?;
         let mut gates = GATES.get().lock().unwrap_or_else(PoisonError::into_inner);
         gates.retain(|_, gate| gate.strong_count() > 0);
-        let place = gates.entry((identity.inode, identity.birth_ns)).or_default();
+        let place = gates.entry(identity.numbers()).or_default();
         Ok(place.upgrade().unwrap_or_else(|| {
             let new = Arc::default();
             *place = Arc::downgrade(&new);

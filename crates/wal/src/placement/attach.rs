@@ -14,7 +14,7 @@ use duralite_medium::{FileSegment, Guarantee};
 
 use super::outside::{self, Outside};
 use super::segment::{ENGINE_OFFSET, is_complete, left_of, metrics_of};
-use super::whose::{Head, check_owner, open_log};
+use super::whose::{Head, check_owner, foreign, open_log};
 use super::{find, names, segment};
 use crate::engine::Engine;
 use crate::engine::descriptor::{Attaching, Descriptor, LogPlacement, OpenFile};
@@ -48,7 +48,7 @@ pub(crate) fn attach(
         Err(error) => return Err(error),
     };
     let head = check_owner(&path, &file, db, id, adopt)?;
-    let place = Place::new(placement, &path, id);
+    let place = Place::new(placement, &path, id, if adopt { 0 } else { db.device });
     // Only one process at a time attaches. Otherwise two could both find that no other process uses the log: the second
     // may look after the first has looked, and before the first announces that it uses the log.
     let attaching = segment::lock(&place.segment_path, db, pause)?;
@@ -72,6 +72,9 @@ pub(crate) fn attach(
     // Both files may be gone by now, because a process that checkpoints the log may have deleted them.
     let segment = segment::open_again(&place.segment_path, &attaching)?.ok_or_else(gone)?;
     let segment = place.join(segment, alone)?;
+    if !adopt && !segment::is_for(&*segment, db) {
+        return Err(foreign(&path, &head, db));
+    }
     let mut log = place.open(
         options,
         database,
@@ -250,16 +253,18 @@ pub(super) struct Place<'a> {
     pub(super) path: &'a Path,
     pub(super) segment_path: PathBuf,
     id: LogId,
+    /// The number of the database's device; 0 if the log is to be adopted, which no other process has to know.
+    device: u64,
 }
 
 impl<'a> Place<'a> {
-    pub(super) fn new(placement: &'a LogPlacement, path: &'a Path, id: LogId) -> Self {
-        Self { placement, path, segment_path: names::segment(path, id), id }
+    pub(super) fn new(placement: &'a LogPlacement, path: &'a Path, id: LogId, device: u64) -> Self {
+        Self { placement, path, segment_path: names::segment(path, id), id, device }
     }
 
     /// Joins the processes that use the log; with `alone`, as the first of them.
     pub(super) fn join(&self, file: OwnFile, alone: bool) -> Result<Arc<FileSegment>, LogError> {
-        segment::join(self.placement, &self.segment_path, self.id, file, alone)
+        segment::join(self.placement, &self.segment_path, self.id, file, alone, self.device)
     }
 
     /// Opens the log itself. If no other process uses the log, recovers it.

@@ -37,7 +37,7 @@ pub(crate) fn create(
     collect_leftovers(database, placement, db);
     let id = draw_id(db)?;
     let (path, moved) = choose_name(placement, db, id)?;
-    let place = Place::new(placement, &path, id);
+    let place = Place::new(placement, &path, id, db.device);
     let segment_path = place.segment_path.clone();
     let file = log_file::make_file(&placement.dir, &path, db)?;
     // The file may have a name already, so lock it: the lock keeps others from taking the file for the remains of a

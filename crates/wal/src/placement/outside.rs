@@ -20,7 +20,7 @@ use duralite_medium::process::OwnFile;
 use duralite_medium::{FileSegment, MediumError, Segment as _};
 
 use super::segment::{ATTACHING, BEGUN, ENGINE_OFFSET, INCARNATION, MAGIC, READABLE, is_complete};
-use super::whose::{check_owner, open_log};
+use super::whose::{check_owner, foreign, open_log};
 use super::{names, segment};
 use crate::engine::Engine;
 use crate::engine::descriptor::{AttachingOutside, Descriptor, LogPlacement, OpenFile};
@@ -57,7 +57,7 @@ pub(super) fn attach(
 ) -> Result<(Outside, Box<dyn Engine>), LogError> {
     // Perhaps this user may not read the log either. In that case `denied` is the better answer.
     let Ok(file) = open_log(path, false) else { return Err(denied) };
-    check_owner(path, &file, db, id, false)?;
+    let head = check_owner(path, &file, db, id, false)?;
     let segment_path = names::segment(path, id);
     let attaching = segment::open_read_only(&segment_path, db)?;
     let locked = log_file::lock(&attaching, Lock::Exclusive, pause);
@@ -80,6 +80,9 @@ pub(super) fn attach(
     };
     outside.check_names()?;
     let live = outside.has_company(&attaching, pause)?;
+    if live && !segment::is_for(&*outside.segment, db) {
+        return Err(foreign(path, &head, db));
+    }
     let engine = outside.open(live)?;
     Ok((outside, engine))
 }

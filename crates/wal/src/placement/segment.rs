@@ -80,13 +80,17 @@ const LOG_ID: u64 = 96;
 /// The start of the system during which the words were written ([`boot`]); 0 if unknown.
 const BOOT: u64 = 72;
 
+/// The number of the device that the database is on; 0 if unknown. A process that uses the log alone stores the number anew,
+/// because the device may have got another one.
+const DEVICE: u64 = 128;
+
 /// Upper half: how often the segment has begun again. Lower half: how often processes have joined it since then.
 pub(super) const INCARNATION: u64 = 40;
 pub(super) const BEGUN: u64 = 1 << 32;
 /// Among the locks: not 0 if some user may read the segment but not write it.
 pub const READABLE: u64 = LOCKS_OFFSET + 8;
 
-const _: () = assert!(LOG_ID + 16 <= BEGINS_AFTER && OVERDUE_BEFORE < ARCHIVED_OFFSET);
+const _: () = assert!(LOG_ID + 16 <= BEGINS_AFTER && OVERDUE_BEFORE < DEVICE && DEVICE < ARCHIVED_OFFSET);
 const _: () = assert!(ARCHIVED_OFFSET + ARCHIVED_BYTES <= PINS_OFFSET);
 const _: () = assert!(PINS_OFFSET + PINS_BYTES <= LOCKS_OFFSET);
 
@@ -293,13 +297,21 @@ fn begin_anew(file: &File, path: &Path) -> Result<u64, LogError> {
     Ok(next)
 }
 
-/// Joins the processes that use the log with this id; with `alone`, as the first of them.
+/// Whether this is the database that the segment's processes use, and not a snapshot or a clone of it, whose log has the
+/// same id.
+pub(super) fn is_for(segment: &dyn Segment, db: &DatabaseIdentity) -> bool {
+    [0, db.device].contains(&segment.load(DEVICE))
+}
+
+/// Joins the processes that use the log with this id; with `alone`, as the first of them. `device` is the number of the
+/// database's device; 0 if other processes may use the log for a file on any device.
 pub(super) fn join(
     placement: &LogPlacement,
     path: &Path,
     id: LogId,
     file: OwnFile,
     alone: bool,
+    device: u64,
 ) -> Result<Arc<FileSegment>, LogError> {
     let (media, shared) = (placement.media().word(), placement.engine.shared);
     let begun = if alone { begin_anew(&file, path)? } else { 0 };
@@ -326,6 +338,7 @@ pub(super) fn join(
     if alone {
         segment.store(BOOT, boot());
         segment.store(MEDIA, media);
+        segment.store(DEVICE, device);
     } else if ![0, media].contains(&segment.load(MEDIA)) {
         return Err(LogError::Settings);
     }

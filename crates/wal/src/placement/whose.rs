@@ -8,6 +8,7 @@
 use std::ffi::OsStr;
 use std::fs::{File, Metadata};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use duralite_format::{FileIdentity, FormatError, LogId};
@@ -46,17 +47,20 @@ pub(super) struct Head {
     path: Vec<u8>,
     /// The file in which the log was made, if it is known.
     made_in: Option<FileIdentity>,
+    /// The number of the device that the log's file is on. It is not in the head: see [`DatabaseIdentity::device`].
+    device: u64,
 }
 
 impl Head {
     /// Reads and checks the superblock of an open file.
-    pub(super) fn read(path: &Path, file: &OwnFile) -> Result<Self, LogError> {
-        let bytes = log_file::first_bytes(path, file, HEAD_BYTES)?;
-        let unknown = || LogError::Format { log: path.to_path_buf(), source: FormatError::Magic };
+    pub(super) fn read(log: &Path, file: &OwnFile) -> Result<Self, LogError> {
+        let bytes = log_file::first_bytes(log, file, HEAD_BYTES)?;
+        let unknown = || LogError::Format { log: log.to_path_buf(), source: FormatError::Magic };
         let engine = engines::by_magic(&bytes).ok_or_else(unknown)?;
         let LogHead { log_id, db_inode, db_birth_ns, path, made_in, .. } =
-            (engine.inspect)(&OpenFile { path, file }, &bytes)?;
-        Ok(Self { engine, log_id, db_inode, db_birth_ns, path, made_in })
+            (engine.inspect)(&OpenFile { path: log, file }, &bytes)?;
+        let meta = file.metadata().map_err(|error| LogError::io("examine", log, &error))?;
+        Ok(Self { engine, log_id, db_inode, db_birth_ns, path, made_in, device: meta.dev() })
     }
 
     /// The path of the database when the log was made, truncated if it is very long.
@@ -71,7 +75,26 @@ impl Head {
 
     /// Whether the log was made for this very database file.
     pub(super) fn is_of(&self, db: &DatabaseIdentity) -> bool {
+        self.names(db) && !self.is_of_original_of(db)
+    }
+
+    /// Whether the log names the inode and the birth time of this file. Those are the same in a snapshot or a clone of
+    /// the file system.
+    fn names(&self, db: &DatabaseIdentity) -> bool {
         (self.db_inode, self.db_birth_ns) == (db.inode, db.birth_ns)
+    }
+
+    /// Whether this database, which the log names, is a snapshot or a clone, and the log is that of its original. The
+    /// original is where it was when the log was made, on another device. But a log on the device of this database came
+    /// along with it, and its original has a log of its own.
+    fn is_of_original_of(&self, db: &DatabaseIdentity) -> bool {
+        self.device != db.device && self.original().is_some_and(|original| original.device != db.device)
+    }
+
+    /// The database that the log was made for, if the path that the log names still leads to it. Does not open the
+    /// file, because closing it would release all of the locks that this process has on it.
+    fn original(&self) -> Option<DatabaseIdentity> {
+        DatabaseIdentity::of(&self.database()).ok().filter(|found| self.names(found))
     }
 
     /// Whether an open file with this head is a copy of the file in which the log was made.
@@ -104,10 +127,14 @@ pub(super) fn check_owner(
         return Err(LogError::Owner(path.to_path_buf()));
     }
     if head.log_id != id || !(adopt || head.is_of(db)) {
-        let (log, database) = (path.to_path_buf(), db.path.clone());
-        return Err(LogError::Foreign { log, database, owner: head.database() });
+        return Err(foreign(path, &head, db));
     }
     Ok(head)
+}
+
+/// The error for a database that may not use this log.
+pub(super) fn foreign(log: &Path, head: &Head, db: &DatabaseIdentity) -> LogError {
+    LogError::Foreign { log: log.to_path_buf(), database: db.path.clone(), owner: head.database() }
 }
 
 /// A log file.
@@ -234,4 +261,37 @@ pub(super) fn is_torn(path: &Path, file: &OwnFile, error: &LogError) -> bool {
     let engine =
         log_file::first_bytes(path, file, HEAD_BYTES).ok().and_then(|bytes| engines::by_magic(&bytes));
     engine.is_some_and(|engine| (engine.is_empty)(&OpenFile { path, file }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn inv03_a_snapshot_has_the_log_that_came_along_and_not_that_of_its_original() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("app.db");
+        std::fs::write(&path, "").unwrap();
+        let original = DatabaseIdentity::of(&path).unwrap();
+        let (snapshots, third) = (original.device + 1, original.device + 2);
+        let snapshot =
+            DatabaseIdentity { path: "/snapshot/app.db".into(), device: snapshots, ..original.clone() };
+        let log_on = |device| Head {
+            engine: engines::ENGINES[0],
+            log_id: LogId([7; 16]),
+            db_inode: original.inode,
+            db_birth_ns: original.birth_ns,
+            path: original.path_hint().to_vec(),
+            made_in: None,
+            device,
+        };
+        for device in [original.device, third] {
+            assert!(log_on(device).is_of(&original));
+            assert!(!log_on(device).is_of(&snapshot), "the original needs this log");
+        }
+        assert!(log_on(snapshots).is_of(&snapshot), "the original has a log of its own");
+        // The original is not where it was, so nothing shows that this is not the original.
+        std::fs::rename(&path, dir.path().join("moved.db")).unwrap();
+        assert!(log_on(third).is_of(&snapshot));
+    }
 }

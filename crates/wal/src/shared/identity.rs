@@ -22,6 +22,10 @@ pub struct DatabaseIdentity {
     pub inode: u64,
     /// Birth time in nanoseconds since the epoch, 0 where unknown.
     pub birth_ns: u64,
+    /// The number of the device that the file is on. A file in a snapshot or a clone of a file system has the inode
+    /// number and the birth time of its original, but is on another device. A device may have another number after the
+    /// next mount, so the number is never stored where it could outlive the processes that use the database.
+    pub device: u64,
     /// Permission bits.
     pub mode: u32,
     /// Owner.
@@ -109,6 +113,7 @@ impl DatabaseIdentity {
             path,
             inode: stat.stx_ino,
             birth_ns: birth_ns(stat),
+            device: rustix::fs::makedev(stat.stx_dev_major, stat.stx_dev_minor),
             mode: u32::from(stat.stx_mode) & 0o777,
             uid: stat.stx_uid,
             gid: stat.stx_gid,
@@ -118,7 +123,13 @@ impl DatabaseIdentity {
     /// Whether the path still leads to the file with this identity.
     #[must_use]
     pub fn is_in_place(&self) -> bool {
-        Self::of(&self.path).is_ok_and(|named| (named.inode, named.birth_ns) == (self.inode, self.birth_ns))
+        Self::of(&self.path).is_ok_and(|named| named.numbers() == self.numbers())
+    }
+
+    /// The numbers of the file: device, inode and birth time. No two files have the same numbers at the same time.
+    #[must_use]
+    pub fn numbers(&self) -> (u64, u64, u64) {
+        (self.device, self.inode, self.birth_ns)
     }
 
     pub(crate) fn path_hint(&self) -> &[u8] {
@@ -156,15 +167,19 @@ mod tests {
         std::fs::write(&path, "another").unwrap();
         assert!(!identity.is_in_place());
         let seen = DatabaseIdentity::of(&moved).unwrap();
-        assert_eq!((seen.inode, seen.birth_ns), (identity.inode, identity.birth_ns));
+        assert_eq!(seen.numbers(), identity.numbers());
+        assert_eq!(identity.device, file.metadata().unwrap().dev());
     }
 
     #[test]
     fn inv13_files_are_trusted_by_who_could_have_written_the_database() {
         let file = std::fs::metadata(std::env::temp_dir()).unwrap();
         let own = rustix::process::geteuid().as_raw();
-        let database =
-            |mode, uid, gid| DatabaseIdentity { path: PathBuf::new(), inode: 1, birth_ns: 1, mode, uid, gid };
+        let (path, inode, birth_ns, device) = (PathBuf::new(), 1, 1, 1);
+        let database = |mode, uid, gid| {
+            let path = path.clone();
+            DatabaseIdentity { path, inode, birth_ns, device, mode, uid, gid }
+        };
         assert!(database(0o600, file.uid(), 77).trusts(&file));
         assert!(database(0o666, 12345, 77).trusts(&file));
         assert!(database(0o660, 12345, file.gid()).trusts(&file));
