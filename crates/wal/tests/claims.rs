@@ -25,7 +25,7 @@ impl Fixture {
     /// A fixture with the log in the directory `logs` and the database in `data`.
     fn new(engine: &'static Descriptor, logs: &str) -> Self {
         let dir = tempfile::tempdir().expect("directory");
-        for name in ["data", "logs", "copy"] {
+        for name in ["data", "data/logs", "logs", "copy", "copy/logs"] {
             fs::create_dir(dir.path().join(name)).expect("directory");
         }
         let database = dir.path().join("data/app.db");
@@ -92,6 +92,35 @@ fn inv03_a_copy_of_database_and_log_is_a_pair_wherever_the_original_is() {
         assert_eq!(fixture.claim_copy("copy/app.db", &fixture.path("copy")), Claim::Copy);
         fs::remove_dir_all(fixture.path("data")).expect("remove");
         assert_eq!(fixture.claim_copy("copy/app.db", &fixture.path("copy")), Claim::Copy);
+    }
+}
+
+/// A log that was moved to another file system is in another file than the one that it was made in, as a copy is.
+#[test]
+fn inv03_a_copy_of_the_database_alone_does_not_take_a_log_that_was_moved() {
+    for engine in ENGINES {
+        let fixture = Fixture::new(engine, "logs");
+        fs::copy(&fixture.log.path, fixture.path("logs/moved")).expect("copy");
+        fs::rename(fixture.path("logs/moved"), &fixture.log.path).expect("rename");
+        fixture.copy("data/app.db", "copy/app.db");
+        assert_eq!(fixture.claim("data/app.db"), Claim::Own);
+        assert_eq!(fixture.claim("copy/app.db"), Claim::Foreign, "the original needs the log");
+        // The database may have been moved with its log.
+        fs::remove_dir_all(fixture.path("data")).expect("remove");
+        assert_eq!(fixture.claim("copy/app.db"), Claim::Copy);
+    }
+}
+
+#[test]
+fn inv03_a_copied_directory_has_its_log_below_it_too() {
+    for engine in ENGINES {
+        let fixture = Fixture::new(engine, "data/logs");
+        fixture.copy("data/app.db", "copy/app.db");
+        fixture.copy("data/app.db", "app.db");
+        assert_eq!(fixture.claim_copy("copy/app.db", &fixture.path("copy/logs")), Claim::Copy);
+        // These are not in the place that the log has in the original's directory.
+        assert_eq!(fixture.claim_copy("copy/app.db", &fixture.path("logs")), Claim::Foreign);
+        assert_eq!(fixture.claim_copy("app.db", &fixture.path("copy")), Claim::Foreign);
     }
 }
 

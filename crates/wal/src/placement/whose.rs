@@ -97,9 +97,23 @@ impl Head {
         DatabaseIdentity::of(&self.database()).ok().filter(|found| self.names(found))
     }
 
-    /// Whether an open file with this head is a copy of the file in which the log was made.
-    pub(super) fn is_copy(&self, file: &File) -> bool {
-        self.made_in.is_some_and(|made_in| identity::of_log(file).is_some_and(|now| now != made_in))
+    /// Whether an open file with this head, at the path `log`, is a copy of the file in which the log was made, and no
+    /// other database than this one can need it. A log is in another file also if it was only moved to another file
+    /// system, and then its original needs it. So the log has to have come along with this database, unless the original
+    /// is gone.
+    fn is_spare_copy(&self, log: &Path, file: &File, db: &DatabaseIdentity) -> bool {
+        let is_copy =
+            self.made_in.is_some_and(|made_in| identity::of_log(file).is_some_and(|now| now != made_in));
+        is_copy && (self.is_of(db) || self.came_along(log, db) || self.original().is_none())
+    }
+
+    /// Whether the log at this path was copied together with the directory of this database. It is in that directory, or
+    /// in one below it that the original's directory has as well.
+    fn came_along(&self, log: &Path, db: &DatabaseIdentity) -> bool {
+        let dir = log.parent().and_then(|dir| dir.canonicalize().ok()).unwrap_or_default();
+        let Some(Ok(below)) = db.path.parent().map(|beside| dir.strip_prefix(beside)) else { return false };
+        let original = self.database();
+        below.as_os_str().is_empty() || original.parent().is_some_and(|beside| beside.join(below).is_dir())
     }
 
     /// Releases what the log owns outside its file, before the file is deleted.
@@ -166,7 +180,8 @@ pub enum Claim {
 /// SQLite gets from a copy of a database and its `-wal`. But a copy of just the database must not take the log of its
 /// original. The original may be where this process cannot see it: renamed, not mounted, or in another user's
 /// directory. It may also be open in this process, so that opening it here and closing it would release SQLite's locks
-/// on it. So the original is not examined. Instead the log itself shows whether it is a copy.
+/// on it. So the original is not opened. Instead the log itself shows whether it is a copy, and its place shows whether
+/// it is one of the original's log, or the original's log after a move.
 ///
 /// # Errors
 /// `Io` if the log cannot be opened, `Format` if it is of another version.
@@ -186,7 +201,8 @@ struct Signs {
     /// The log has the name that this database's own log would have. A log that was found only by its id belongs to
     /// another database.
     is_named_after: bool,
-    /// The log's file is not the file that the log says it was made in.
+    /// The log's file is not the file that the log says it was made in, and the log came along with the database, or its
+    /// original is gone.
     is_copy: bool,
     /// The log is beside the database, and was made for another file that had the database's path before. The log may
     /// be applied, because SQLite would also apply a `-wal` file in that place.
@@ -201,7 +217,7 @@ impl Signs {
             is_own: head.is_of(db),
             is_named_after: log.path == names::with_id(dir, &db.path, log.id)
                 || plain.is_some_and(|plain| log.path == plain),
-            is_copy: head.is_copy(file),
+            is_copy: head.is_spare_copy(&log.path, file, db),
             is_replaced: log.path.parent() == db.path.parent() && head.was_made_at(db.path_hint()),
         }
     }
@@ -240,7 +256,9 @@ pub(super) fn fate(path: &Path, file: &OwnFile, db: &DatabaseIdentity) -> Fate {
     let is_named_after = path.file_name().is_some_and(|name| names::belongs_to(name, &db.path));
     match head {
         _ if !is_trusted => Fate::Stays,
-        Ok(head) if is_named_after && head.is_copy(file) => Fate::GoesIfEmpty { head, is_copy: true },
+        Ok(head) if is_named_after && head.is_spare_copy(path, file, db) => {
+            Fate::GoesIfEmpty { head, is_copy: true }
+        }
         Ok(head) if head.is_of(db) => Fate::GoesIfEmpty { head, is_copy: false },
         Err(error) if is_named_after => Fate::GoesIfTorn(error),
         Ok(_) | Err(_) => Fate::Stays,

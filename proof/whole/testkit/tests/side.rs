@@ -10,6 +10,7 @@ use duralite_testkit::{Actor, Engine, Fixture, connect, integrity, one, run, sto
 use duralite_wal::engine::media::MediaSet;
 use duralite_wal::log::offline;
 use duralite_wal::{LogError, LogPlacement, placement};
+use rusqlite::Connection;
 
 const NAME: &str = "s.db";
 
@@ -41,10 +42,13 @@ fn held(fixture: &Fixture) -> Vec<u8> {
 }
 
 fn check(fixture: &Fixture, name: &str) {
-    let conn = fixture.open(name);
-    assert_eq!(one::<i64>(&conn, "SELECT sum(a) FROM t"), 6);
-    assert_eq!(one::<i64>(&conn, "PRAGMA user_version"), 7);
-    integrity(&conn);
+    check_opened(&fixture.open(name));
+}
+
+fn check_opened(conn: &Connection) {
+    assert_eq!(one::<i64>(conn, "SELECT sum(a) FROM t"), 6);
+    assert_eq!(one::<i64>(conn, "PRAGMA user_version"), 7);
+    integrity(conn);
 }
 
 fn copy_all(from: &Path, to: &Path) {
@@ -103,13 +107,16 @@ fn a_first_page_that_is_torn_in_the_file_is_put_right_from_what_is_held() {
     }
 }
 
+/// The copied log is beside the copied database, which shows that they belong together.
 #[test]
 fn a_copy_of_database_and_log_has_what_is_held() {
     let (from, to) = (fixture(), fixture());
     held(&from);
-    fs::copy(from.path(NAME), to.path(NAME)).unwrap();
-    copy_all(from.log_dir(), to.log_dir());
-    check(&to, NAME);
+    let copy = to.path(NAME);
+    let beside = copy.parent().unwrap();
+    fs::copy(from.path(NAME), &copy).unwrap();
+    copy_all(from.log_dir(), beside);
+    check_opened(&connect(&to.uri_with_log_dir(NAME, beside, "")).unwrap());
     to.assert_plain(NAME);
     // The original still has all of its content.
     check(&from, NAME);
