@@ -2,12 +2,11 @@
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Result, anyhow, bail};
 use duralite_cli::output::{print_json, print_text};
-use duralite_format::LogId;
 use duralite_format::guard::{self, DatabaseHeader};
 use duralite_wal::engine::home::DatabaseAt;
 use duralite_wal::log::offline;
@@ -37,31 +36,33 @@ pub(crate) fn run(target: &Target, wanted: Wanted) -> Result<ExitCode> {
         return of_log(target, wanted);
     }
     let path = &target.path;
-    let log = match offline::inspect(path)? {
+    let header = offline::inspect(path)?;
+    let log = match header {
         DatabaseHeader::Guarded { log_id, provisional, .. } => match locate::find(target, log_id) {
             Some(log) => log,
             None if provisional => {
-                offline::discard_log(path)?;
+                offline::discard_log(path, header)?;
                 let text = format!("{} is a plain SQLite database now", path.display());
                 return done(target, "checkpointed", &text);
             }
-            None if discard_log => return discard(target, Some(log_id), None, yes),
+            None if discard_log => {
+                return discard(target, &Lost { header, id: Some(log_id), damaged: None }, yes);
+            }
             None => bail!(locate::missing(target, log_id)),
         },
         // The header does not name the log, but a log may name this file as its database.
-        header @ (DatabaseHeader::Damaged | DatabaseHeader::NotSqlite) => match locate::find_by_owner(target)
-        {
+        DatabaseHeader::Damaged | DatabaseHeader::NotSqlite => match locate::find_by_owner(target) {
             Some(log) => log,
             None if discard_log && header == DatabaseHeader::Damaged => {
-                return discard(target, None, None, yes);
+                return discard(target, &Lost { header, id: None, damaged: None }, yes);
             }
             None => bail!("{} is {}", path.display(), locate::describe(header)),
         },
-        header @ DatabaseHeader::Plain { .. } => {
+        DatabaseHeader::Plain { .. } => {
             let text = format!("{} is {}", path.display(), locate::describe(header));
             return done(target, "nothing to do", &text);
         }
-        header => bail!("{} is {}", path.display(), locate::describe(header)),
+        DatabaseHeader::Empty => bail!("{} is {}", path.display(), locate::describe(header)),
     };
     if discard_log {
         let database = DatabaseAt::new(path);
@@ -74,7 +75,7 @@ pub(crate) fn run(target: &Target, wanted: Wanted) -> Result<ExitCode> {
         {
             bail!(error);
         }
-        return discard(target, Some(log.id), Some(log.path), yes);
+        return discard(target, &Lost { header, id: Some(log.id), damaged: Some(log.path) }, yes);
     }
     check_reserved(path, yes)?;
     checkpoint(target, path, &log, adopt)
@@ -156,8 +157,8 @@ fn way_out(kind: ErrorKind) -> Option<&'static str> {
     }
 }
 
-fn discard(target: &Target, id: Option<LogId>, damaged: Option<PathBuf>, yes: bool) -> Result<ExitCode> {
-    let text = discard::discard(target, &Lost { id, damaged }, yes)?;
+fn discard(target: &Target, lost: &Lost, yes: bool) -> Result<ExitCode> {
+    let text = discard::discard(target, lost, yes)?;
     done(target, "discarded", &text)
 }
 

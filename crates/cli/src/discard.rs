@@ -15,6 +15,7 @@ use anyhow::{Context as _, Result, bail};
 use chrono::DateTime;
 use duralite_cli::progress::{self, HowFar};
 use duralite_format::LogId;
+use duralite_format::guard::DatabaseHeader;
 use duralite_wal::engine::home::DatabaseAt;
 use duralite_wal::engine::salvage::Salvaged;
 use duralite_wal::log::offline;
@@ -33,6 +34,8 @@ const DEPTH: u32 = 4;
 
 /// The log to give up.
 pub(crate) struct Lost {
+    /// The header of the database by which it was found that the log is lost.
+    pub(crate) header: DatabaseHeader,
     /// The id of the log that the database names, if the header can be read.
     pub(crate) id: Option<LogId>,
     /// The log's path, if the log exists and is damaged.
@@ -42,7 +45,7 @@ pub(crate) struct Lost {
 /// Tells the user what is lost, asks for consent, keeps copies, and lifts the guard. Returns the text to print at the end.
 ///
 /// # Errors
-/// If the search finds the log; without consent; `Busy` if a process has the database open.
+/// If the search finds the log; without consent; `Busy` if a process has the database open, or has changed its guard since.
 pub(crate) fn discard(target: &Target, lost: &Lost, yes: bool) -> Result<String> {
     let database = &target.path;
     // Checked first, so that the user is not asked for consent needlessly.
@@ -68,7 +71,7 @@ pub(crate) fn discard(target: &Target, lost: &Lost, yes: bool) -> Result<String>
     for log in remains(target, lost) {
         kept.push(keep(&log)?);
     }
-    offline::discard_log(database)?;
+    offline::discard_log(database, lost.header)?;
     let kept: Vec<_> = kept.iter().map(|path| path.display().to_string()).collect();
     Ok(format!(
         "guard lifted; copies of the files as they were: {}; check the database with PRAGMA integrity_check",
@@ -154,7 +157,7 @@ fn tables(database: &Path, pages: &BTreeSet<u32>) -> Result<String> {
     // SQLite refuses a guarded database, so the guard is lifted on a copy.
     let copy = tempfile::Builder::new().prefix(".duralite-look-").tempfile_in(parent)?;
     fs::copy(database, copy.path())?;
-    offline::discard_log(copy.path())?;
+    offline::discard_log(copy.path(), offline::inspect(copy.path())?)?;
     let uri = duralite::uri(copy.path(), &[("immutable", "1"), ("strict", "off")]);
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_URI;
     let conn = Connection::open_with_flags(uri.replacen("vfs=duralite", "vfs=unix", 1), flags)?;

@@ -139,12 +139,19 @@ pub fn is_unused(database: &Path) -> Result<bool, LogError> {
 }
 
 /// Lifts the guard of a database whose log is lost. After that the database is what the last checkpoint left. It lacks
-/// all later commits, and may be inconsistent if that checkpoint was interrupted.
+/// all later commits, and may be inconsistent if that checkpoint was interrupted. `examined` is the header ([`inspect`])
+/// by which the caller has found that the log is lost. If the database has been used since, it may have another guard,
+/// whose log may have commits. So such a guard is not lifted (invariant 1).
 ///
 /// # Errors
-/// `Busy` if a process has the database open, `Io`.
-pub fn discard_log(database: &Path) -> Result<(), LogError> {
-    lift_guard(&open_alone(database)?, database)
+/// `Busy` if a process has the database open, or the header is not the one that was examined; `Io`.
+pub fn discard_log(database: &Path, examined: DatabaseHeader) -> Result<(), LogError> {
+    let file = open_alone(database)?;
+    if inspect_file(&file)? != examined {
+        let what = "the database has been used since this command examined it; run the command again";
+        return Err(LogError::Busy { path: database.to_path_buf(), what });
+    }
+    lift_guard(&file, database)
 }
 
 /// Deletes a log that has been checkpointed, or puts it aside and returns its new path.
@@ -229,4 +236,41 @@ fn lift_guard(file: &dyn DatabaseFile, database: &Path) -> Result<(), LogError> 
     }
     guard::lift(&mut header);
     file.write(&header, 0).and_then(|()| file.sync())
+}
+
+#[cfg(test)]
+mod tests {
+    use duralite_format::guard::JournalKind;
+
+    use super::*;
+
+    #[test]
+    fn inv01_only_the_guard_that_was_examined_is_discarded() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let path = file.path();
+        let mut plain = [0; 4096];
+        plain[..20].copy_from_slice(b"SQLite format 3\0\x10\0\x02\x02");
+        let provisional = |id| {
+            let mut page = plain;
+            let header = page.first_chunk_mut().unwrap();
+            guard::mask_provisionally(JournalKind::Wal, header, LogId([id; 16]));
+            page
+        };
+        let guarded = |id| {
+            let mut page = plain;
+            guard::mask(0, &mut page, LogId([id; 16]));
+            page
+        };
+        std::fs::write(path, provisional(1)).unwrap();
+        let examined = inspect(path).unwrap();
+        for since in [guarded(1), provisional(2), guarded(2), plain] {
+            std::fs::write(path, since).unwrap();
+            let refused = discard_log(path, examined).unwrap_err();
+            assert_eq!(refused.kind(), ErrorKind::Busy, "{refused}");
+            assert!(std::fs::read(path).unwrap() == since);
+        }
+        std::fs::write(path, provisional(1)).unwrap();
+        discard_log(path, examined).unwrap();
+        assert!(std::fs::read(path).unwrap() == plain);
+    }
 }

@@ -103,7 +103,8 @@ fn inv09_what_is_committed_in_a_deleted_log_survives_the_death_of_its_process() 
         if !goes_home_at_once() {
             continue;
         }
-        offline::discard_log(&fixture.path("k.db")).unwrap();
+        let database = fixture.path("k.db");
+        offline::discard_log(&database, offline::inspect(&database).unwrap()).unwrap();
         let stock = stock(&fixture.path("k.db"));
         integrity(&stock);
         assert_eq!(one::<i64>(&stock, "SELECT count(*) FROM t"), rows, "{locking}");
