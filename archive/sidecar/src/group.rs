@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use anyhow::Result;
 use duralite_format::LogId;
 use duralite_ltx::{Encoder, Header, lock_page};
+use duralite_wal::shared::archived::Behind;
 use tempfile::SpooledTempFile;
 
 /// A file up to this length is encoded in memory.
@@ -90,6 +91,8 @@ pub struct Group<T> {
     page_size: u32,
     log: LogId,
     commits: u64,
+    /// When the first commit was sealed, in milliseconds since 1970; 0 if the log does not say.
+    since_ms: u64,
     last: Option<Commit>,
     /// For each page the last image; nothing where the page is zeros.
     pages: BTreeMap<u32, Option<T>>,
@@ -98,7 +101,7 @@ pub struct Group<T> {
 impl<T> Group<T> {
     /// A group without commits.
     pub fn new(page_size: u32, log: LogId) -> Self {
-        Self { page_size, log, commits: 0, last: None, pages: BTreeMap::new() }
+        Self { page_size, log, commits: 0, since_ms: 0, last: None, pages: BTreeMap::new() }
     }
 
     /// A group without commits, for those that follow on this one's.
@@ -109,6 +112,11 @@ impl<T> Group<T> {
     /// Whether it has no commit.
     pub fn is_empty(&self) -> bool {
         self.commits == 0
+    }
+
+    /// How much it is.
+    pub fn size(&self) -> Behind {
+        Behind { transactions: self.commits, bytes: self.bytes() as u64, since_ms: self.since_ms }
     }
 
     /// Bytes of its pages.
@@ -128,6 +136,9 @@ impl<T> Group<T> {
             self.pages.extend((before.db_pages.saturating_add(1)..=commit.db_pages).map(|page| (page, None)));
         }
         self.pages.extend(pages.into_iter().map(|(page, image)| (page, Some(image))));
+        if self.commits == 0 {
+            self.since_ms = commit.time_ms;
+        }
         self.commits += 1;
         self.last = Some(commit);
     }

@@ -486,6 +486,7 @@ impl Replicator {
                 {
                     let again = if is_temporary(&error) { LOOK } else { AFTER_FAILURE };
                     report::<()>(&format!("archive {}", self.config.path.display()), Err(error));
+                    uploader.show_behind(source)?;
                     self.sleep(again);
                     continue;
                 }
@@ -494,7 +495,7 @@ impl Replicator {
             if self.beside.is_broken(source.id())? {
                 return Ok(Ended::Broken);
             }
-            let behind = source.follower().show_behind(current.mark.position)?;
+            let behind = uploader.show_behind(source)?;
             if behind.transactions == 0 && snapshot.as_ref().is_none_or(JoinHandle::is_finished) {
                 if self.until == Until::Drained {
                     return Ok(Ended::Done);

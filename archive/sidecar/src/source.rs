@@ -9,6 +9,7 @@ use duralite_cli::target::Target;
 use duralite_format::LogId;
 use duralite_format::guard::DatabaseHeader;
 use duralite_wal::log::offline;
+use duralite_wal::shared::archived::Behind;
 use duralite_wal::{EngineOptions, FollowedTransaction, Follower, LogError};
 use tempfile::SpooledTempFile;
 
@@ -64,6 +65,11 @@ impl LogGroup {
     /// Whether it has no commit.
     pub fn is_empty(&self) -> bool {
         self.group.is_empty()
+    }
+
+    /// How much it is.
+    pub fn size(&self) -> Behind {
+        self.group.size()
     }
 
     /// The position after its last commit.

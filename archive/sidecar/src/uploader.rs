@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use duralite_archive::{ArchiveError, Primary};
+use duralite_wal::shared::archived::Behind;
 use duralite_wal::{ErrorKind, LogError};
 use tempfile::SpooledTempFile;
 use tokio::runtime::Handle;
@@ -18,6 +19,8 @@ use crate::upload::upload_group;
 
 /// How often the sidecar looks whether the log wants to start over while it uploads.
 const ASKED: Duration = Duration::from_millis(1);
+/// How often it shows how much the archive lacks.
+const SHOWN: Duration = Duration::from_millis(100);
 /// How often it looks whether the commits that it expects are there.
 const GATHERED: Duration = Duration::from_micros(200);
 /// A group of less than this part of the commits in a look waits for the end of that look.
@@ -47,7 +50,8 @@ pub struct Uploader<'a> {
     stored_since: Instant,
     /// The upload and the look. Both end with their owner.
     tasks: JoinSet<Event>,
-    is_uploading: bool,
+    /// What is being uploaded.
+    uploading: Option<Behind>,
     /// How many commits the look acknowledges.
     looking: Option<u64>,
     /// A group that could not be uploaded. It no longer needs the log.
@@ -57,12 +61,15 @@ pub struct Uploader<'a> {
     /// What has been read for the group after that.
     next: LogGroup,
     gathering: Gathering,
+    /// When it has shown last how much the archive lacks.
+    shown: Instant,
 }
 
 /// A group of commits as an object of the archive.
 struct Encoded {
     file: SpooledTempFile,
     after: Mark,
+    size: Behind,
 }
 
 /// What a look acknowledges: what was in the archive when it began.
@@ -99,12 +106,13 @@ impl<'a> Uploader<'a> {
             stored: *after,
             stored_since: Instant::now(),
             tasks: JoinSet::new(),
-            is_uploading: false,
+            uploading: None,
             looking: None,
             failed: None,
             encoded: next.position(),
             next,
             gathering: Gathering::new(Instant::now()),
+            shown: Instant::now(),
         }
     }
 
@@ -125,8 +133,13 @@ impl<'a> Uploader<'a> {
                 return Ok(false);
             }
             match self.wait(if is_gathering { GATHERED } else { ASKED }) {
-                // The next upload reports an error.
-                None => drop(self.answer(source, until)),
+                None => {
+                    // The next upload reports an error.
+                    drop(self.answer(source, until));
+                    if self.shown.elapsed() > SHOWN {
+                        self.show_behind(source)?;
+                    }
+                }
                 Some(Event::Uploaded(_, encoded, Err(error))) => {
                     self.failed = Some(encoded);
                     return Err(error);
@@ -164,7 +177,7 @@ impl<'a> Uploader<'a> {
 
     /// Begins to upload the next group, if it is time. Returns whether the group waits for further commits.
     fn begin_upload(&mut self, source: &mut Source, until: Option<u64>) -> Result<bool> {
-        if self.is_uploading {
+        if self.uploading.is_some() {
             return Ok(false);
         }
         if self.failed.is_none() {
@@ -186,7 +199,7 @@ impl<'a> Uploader<'a> {
         let (began, min) = (Instant::now(), self.stored.txid + 1);
         let primary = Arc::clone(&self.primary);
         self.gathering.begin(group.after.txid - self.stored.txid);
-        self.is_uploading = true;
+        self.uploading = Some(group.size);
         let upload = async move {
             let uploaded = upload_group(&primary, &mut group.file, min, &group.after).await;
             Event::Uploaded(began, group, uploaded)
@@ -205,7 +218,7 @@ impl<'a> Uploader<'a> {
             self.runtime.block_on(async { tokio::time::timeout(limit, self.tasks.join_next()).await });
         let event = ended.ok()??.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()));
         match event {
-            Event::Uploaded(..) => self.is_uploading = false,
+            Event::Uploaded(..) => self.uploading = None,
             Event::Looked(..) => self.looking = None,
         }
         Some(event)
@@ -223,9 +236,10 @@ impl<'a> Uploader<'a> {
             return Ok(None);
         }
         let Some((file, after)) = source.encode(&mut self.next, &self.stored)? else { return Ok(None) };
+        let size = self.next.size();
         self.encoded = after.position;
         self.next = self.next.next();
-        Ok(Some(Encoded { file, after }))
+        Ok(Some(Encoded { file, after, size }))
     }
 
     /// If the log wants to start over, reads it to its end, or up to a position, and lets go of what has been read.
@@ -253,6 +267,22 @@ impl<'a> Uploader<'a> {
     /// `LostPlace` as the source, if the log no longer has it.
     pub fn pin(&self, source: &mut Source) -> Result<(), LogError> {
         source.follower().pin(self.pinned).map(drop)
+    }
+
+    /// Shows how much the archive lacks, and returns it.
+    ///
+    /// # Errors
+    /// Those of the log.
+    pub fn show_behind(&mut self, source: &mut Source) -> Result<Behind, LogError> {
+        self.shown = Instant::now();
+        let on_the_way = self.uploading.or(self.failed.as_ref().map(|group| group.size)).unwrap_or_default();
+        let read = self.next.size();
+        let held = Behind {
+            transactions: on_the_way.transactions + read.transactions,
+            bytes: on_the_way.bytes + read.bytes,
+            since_ms: if on_the_way.since_ms > 0 { on_the_way.since_ms } else { read.since_ms },
+        };
+        source.follower().show_behind(held, self.next.position())
     }
 
     /// Whether a group is on its way, or not acknowledged yet.

@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use duralite_testkit::{Actor, Engine, one, run};
+use duralite_wal::shared::archived::Behind;
 use rusqlite::Connection;
 
 use crate::common::{FOR_EVER, Machine, NAME, Place, Sidecar, assert_equal};
@@ -97,6 +98,10 @@ fn an_archive_that_is_away_while_writers_go_on_gets_everything_later() {
         let before = place.newest();
         sidecar.until("nothing is archived", || place.newest() > before);
         place.take_away();
+        sidecar.until("nobody is told that the archive lags", || {
+            let Behind { transactions, bytes, since_ms } = machine.behind();
+            transactions > 0 && bytes > 0 && since_ms > 0
+        });
         // An upload is tried again and again. Meanwhile the log is let go of once, and no more.
         let rows = |conn: &Connection| one::<i64>(conn, "SELECT count(*) FROM t");
         let enough = rows(&conn) + MANY;

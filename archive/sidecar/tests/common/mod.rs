@@ -9,6 +9,9 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use duralite_testkit::{Engine, Fixture, one, run, stock};
+use duralite_wal::DatabaseIdentity;
+use duralite_wal::placement::{Watch, describe};
+use duralite_wal::shared::archived::Behind;
 use rusqlite::Connection;
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use rustix::process::{Pid, Signal, kill_process};
@@ -212,6 +215,15 @@ impl Machine {
 
     pub fn database(&self) -> PathBuf {
         self.fixture.path(NAME)
+    }
+
+    /// What the archive lacks, as the sidecar shows it to `duralite top`. Programs use the database.
+    #[track_caller]
+    pub fn behind(&self) -> Behind {
+        let log = &self.fixture.logs()[0];
+        let identity = DatabaseIdentity::of(&self.database()).unwrap();
+        let watch = Watch::open(log, describe(log).unwrap().id, &identity).unwrap();
+        watch.and_then(|watch| watch.look().unwrap()).unwrap().archived.behind
     }
 
     /// The database file, which nobody has open.

@@ -142,7 +142,7 @@ fn check_plain(db: &Db) -> Result<(), Failure> {
 
 /// Names and values for the status: how far the archive has come.
 pub fn status(db: &Db, attachment: &Attachment) -> Vec<(&'static str, String)> {
-    let Archived { position, time_ms, .. } = attachment.archived().look();
+    let Archived { position, behind: shown, .. } = attachment.archived().look();
     let sidecar = sidecar(db, attachment);
     let mut status = vec![("archive", sidecar.as_str().to_owned())];
     if matches!(sidecar, Sidecar::None | Sidecar::Fenced) && position == 0 {
@@ -150,10 +150,14 @@ pub fn status(db: &Db, attachment: &Attachment) -> Vec<(&'static str, String)> {
     }
     let mut log = attachment.log();
     // An error shows itself to the next commit.
-    let behind = log.behind(position).unwrap_or_default();
-    // Of a commit that the sidecar holds the log may no longer have the time. It came after what the archive has.
-    let since = if behind.since_ms == 0 && behind.transactions > 0 { time_ms } else { behind.since_ms };
-    let since = Some(since).filter(|since| *since > 0);
+    let mut behind = log.behind(position).unwrap_or_default();
+    if behind.transactions > 0 {
+        // The log may no longer have what the sidecar holds.
+        behind.bytes = behind.bytes.max(shown.bytes);
+        behind.since_ms =
+            [behind.since_ms, shown.since_ms].into_iter().filter(|since| *since > 0).min().unwrap_or(0);
+    }
+    let since = Some(behind.since_ms).filter(|since| *since > 0);
     let lag = since.map_or(0, |since| wall_clock().saturating_sub(since));
     status.extend([
         ("log_position", log.position().to_string()),

@@ -311,12 +311,18 @@ impl Follower {
         Ok(())
     }
 
-    /// Shows how much the archive lacks after `position`, for [`duralite top`](crate::placement::Glance), and returns it.
+    /// Shows how much the archive lacks, for [`duralite top`](crate::placement::Glance), and returns it: what the sidecar has
+    /// read up to `position` and holds, which the log may no longer have, and what the log has after that.
     ///
     /// # Errors
     /// `Corrupt`, `Poisoned`.
-    pub fn show_behind(&mut self, position: u64) -> Result<Behind, LogError> {
-        let behind = self.own_log()?.behind(position)?;
+    pub fn show_behind(&mut self, held: Behind, position: u64) -> Result<Behind, LogError> {
+        let in_log = self.own_log()?.behind(position)?;
+        let behind = Behind {
+            transactions: held.transactions + in_log.transactions,
+            bytes: held.bytes + in_log.bytes,
+            since_ms: if held.since_ms > 0 { held.since_ms } else { in_log.since_ms },
+        };
         self.words()?.set_behind(behind.bytes, behind.since_ms);
         Ok(behind)
     }
