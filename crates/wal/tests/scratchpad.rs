@@ -8,7 +8,7 @@ use std::path::Path;
 
 use crate::{common, rig};
 
-use common::{Model, Rng, Transaction, for_seeds};
+use common::{Model, Rng, Transaction, for_seeds, wait, write_all};
 use duralite_crashmodel::Crashes as _;
 use duralite_format::scratchpad::{
     ACTIVE_OFFSET, COUNTED_OFFSET, FOLLOW_AT, HEADER_BYTES, Kind, LAST_AT, LOGS_AT, Owner, PAGE_BYTES,
@@ -607,9 +607,8 @@ fn inv24_a_copy_of_a_log_that_is_written_home_changes_nothing_in_the_region() {
     log.write(&file, at, &header).expect("a header");
     for seed in 5..8 {
         let transaction = model.transaction(&mut Rng(seed), false);
-        transaction.writes.iter().for_each(|(at, data)| {
-            log.write(&file, *at, data).expect("write");
-        });
+        let written = write_all(&transaction.writes, |at, data| log.write(&file, at, data));
+        wait(written.expect("write"), log.durability_waiter()).expect("durable");
         model.commit(transaction);
     }
     let journal = log.rollback_journal().expect("a journal");
@@ -633,7 +632,7 @@ fn inv24_a_copy_of_a_log_that_is_written_home_changes_nothing_in_the_region() {
     }
     fs::write(&region, &before).expect("region");
     let done = offline::checkpoint_copy(&placement(&path("copy")), &copy, id).expect("checkpoint");
-    assert!(done.pages > 0);
+    assert!(done.pages > 0, "{done:?}");
     let after = fs::read(&region).expect("region");
     let changed: Vec<_> = (0..before.len()).filter(|at| after.get(*at) != Some(&before[*at])).collect();
     assert!(changed.is_empty() && after.len() == before.len(), "changed: {changed:?}");

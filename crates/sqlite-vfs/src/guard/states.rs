@@ -14,6 +14,7 @@
 use std::ffi::{CString, c_int};
 use std::fs::File;
 use std::io::ErrorKind;
+use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
@@ -147,7 +148,7 @@ pub fn raise(db: &Db, alone: &Alone<'_>, placement: &LogPlacement) -> Result<Rai
     let masked = plain.masked(&log);
     line::begin(db, alone, log.id(), intact);
     let guarded = if log.is_provisional() {
-        put(db, &masked, 0)
+        put(db, &masked, &[WHOLE])
     } else {
         sync_names_beside(db, &log).and_then(|()| write_header(db, &masked))
     };
@@ -309,7 +310,7 @@ fn confirm(db: &Db, attachment: &Attachment, header: &[u8; HEADER_BYTES]) -> Res
     // therefore syncs the file.
     attachment.home_in_doubt();
     let writes = attachment.home_writes();
-    put_durably(db, &header[LOG_ID], LOG_ID.start as u64)?;
+    put_durably(db, header, &[VERSIONS, LOG_ID])?;
     attachment.home_synced(writes);
     attachment.confirm_guard();
     Ok(())
@@ -481,24 +482,27 @@ fn compare(
     Ok(Comparison::Same { versions })
 }
 
+/// All of the header.
+const WHOLE: Range<usize> = 0..HEADER_BYTES;
+
 /// Writes and syncs the header. Everything else in the file is durable already.
 fn write_header(db: &Db, header: &[u8; HEADER_BYTES]) -> Result<(), Failure> {
-    put_durably(db, header, 0)
+    put_durably(db, header, &[WHOLE])
 }
 
-/// Writes and syncs bytes of the header.
+/// Writes and syncs parts of the header.
 ///
 /// Even after an error SQLite goes on in the mode that the header shows, so a failed sync is tried again. If
 /// it is not known whether the guard is on disk, a rollback journal may be useless, because after a power
 /// loss the guard would keep SQLite from rolling it back. A second sync that succeeds proves something here,
 /// because the bytes are written again before it. It proves nothing of other pages, so the failure counts
 /// (invariant 6). If the second sync fails too, this connection gets no rollback journal any more.
-fn put_durably(db: &Db, bytes: &[u8], at: u64) -> Result<(), Failure> {
-    put(db, bytes, at)?;
+fn put_durably(db: &Db, header: &[u8; HEADER_BYTES], parts: &[Range<usize>]) -> Result<(), Failure> {
+    put(db, header, parts)?;
     if db.sync_file(ffi::SYNC_FULL) == ffi::OK {
         return Ok(());
     }
-    let synced = put(db, bytes, at).and_then(|()| sync(db));
+    let synced = put(db, header, parts).and_then(|()| sync(db));
     if synced.is_err() {
         db.set_header_in_doubt();
     }
@@ -512,9 +516,14 @@ fn sync(db: &Db) -> Result<(), Failure> {
     }
 }
 
-fn put(db: &Db, bytes: &[u8], at: u64) -> Result<(), Failure> {
-    match db.base.write(bytes, at) {
-        ffi::OK => Ok(()),
-        code => Err(Failure::new(code, format!("cannot write the header of {}", db.path.display()))),
+fn put(db: &Db, header: &[u8; HEADER_BYTES], parts: &[Range<usize>]) -> Result<(), Failure> {
+    for part in parts {
+        match db.base.write(&header[part.clone()], part.start as u64) {
+            ffi::OK => {}
+            code => {
+                return Err(Failure::new(code, format!("cannot write the header of {}", db.path.display())));
+            }
+        }
     }
+    Ok(())
 }
