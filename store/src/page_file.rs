@@ -7,8 +7,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use duralite_format::FormatError;
+use duralite_medium::MediumError;
 use duralite_medium::block::{AlignedBuf, Block, Durability};
 use parking_lot::{Mutex, MutexGuard};
+use rustix::io::Errno;
 
 use crate::controls::{Controls, Rule};
 use crate::error::Error;
@@ -29,6 +31,9 @@ pub(crate) struct PageFile {
     seed: u64,
     head: Mutex<PageFileHead>,
     growing: Mutex<()>,
+    /// Whether making the file durable has failed. Held while the file is made durable, because the kernel reports a
+    /// failure to only one of two callers, and the other one must not rely on its own flush.
+    flush_failed: Mutex<bool>,
     area: Mutex<AlignedBuf>,
     controls: Arc<Controls>,
     pub(crate) read: AtomicU64,
@@ -71,6 +76,7 @@ impl PageFile {
             seed: head.seed(),
             head: Mutex::new(head),
             growing: Mutex::default(),
+            flush_failed: Mutex::default(),
             area: Mutex::default(),
             controls: Arc::new(controls),
             read: AtomicU64::new(0),
@@ -126,9 +132,22 @@ impl PageFile {
         let mut aligned = AlignedBuf::default();
         aligned.resize(bytes.len());
         aligned.as_mut_slice().copy_from_slice(bytes);
-        self.block
-            .write_durably(at, aligned.as_slice(), Durability::Full)
+        self.making_durable(|block| block.write_durably(at, aligned.as_slice(), Durability::Full))
             .map_err(|error| Error::medium("writing the page file", error))
+    }
+
+    /// Makes the file durable by `make`. After a failure of this kind it fails for ever.
+    fn making_durable(
+        &self,
+        make: impl FnOnce(&dyn Block) -> Result<(), MediumError>,
+    ) -> Result<(), MediumError> {
+        let mut has_failed = self.flush_failed.lock();
+        if *has_failed {
+            return Err(MediumError::Io { op: "fsync", source: Errno::IO });
+        }
+        let made = make(&*self.block);
+        *has_failed = made.as_ref().is_err_and(MediumError::is_failed_flush);
+        made
     }
 
     /// Makes the file large enough for `pages` pages. If this fails, the file's content is unchanged.
@@ -144,11 +163,13 @@ impl PageFile {
         let most = LARGEST_GROWTH_BYTES / self.page_bytes as u64;
         let step = (has / 4).clamp(SMALLEST_GROWTH, most);
         let bytes = |pages: u64| pages * self.page_bytes as u64;
-        let grown = self.block.preallocate(bytes(pages.max(has + step)));
-        // On a disk that is nearly full, at least the needed pages may fit.
-        grown
-            .or_else(|_| self.block.preallocate(bytes(pages)))
-            .map_err(|error| Error::medium("the page file cannot grow", error))
+        let grow_to = |pages| self.making_durable(|block| block.preallocate(bytes(pages)));
+        let grown = match grow_to(pages.max(has + step)) {
+            // On a disk that is nearly full, at least the needed pages may fit.
+            Err(MediumError::NoSpace) => grow_to(pages),
+            grown => grown,
+        };
+        grown.map_err(|error| Error::medium("the page file cannot grow", error))
     }
 
     /// Makes the file large enough like [`grow_to`](Self::grow_to), for a caller that will write the new pages itself. If the medium allows
@@ -176,7 +197,7 @@ impl PageFile {
 
     /// Makes all written pages durable.
     pub(crate) fn flush(&self) -> Result<(), Error> {
-        self.block.flush().map_err(|error| Error::medium("writing pages", error))
+        self.making_durable(|block| block.flush()).map_err(|error| Error::medium("writing pages", error))
     }
 
     /// Reads adjacent pages, from `first` on, with one call. Does not check them.
@@ -251,7 +272,8 @@ impl PageFile {
         let durability =
             if self.controls.keep(Rule::FlushDoubleWrite) { Durability::Full } else { Durability::Normal };
         if self.controls.keep(Rule::DoubleWrite) {
-            self.block.write_durably(place, area.as_slice(), durability).map_err(writing)?;
+            let write = |block: &dyn Block| block.write_durably(place, area.as_slice(), durability);
+            self.making_durable(write).map_err(writing)?;
         }
         for (at, id) in list.pages.iter().enumerate() {
             let image = &area.as_slice()[(at + 1) * size..(at + 2) * size];
@@ -259,7 +281,7 @@ impl PageFile {
             self.block.write_later(id * size as u64, image).map_err(writing)?;
         }
         if self.controls.keep(Rule::FlushHome) {
-            self.block.flush().map_err(writing)?;
+            self.making_durable(|block| block.flush()).map_err(writing)?;
         }
         self.written.fetch_add(list.pages.len() as u64, Ordering::Relaxed);
         Ok(())

@@ -84,6 +84,12 @@ pub enum MediumError {
 }
 
 impl MediumError {
+    /// Whether a flush has failed, so that nothing is known about what was written before it.
+    #[must_use]
+    pub fn is_failed_flush(&self) -> bool {
+        matches!(self, Self::Io { op: "fsync" | "fdatasync", .. })
+    }
+
     /// The error of a failed system call.
     #[must_use]
     pub fn from_errno(op: &'static str, source: Errno) -> Self {

@@ -113,6 +113,20 @@ pub enum LogError {
         /// The copy.
         database: PathBuf,
     },
+    /// A file has replaced the database that the log belongs to, and programs that had the old file open have gone on. The
+    /// log has started over since it was made, or has merged changes into the old file. So it lacks changes that the new
+    /// file may not have, and the two together would be a mixture.
+    #[error(
+        "{} has replaced the database of {} while that was in use, and this log no longer has all commits that the new \
+         file may lack: restore a backup, or write what the log has into the file by duralite checkpoint --adopt",
+        database.display(), log.display()
+    )]
+    Replaced {
+        /// The log.
+        log: PathBuf,
+        /// The file that has replaced the database.
+        database: PathBuf,
+    },
     /// The first page of a database was written only in part, and no other copy of the page exists.
     #[error(
         "the first page of {} is damaged, and its log does not hold that page: restore the database from a \
@@ -260,6 +274,7 @@ impl LogError {
             Self::LostPlace { .. } => ErrorKind::LostPlace,
             Self::Foreign { .. }
             | Self::NotToAdopt { .. }
+            | Self::Replaced { .. }
             | Self::Format { .. }
             | Self::NoRegion { .. }
             | Self::Settings

@@ -384,7 +384,8 @@ fn inv09_a_flush_that_fails_while_the_log_grows_stops_every_process() {
         let world = World::new(block.clone(), superblock, options(Layout::Delta, Durability::Full));
         let mut stream = world.process(true).expect("attach");
         let mut other = world.process(false).expect("join");
-        block.fail(BlockOp::Preallocate, nth, MediumError::Unsupported { what: "an injected failure" });
+        let injected = MediumError::Io { op: "fsync", source: rustix::io::Errno::IO };
+        block.fail(BlockOp::Preallocate, nth, injected.clone());
         let (mut model, mut rng) = (Model::new(512, PAGES), Rng(nth));
         let (offset, data) = model.restart();
         let mut failed = stream.write(&NoDatabase, offset, &data).err();
@@ -395,7 +396,7 @@ fn inv09_a_flush_that_fails_while_the_log_grows_stops_every_process() {
             failed = written.and_then(|sealed| wait(&stream, sealed)).err();
         }
         let failed = failed.expect("a failure");
-        assert!(failed.to_string().contains("injected"), "{nth}: {failed}");
+        assert!(failed.to_string().contains(&injected.to_string()), "{nth}: {failed}");
         for stream in [&mut stream, &mut other] {
             let refused = stream.write(&NoDatabase, 0, &Model::new(512, PAGES).restart().1);
             assert!(matches!(refused, Err(LogError::Poisoned(_))), "{nth}: {refused:?}");

@@ -88,8 +88,9 @@ pub trait Block: Send + Sync + fmt::Debug {
     /// metadata.
     ///
     /// # Errors
-    /// [`MediumError::NoSpace`] if the file system is full. Another error may be one of the flush, so it counts as a
-    /// failed [`flush`](Block::flush). Earlier preallocation stays.
+    /// [`MediumError::NoSpace`] if the file system is full, or another error of the file system. Earlier preallocation
+    /// stays. [`MediumError::is_failed_flush`] if making the file durable has failed: that counts as a failed
+    /// [`flush`](Block::flush).
     fn preallocate(&self, len: u64) -> Result<(), MediumError>;
 
     /// Makes the file `len` bytes long (a multiple of the block), for a caller that will itself write the new

@@ -176,15 +176,17 @@ pub fn raise(db: &Db, alone: &Alone<'_>, placement: &LogPlacement) -> Result<Rai
 /// read and write that program's `-wal` as its own, and refuses a moved file with this code where it makes a
 /// rollback journal.
 pub fn check_path(db: &Db) -> Result<(), Failure> {
-    if !db.path_is_anothers() {
-        return Ok(());
-    }
+    if db.path_is_anothers() { Err(moved(db)) } else { Ok(()) }
+}
+
+/// The failure of a connection whose file was replaced.
+pub fn moved(db: &Db) -> Failure {
     let message = format!(
         "{} is another file now than the one that this connection has opened: close the connection, and open \
          the database again",
         db.path.display()
     );
-    Err(Failure::new(ffi::READONLY_DBMOVED, message))
+    Failure::new(ffi::READONLY_DBMOVED, message)
 }
 
 /// Deletes an empty `-wal` and the `-shm` of the base VFS. No connection uses them now, and the log has a

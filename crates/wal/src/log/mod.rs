@@ -446,6 +446,12 @@ impl Log {
         self.stream.engine().position()
     }
 
+    /// The position from which on the log has all transactions: 0 until it starts over behind a commit.
+    #[must_use]
+    pub fn first_position(&self) -> u64 {
+        self.stream.engine().origin().position
+    }
+
     /// Number of committed frames, as of the last operation.
     #[must_use]
     pub fn frames(&self) -> u32 {

@@ -84,7 +84,8 @@ pub fn checkpoint_copy(
 ///
 /// # Errors
 /// `Busy` if a process uses the log. `NoFirstPage` if the database's first page is damaged and neither the log nor its
-/// home holds that page. `NotToAdopt` if the log has to be kept for another database, but this would empty its home or
+/// home holds that page. `Replaced` if the file has replaced the log's database, and the log lacks changes that the file may
+/// lack too; with `Afterwards::Keep` the log is applied all the same. `NotToAdopt` if the log has to be kept for another database, but this would empty its home or
 /// take its rollback journal. Otherwise as [`Log::attach`]. After a crash or an error, the database can be checkpointed
 /// again.
 pub fn checkpoint_into(
@@ -106,9 +107,13 @@ pub fn checkpoint_into(
     };
     let _lock = lock_alone(&open, database)?;
     let own = placement::is_own(&open, db)?;
+    let is_where_it_was_made = placement::is_where_it_was_made(&open)?;
     let mut log = recovered(open, file, WriteHome::NotAllowed, &options, database)?;
     if !own && afterwards == Afterwards::Keep && loses_by_checkpoint(&log)? {
         return Err(LogError::NotToAdopt { log: log.path().to_path_buf(), database: database.clone() });
+    }
+    if !own && afterwards == Afterwards::Delete && is_where_it_was_made && !has_every_change(&log) {
+        return Err(LogError::Replaced { log: log.path().to_path_buf(), database: database.clone() });
     }
     let played = match log.rollback_journal() {
         Some(journal) => play_back(&*journal, &Homed::new(file, log.home()), log.id())?.pages,
@@ -213,6 +218,12 @@ fn loses_by_checkpoint(log: &Log) -> Result<bool, LogError> {
     let holds_pages = log.home().is_some_and(|home| home.header() != Header::Shared);
     let has_journal = log.rollback_journal().map_or(Ok(None), |journal| journal.size())?.is_some();
     Ok(holds_pages || has_journal)
+}
+
+/// Whether the log has every change of its database since the log was made, so that it completes any copy that was made of the
+/// database since. It then has never started over, and no home has taken changes from it.
+fn has_every_change(log: &Log) -> bool {
+    log.first_position() == 0 && log.home().is_none()
 }
 
 /// Opens a database that no other process has open. Excludes others by a lock on the whole file, including the bytes

@@ -239,6 +239,12 @@ pub(crate) fn is_own(open: &OpenLog, db: &DatabaseIdentity) -> Result<bool, LogE
     Head::read(&open.path, &open.file).map(|head| head.is_of(db))
 }
 
+/// Whether the log's file is the one in which the log was made. A log of another database that is in that file was not copied
+/// with this database.
+pub(crate) fn is_where_it_was_made(open: &OpenLog) -> Result<bool, LogError> {
+    Head::read(&open.path, &open.file).map(|head| !head.is_copied(&open.file))
+}
+
 /// The state in which a log was found when opened; see [`Attaching`].
 pub(super) struct Found {
     pub(super) alone: bool,

@@ -20,7 +20,7 @@ use duralite_medium::process::OwnFile;
 use duralite_medium::{FileSegment, MediumError, Segment as _};
 
 use super::segment::{ATTACHING, BEGUN, ENGINE_OFFSET, INCARNATION, MAGIC, READABLE, is_complete};
-use super::whose::{check_owner, foreign, open_log};
+use super::whose::{Head, check_owner, foreign, open_log};
 use super::{names, segment};
 use crate::engine::Engine;
 use crate::engine::descriptor::{AttachingOutside, Descriptor, LogPlacement, OpenFile};
@@ -161,6 +161,9 @@ impl Outside {
         } else {
             self.has_company(&attaching, pause)?
         };
+        if live && !segment::is_for(&*self.segment, &self.db) {
+            return Err(foreign(&self.path, &Head::read(&self.path, &self.file)?, &self.db));
+        }
         self.open(live).map(Some)
     }
 

@@ -7,6 +7,7 @@
 
 use std::ffi::OsStr;
 use std::fs::{File, Metadata};
+use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -97,14 +98,25 @@ impl Head {
         DatabaseIdentity::of(&self.database()).ok().filter(|found| self.names(found))
     }
 
+    /// Whether nothing is at the path any more at which the database was when the log was made. Where the path cannot be
+    /// looked at, or leads to another file, the original may be behind a mount, or in another container.
+    fn original_is_gone(&self) -> bool {
+        let path = self.database();
+        let is_missing = path.symlink_metadata().is_err_and(|error| error.kind() == ErrorKind::NotFound);
+        is_missing && path.parent().is_some_and(Path::is_dir)
+    }
+
     /// Whether an open file with this head, at the path `log`, is a copy of the file in which the log was made, and no
     /// other database than this one can need it. A log is in another file also if it was only moved to another file
     /// system, and then its original needs it. So the log has to have come along with this database, unless the original
     /// is gone.
     fn is_spare_copy(&self, log: &Path, file: &File, db: &DatabaseIdentity) -> bool {
-        let is_copy =
-            self.made_in.is_some_and(|made_in| identity::of_log(file).is_some_and(|now| now != made_in));
-        is_copy && (self.is_of(db) || self.came_along(log, db) || self.original().is_none())
+        self.is_copied(file) && (self.is_of(db) || self.came_along(log, db) || self.original_is_gone())
+    }
+
+    /// Whether an open file with this head is known to be another one than that in which the log was made.
+    pub(super) fn is_copied(&self, file: &File) -> bool {
+        self.made_in.is_some_and(|made_in| identity::of_log(file).is_some_and(|now| now != made_in))
     }
 
     /// Whether the log at this path was copied together with the directory of this database. It is in that directory, or

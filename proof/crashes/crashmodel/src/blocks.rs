@@ -228,8 +228,7 @@ impl Block for RecordingBlock {
         let mut state = self.lock();
         self.before(&state);
         if let Some(error) = state.due(BlockOp::Preallocate) {
-            if error != MediumError::NoSpace {
-                // It may be the flush that has failed.
+            if error.is_failed_flush() {
                 state.sectors.fail_sync();
             }
             return Err(error);

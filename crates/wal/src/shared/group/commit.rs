@@ -178,7 +178,7 @@ impl Group {
     ///
     /// Growing the file ends with a flush. If that flush fails, a group that this process is writing is in doubt, and the
     /// leader's own flush may not report that, because the kernel reports a failure to only one of two callers. So no group
-    /// is written meanwhile, and a failure other than a lack of space poisons the log.
+    /// is written meanwhile, and a failed flush poisons the log.
     fn reach(&self, wanted: u64, least: u64) -> Result<(), LogError> {
         let _buffer = self.buffer.lock().unwrap_or_else(PoisonError::into_inner);
         self.check()?;
@@ -189,7 +189,8 @@ impl Group {
         };
         let reached = reached.map_err(|source| match source {
             MediumError::NoSpace => LogError::NoSpace { dir: self.geometry.path.clone() },
-            source => self.poison(self.failed(source)),
+            source if source.is_failed_flush() => self.poison(self.failed(source)),
+            source => self.failed(source),
         })?;
         self.set(LENGTH, reached);
         Ok(())
