@@ -10,7 +10,6 @@ use duralite_format::FormatError;
 use duralite_medium::MediumError;
 use duralite_medium::block::{AlignedBuf, Block, Durability};
 use parking_lot::{Mutex, MutexGuard};
-use rustix::io::Errno;
 
 use crate::controls::{Controls, Rule};
 use crate::error::Error;
@@ -31,9 +30,9 @@ pub(crate) struct PageFile {
     seed: u64,
     head: Mutex<PageFileHead>,
     growing: Mutex<()>,
-    /// Whether making the file durable has failed. Held while the file is made durable, because the kernel reports a
+    /// The failure to make the file durable, if there was one. Held while the file is made durable, because the kernel reports a
     /// failure to only one of two callers, and the other one must not rely on its own flush.
-    flush_failed: Mutex<bool>,
+    flush_failed: Mutex<Option<MediumError>>,
     area: Mutex<AlignedBuf>,
     controls: Arc<Controls>,
     pub(crate) read: AtomicU64,
@@ -141,12 +140,12 @@ impl PageFile {
         &self,
         make: impl FnOnce(&dyn Block) -> Result<(), MediumError>,
     ) -> Result<(), MediumError> {
-        let mut has_failed = self.flush_failed.lock();
-        if *has_failed {
-            return Err(MediumError::Io { op: "fsync", source: Errno::IO });
+        let mut failed = self.flush_failed.lock();
+        if let Some(error) = &*failed {
+            return Err(error.clone());
         }
         let made = make(&*self.block);
-        *has_failed = made.as_ref().is_err_and(MediumError::is_failed_flush);
+        *failed = made.clone().err().filter(MediumError::is_failed_flush);
         made
     }
 
