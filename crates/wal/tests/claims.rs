@@ -106,8 +106,13 @@ fn inv03_a_copy_of_the_database_alone_does_not_take_a_log_that_was_moved() {
         assert_eq!(fixture.claim("data/app.db"), Claim::Own);
         assert_eq!(fixture.claim("copy/app.db"), Claim::Foreign, "the original needs the log");
         // The database may have been moved with its log.
-        fs::remove_dir_all(fixture.path("data")).expect("remove");
+        fs::remove_file(fixture.path("data/app.db")).expect("remove");
         assert_eq!(fixture.claim("copy/app.db"), Claim::Copy);
+        // Another file is at the original's path, as in another container, or the original is not mounted.
+        fs::write(fixture.path("data/app.db"), "").expect("another file");
+        assert_eq!(fixture.claim("copy/app.db"), Claim::Foreign, "the original may be in another container");
+        fs::remove_dir_all(fixture.path("data")).expect("remove");
+        assert_eq!(fixture.claim("copy/app.db"), Claim::Foreign, "the original may be out of sight");
     }
 }
 

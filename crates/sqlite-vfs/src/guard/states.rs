@@ -312,7 +312,8 @@ fn confirm(db: &Db, attachment: &Attachment, header: &[u8; HEADER_BYTES]) -> Res
     // therefore syncs the file.
     attachment.home_in_doubt();
     let writes = attachment.home_writes();
-    put_durably(db, header, &[VERSIONS, LOG_ID])?;
+    // If these writes fail, and power fails too, the versions are never without the id.
+    put_durably(db, header, &[LOG_ID, VERSIONS])?;
     attachment.home_synced(writes);
     attachment.confirm_guard();
     Ok(())
