@@ -3,7 +3,7 @@
 //!
 //! It only adds objects, and only of transactions that are acknowledged (invariant 74). Spans are counted in the times
 //! of the transactions, so they do not depend on when compaction runs. A compaction that was cut off is done again; an
-//! object that it left is like any other.
+//! object that it left is like any other. Where pruning has deleted the first objects, compaction goes on behind them.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -17,7 +17,7 @@ use object_store::ObjectStoreExt as _;
 use super::archive::Archive;
 use super::chain::Chain;
 use super::error::ArchiveError;
-use super::keys::{Object, Replica};
+use super::keys::{Object, Replica, SNAPSHOTS};
 use super::primary::Primary;
 
 /// The spans of the levels from 1 on.
@@ -100,8 +100,8 @@ impl Primary {
         let on = |level: u8| -> Vec<Object> {
             objects.iter().filter(|object| object.level == level).copied().collect()
         };
-        let base = self.start().base.txid;
-        let done = Chain::new(&on(level), None, Some(base)).states().last().copied().unwrap_or(base);
+        let begin = begin(objects, level, self.start().base.txid);
+        let done = Chain::new(&on(level), None, Some(begin)).states().last().copied().unwrap_or(begin);
         let replica = self.replica();
         let (mut groups, mut group, mut number): (Vec<Vec<Object>>, Vec<Object>, _) =
             (Vec::new(), Vec::new(), None);
@@ -161,6 +161,17 @@ impl Primary {
         file.seek(SeekFrom::Start(0)).map_err(of_file())?;
         Ok(file)
     }
+}
+
+/// The state on which the objects of a level and of the one below follow: the base, or the first state that pruning has
+/// left of them. Pruning takes what ends at or before one snapshot, and that snapshot is then the oldest. What is missing
+/// behind it, or between two objects, is damage, over which nothing is compacted.
+fn begin(objects: &[Object], level: u8, base: u64) -> u64 {
+    let of_levels = objects.iter().filter(|object| object.level == level || object.level + 1 == level);
+    let first = of_levels.map(|object| object.min.saturating_sub(1)).min();
+    let snapshots = objects.iter().filter(|object| object.level == SNAPSHOTS);
+    let oldest = snapshots.map(|snapshot| snapshot.max).min();
+    first.filter(|first| oldest.is_some_and(|oldest| *first <= oldest)).map_or(base, |first| first.max(base))
 }
 
 /// The objects that lead on from a state, the farthest first where several begin there.

@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use async_trait::async_trait;
 use bytes::Bytes;
 use duralite_archive::{
-    Archive, ArchiveError, Backoff, Begin, Line, Owner, Pauses, Policy, Primary, RestoreOptions, Resumed,
-    Retry, Target, Times,
+    Archive, ArchiveError, Backoff, Begin, Line, Object, Owner, Pauses, Policy, Primary, RestoreOptions,
+    Resumed, Retry, Target, Times,
 };
 use duralite_ltx::{Encoder, Header};
 use futures_util::future::{BoxFuture, ready};
@@ -435,4 +435,59 @@ async fn inv74_spans_are_compacted_once_and_pruned_by_the_policy() {
     setup.archive.plan(Target::Txid(543)).await.unwrap();
     setup.archive.plan(Target::Txid(544)).await.unwrap();
     assert_eq!(setup.archive.prune(&policy, &setup.owner.retry, false).await.unwrap().unwrap().objects, []);
+}
+
+/// A day in milliseconds.
+const DAY: i64 = 86_400_000;
+
+impl Setup {
+    /// Uploads these transactions one by one, each ten seconds after the one before.
+    async fn upload(&self, primary: &Primary, txids: std::ops::RangeInclusive<u64>, begin: i64) {
+        for txid in txids {
+            let time = begin + 10_000 * txid as i64;
+            primary.upload(file(txid, txid, time), txid, txid, time).await.unwrap();
+        }
+    }
+
+    /// Prunes all that ends at or before the newest snapshot that is the first of its day.
+    async fn prune_all(&self) {
+        let policy = Policy { keep: std::time::Duration::ZERO, ..Policy::default() };
+        self.archive.prune(&policy, &self.owner.retry, false).await.unwrap().unwrap();
+    }
+
+    /// The transactions of the objects of a level.
+    async fn on(&self, primary: &Primary, level: u8) -> Vec<(u64, u64)> {
+        let objects = self.archive.objects(&primary.replica()).await.unwrap();
+        let on = objects.iter().filter(|object| object.level == level);
+        on.map(|object| (object.min, object.max)).collect()
+    }
+}
+
+#[tokio::test]
+async fn inv74_compaction_goes_on_behind_what_was_pruned_and_not_over_a_gap() {
+    let setup = setup();
+    let primary = setup.primary().await;
+    setup.upload(&primary, 2..=10, 0).await;
+    let mut times = Times::default();
+    // The spans of 30 seconds of the transactions 2, 3 to 5, and 6 to 8. That of 9 and 10 is not over yet.
+    assert_eq!(primary.compact(&mut times).await.unwrap(), 3);
+    // A snapshot on the next day, and nothing before it is kept.
+    primary.upload_snapshot(stream::iter([Ok(file(1, 11, DAY))]), 11, DAY).await.unwrap();
+    setup.prune_all().await;
+    let left = setup.archive.objects(&primary.replica()).await.unwrap();
+    assert_eq!(left.iter().map(|object| (object.level, object.max)).collect::<Vec<_>>(), [(9, 11)]);
+    setup.upload(&primary, 12..=45, DAY).await;
+    // Spans of three transactions each from 12 to 44 on level 1, and on level 2 what they have of the first 5 minutes.
+    assert_eq!(primary.compact(&mut times).await.unwrap(), 12);
+    let spans: Vec<_> = (12..45).step_by(3).map(|first| (first, first + 2)).collect();
+    assert_eq!(setup.on(&primary, 1).await, spans);
+    assert_eq!(setup.on(&primary, 2).await, [(12, 29)]);
+    assert_eq!(primary.compact(&mut times).await.unwrap(), 0);
+    // An object that is lost behind the snapshot was not pruned, and nothing is compacted over it.
+    setup.upload(&primary, 46..=60, DAY).await;
+    let lost = Object { level: 0, min: 50, max: 50, bytes: 0 };
+    setup.archive.delete(&primary.replica().key(&lost)).await.unwrap();
+    assert_eq!(primary.compact(&mut times).await.unwrap(), 1);
+    assert_eq!(setup.on(&primary, 1).await.last(), Some(&(45, 47)));
+    assert_eq!(setup.on(&primary, 2).await, [(12, 29)]);
 }
