@@ -22,7 +22,7 @@ pub struct Settled {
 pub enum Next {
     /// The pages of this object.
     Step(Step),
-    /// The newest state as a whole, because its own line has ended.
+    /// The newest state as a whole: its own line has ended, or the objects that led on were pruned.
     Base,
     /// Nothing: it is up to date.
     Nothing,
@@ -86,10 +86,17 @@ impl Settled {
         if let Some(step) = links[at].step_after(txid, applying) {
             return Next::Step(step);
         }
-        let Some(newer) = at.checked_sub(1).map(|newer| &links[newer]) else { return Next::Nothing };
-        if newer.continues() && newer.base() == txid && applying.is_none() {
-            return newer.step_after(txid, None).map_or(Next::Nothing, Next::Step);
+        if applying.is_none()
+            && let Some(newer) = at.checked_sub(1).map(|newer| &links[newer])
+            && newer.continues()
+            && newer.base() == txid
+            && let Some(step) = newer.step_after(txid, None)
+        {
+            return Next::Step(step);
         }
-        if newer.chain.states().is_empty() { Next::Nothing } else { Next::Base }
+        // No step leads on. The copy has everything only if it is whole and the line has no later state: the objects
+        // between may have been pruned, and a snapshot is no step.
+        let is_behind = self.lineage.newest_until(u64::MAX).is_some_and(|newest| newest > txid);
+        if is_behind || applying.is_some() { Next::Base } else { Next::Nothing }
     }
 }

@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use async_trait::async_trait;
 use bytes::Bytes;
 use duralite_archive::{
-    Archive, ArchiveError, Backoff, Begin, Line, Object, Owner, Pauses, Policy, Primary, RestoreOptions,
-    Resumed, Retry, Target, Times,
+    Archive, ArchiveError, Backoff, Begin, Line, Next, Object, Owner, Pauses, Policy, Primary,
+    RestoreOptions, Resumed, Retry, Target, Times,
 };
 use duralite_ltx::{Encoder, Header};
 use futures_util::future::{BoxFuture, ready};
@@ -490,4 +490,49 @@ async fn inv74_compaction_goes_on_behind_what_was_pruned_and_not_over_a_gap() {
     assert_eq!(primary.compact(&mut times).await.unwrap(), 1);
     assert_eq!(setup.on(&primary, 1).await.last(), Some(&(45, 47)));
     assert_eq!(setup.on(&primary, 2).await, [(12, 29)]);
+}
+
+#[tokio::test]
+async fn inv68_a_copy_whose_way_was_pruned_needs_the_newest_state() {
+    let setup = setup();
+    let primary = setup.primary().await;
+    let first = Some(primary.generation());
+    setup.upload(&primary, 2..=10, 0).await;
+    let settled = setup.archive.settled().await.unwrap().unwrap();
+    assert!(matches!(settled.after(first, 5, None), Next::Step(step) if step.object.max == 6));
+    assert_eq!(settled.after(first, 10, None), Next::Nothing);
+    // Nothing before a snapshot of the next day is kept.
+    primary.upload_snapshot(stream::iter([Ok(file(1, 11, DAY))]), 11, DAY).await.unwrap();
+    setup.prune_all().await;
+    let settled = setup.archive.settled().await.unwrap().unwrap();
+    assert_eq!(settled.after(first, 5, None), Next::Base);
+    assert_eq!(settled.after(first, 11, None), Next::Nothing);
+    // A copy that may be between two states is not up to date, whatever the newest state is.
+    assert_eq!(settled.after(first, 11, Some(12)), Next::Base);
+    setup.upload(&primary, 12..=13, DAY).await;
+    let settled = setup.archive.settled().await.unwrap().unwrap();
+    assert_eq!(settled.after(first, 5, None), Next::Base);
+    assert!(matches!(settled.after(first, 11, None), Next::Step(step) if step.object.max == 12));
+}
+
+#[tokio::test]
+async fn inv68_a_copy_whose_way_was_pruned_in_a_later_generation_needs_the_newest_state() {
+    let setup = setup();
+    let primary = setup.primary().await;
+    let first = Some(primary.generation());
+    setup.upload(&primary, 2..=3, 0).await;
+    let other = Owner { token: "2".repeat(32), ..setup.owner.clone() };
+    let claimed = setup.archive.claim(&other, 0).await.unwrap();
+    let inherited = claimed.inherited().await.unwrap();
+    let second = claimed.start(inherited.as_ref(), Line::Continues, &BEGIN).await.unwrap();
+    let settled = setup.archive.settled().await.unwrap().unwrap();
+    assert_eq!(settled.after(first, 3, None), Next::Nothing);
+    setup.upload(&second, 4..=5, 0).await;
+    let settled = setup.archive.settled().await.unwrap().unwrap();
+    assert!(matches!(settled.after(first, 3, None), Next::Step(step) if step.object.max == 4));
+    second.upload_snapshot(stream::iter([Ok(file(1, 6, DAY))]), 6, DAY).await.unwrap();
+    setup.prune_all().await;
+    let settled = setup.archive.settled().await.unwrap().unwrap();
+    assert_eq!(settled.after(first, 3, None), Next::Base);
+    assert_eq!(settled.after(Some(second.generation()), 6, None), Next::Nothing);
 }
