@@ -7,7 +7,7 @@
 //! the other relies on.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use futures_util::TryStreamExt as _;
 use object_store::path::Path;
@@ -22,7 +22,8 @@ use super::retry::Retry;
 
 const DAY_MS: i64 = 86_400_000;
 
-/// What is kept. Ages are counted back from the newest transaction in the archive.
+/// What is kept. Ages are counted back from the newest transaction in the archive, or from the present if that
+/// transaction is of the future.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Policy {
     /// For how long a moment can be restored.
@@ -85,9 +86,12 @@ impl Archive {
         let mut times = Times::default();
         let mut pruned = Pruned::default();
         let Some(newest) = self.newest_time(lineage, &mut times).await? else { return Ok(pruned) };
-        let before =
-            |age: Duration| newest.saturating_sub(i64::try_from(age.as_millis()).unwrap_or(i64::MAX));
-        let base = self.base(before(policy.keep), lineage, &mut times).await?;
+        // Of the clock of whoever committed and one's own, one may be ahead: the other keeps it from deleting.
+        let now = now_ms();
+        let before = |age: Duration| {
+            newest.min(now).saturating_sub(i64::try_from(age.as_millis()).unwrap_or(i64::MAX))
+        };
+        let base = self.base(before(policy.keep), now, lineage, &mut times).await?;
         for (index, link) in lineage.links.iter().enumerate() {
             let Some(generation) = link.generation else { continue };
             let firsts = self.firsts(link, &mut times).await?;
@@ -156,22 +160,29 @@ impl Archive {
     }
 
     /// The snapshot from which the oldest kept moment is restored, with the index of its generation: the newest that is
-    /// the first of its day and not later than `time`. Without one nothing is too old.
+    /// the first of its day and not later than `time`. Without one nothing is too old. A snapshot behind one that is kept
+    /// was made later, also if a clock that was behind says otherwise. One of the future says nothing about those behind
+    /// it.
     async fn base(
         &self,
         time: i64,
+        now: i64,
         lineage: &Lineage,
         times: &mut Times,
     ) -> Result<Option<(usize, Object)>, ArchiveError> {
-        for (index, link) in lineage.links.iter().enumerate() {
-            for first in self.firsts(link, times).await?.into_iter().rev() {
-                let counts = link.limit.is_none_or(|limit| first.max < limit);
-                if counts && times.of(self, &link.replica, &first).await? <= time {
-                    return Ok(Some((index, first)));
+        let mut base = None;
+        for (index, link) in lineage.links.iter().enumerate().rev() {
+            let firsts = self.firsts(link, times).await?;
+            for first in firsts.into_iter().filter(|first| link.limit.is_none_or(|limit| first.max < limit)) {
+                let made = times.of(self, &link.replica, &first).await?;
+                if made <= time {
+                    base = Some((index, first));
+                } else if made <= now {
+                    return Ok(base);
                 }
             }
         }
-        Ok(None)
+        Ok(base)
     }
 
     /// The first snapshot of each day, in order.
@@ -190,7 +201,8 @@ impl Archive {
         Ok(firsts)
     }
 
-    /// The objects of level 1 that end not later than `time`. Their times never decrease, so few of them are read.
+    /// The objects of level 1 that end not later than `time`. Their times do not decrease unless a clock was set back, so
+    /// few of them are read.
     async fn compacted_before(
         &self,
         time: i64,
@@ -231,6 +243,12 @@ impl Archive {
         }
         Ok(unread)
     }
+}
+
+/// The present, in milliseconds since 1970.
+fn now_ms() -> i64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(now.as_millis()).unwrap_or(i64::MAX)
 }
 
 /// Whether one of these objects, which are sorted by their ends, has all transactions of an object.

@@ -536,3 +536,60 @@ async fn inv68_a_copy_whose_way_was_pruned_in_a_later_generation_needs_the_newes
     assert_eq!(settled.after(first, 3, None), Next::Base);
     assert_eq!(settled.after(Some(second.generation()), 6, None), Next::Nothing);
 }
+
+impl Setup {
+    /// Prunes what is older than so many days, and returns which objects that was.
+    async fn prune(&self, days: u64) -> Vec<(u8, u64)> {
+        let days = std::time::Duration::from_secs(86_400 * days);
+        let policy = Policy { keep: days, transactions: days };
+        let pruned = self.archive.prune(&policy, &self.owner.retry, false).await.unwrap().unwrap();
+        pruned.objects.iter().map(|(_, object)| (object.level, object.max)).collect()
+    }
+
+    /// Uploads a transaction, and a snapshot after it.
+    async fn upload_both(&self, primary: &Primary, txid: u64, time: i64) {
+        primary.upload(file(txid, txid, time), txid, txid, time).await.unwrap();
+        let snapshot = stream::iter([Ok(file(1, txid, time))]);
+        primary.upload_snapshot(snapshot, txid, time).await.unwrap();
+    }
+}
+
+/// When the present day has begun.
+fn today() -> i64 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+    now.as_millis() as i64 / DAY * DAY
+}
+
+#[tokio::test]
+async fn inv74_a_commit_under_a_clock_that_is_ahead_makes_nothing_old() {
+    let (setup, today) = (setup(), today());
+    let primary = setup.primary().await;
+    for txid in 2..=10 {
+        setup.upload_both(&primary, txid, today - DAY * (11 - txid as i64)).await;
+    }
+    primary.upload(file(11, 11, today + 400 * DAY), 11, 11, today + 400 * DAY).await.unwrap();
+    assert_eq!(setup.prune(30).await, []);
+    let snapshot = stream::iter([Ok(file(1, 11, today + 400 * DAY))]);
+    primary.upload_snapshot(snapshot, 11, today + 400 * DAY).await.unwrap();
+    assert_eq!(setup.prune(30).await, []);
+    // With a clock that is right again, what is too old is deleted as ever, and what is of the future stays.
+    primary.upload(file(12, 12, today), 12, 12, today).await.unwrap();
+    assert_eq!(setup.prune(30).await, []);
+    setup.prune(5).await;
+    assert_eq!(setup.on(&primary, 9).await, (6..=11).map(|max| (1, max)).collect::<Vec<_>>());
+    assert_eq!(setup.on(&primary, 0).await, (7..=12).map(|txid| (txid, txid)).collect::<Vec<_>>());
+}
+
+#[tokio::test]
+async fn inv74_a_snapshot_under_a_clock_that_is_behind_makes_nothing_old() {
+    let (setup, today) = (setup(), today());
+    let primary = setup.primary().await;
+    for txid in 2..=10 {
+        setup.upload_both(&primary, txid, today - DAY * (11 - txid as i64)).await;
+    }
+    setup.upload_both(&primary, 11, DAY).await;
+    primary.upload(file(12, 12, today), 12, 12, today).await.unwrap();
+    assert_eq!(setup.prune(30).await, []);
+    setup.prune(5).await;
+    assert_eq!(setup.on(&primary, 9).await, (6..=11).map(|max| (1, max)).collect::<Vec<_>>());
+}
