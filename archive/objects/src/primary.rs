@@ -7,7 +7,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use futures_util::{Stream, TryStreamExt as _};
-use object_store::{PutMultipartOptions, PutPayload};
+use object_store::path::Path;
+use object_store::{MultipartUpload, PutMultipartOptions, PutPayload};
 
 use super::archive::Archive;
 use super::controls::{Rule, keep};
@@ -16,8 +17,18 @@ use super::keys::{Generation, Key, Object, Replica, SNAPSHOTS};
 use super::owner::Owner;
 use super::records::{Line, Start};
 
-/// Bytes of a snapshot up to which it is uploaded by one request that creates it. Of a larger one, bytes of each part.
+/// Bytes of an object below which it is uploaded by one request that creates it. Of a larger one, bytes of the first parts.
 const PART: usize = 16 << 20;
+
+/// Parts of an object that have [`PART`] bytes, which is enough for 15 GiB. After each `GROWING` parts more, the parts
+/// grow by [`PART`] bytes. So the 10,000 parts that S3 allows reach the 5 TiB that S3 allows for an object.
+const EQUAL: usize = 1000;
+const GROWING: usize = 125;
+
+/// Bytes of the next part, after so many. One part is in memory at a time.
+const fn part_bytes(parts: usize) -> usize {
+    PART * (1 + parts.saturating_sub(EQUAL) / GROWING)
+}
 
 /// The owner of a generation that has begun.
 #[derive(Debug)]
@@ -217,33 +228,54 @@ impl Primary {
         time_ms: i64,
     ) -> Result<(), ArchiveError> {
         let key = self.replica().key(&object);
-        let failed = || ArchiveError::store("uploading", &key);
+        let mut upload = None;
+        match (self.put_parts(&key, &mut content, time_ms, &mut upload).await, upload) {
+            (Ok(rest), None) => self.put(object, rest.concat().into(), time_ms).await,
+            (Ok(_), Some(_)) => self.archive.set_time(&key, Some(time_ms)),
+            (Err(error), upload) => {
+                if let Some(mut upload) = upload {
+                    // Without this the store keeps the parts, unseen. If it fails too, the first error says more.
+                    let _ = upload.abort().await;
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Uploads an object in parts, and completes it. If it is shorter than a part, returns its pieces instead.
+    async fn put_parts(
+        &self,
+        key: &Path,
+        content: &mut (impl Stream<Item = Result<Bytes, ArchiveError>> + Unpin + Send),
+        time_ms: i64,
+        upload: &mut Option<Box<dyn MultipartUpload>>,
+    ) -> Result<Vec<Bytes>, ArchiveError> {
+        let failed = || ArchiveError::store("uploading", key);
         // The pieces stay as they come: a part that grew as one would be copied, and have twice its room.
-        let (mut part, mut bytes) = (Vec::new(), 0);
-        let mut parts = None;
+        let (mut part, mut bytes, mut parts) = (Vec::new(), 0, 0);
         while let Some(piece) = content.try_next().await? {
             bytes += piece.len();
             part.push(piece);
-            if bytes < PART {
+            if bytes < part_bytes(parts) {
                 continue;
             }
-            bytes = 0;
-            let upload = match &mut parts {
+            (bytes, parts) = (0, parts + 1);
+            let upload = match upload {
                 Some(upload) => upload,
                 None => {
                     let options = PutMultipartOptions::from(self.archive.attributes(Some(time_ms)));
-                    let upload = self.archive.store().put_multipart_opts(&key, options).await;
-                    parts.insert(upload.map_err(failed())?)
+                    let begun = self.archive.store().put_multipart_opts(key, options).await;
+                    upload.insert(begun.map_err(failed())?)
                 }
             };
             upload.put_part(PutPayload::from_iter(part.drain(..))).await.map_err(failed())?;
         }
-        let Some(mut upload) = parts else { return self.put(object, part.concat().into(), time_ms).await };
+        let Some(upload) = upload else { return Ok(part) };
         if bytes > 0 {
             upload.put_part(PutPayload::from_iter(part)).await.map_err(failed())?;
         }
         upload.complete().await.map_err(failed())?;
-        self.archive.set_time(&key, Some(time_ms))
+        Ok(Vec::new())
     }
 
     /// Repeats a request as the owner does.

@@ -1,7 +1,7 @@
 //! What a primary does when the store is unavailable for a while, refuses, is slow, or loses answers.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
@@ -16,8 +16,8 @@ use futures_util::stream::{self, BoxStream};
 use object_store::memory::InMemory;
 use object_store::path::Path;
 use object_store::{
-    CopyOptions, Error, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore,
-    PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
+    CopyOptions, Error, Extensions, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta,
+    ObjectStore, PutMultipartOptions, PutOptions, PutPayload, PutResult, Result, UploadPart,
 };
 
 /// What happens to a request.
@@ -44,6 +44,49 @@ struct Faulty {
     /// Reads that are under way, and the most that ever were.
     reads: AtomicU32,
     most_reads: AtomicU32,
+    parts: Arc<Parts>,
+}
+
+/// What comes of uploads in parts. The parts are counted, and dropped.
+#[derive(Debug, Default)]
+struct Parts {
+    bytes: Mutex<Vec<usize>>,
+    /// How many parts are taken before one fails, if any does.
+    taken: Mutex<Option<usize>>,
+    does_not_complete: AtomicBool,
+    completed: AtomicU32,
+    aborted: AtomicU32,
+}
+
+/// An upload in parts. To abort it fails too.
+#[derive(Debug)]
+struct Counting(Arc<Parts>);
+
+fn refused(what: &str) -> Error {
+    Error::Generic { store: "S3", source: what.into() }
+}
+
+#[async_trait]
+impl MultipartUpload for Counting {
+    fn put_part(&mut self, data: PutPayload) -> UploadPart {
+        let mut bytes = self.0.bytes.lock().unwrap();
+        let is_refused = self.0.taken.lock().unwrap().is_some_and(|taken| bytes.len() >= taken);
+        bytes.push(data.content_length());
+        Box::pin(ready(if is_refused { Err(refused("no part")) } else { Ok(()) }))
+    }
+
+    async fn complete(&mut self) -> Result<PutResult> {
+        if self.0.does_not_complete.load(Ordering::Relaxed) {
+            return Err(refused("not complete"));
+        }
+        self.0.completed.fetch_add(1, Ordering::Relaxed);
+        Ok(PutResult { e_tag: None, version: None, extensions: Extensions::default() })
+    }
+
+    async fn abort(&mut self) -> Result<()> {
+        self.0.aborted.fetch_add(1, Ordering::Relaxed);
+        Err(refused("not aborted"))
+    }
 }
 
 impl std::fmt::Display for Faulty {
@@ -82,12 +125,9 @@ impl ObjectStore for Faulty {
         self.pass(self.objects.put_opts(path, payload, options)).await
     }
 
-    async fn put_multipart_opts(
-        &self,
-        path: &Path,
-        options: PutMultipartOptions,
-    ) -> Result<Box<dyn MultipartUpload>> {
-        self.pass(self.objects.put_multipart_opts(path, options)).await
+    async fn put_multipart_opts(&self, _: &Path, _: PutMultipartOptions) -> Result<Box<dyn MultipartUpload>> {
+        let upload: Box<dyn MultipartUpload> = Box::new(Counting(Arc::clone(&self.parts)));
+        self.pass(ready(Ok(upload))).await
     }
 
     async fn get_opts(&self, path: &Path, options: GetOptions) -> Result<GetResult> {
@@ -592,4 +632,56 @@ async fn inv74_a_snapshot_under_a_clock_that_is_behind_makes_nothing_old() {
     assert_eq!(setup.prune(30).await, []);
     setup.prune(5).await;
     assert_eq!(setup.on(&primary, 9).await, (6..=11).map(|max| (1, max)).collect::<Vec<_>>());
+}
+
+const MIB: usize = 1 << 20;
+
+/// Pieces of 16 MiB each. All are the same bytes, so they take the room of one.
+fn pieces(number: usize) -> impl Iterator<Item = std::result::Result<Bytes, ArchiveError>> {
+    let piece = Bytes::from(vec![0; 16 * MIB]);
+    (0..number).map(move |_| Ok(piece.clone()))
+}
+
+#[tokio::test]
+async fn the_largest_object_of_s3_has_no_more_parts_than_s3_allows() {
+    let setup = setup();
+    let primary = setup.primary().await;
+    // 1 GB has parts as small as ever, so that they take little memory.
+    primary.upload_snapshot(stream::iter(pieces(64)), 2, 5).await.unwrap();
+    assert_eq!(std::mem::take(&mut *setup.store.parts.bytes.lock().unwrap()), [16 * MIB; 64]);
+    // 5 TiB.
+    primary.upload_snapshot(stream::iter(pieces(5 << 16)), 3, 6).await.unwrap();
+    let parts = std::mem::take(&mut *setup.store.parts.bytes.lock().unwrap());
+    assert_eq!(parts.iter().sum::<usize>(), 5 << 40);
+    assert!(parts.len() <= 10_000, "{}", parts.len());
+    assert!(parts[..1000].iter().all(|part| *part == 16 * MIB));
+    assert!(parts.iter().all(|part| *part <= 1200 * MIB));
+    assert_eq!(setup.store.parts.completed.load(Ordering::Relaxed), 2);
+    assert_eq!(setup.store.parts.aborted.load(Ordering::Relaxed), 0);
+}
+
+#[tokio::test]
+async fn an_upload_in_parts_that_fails_is_aborted_and_its_own_error_is_reported() {
+    let setup = setup();
+    let primary = setup.primary().await;
+    let parts = &setup.store.parts;
+    let aborted = || parts.aborted.load(Ordering::Relaxed);
+    // An upload that has not begun has nothing to abort.
+    setup.store.will(&[Fault::Unavailable]);
+    primary.upload_snapshot(stream::iter(pieces(3)), 2, 5).await.unwrap_err();
+    assert_eq!(aborted(), 0);
+    *parts.taken.lock().unwrap() = Some(1);
+    let error = primary.upload_snapshot(stream::iter(pieces(3)), 2, 5).await.unwrap_err();
+    assert!(format!("{error:?}").contains("no part"), "{error:?}");
+    assert_eq!(aborted(), 1);
+    *parts.taken.lock().unwrap() = None;
+    let broken = pieces(2).chain([Err(ArchiveError::Unfit)]);
+    let error = primary.upload_snapshot(stream::iter(broken), 2, 5).await.unwrap_err();
+    assert!(matches!(error, ArchiveError::Unfit), "{error:?}");
+    assert_eq!(aborted(), 2);
+    parts.does_not_complete.store(true, Ordering::Relaxed);
+    let error = primary.upload_snapshot(stream::iter(pieces(3)), 2, 5).await.unwrap_err();
+    assert!(format!("{error:?}").contains("not complete"), "{error:?}");
+    assert_eq!(aborted(), 3);
+    assert_eq!((primary.uploaded(), parts.completed.load(Ordering::Relaxed)), (1, 0));
 }
