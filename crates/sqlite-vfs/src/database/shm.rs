@@ -296,6 +296,7 @@ impl Db {
             return ffi::BUSY;
         }
         attachment.set_writer(true);
+        super_journal::forget();
         self.begins_to_write();
         // If the database has changed, SQLite is about to find its snapshot old and to release WRITE. The
         // thread will then queue for WRITE, as if the lock had been refused.
@@ -308,7 +309,6 @@ impl Db {
     /// Forgets what belongs to this connection's previous transaction, because the next one has just got
     /// WRITE.
     pub(in crate::database) fn begins_to_write(&self) {
-        super_journal::forget();
         // SQLite may have given up a transaction after it was sealed. It must not be acknowledged with the next one.
         self.forget_sealed();
         self.commit.clock.forget();

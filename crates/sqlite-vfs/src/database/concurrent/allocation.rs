@@ -108,6 +108,14 @@ impl Concurrent {
         Ok(())
     }
 
+    /// The pages that are free once a transaction ends with these images, in the part of the free list that it has written,
+    /// which is the beginning.
+    pub(super) fn free_at_the_end(&self, db: &Db, images: &Images<'_>) -> Result<BTreeSet<u32>, Failure> {
+        let Some(first) = images.get(1) else { return Ok(BTreeSet::new()) };
+        let list = self.part(db, head(first), |page| Ok(images.get(page).map(<[u8]>::to_vec)), None)?;
+        Ok(list.pages)
+    }
+
     /// Merges the allocation of a transaction to which SQLite's real free list was shown. This works if
     /// either the transaction has allocated, or others have. If both have, the transaction is overtaken.
     ///

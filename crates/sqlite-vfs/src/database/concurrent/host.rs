@@ -140,9 +140,11 @@ impl Host {
         while !statement.is_null() {
             // SAFETY: as above.
             let text = unsafe { ((api.stmt_busy)(statement) != 0).then(|| (api.sql)(statement)) };
-            if let Some(text) = text.filter(|text| !text.is_null()) {
+            if let Some(text) = text {
+                // An open incremental blob is a statement without a text.
                 // SAFETY: SQLite's text ends with a zero.
-                show(statement, unsafe { CStr::from_ptr(text) }.to_bytes());
+                let text = (!text.is_null()).then(|| unsafe { CStr::from_ptr(text) }.to_bytes());
+                show(statement, text.unwrap_or_default());
             }
             statement = next(statement);
         }

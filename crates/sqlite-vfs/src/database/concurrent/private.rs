@@ -18,7 +18,7 @@ use super::pages::read_page;
 use super::snapshot::{Snapshot, cannot_lock};
 use super::state::{ALONE, Concurrent, State, Write, fill};
 use crate::attachment::Attachment;
-use crate::database::{Db, restart, waiting};
+use crate::database::{Db, restart, super_journal, waiting};
 use crate::errors::Failure;
 use crate::settings::Concurrency;
 
@@ -150,6 +150,8 @@ impl Concurrent {
     /// application has begun is validated when it commits. Every other transaction takes the real WRITE lock
     /// now.
     fn lock_write(&self, db: &Db) -> Result<c_int, Failure> {
+        // Not where the COMMIT of a validated transaction takes the real WRITE: SQLite has opened the super-journal before.
+        super_journal::forget();
         let in_transaction = db.host.is_in_transaction(db.sqlite).unwrap_or(false);
         let mut state = self.state();
         if state.snapshot.is_none() {

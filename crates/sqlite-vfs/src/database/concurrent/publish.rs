@@ -125,9 +125,10 @@ impl Concurrent {
         since: Option<IndexHeader>,
         write: WriteWal<'_>,
     ) -> Result<(), Failure> {
-        let has_met = since.map_or(Ok(false), |since| self.has_met_others(&since, &transaction))?;
         // Not the snapshot's: an earlier try of this COMMIT may have started the log over.
         let newest = self.settled_header(db, true)?;
+        let since = since.filter(|_| newest.salt() == transaction.snapshot.header.salt());
+        let has_met = since.map_or(Ok(false), |since| self.has_met_others(&since, &transaction))?;
         self.commit(db, transaction, newest, false, write)?;
         self.state().luck.passed(has_met);
         Ok(())
@@ -187,8 +188,7 @@ impl Concurrent {
         }
         match self.index().header()? {
             Some(newest) if newest != snapshot.header => {
-                let written: Vec<u32> = images.pages().collect();
-                self.validate(db, snapshot, &newest, &written).map(drop)
+                self.validate(db, snapshot, &newest, images).map(drop)
             }
             _ => Ok(()),
         }
@@ -218,9 +218,9 @@ impl Concurrent {
         let is_merged = newest != snapshot.header;
         #[cfg(feature = "controls")]
         if super::controls::Control::Unvalidated.is_on() {
-            let (snapshot, written): (_, Vec<u32>) = (*snapshot, images.pages().collect());
+            let verdict = self.validate(db, snapshot, &newest, images).map(drop);
             self.commit(db, transaction, newest, true, write)?;
-            return self.validate(db, &snapshot, &newest, &written).map(drop);
+            return verdict;
         }
         if is_merged {
             self.state().others = ALONE;
@@ -228,8 +228,7 @@ impl Concurrent {
         self.note_allocation(db, snapshot, images)?;
         let mut is_first_written = false;
         if is_merged {
-            let written: Vec<u32> = images.pages().collect();
-            is_first_written = self.validate(db, snapshot, &newest, &written)?;
+            is_first_written = self.validate(db, snapshot, &newest, images)?;
             self.state().cache = None;
         }
         let done = self.commit(db, transaction, newest, is_first_written, write);

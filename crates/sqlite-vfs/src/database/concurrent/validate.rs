@@ -9,6 +9,7 @@ use duralite_wal::metrics::Counter;
 
 use super::conflict::{Conflict, overtaken};
 use super::free_list::{ALLOCATION, has_pointer_maps, size_in};
+use super::images::Images;
 use super::interior;
 use super::snapshot::Snapshot;
 use super::state::{Concurrent, Write};
@@ -22,8 +23,8 @@ const COUNTERS: [Range<usize>; 2] = [24..28, 92..100];
 /// The pages that a transaction has written, in ascending order.
 #[derive(Clone, Copy)]
 enum Written<'a> {
-    /// The transaction ends with them.
-    AtItsEnd(&'a [u32]),
+    /// The transaction ends with them, and with these pages free.
+    AtItsEnd(&'a [u32], &'a BTreeSet<u32>),
     /// The transaction goes on. SQLite relies on what its cache holds.
     SoFar(&'a [u32]),
 }
@@ -74,8 +75,8 @@ impl Concurrent {
         Ok(None)
     }
 
-    /// Checks that the commits from the snapshot to `newest` have touched no page of the read set and no page
-    /// of `written`, which is sorted (invariant 59). The transaction ends with these pages, so some changes of
+    /// Checks that the commits from the snapshot to `newest` have touched no page of the read set and none of the
+    /// images that the transaction writes (invariant 59). The transaction ends with these images, so some changes of
     /// interior pages do not count (invariant 63). The caller holds WRITE. Returns whether those commits have
     /// written page 1.
     ///
@@ -86,15 +87,17 @@ impl Concurrent {
         db: &Db,
         snapshot: &Snapshot,
         newest: &IndexHeader,
-        written: &[u32],
+        images: &Images<'_>,
     ) -> Result<bool, Failure> {
         let Some(others) = self.frames_of_others(snapshot, newest)? else {
             return Err(overtaken(db, &Conflict::Unknown));
         };
-        let Some(conflict) = self.conflict(db, snapshot, newest, Written::AtItsEnd(written), &others)? else {
+        let (written, free): (Vec<u32>, _) = (images.pages().collect(), self.free_at_the_end(db, images)?);
+        let ends = Written::AtItsEnd(&written, &free);
+        let Some(conflict) = self.conflict(db, snapshot, newest, ends, &others)? else {
             return Ok(others.iter().any(|(page, _)| *page == 1));
         };
-        let is_on_rows = self.meets_on_rows(db, snapshot, written, &others)?;
+        let is_on_rows = self.meets_on_rows(db, snapshot, &written, &others)?;
         let mut state = self.state();
         // Both may have taken the same free page; the next transaction has a lease.
         let by_chance = !is_on_rows || state.lease.is_to_come();
@@ -158,7 +161,7 @@ impl Concurrent {
             let before = self.page_at(db, snapshot, 1)?;
             let after = self.page_at(db, &newest, 1)?;
             // The allocations of a transaction that ends are merged with those of others.
-            let ignored = if matches!(written, Written::AtItsEnd(_)) { ALLOCATION } else { 0..0 };
+            let ignored = if matches!(written, Written::AtItsEnd(..)) { ALLOCATION } else { 0..0 };
             if !is_same_but_for_counters(&before, &after, ignored) {
                 return Ok(Some(Conflict::Page(1)));
             }
@@ -181,7 +184,7 @@ impl Concurrent {
         written: Written<'_>,
         page: u32,
     ) -> Result<bool, Failure> {
-        let (Written::AtItsEnd(pages) | Written::SoFar(pages)) = written;
+        let (Written::AtItsEnd(pages, _) | Written::SoFar(pages)) = written;
         if pages.binary_search(&page).is_ok() {
             return Ok(true);
         }
@@ -196,7 +199,12 @@ impl Concurrent {
             return Ok(false);
         }
         // Unless the transaction ends here, SQLite goes on with the page as its cache holds it.
-        let Written::AtItsEnd(written) = written else { return Ok(true) };
+        let Written::AtItsEnd(written, free) = written else { return Ok(true) };
+        // SQLite does not write a page that it frees. But it may have copied what it has read there, cells of an interior
+        // page for example, to a page that it writes.
+        if free.contains(&page) {
+            return Ok(true);
+        }
         if has_pointer_maps(&self.page_at(db, snapshot, 1)?) {
             return Ok(true);
         }

@@ -2,7 +2,7 @@
 //! connections write.
 
 use duralite_testkit::{Fixture, integrity, one, run, stock};
-use rusqlite::Connection;
+use rusqlite::{Connection, ffi};
 
 use super::{MODES, OK, codes, open, rows};
 
@@ -79,6 +79,29 @@ fn a_database_that_is_attached_when_the_transaction_has_written() {
             assert_eq!(sums(&plain), if other_commits { [1, 0] } else { [1, 1] });
             // The connection has released the locks of both databases.
             plain.iter().for_each(|conn| assert_eq!(codes(conn, "UPDATE t SET v=5 WHERE k=1"), OK));
+        }
+    }
+}
+
+/// A transaction that was to be validated takes WRITE within its COMMIT, after SQLite has opened the super-journal. The
+/// archive cannot hold one file of a transaction that ends with a super-journal.
+#[test]
+fn inv62_a_super_journal_counts_also_if_the_databases_were_attached_in_the_transaction() {
+    for mode in MODES {
+        let (fixture, plain) = two();
+        let conn = fixture.open_with("c.db", &format!("concurrent={mode}&replicated=on"));
+        assert_eq!(codes(&conn, "BEGIN; UPDATE t SET v=v+1 WHERE k=1"), OK, "{mode}");
+        for name in ["x", "y"] {
+            let path = fixture.path(&format!("{name}.db"));
+            stock(&path).execute_batch("CREATE TABLE t(v)").unwrap();
+            run(&conn, &format!("ATTACH 'file:{}?vfs=unix' AS {name}", path.display())).unwrap();
+            assert_eq!(codes(&conn, &format!("INSERT INTO {name}.t VALUES(1)")), OK, "{mode}");
+        }
+        assert_eq!(codes(&conn, "COMMIT"), ffi::SQLITE_READONLY, "{mode}");
+        codes(&conn, "ROLLBACK");
+        assert_eq!(sums(&plain), [0, 0], "{mode}");
+        for name in ["x.db", "y.db"] {
+            assert_eq!(one::<i64>(&stock(&fixture.path(name)), "SELECT count(*) FROM t"), 0, "{mode}");
         }
     }
 }

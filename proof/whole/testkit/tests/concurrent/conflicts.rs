@@ -2,7 +2,8 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use duralite_testkit::{integrity, one, run};
+use duralite_testkit::{Fixture, connect, integrity, one, run};
+use rusqlite::Connection;
 
 use super::{BUSY, OK, OVERTAKEN, codes, with_rows};
 
@@ -50,6 +51,45 @@ const CASES: &[(&str, &str, &str, i32, i64)] = &[
     ("a changed schema", "UPDATE t SET v=1 WHERE k=1", "CREATE TABLE u(a)", OVERTAKEN, 0),
     ("a changed pragma", "UPDATE t SET v=1 WHERE k=1", "PRAGMA user_version=7", OVERTAKEN, 0),
 ];
+
+/// Deletes the rows below 1640 of 260 rows, two on each leaf. Of the three interior pages below the root the first one gets so
+/// empty that SQLite distributes the cells of all three to two, and frees the third without writing it.
+const PURGE: &str = "DELETE FROM t WHERE id < 1640";
+
+/// A database with those rows.
+fn with_three_interior_pages(fixture: &Fixture) -> Connection {
+    let conn = connect(&fixture.uri("c.db", "")).unwrap();
+    run(&conn, "PRAGMA page_size=512").unwrap();
+    run(&conn, "PRAGMA auto_vacuum=0").unwrap();
+    run(&conn, "PRAGMA journal_mode=WAL").unwrap();
+    run(&conn, "CREATE TABLE t(id INTEGER PRIMARY KEY, b)").unwrap();
+    let rows = "WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i+1 FROM n WHERE i<259)
+                INSERT INTO t SELECT 1000+10*i, zeroblob(230) FROM n";
+    run(&conn, rows).unwrap();
+    conn
+}
+
+#[test]
+fn inv63_a_page_that_a_transaction_frees_counts_with_all_its_cells() {
+    let interior = "SELECT count(*) FROM dbstat WHERE name='t' AND pagetype='internal'";
+    let alone = Fixture::new();
+    let conn = with_three_interior_pages(&alone);
+    assert_eq!(one::<i64>(&conn, interior), 4);
+    run(&conn, PURGE).unwrap();
+    assert_eq!(one::<i64>(&conn, interior), 3, "an interior page is free now");
+    for secure in ["OFF", "ON"] {
+        let fixture = Fixture::new();
+        with_three_interior_pages(&fixture).close().unwrap();
+        let [a, b] = [(); 2].map(|()| super::open(&fixture, "on"));
+        assert_eq!(codes(&a, &format!("PRAGMA secure_delete={secure}; BEGIN; {PURGE}")), OK);
+        // Changes the key by which the interior page divides two leaves, without allocating.
+        let change = "BEGIN; DELETE FROM t WHERE id=3220; INSERT INTO t VALUES(3205, zeroblob(230)); COMMIT";
+        assert_eq!(codes(&b, change), OK);
+        assert_eq!(codes(&a, "COMMIT"), OVERTAKEN, "secure_delete={secure}");
+        integrity(&a);
+        assert_eq!(one::<i64>(&a, "SELECT count(*) FROM t WHERE id IN (3200, 3205, 3210)"), 3);
+    }
+}
 
 #[test]
 fn a_transaction_that_was_overtaken_fails_at_its_commit() {
