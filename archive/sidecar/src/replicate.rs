@@ -218,14 +218,14 @@ impl Replicator {
     /// Whether the log still has the transaction that the archive has last, as the archive has it. Where commits may be
     /// acknowledged before they are durable, a power loss takes back some of them, and the log gives their positions to
     /// others. If the log has started over since, its transactions went to the database file before, and the log is
-    /// trusted (invariant 72).
+    /// trusted. A log that ends before the transaction has lost it (invariant 72).
     fn has_what_is_archived(&self, source: &mut Source, current: &Current) -> Result<bool> {
         let Mark { log, position, .. } = current.mark;
         let Some(before) = position.checked_sub(1).filter(|_| log == salts(source.id())) else {
             return Ok(true);
         };
         let mut found = match source.follower().read_since(before) {
-            Err(error) => return Ok(lost(error, true)?),
+            Err(LogError::LostPlace { position, oldest }) => return Ok(oldest > position),
             found => found?,
         };
         if found.is_none() {
