@@ -1,5 +1,6 @@
 //! Archiving what a closed log has left behind.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use anyhow::{Result, bail};
@@ -7,6 +8,37 @@ use duralite_wal::archive::backlog::Backlog;
 use tempfile::SpooledTempFile;
 
 use crate::group::{Commit, Group, Mark};
+
+/// A commit of a backlog, with the pages that it has left.
+pub struct Left {
+    /// Page size in bytes.
+    pub page_size: u32,
+    /// Size of the database in pages after the commit.
+    pub db_pages: u32,
+    /// The images by page number.
+    pub pages: BTreeMap<u32, Vec<u8>>,
+}
+
+/// The commit of a backlog that ends at a position; `None` if the backlog has none.
+///
+/// # Errors
+/// The backlog is damaged.
+pub fn commit_at(backlog: &mut Backlog, position: u64) -> Result<Option<Left>> {
+    let page_size = backlog.header().page_bytes;
+    let mut page = vec![0; page_size as usize];
+    while let Some(commit) = backlog.next_commit()?.filter(|commit| commit.position <= position) {
+        let mut left = Left { page_size, db_pages: commit.db_pages, pages: BTreeMap::new() };
+        while let Some(number) = backlog.next_page(&mut page)? {
+            if commit.position == position {
+                left.pages.insert(number, page.clone());
+            }
+        }
+        if commit.position == position {
+            return Ok(Some(left));
+        }
+    }
+    Ok(None)
+}
 
 /// Reads the commits of a backlog after a position as LTX files, and hands over each with its first transaction and the
 /// mark after it. Returns the mark after the last.

@@ -145,6 +145,10 @@ impl Beside {
         let Some(closed) = from.and_then(|from| records.since(from, end)) else {
             return Ok(if is_settled { Way::None(Line::Other) } else { Way::NotYet(Line::Other) });
         };
+        // A log that was closed before the position that the archive has in it has lost commits (invariant 72).
+        if closed.first().is_some_and(|first| first.position < mark.position) {
+            return Ok(Way::None(Line::Other));
+        }
         let is_there = |(nth, closed): (usize, &Closed)| {
             let archived = if nth == 0 { mark.position } else { 0 };
             closed.position <= archived || closed.backlog && self.has_since(closed.log, archived)

@@ -20,10 +20,11 @@ use duralite_archive::{
 use duralite_cli::target::Target;
 use duralite_format::archive::Closed;
 use duralite_ltx::{Decoder, HEADER_BYTES, Header, database_checksum, lock_page};
+use duralite_wal::archive::backlog::Backlog;
 use duralite_wal::{ErrorKind, LogError};
 use tokio::runtime::Handle;
 
-use crate::backlog;
+use crate::backlog::{self, Left};
 use crate::beside::{Beside, Way};
 use crate::config::Database;
 use crate::group::{Mark, salts};
@@ -145,12 +146,14 @@ impl Replicator {
             let log = source.as_ref().map(Source::id);
             match self.beside.way(&current.mark, log)? {
                 Way::Logs(closed) => {
-                    let is_other = match source.as_mut().filter(|_| !is_compared) {
-                        Some(source) => !self.has_what_is_archived(source, &current)?,
-                        None => false,
-                    };
+                    let has_all = is_compared
+                        || self.backlog_has_what_is_archived(&closed, &current)?
+                            && match source.as_mut() {
+                                Some(source) => self.has_what_is_archived(source, &current)?,
+                                None => true,
+                            };
                     is_compared = true;
-                    if is_other {
+                    if !has_all {
                         let path = self.config.path.display();
                         eprintln!(
                             "duralite-archive: the log of {path} has lost commits that the archive has; another line begins"
@@ -234,23 +237,68 @@ impl Replicator {
             found = source.follower().read_since(before)?;
         }
         let Some(found) = found.filter(|found| found.position == position) else { return Ok(false) };
-        let archived = self.block(last_pages(&current.primary, current.mark.txid, &found.pages))?;
-        let Some((db_pages, archived)) = archived else { return Ok(false) };
-        let mut page = vec![0; source.page_bytes() as usize];
+        let page_size = source.page_bytes();
         // Of a page that occurs more than once the last image counts.
         let images: BTreeMap<u32, usize> =
             found.pages.iter().enumerate().map(|(index, page)| (*page, index)).collect();
-        for (number, index) in images.range(..=db_pages).filter(|(number, _)| archived.contains_key(number)) {
-            match source.follower().read_page(&found, *index, &mut page) {
-                Err(error) => return Ok(lost(error, true)?),
-                Ok(()) if archived.get(number) != Some(&page) => return Ok(false),
-                Ok(()) => {}
+        let is_equal = self.is_archived(current, (page_size, found.db_pages), &images, |index, page| {
+            Ok(source.follower().read_page(&found, *index, page)?)
+        });
+        // It has started over meanwhile.
+        if is_equal.as_ref().is_err_and(is_lost) { Ok(true) } else { is_equal }
+    }
+
+    /// Whether the backlog of the log that the archive is in, if that log was closed, has the transaction that the archive
+    /// has last, as the archive has it. If the backlog begins behind that transaction, the log's users knew from a sidecar
+    /// that the archive has it, and no power loss came between. Without a backlog there was nothing but what they knew of
+    /// so, or the sidecar has deleted the backlog when everything in it was in the archive.
+    fn backlog_has_what_is_archived(&self, closed: &[Closed], current: &Current) -> Result<bool> {
+        let Mark { log, position, .. } = current.mark;
+        let Some(closed) = closed.first().filter(|closed| closed.backlog && salts(closed.log) == log) else {
+            return Ok(true);
+        };
+        let path = self.beside.backlog(closed.log);
+        if !path.try_exists()? {
+            return Ok(true);
+        }
+        let mut backlog = Backlog::open(&path)?;
+        if backlog.header().first >= position {
+            return Ok(true);
+        }
+        let Some(left) = backlog::commit_at(&mut backlog, position)? else { return Ok(false) };
+        self.is_archived(current, (left.page_size, left.db_pages), &left.pages, |image, page| {
+            page.copy_from_slice(image);
+            Ok(())
+        })
+    }
+
+    /// Whether the transaction that the archive has last leaves so many pages of this size, and these images.
+    fn is_archived<T>(
+        &self,
+        current: &Current,
+        (page_size, db_pages): (u32, u32),
+        images: &BTreeMap<u32, T>,
+        mut read: impl FnMut(&T, &mut [u8]) -> Result<()>,
+    ) -> Result<bool> {
+        let archived = self.block(last_pages(&current.primary, current.mark.txid, images))?;
+        let Some(archived) = archived else { return Ok(false) };
+        if (archived.page_size, archived.db_pages) != (page_size, db_pages) {
+            return Ok(false);
+        }
+        let mut page = vec![0; page_size as usize];
+        for (number, image) in images.range(..=db_pages) {
+            match archived.pages.get(number) {
+                None if *number == lock_page(page_size) => {}
+                None => return Ok(false),
+                Some(archived) => {
+                    read(image, &mut page)?;
+                    if *archived != page {
+                        return Ok(false);
+                    }
+                }
             }
         }
-        let has_all = images
-            .range(..=db_pages)
-            .all(|(number, _)| archived.contains_key(number) || *number == lock_page(source.page_bytes()));
-        Ok(has_all && db_pages == found.db_pages)
+        Ok(true)
     }
 
     /// Archives what closed logs have left behind.
@@ -656,27 +704,24 @@ async fn mark_of(primary: &Primary, is_one: impl Fn(&Object) -> bool) -> Result<
     Header::decode(bytes).map(|header| Some(Mark::of(&header))).map_err(|error| damaged(&error.to_string()))
 }
 
-/// The size of the database after a transaction, and those of these pages that the smallest object that ends with the
-/// transaction has; nothing if no object does.
-async fn last_pages(
-    primary: &Primary,
-    txid: u64,
-    pages: &[u32],
-) -> Result<Option<(u32, BTreeMap<u32, Vec<u8>>)>> {
+/// The database after the transaction that ends a generation, with those of these pages that the smallest object that ends
+/// with the transaction has; nothing if no object does.
+async fn last_pages<T>(primary: &Primary, txid: u64, pages: &BTreeMap<u32, T>) -> Result<Option<Left>> {
     let replica = primary.replica();
     let objects = primary.archive().objects(&replica).await?;
     let last = objects.iter().filter(|object| object.max == txid).min_by_key(|object| object.bytes);
     let Some(last) = last else { return Ok(None) };
     let content = primary.archive().get(&replica.key(last)).await?;
     let mut decoder = Decoder::new(&content[..])?;
-    let mut page = vec![0; decoder.header().page_size as usize];
+    let (page_size, db_pages) = (decoder.header().page_size, decoder.header().commit);
+    let mut page = vec![0; page_size as usize];
     let mut found = BTreeMap::new();
     while let Some(number) = decoder.next_page(&mut page)? {
-        if pages.contains(&number) {
+        if pages.contains_key(&number) {
             found.insert(number, page.clone());
         }
     }
-    Ok(Some((decoder.header().commit, found)))
+    Ok(Some(Left { page_size, db_pages, pages: found }))
 }
 
 /// Uploads a snapshot. Reading and encoding it is done in a thread beside the upload.

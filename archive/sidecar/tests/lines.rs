@@ -292,3 +292,24 @@ fn inv72_a_log_that_has_lost_what_the_archive_has_begins_another_line() {
 fn inv72_a_log_that_ends_before_what_the_archive_has_begins_another_line() {
     archive_beside(1);
 }
+
+/// The same, if the log was closed before a sidecar came.
+fn archive_behind(commits: u32) {
+    let (machine, place) = robbed();
+    let numbers = (0..commits).map(|number| format!("INSERT INTO t VALUES({})", number + 10));
+    let statements: Vec<String> = numbers.collect();
+    machine.session(&statements.iter().map(String::as_str).collect::<Vec<_>>());
+    archived(&machine, &place, &["first", "other"]);
+}
+
+#[test]
+fn inv72_a_closed_log_that_has_lost_what_the_archive_has_begins_another_line() {
+    // It has as many commits as the archive, and more.
+    archive_behind(3);
+    archive_behind(5);
+}
+
+#[test]
+fn inv72_a_log_that_was_closed_before_what_the_archive_has_begins_another_line() {
+    archive_behind(1);
+}
