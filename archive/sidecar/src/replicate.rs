@@ -350,7 +350,11 @@ impl Replicator {
         match self.block(self.archive.resume(&self.owner(), generation))? {
             Resumed::Primary(primary) => {
                 self.beside.forget_fence()?;
-                match self.block(newest_mark(&primary))? {
+                let mark = self.block(newest_mark(&primary))?;
+                // An upload of an earlier sidecar may have arrived after another primary has listed the archive. So what the
+                // list has found is announced only if a look after the list finds no later claim (invariant 66).
+                let acknowledged = self.block(primary.acknowledge())?;
+                match mark.filter(|mark| mark.txid <= acknowledged) {
                     Some(mark) => Ok(self.current(primary, mark)),
                     // It has died before its first snapshot was in the archive, and cannot take the same one again.
                     None => self.begin(Some(primary.generation()), Line::Gap),

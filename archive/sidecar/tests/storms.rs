@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use duralite_testkit::{Actor, Engine, Ledger, one, run, stock};
 
-use crate::common::{FOR_EVER, Machine, NAME, Place, assert_equal, done, program};
+use crate::common::{FOR_EVER, Machine, NAME, Place, assert_equal, done, program, until};
 
 /// What happens to requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,9 +25,21 @@ enum Storm {
     All,
 }
 
+/// What happens to lists.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Lists {
+    /// They pass.
+    Pass,
+    /// The next one is held back.
+    Hold,
+    /// One was held back, and is until they pass again.
+    Held,
+}
+
 /// What a storm is now, and how many requests it has met.
 struct Weather {
     storm: Mutex<Storm>,
+    lists: Mutex<Lists>,
     /// The next request that reads an object whose key has this in it is answered by 404.
     gone: Mutex<Option<&'static str>>,
     met: AtomicU64,
@@ -46,6 +58,7 @@ impl Proxy {
         let address = listener.local_addr().unwrap().to_string();
         let weather = Arc::new(Weather {
             storm: Mutex::new(Storm::None),
+            lists: Mutex::new(Lists::Pass),
             gone: Mutex::new(None),
             met: AtomicU64::new(0),
             upstream: upstream.to_owned(),
@@ -82,6 +95,13 @@ fn pass(mut client: TcpStream, weather: &Weather) -> std::io::Result<()> {
     });
     if is_gone.is_some() {
         return client.write_all(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
+    }
+    if String::from_utf8_lossy(&request[..request.len().min(1000)]).contains("list-type=2") {
+        let lists = || *weather.lists.lock().unwrap();
+        if lists() == Lists::Hold {
+            *weather.lists.lock().unwrap() = Lists::Held;
+        }
+        until("no list passes", || lists() == Lists::Pass);
     }
     let nth = weather.met.fetch_add(1, Ordering::Relaxed);
     let storm = match *weather.storm.lock().unwrap() {
@@ -243,4 +263,39 @@ fn a_copy_lists_again_when_an_object_is_gone() {
     done(&mut follow());
     assert_eq!(*proxy.weather.gone.lock().unwrap(), None, "it was asked for");
     assert_eq!(one::<i64>(&stock(&replica), "SELECT count(*) FROM t"), 1);
+}
+
+/// A sidecar was killed while it uploaded a commit. The next one looks for later claims and is about to list when another
+/// machine takes the archive over, and only then does the upload arrive.
+#[test]
+fn inv66_what_a_sidecar_finds_after_a_takeover_is_not_acknowledged() {
+    let (old, new) = (Machine::new(Engine::under_test()), Machine::new(Engine::under_test()));
+    let Some(mut place) = Place::s3() else { return };
+    let proxy = Proxy::before(place.server.as_ref().unwrap().address());
+    place.proxy = Some(proxy.address.clone());
+    old.session(&["CREATE TABLE t(x)"]);
+    old.once(&place);
+    let sidecar = old.sidecar(&place);
+    let mut writer = Actor::sql(&old.fixture.uri(NAME, FOR_EVER));
+    assert_eq!(writer.run("INSERT INTO t VALUES(1)"), "");
+    writer.kill();
+    sidecar.kill();
+    let files = &place.server.as_ref().unwrap().files;
+    let mut commits = std::fs::read_dir(files.join("archive/g0000000000000001/0000")).unwrap();
+    let (upload, late) = (commits.next().unwrap().unwrap().path(), files.with_file_name("late"));
+    assert!(commits.next().is_none(), "one commit");
+    std::fs::rename(&upload, &late).unwrap();
+    // Whoever opens the database first knows of no sidecar.
+    let conn = old.open("");
+    assert_eq!(old.announced().position, 0);
+    *proxy.weather.lists.lock().unwrap() = Lists::Hold;
+    let mut sidecar = old.sidecar(&place);
+    sidecar.until("nothing is listed", || *proxy.weather.lists.lock().unwrap() == Lists::Held);
+    done(program().args(["promote", &place.url()]).arg(new.database()).args(new.options()));
+    std::fs::rename(&late, &upload).unwrap();
+    *proxy.weather.lists.lock().unwrap() = Lists::Pass;
+    assert!(sidecar.failed().contains("another is the primary"));
+    assert_eq!(old.announced().position, 0, "the new primary has no such commit");
+    conn.close().unwrap();
+    assert_eq!(one::<i64>(&place.restored(&[]).open(), "SELECT count(*) FROM t"), 0);
 }

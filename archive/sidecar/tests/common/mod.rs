@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use duralite_testkit::{Engine, Fixture, one, run, stock};
 use duralite_wal::DatabaseIdentity;
 use duralite_wal::placement::{Watch, describe};
-use duralite_wal::shared::archived::Behind;
+use duralite_wal::shared::archived::{Archived, Behind};
 use rusqlite::Connection;
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use rustix::process::{Pid, Signal, kill_process};
@@ -220,10 +220,16 @@ impl Machine {
     /// What the archive lacks, as the sidecar shows it to `duralite top`. Programs use the database.
     #[track_caller]
     pub fn behind(&self) -> Behind {
+        self.announced().behind
+    }
+
+    /// What the sidecar has said. Programs use the database.
+    #[track_caller]
+    pub fn announced(&self) -> Archived {
         let log = &self.fixture.logs()[0];
         let identity = DatabaseIdentity::of(&self.database()).unwrap();
         let watch = Watch::open(log, describe(log).unwrap().id, &identity).unwrap();
-        watch.and_then(|watch| watch.look().unwrap()).unwrap().archived.behind
+        watch.and_then(|watch| watch.look().unwrap()).unwrap().archived
     }
 
     /// The database file, which nobody has open.
