@@ -5,8 +5,8 @@
 //! nothing of Duralite.
 //!
 //! A small file beside the copy says which transaction it has. It is written before a transaction begins and after the
-//! transaction is committed. After a crash in between, the same object is applied again: objects are whole pages, so
-//! applying one twice leaves the same database.
+//! transaction is committed. After a crash in between nobody knows which of both states the copy is in, so it is made the
+//! newest state as a whole.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
@@ -37,9 +37,10 @@ const PIECE: u64 = 4 << 20;
 struct State {
     /// The generation of the last transaction; `None` if Litestream made the archive.
     generation: Option<Generation>,
-    /// The last transaction that the copy has for certain.
+    /// The last transaction of the copy, unless something is being applied.
     txid: u64,
-    /// The last transaction of the object that is being applied. The copy may have it already.
+    /// The last transaction of the object that is being applied, or of the state that the copy is moved to. The copy may
+    /// be there already.
     applying: Option<u64>,
 }
 
@@ -151,6 +152,8 @@ impl Replica {
         let (page_size, pages) = (restored.page_size, restored.pages);
         self.check_page_size(page_size)?;
         let from = File::open(restored.path())?;
+        // After a crash the copy may be either database, and no object leads on from both.
+        self.remember(State { applying: Some(restored.txid), ..self.state })?;
         let transaction =
             self.connection.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
         {

@@ -178,6 +178,39 @@ fn a_standby_goes_over_to_a_new_generation() {
     }
 }
 
+/// The program dies when it has moved a copy back, before it has noted that.
+#[test]
+fn a_copy_whose_move_was_cut_short_begins_again() {
+    let (machine, place) = (Machine::new(Engine::under_test()), Place::new());
+    machine.session(&["CREATE TABLE t(x)", "INSERT INTO t VALUES(1)"]);
+    machine.once(&place);
+    let moment = place.newest().to_string();
+    machine.session(&["INSERT INTO t VALUES(2)"]);
+    machine.once(&place);
+    let (replica, state) = (machine.fixture.path("replica.db"), machine.fixture.path("replica.db-follow"));
+    let follow = |options: &[&str]| {
+        let mut command = program();
+        command.args(["follow", &place.url()]).args(options).arg(&replica);
+        command
+    };
+    done(&mut follow(&["--once"]));
+    // As long as another connection holds WRITE, the move has begun and changes nothing.
+    let conn = stock(&replica);
+    run(&conn, "BEGIN IMMEDIATE").unwrap();
+    let mut moving = Sidecar::start(&mut follow(&["--txid", &moment]));
+    let applying = format!("\"applying\":{moment}");
+    moving.until("no move is noted", || std::fs::read_to_string(&state).unwrap().contains(&applying));
+    moving.kill();
+    let noted = std::fs::read(&state).unwrap();
+    run(&conn, "ROLLBACK").unwrap();
+    conn.close().unwrap();
+    done(&mut follow(&["--txid", &moment]));
+    std::fs::write(&state, noted).unwrap();
+    assert_eq!(one::<i64>(&stock(&replica), "SELECT count(*) FROM t"), 1);
+    done(&mut follow(&["--once"]));
+    assert_eq!(one::<i64>(&stock(&replica), "SELECT count(*) FROM t"), 2);
+}
+
 /// An archive that Litestream has made has no generations. So has the prefix of a generation by itself.
 #[test]
 fn a_copy_follows_an_archive_without_generations() {
