@@ -9,7 +9,7 @@
 //! newest state as a whole.
 
 use std::fs::{File, OpenOptions};
-use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
+use std::io::{Read as _, Seek as _, SeekFrom};
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,12 +24,12 @@ use serde::{Deserialize, Serialize};
 use tempfile::SpooledTempFile;
 use tokio::runtime::Handle;
 
+use crate::fetch::fetch;
+
 /// What the name of the file beside a copy ends with.
 const END: &str = "-follow";
 /// How long the copy waits for a lock that another program holds.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Bytes of an object that are fetched at once, and kept in memory.
-const PIECE: u64 = 4 << 20;
 
 /// What the file beside a copy says in its first [`SECTOR`] bytes. The archive's URL follows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -240,20 +240,6 @@ fn shrink(connection: &Connection, pages: u32) -> Result<()> {
 
 fn is_missing(error: &anyhow::Error) -> bool {
     error.downcast_ref().is_some_and(ArchiveError::is_missing)
-}
-
-/// The content of an object.
-async fn fetch(archive: &Archive, step: &Step) -> Result<SpooledTempFile> {
-    let (key, bytes) = (&step.key, step.object.bytes);
-    let mut content = SpooledTempFile::new(PIECE as usize);
-    let mut at = 0;
-    while at < bytes {
-        let end = bytes.min(at + PIECE);
-        content.write_all(&archive.get_range(key, at..end).await?)?;
-        at = end;
-    }
-    content.seek(SeekFrom::Start(0))?;
-    Ok(content)
 }
 
 /// Opens the copy by stock SQLite.

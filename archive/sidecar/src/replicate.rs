@@ -15,7 +15,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use anyhow::{Context as _, Result, anyhow, bail};
 use duralite_archive::{
     Archive, ArchiveError, Begin, Claim, Claimed, Generation, Inherited, Line, Location, Object, Owner,
-    Policy, Primary, Resumed, Retry, SNAPSHOTS, Times,
+    Policy, Primary, Resumed, Retry, SNAPSHOTS, Step, Times,
 };
 use duralite_cli::target::Target;
 use duralite_format::archive::Closed;
@@ -27,6 +27,7 @@ use tokio::runtime::Handle;
 use crate::backlog::{self, Left};
 use crate::beside::{Beside, Way};
 use crate::config::Database;
+use crate::fetch::fetch;
 use crate::group::{Mark, salts};
 use crate::hold::{self, Held};
 use crate::source::Source;
@@ -715,8 +716,8 @@ async fn last_pages<T>(primary: &Primary, txid: u64, pages: &BTreeMap<u32, T>) -
     let objects = primary.archive().objects(&replica).await?;
     let last = objects.iter().filter(|object| object.max == txid).min_by_key(|object| object.bytes);
     let Some(last) = last else { return Ok(None) };
-    let content = primary.archive().get(&replica.key(last)).await?;
-    let mut decoder = Decoder::new(&content[..])?;
+    let step = Step { key: replica.key(last), object: *last, generation: Some(primary.generation()) };
+    let mut decoder = Decoder::new(fetch(primary.archive(), &step).await?)?;
     let (page_size, db_pages) = (decoder.header().page_size, decoder.header().commit);
     let mut page = vec![0; page_size as usize];
     let mut found = BTreeMap::new();
