@@ -53,6 +53,22 @@ pub struct Replica {
     connection: Connection,
 }
 
+/// The file beside a copy that was closed. Until this is dropped, nobody else updates the copy.
+pub struct FileBeside {
+    path: PathBuf,
+    _locked: File,
+}
+
+impl FileBeside {
+    /// Ends following: the copy is an ordinary database that may be written.
+    ///
+    /// # Errors
+    /// The file cannot be deleted.
+    pub fn remove(self) -> Result<()> {
+        Ok(std::fs::remove_file(&self.path)?)
+    }
+}
+
 impl Replica {
     /// Opens a copy, or makes it by restoring the archive.
     ///
@@ -176,13 +192,14 @@ impl Replica {
         transaction.commit()?;
         self.remember(State { generation: restored.generation, txid: restored.txid, applying: None })
     }
-    /// Ends following: the copy is an ordinary database that may be written.
+
+    /// Closes the copy. It stays a copy of the archive until the file beside it is removed.
     ///
     /// # Errors
-    /// SQLite's, of the last checkpoint; an error of deleting the file beside the copy.
-    pub fn end(self) -> Result<()> {
+    /// SQLite's, of the last checkpoint.
+    pub fn close(self) -> Result<FileBeside> {
         self.connection.close().map_err(|(_, error)| error)?;
-        Ok(std::fs::remove_file(beside(&self.path, END))?)
+        Ok(FileBeside { path: beside(&self.path, END), _locked: self.file })
     }
 
     /// Applies an object as one transaction.

@@ -409,11 +409,12 @@ impl Replicator {
     /// Those of the archive and of reading the database.
     pub fn take_over(&mut self, claimed: Claimed, inherited: &Inherited) -> Result<Generation> {
         let held = self.hold()?;
-        let current = self.begin_with(claimed, Some(inherited), Line::Continues, held)?;
-        let generation = current.primary.generation();
-        drop(current);
-        // Until a program opens the database, it is an ordinary file.
-        self.close_log()?;
+        let begun = self.begin_with(claimed, Some(inherited), Line::Continues, held);
+        let generation = begun.map(|current| current.primary.generation());
+        // Until a program opens the database, it is an ordinary file, also if this is tried again.
+        let closed = self.close_log();
+        let generation = generation?;
+        closed?;
         Ok(generation)
     }
 

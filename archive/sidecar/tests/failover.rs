@@ -236,6 +236,60 @@ fn a_copy_follows_an_archive_without_generations() {
     assert_equal(&place.restored(&[]).bytes, &machine.bytes(), "the end");
 }
 
+/// A primary needs its database alone for a moment. That somebody reads the copy is found before anybody is fenced.
+#[test]
+fn a_copy_that_is_read_is_not_promoted_and_nobody_is_fenced() {
+    let (old, new, place) =
+        (Machine::new(Engine::under_test()), Machine::new(Engine::under_test()), Place::new());
+    old.session(&["CREATE TABLE t(x)", "INSERT INTO t VALUES(1)"]);
+    old.once(&place);
+    done(program().args(["follow", &place.url(), "--once"]).arg(new.database()));
+    let promote = || {
+        let mut command = program();
+        command.args(["promote", &place.url()]).arg(new.database()).args(new.options());
+        command
+    };
+    let reader = stock(&new.database());
+    assert_eq!(one::<i64>(&reader, "SELECT count(*) FROM t"), 1);
+    let said = refused(&mut promote());
+    assert!(said.contains("nothing was taken over"), "{said}");
+    assert_eq!(place.lines(), ["first"]);
+    old.session(&["INSERT INTO t VALUES(2)"]);
+    old.once(&place);
+    reader.close().unwrap();
+    assert!(new.fixture.path("app.db-follow").exists());
+    done(&mut promote());
+    assert!(!new.fixture.path("app.db-follow").exists());
+    assert_eq!(place.lines(), ["first", "continues"]);
+    assert_eq!(one::<i64>(&place.restored(&[]).open(), "SELECT count(*) FROM t"), 2);
+}
+
+/// What fails behind the claim can be tried again.
+#[test]
+fn a_promotion_that_fails_behind_the_claim_is_run_again() {
+    let (old, new, place) =
+        (Machine::new(Engine::under_test()), Machine::new(Engine::under_test()), Place::new());
+    old.session(&["CREATE TABLE t(x)", "INSERT INTO t VALUES(1)"]);
+    old.once(&place);
+    let promote = || {
+        let mut command = program();
+        command.args(["promote", &place.url()]).arg(new.database()).args(new.options());
+        command
+    };
+    // The directory of the next generation's objects cannot be made.
+    let objects = place.path().join("g0000000000000002");
+    std::fs::write(&objects, "").unwrap();
+    refused(&mut promote());
+    std::fs::remove_file(&objects).unwrap();
+    new.fixture.assert_plain(NAME);
+    done(&mut promote());
+    let conn = new.open("");
+    run(&conn, "INSERT INTO t VALUES(2)").unwrap();
+    conn.close().unwrap();
+    new.once(&place);
+    assert_eq!(one::<i64>(&place.restored(&[]).open(), "SELECT count(*) FROM t"), 2);
+}
+
 /// A sidecar that has nothing to archive learns of a takeover all the same, ends, and leaves word for whoever opens the
 /// database later.
 #[test]
