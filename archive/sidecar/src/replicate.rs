@@ -506,13 +506,14 @@ impl Replicator {
                 return Ok(Ended::Done);
             }
             uploader.pin(source).or_else(|error| lost(error, ()))?;
-            if Instant::now() >= snapshot_due && snapshot.as_ref().is_none_or(JoinHandle::is_finished) {
-                if let Some(done) = snapshot.take() {
-                    report(
-                        "take a snapshot",
-                        done.join().unwrap_or_else(|_| Err(anyhow!("the snapshot's thread panicked"))),
-                    );
+            if let Some(done) = snapshot.take_if(|snapshot| snapshot.is_finished()) {
+                let done = done.join().unwrap_or_else(|_| Err(anyhow!("the snapshot's thread panicked")));
+                if done.is_err() {
+                    snapshot_due = snapshot_due.min(Instant::now() + SNAPSHOT_AGAIN);
                 }
+                report("take a snapshot", done);
+            }
+            if Instant::now() >= snapshot_due && snapshot.is_none() {
                 // What was read stays here, whatever has failed. The next upload meets what cannot be mended.
                 let begun = self.snapshot_beside(source, current, &mut uploader);
                 let again = if begun.is_ok() { self.config.snapshot_every } else { SNAPSHOT_AGAIN };
@@ -550,7 +551,7 @@ impl Replicator {
                 return Ok(Ended::Broken);
             }
             let behind = uploader.show_behind(source)?;
-            if behind.transactions == 0 && snapshot.as_ref().is_none_or(JoinHandle::is_finished) {
+            if behind.transactions == 0 && snapshot.is_none() {
                 if self.until == Until::Drained {
                     return Ok(Ended::Done);
                 }

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use duralite_ltx::{HEADER_BYTES, Header};
 use duralite_testkit::{Actor, Engine, Fixture, TinyDirectory, run};
 use rustix::process::Signal;
 
@@ -192,6 +193,28 @@ fn a_snapshot_that_takes_long_ends_when_the_sidecar_is_told_to() {
     machine.session(&["INSERT INTO t VALUES(1)"]);
     machine.once(&place);
     assert_equal(&place.restored(&[]).bytes, &machine.bytes(), "the end");
+}
+
+/// The next snapshot would be due in an hour.
+#[test]
+fn a_snapshot_that_fails_beside_the_commits_is_reported_at_once() {
+    let (machine, place) = (Machine::new(Engine::under_test()), Place::new());
+    machine.session(&["CREATE TABLE t(x)"]);
+    machine.once(&place);
+    // The newest snapshot is old, so another one is due. It is of the same transaction, and is not equal to this one.
+    let snapshots = std::fs::read_dir(place.path().join("g0000000000000001/ltx/9")).unwrap();
+    let paths: Vec<_> = snapshots.map(|entry| entry.unwrap().path()).collect();
+    let [path] = paths.as_slice() else { panic!("{paths:?}") };
+    let mut bytes = std::fs::read(path).unwrap();
+    let head = bytes.first_chunk_mut::<HEADER_BYTES>().unwrap();
+    *head = Header { timestamp_ms: 1, ..Header::decode(head).unwrap() }.encode().unwrap();
+    std::fs::write(path, bytes).unwrap();
+    let conn = machine.open("");
+    let mut sidecar = Sidecar::start(machine.replicate(NAME, &place).args(["--snapshot-every", "1h"]));
+    until("nothing is reported", || sidecar.said().contains("take a snapshot: "));
+    conn.close().unwrap();
+    sidecar.until_plain(&machine);
+    sidecar.end();
 }
 
 /// A machine whose database is in a small directory.
