@@ -1,7 +1,8 @@
 //! The tables of a store by name, and dropped tables.
 //!
 //! Invariant 51: pages of a dropped table are freed only when the drop's commit is in the log. No page is freed twice.
-//! From the moment at which that transaction can no longer be rolled back, the store refuses handles of the table.
+//! From the moment at which that transaction can no longer be rolled back, the store refuses handles of the table. No
+//! other transaction uses a table before the transaction that made it has committed.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};

@@ -114,6 +114,34 @@ fn who_uses_a_table_keeps_it_and_who_drops_it_keeps_others_out() {
     assert_eq!(store.begin().get(&table, b"k").unwrap(), Some(b"1".to_vec()));
 }
 
+/// A rollback of the creation would take back what another transaction had committed into the table.
+#[test]
+fn inv51_no_other_transaction_uses_a_table_before_its_creation_has_committed() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = Options::default().lock_timeout(Duration::from_millis(50));
+    let store = Store::open(dir.path().join("s"), options).unwrap();
+    for commits in [false, true] {
+        let mut tx = store.begin();
+        let table = tx.table("made").unwrap();
+        tx.put(&table, b"own", b"1").unwrap();
+        assert!(matches!(store.begin().put(&table, b"k", b"1"), Err(Error::Timeout)));
+        assert!(matches!(store.begin().get(&table, b"k"), Err(Error::Timeout)));
+        assert!(matches!(store.begin().scan(&table, ..).next(), Some(Err(Error::Timeout))));
+        assert!(matches!(store.begin().approximate_len(&table), Err(Error::Timeout)));
+        assert_eq!(tx.scan(&table, ..).map(Result::unwrap).count(), 1);
+        if commits {
+            tx.commit().unwrap();
+            store.run(|tx| tx.put(&table, b"k", b"1")).unwrap();
+            assert_eq!(store.begin().scan(&table, ..).map(Result::unwrap).count(), 2);
+        } else {
+            tx.rollback().unwrap();
+            let put = store.run(|tx| tx.put(&table, b"k", b"1"));
+            assert!(matches!(put, Err(Error::NoTable { .. })), "{put:?}");
+        }
+        store.verify().unwrap();
+    }
+}
+
 #[test]
 fn inv51_a_snapshot_keeps_the_tables_that_it_shows() {
     for scheme in schemes() {

@@ -23,7 +23,8 @@ fn check_name(name: &str) -> Result<(), Error> {
 
 impl Transaction {
     /// Returns the table of this name, or makes it if there is none. If the transaction does not commit, a table that
-    /// it made disappears again. A table that [`Store::table`](crate::Store::table) makes stays.
+    /// it made disappears again, so other transactions that use the table wait until this one ends. A table that
+    /// [`Store::table`](crate::Store::table) makes stays.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -49,6 +50,9 @@ impl Transaction {
             tx.put_cell(tx.engine().catalog(), name.as_bytes(), &cell)?;
             Ok(root)
         })?;
+        // The program may pass the handle to other threads. Their transactions wait for this lock, and then find the
+        // table either committed or gone. A rollback frees the root, so it would lose what they had committed.
+        self.take(&Target::Table(root), Mode::Exclusive)?;
         let table = self.engine().tables.handle(name, root);
         let tree = self.engine().tables.tree(root);
         tree.set_new(true);
