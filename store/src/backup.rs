@@ -45,10 +45,12 @@ pub(crate) fn backup(engine: &Engine, dir: &Path) -> Result<Lsn, Error> {
 pub(crate) fn prepare(dir: &Path) -> Result<(), Error> {
     fs::create_dir_all(dir).map_err(|error| Error::io("making", dir, error))?;
     let mut entries = fs::read_dir(dir).map_err(|error| Error::io("reading", dir, error))?;
-    if entries.next().is_some() {
-        return Err(Error::Invalid { what: format!("{} is not empty; name a new directory", dir.display()) });
-    }
-    Ok(())
+    if entries.next().is_some() { Err(not_empty(dir)) } else { Ok(()) }
+}
+
+/// The error for a directory that has to be empty, but is not.
+pub(crate) fn not_empty(dir: &Path) -> Error {
+    Error::Invalid { what: format!("{} is not empty; name a new directory", dir.display()) }
 }
 
 fn copy(engine: &Engine, dir: &Path, (begin, start): (Lsn, Lsn)) -> Result<Lsn, Error> {

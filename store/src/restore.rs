@@ -9,7 +9,7 @@ use crate::archive::{Segment, list, name_of, read_reached};
 use crate::backup::{MARK, PAGES, prepare};
 use crate::error::Error;
 use crate::format::{Lsn, Object, ObjectKind};
-use crate::media::{Directory, Media, NAMES};
+use crate::media::{Directory, Media};
 use crate::opening::{assemble, make_log, open_made};
 use crate::options::Options;
 use crate::poison::Poison;
@@ -88,32 +88,35 @@ pub(crate) fn restore(
     options.check()?;
     let span = span_of(backup)?;
     prepare(dir)?;
-    let done = restore_into((backup, span), archive, dir, to, options);
-    if done.is_err() {
-        // Empties the directory again, so that another attempt can use it.
-        for name in NAMES {
-            let _ = fs::remove_file(dir.join(name));
-        }
-    }
-    done
+    restore_into((backup, span), archive, dir, to, options)
 }
 
 fn restore_into(
-    (backup, span): (&Path, Span),
+    from: (&Path, Span),
     archive: Option<&Path>,
     dir: &Path,
     to: RestoreTo,
     options: &Options,
 ) -> Result<Restored, Error> {
     let options = &Options { create: true, ..options.clone() };
-    let media = Directory::open(dir, options)?;
+    Directory::open(dir, options)?.make(|media| restore_on(media, from, archive, dir, to, options))
+}
+
+fn restore_on(
+    media: &Directory,
+    (backup, span): (&Path, Span),
+    archive: Option<&Path>,
+    dir: &Path,
+    to: RestoreTo,
+    options: &Options,
+) -> Result<Restored, Error> {
     media.put_pages(&backup.join(PAGES))?;
-    let file = Arc::new(open_made(&media, dir)?);
+    let file = Arc::new(open_made(media, dir)?);
     options.check_cache(file.head().page_bytes)?;
     let history = History::of(backup, archive, file.head().store_id)?;
     let after = last_wanted(&history, span, to)?;
     let poison = Arc::new(Poison::default());
-    let log = make_log(&media, &file, after, options, &poison)?;
+    let log = make_log(media, &file, after, options, &poison)?;
     let engine = assemble(&file, log, &poison, options);
     let mut analysis = Analysis::default();
     scan(&history.segments, span.begin, after, &mut |lsn, object| {
@@ -269,4 +272,30 @@ fn scan(
         })?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)] // a failed helper is a failed test
+
+    use super::*;
+    use crate::store::Store;
+
+    /// Another process makes a store in the directory after the restore has found it empty.
+    #[test]
+    fn a_restore_removes_nothing_of_a_store_that_came_first() {
+        let dir = tempfile::tempdir().unwrap();
+        let (backup, other) = (dir.path().join("backup"), dir.path().join("other"));
+        let options = Options::default();
+        Store::open(dir.path().join("store"), options.clone()).unwrap().backup(&backup).unwrap();
+        let from = (&*backup, span_of(&backup).unwrap());
+        let store = Store::open(&other, options.clone()).unwrap();
+        let restored = restore_into(from, None, &other, RestoreTo::End, &options);
+        assert!(matches!(restored, Err(Error::Locked { .. })), "{restored:?}");
+        assert!(other.join("lock").exists() && other.join("log").exists());
+        drop(store);
+        let restored = restore_into(from, None, &other, RestoreTo::End, &options);
+        assert!(matches!(restored, Err(Error::Invalid { .. })), "{restored:?}");
+        Store::open(&other, options).unwrap().verify().unwrap();
+    }
 }

@@ -1,7 +1,6 @@
 //! Salvaging a store whose log is damaged before its end: makes another store, with the state of the last transaction
 //! before the damage.
 
-use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -9,7 +8,7 @@ use crate::backup::prepare;
 use crate::error::Error;
 use crate::format::{Lsn, lsn};
 use crate::log::Damage;
-use crate::media::{Directory, Media, NAMES};
+use crate::media::{Directory, Media};
 use crate::opening::{NO_LOG, assemble, make_log, open_log, open_made};
 use crate::options::{LogMedium, Options, Scheme};
 use crate::page_file::PageFile;
@@ -53,26 +52,29 @@ pub(crate) fn salvage(dir: &Path, out: &Path, options: &Options) -> Result<Salva
         });
     }
     prepare(out)?;
-    let done = salvage_into(dir, out, options);
-    if done.is_err() {
-        // Empties the directory again, so that another attempt can use it.
-        for name in NAMES {
-            let _ = fs::remove_file(out.join(name));
-        }
-    }
-    done
+    salvage_into(dir, out, options)
 }
 
 fn salvage_into(dir: &Path, out: &Path, options: &Options) -> Result<Salvaged, Error> {
     let log = if options.log == LogMedium::Emulated { LogMedium::Emulated } else { LogMedium::Disk };
     let made = Options { log, scheme: Scheme::Auto, archive: None, create: true, ..options.clone() };
-    let media = Directory::open(out, &made)?;
+    Directory::open(out, &made)?.make(|media| salvage_on(media, dir, out, options, &made))
+}
+
+/// Salvages the store in `dir`, which is opened with `options`, and makes another one in `out` with the options `made`.
+fn salvage_on(
+    media: &Directory,
+    dir: &Path,
+    out: &Path,
+    options: &Options,
+    made: &Options,
+) -> Result<Salvaged, Error> {
     // `Directory::open` locks the store until everything has been copied, so that no other process writes to it.
     let source = Directory::open(dir, options)?;
     media.put_pages(&dir.join("pages"))?;
     source.copy_logs(out)?;
     drop(source);
-    let file = Arc::new(open_made(&media, out)?);
+    let file = Arc::new(open_made(media, out)?);
     let whole = || Error::Invalid {
         what: format!(
             "the log of {} is not damaged before its end; open the store, or verify it",
@@ -85,19 +87,19 @@ fn salvage_into(dir: &Path, out: &Path, options: &Options) -> Result<Salvaged, E
     }
     let poison = Arc::new(Poison::default());
     let mut damage = None;
-    let log = open_log(&media, &head, &made, &poison, &mut |found: Damage| {
+    let log = open_log(media, &head, made, &poison, &mut |found: Damage| {
         damage = Some(found);
         Ok(())
     })?;
     let damage = damage.ok_or_else(whole)?;
     check_pages(&file, damage.missing)?;
-    let engine = assemble(&file, log, &poison, &made);
+    let engine = assemble(&file, log, &poison, made);
     let report = recover(&engine)?;
     engine.checkpoint(&|| false)?;
     let first = engine.pager.log.next();
     drop(engine);
     // The new log gets another seed, because the new store's history differs from that of the damaged store.
-    make_log(&media, &file, first, &made, &poison)?;
+    make_log(media, &file, first, made, &poison)?;
     file.write_head(|head| head.last_tx = head.last_tx.max(report.last_tx))?;
     media.made()?;
     Ok(Salvaged {
@@ -123,4 +125,29 @@ fn check_pages(file: &PageFile, missing: Lsn) -> Result<(), Error> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)] // a failed helper is a failed test
+
+    use super::*;
+    use crate::store::Store;
+
+    /// Another process makes a store in the directory after the salvage has found it empty.
+    #[test]
+    fn a_salvage_removes_nothing_of_a_store_that_came_first() {
+        let dir = tempfile::tempdir().unwrap();
+        let (damaged, other) = (dir.path().join("damaged"), dir.path().join("other"));
+        let options = Options::default();
+        drop(Store::open(&damaged, options.clone()).unwrap());
+        let store = Store::open(&other, options.clone()).unwrap();
+        let salvaged = salvage_into(&damaged, &other, &options);
+        assert!(matches!(salvaged, Err(Error::Locked { .. })), "{salvaged:?}");
+        assert!(other.join("lock").exists() && other.join("log").exists());
+        drop(store);
+        let salvaged = salvage_into(&damaged, &other, &options);
+        assert!(matches!(salvaged, Err(Error::Invalid { .. })), "{salvaged:?}");
+        Store::open(&other, options).unwrap().verify().unwrap();
+    }
 }

@@ -12,6 +12,7 @@ use duralite_medium::{FileNvm, MapOptions, Nvm};
 use xxhash_rust::xxh3::xxh3_128;
 
 use super::{DirectoryLock, Media};
+use crate::backup::not_empty;
 use crate::error::Error;
 use crate::options::{LogMedium, Options};
 
@@ -21,7 +22,7 @@ const UNFINISHED: &str = "pages.new";
 pub(crate) const BACKUP: &str = "backup";
 
 /// The names of the files that may be in a directory while a store is being made there.
-pub(crate) const NAMES: [&str; 4] = [UNFINISHED, "log", "log.nvram", DirectoryLock::NAME];
+const NAMES: [&str; 4] = [UNFINISHED, "log", "log.nvram", DirectoryLock::NAME];
 
 /// The directory of an open store, with its lock.
 #[derive(Debug)]
@@ -50,6 +51,27 @@ impl Directory {
         // An earlier attempt to make a store may have left this file.
         let _ = fs::remove_file(dir.join(UNFINISHED));
         Ok(Self { dir: dir.to_owned(), log: options.log.clone(), lock: Some(lock) })
+    }
+
+    /// Makes a store in the directory, which was empty before this process took the lock. If that fails, empties the
+    /// directory again, so that another attempt can use it. The lock is held all the time, so nothing of another
+    /// process is removed.
+    pub(crate) fn make<T>(&self, make: impl FnOnce(&Self) -> Result<T, Error>) -> Result<T, Error> {
+        let dir = &self.dir;
+        // Another process may have made a store here before this process took the lock.
+        for entry in fs::read_dir(dir).map_err(|error| Error::io("reading", dir, error))? {
+            let name = entry.map_err(|error| Error::io("reading", dir, error))?.file_name();
+            if name != DirectoryLock::NAME {
+                return Err(not_empty(dir));
+            }
+        }
+        let made = make(self);
+        if made.is_err() {
+            for name in NAMES {
+                let _ = fs::remove_file(dir.join(name));
+            }
+        }
+        made
     }
 
     fn file(&self, path: &Path) -> Result<File, Error> {
