@@ -53,6 +53,9 @@ pub(crate) struct Engine {
     pub(crate) counts: Counts,
     pub(crate) archive: Option<Archive>,
     pub(crate) next_tx: AtomicU64,
+    /// The newest commit in the log since the store was opened, or 0. A transaction writes the number before it ends
+    /// for snapshots.
+    pub(crate) newest_commit: AtomicU64,
     /// Positions from which backups still need the log. A checkpoint holds the mutex while it gives up log, so that no
     /// backup that needs this log begins at the same time.
     pub(crate) pinned: Mutex<Vec<Lsn>>,

@@ -216,6 +216,7 @@ pub(crate) fn assemble(
         counts: Counts::default(),
         archive: None,
         next_tx: AtomicU64::new(head.last_tx + 1),
+        newest_commit: AtomicU64::new(0),
         pinned: Mutex::default(),
         backups: Mutex::default(),
         store_id: head.store_id,

@@ -86,9 +86,10 @@ impl Snapshot {
             engine.active.by_age().iter().for_each(|entry| note_all(versions, &entry.undoable));
         }
         let seen = versions.open();
-        // A transaction that the snapshot shows had logged its commit before `open` returned. So this number, which is
-        // read afterwards, is not below that commit's.
-        let upto = engine.pager.log.next() - 1;
+        // A transaction that the snapshot shows had written the number of its commit before `open` returned. So this
+        // number, which is read afterwards, is not below that commit's. Later objects are not forced, because no
+        // transaction has reserved room in the log for the block in which such a force would write them.
+        let upto = engine.newest_commit.load(Ordering::SeqCst);
         let is_certain = AtomicBool::new(engine.tuning.durability == Durability::Eventual);
         Self(Arc::new(Inner { running: Arc::clone(running), seen, upto, is_certain }))
     }

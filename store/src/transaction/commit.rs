@@ -2,6 +2,7 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 
 use super::{State, Transaction};
@@ -173,6 +174,7 @@ impl Transaction {
         self.close_steps();
         let author = Author { kind: ObjectKind::Commit, tx: self.id, previous: self.last };
         let logged = engine.pager.say(author, &now_ns().to_le_bytes())?;
+        engine.newest_commit.fetch_max(logged.lsn, Ordering::SeqCst);
         Ok(logged.lsn.max(self.held.get_mut().depends_on()))
     }
 

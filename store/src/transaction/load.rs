@@ -6,6 +6,7 @@
 //! lack the pages, images of the pages are logged before the commit.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use super::change::OBJECT_OVERHEAD;
 use super::{State, Transaction};
@@ -179,6 +180,7 @@ impl Transaction {
         pages.extend(&mut map);
         let said = engine.pager.step(author, &body, &mut pages, &changes);
         let logged = said.inspect_err(|_| engine.tables.load_failed(loaded.table))?;
+        engine.newest_commit.fetch_max(logged.lsn, Ordering::SeqCst);
         for (at, run) in loaded.runs.iter().enumerate() {
             let is_last = at + 1 == loaded.runs.len();
             engine.space.run_is_written(*run, if is_last { loaded.spare } else { 0 }, logged.lsn);
