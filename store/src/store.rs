@@ -17,7 +17,7 @@ use crate::load::BulkLoad;
 use crate::media::{Directory, Media};
 use crate::metrics::Metrics;
 use crate::opening;
-use crate::options::Options;
+use crate::options::{Durability, Options};
 use crate::reap::{self, is_hidden};
 use crate::recovery::Report;
 use crate::restore::{RestoreTo, Restored, restore};
@@ -114,7 +114,7 @@ impl Store {
     }
 
     /// Returns the table of this name, or makes it if there is none. The table is durable on return, even with
-    /// [`Durability::Eventual`](crate::Durability::Eventual). So it is durable before any of its rows.
+    /// [`Durability::Eventual`]. So it is durable before any of its rows.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -143,7 +143,7 @@ impl Store {
     }
 
     /// Drops a table with all its rows. Returns whether the table existed. The drop is durable on return, even with
-    /// [`Durability::Eventual`](crate::Durability::Eventual). See [`Transaction::drop_table`].
+    /// [`Durability::Eventual`]. See [`Transaction::drop_table`].
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -163,7 +163,7 @@ impl Store {
         Ok(was_there)
     }
 
-    /// Renames a table. The new name is durable on return, even with [`Durability::Eventual`](crate::Durability::Eventual). See
+    /// Renames a table. The new name is durable on return, even with [`Durability::Eventual`]. See
     /// [`Transaction::rename_table`].
     ///
     /// ```
@@ -238,7 +238,8 @@ impl Store {
     /// Begins a transaction, calls `work` with it, and commits. The transaction is durable on return, as after [`Transaction::commit`]. If
     /// the transaction is refused a lock ([`Error::is_retryable`]), `run` rolls it back, pauses, and calls `work` again, whatever `work`
     /// returned. `work` may return any error type that implements `From<Error>`. If `work` fails for another reason, `run` rolls the
-    /// transaction back and returns the error of `work`.
+    /// transaction back and returns the error of `work`. Before that, it waits until everything that `work` has read is durable, as a commit
+    /// does.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -301,16 +302,32 @@ impl Store {
             let done = work(&mut tx);
             // `work` may have ignored the refused lock and continued, hidden the error, or returned another error instead.
             if let Some(refused) = tx.refused() {
-                tx.rollback()?;
                 if pause.tries == TRIES {
+                    self.give_up(tx)?;
                     return Err(done.err().unwrap_or_else(|| refused.into()));
                 }
+                tx.rollback()?;
                 pause.sleep();
                 continue;
             }
-            let value = done?;
-            return Ok((value, commit(tx)?));
+            match done {
+                Ok(value) => return Ok((value, commit(tx)?)),
+                Err(error) => {
+                    self.give_up(tx)?;
+                    return Err(error);
+                }
+            }
         }
+    }
+
+    /// Rolls a transaction back whose error the program gets. The program may tell others of what the transaction has
+    /// read, so first waits until all of that is durable.
+    fn give_up(&self, tx: Transaction) -> Result<(), Error> {
+        let upto = tx.depends_on();
+        // If this fails, the store is poisoned, and the next call of any transaction gets the error.
+        drop(tx);
+        let waits = self.engine().tuning.durability == Durability::Immediate && upto != 0;
+        if waits { self.engine().force(upto) } else { Ok(()) }
     }
 
     /// Writes dirty pages home, and gives up the log that is no longer needed. Transactions continue during the checkpoint.

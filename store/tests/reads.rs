@@ -11,7 +11,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 
 use common::{options, schemes, value};
-use duralite_store::{Durability, Options, Reader, Store, Table};
+use duralite_store::{Durability, Error, Options, Reader, Scheme, Store, Table};
 
 struct Unpark(Thread);
 
@@ -65,6 +65,24 @@ fn tickets_are_awaited_by_many_at_once() {
             wait(ticket.as_mut()).unwrap();
         }
     }
+}
+
+/// The program may tell others why its work failed, so no crash may take back what the work has read.
+#[test]
+fn inv39_what_work_has_read_is_durable_also_if_it_fails() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(dir.path().join("s"), options(Scheme::Auto)).unwrap();
+    let table = store.table("t").unwrap();
+    let ((), ticket) = store.run_async(|tx| tx.insert(&table, b"k", b"v")).unwrap();
+    assert!(!ticket.is_durable());
+    let again = store.run(|tx| tx.insert(&table, b"k", b"v"));
+    assert!(matches!(again, Err(Error::Exists)), "{again:?}");
+    assert!(ticket.is_durable());
+    let ((), ticket) = store.run_async(|tx| tx.put(&table, b"k", b"w")).unwrap();
+    assert!(!ticket.is_durable());
+    let again = store.run_async(|tx| tx.insert(&table, b"k", b"v"));
+    assert!(matches!(again, Err(Error::Exists)), "{again:?}");
+    assert!(ticket.is_durable());
 }
 
 /// The methods of [`Reader`], and a scan that seeks, must return what a map returns.

@@ -42,6 +42,8 @@ enum Failure {
     Store(Error),
     NotFound,
     Refused(&'static str),
+    /// The request was given up at an unknown point.
+    Unknown,
 }
 
 impl From<Error> for Failure {
@@ -55,6 +57,10 @@ impl IntoResponse for Failure {
         match self {
             Self::NotFound => (StatusCode::NOT_FOUND, "there is no such account\n".to_owned()),
             Self::Refused(why) => (StatusCode::CONFLICT, format!("{why}\n")),
+            Self::Unknown => {
+                let what = "the request was given up; the change may or may not have been made\n";
+                (StatusCode::INTERNAL_SERVER_ERROR, what.to_owned())
+            }
             Self::Store(error) if error.is_retryable() => {
                 (StatusCode::SERVICE_UNAVAILABLE, format!("{error}\n"))
             }
@@ -88,7 +94,8 @@ fn number(value: &[u8]) -> u64 {
     value.try_into().map_or(0, u64::from_le_bytes)
 }
 
-/// Runs a transaction on a thread that may block. Returns its result when the transaction is durable.
+/// Runs a transaction on a thread that may block. Returns its result when the transaction is durable. A failure, too,
+/// comes only when what the transaction has read is durable.
 async fn change<T: Send + 'static>(
     bank: Arc<Bank>,
     work: impl Fn(&Bank, &mut Transaction) -> Result<T, Failure> + Send + 'static,
@@ -107,7 +114,7 @@ async fn blocking<T: Send + 'static>(
 ) -> Result<T, Failure> {
     match tokio::task::spawn_blocking(work).await {
         Ok(done) => done,
-        Err(_) => Err(Failure::Refused("the request was given up")),
+        Err(_) => Err(Failure::Unknown),
     }
 }
 
@@ -213,4 +220,17 @@ async fn main() -> anyhow::Result<()> {
     println!("http://{}", listener.local_addr()?);
     let stop = async { drop(tokio::signal::ctrl_c().await) };
     axum::serve(listener, router).with_graceful_shutdown(stop).await.context("serving")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The client must not take the answer for a refusal, because the change may have been made.
+    #[tokio::test]
+    async fn a_request_that_was_given_up_is_not_refused() {
+        let done = blocking(|| -> Result<(), Failure> { panic!("a request fails") }).await;
+        let status = done.into_response().status();
+        assert_eq!(status, StatusCode::INTERNAL_SERVER_ERROR);
+    }
 }

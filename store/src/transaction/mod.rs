@@ -268,6 +268,12 @@ impl Transaction {
         self.engine().poison.check()
     }
 
+    /// The log object that has to be durable before anybody is told of what the transaction has read; 0 if there is
+    /// none.
+    pub(crate) fn depends_on(&self) -> Lsn {
+        self.held.borrow().depends_on()
+    }
+
     /// The error of the refused lock, if the transaction failed because of it.
     pub(crate) fn refused(&self) -> Option<Error> {
         self.refused.get().filter(|_| self.state.get() == State::Failed).map(Error::from)
