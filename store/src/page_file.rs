@@ -178,7 +178,8 @@ impl PageFile {
         if self.pages() >= pages {
             return Ok(());
         }
-        let reserved = self.block.reserve(pages * self.page_bytes as u64);
+        // A medium that has to write the new pages makes them durable too.
+        let reserved = self.making_durable(|block| block.reserve(pages * self.page_bytes as u64));
         reserved.map_err(|error| Error::medium("the page file cannot grow", error))
     }
 
@@ -422,4 +423,36 @@ fn newest_head(block: &dyn Block) -> Result<PageFileHead, FormatOrError> {
 /// Splits pages into runs of adjacent ones. The pages must be in the order of the file.
 pub(crate) fn runs(pages: &[PageId]) -> impl Iterator<Item = &[PageId]> {
     pages.chunk_by(|one, next| one + 1 == *next)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)] // a failed helper is a failed test
+
+    use duralite_crashmodel::{BlockOp, RecordingBlock};
+    use rustix::io::Errno;
+
+    use super::*;
+
+    /// Where space cannot be reserved without writing, the growth flushes the file, and takes the failure that another
+    /// thread's flush would have reported.
+    #[test]
+    fn inv37_after_a_growth_whose_flush_failed_no_flush_succeeds() {
+        let block = Arc::new(RecordingBlock::new(4096));
+        let head = PageFileHead {
+            number: 0,
+            store_id: [4; 16],
+            page_bytes: 4096,
+            log_kind: 0,
+            log_seed: 0,
+            log_first: 1,
+            last_tx: 0,
+            opened: 0,
+        };
+        let file = PageFile::create(block.clone(), head, Controls::default()).unwrap();
+        file.flush().unwrap();
+        block.fail(BlockOp::Preallocate, 0, MediumError::from_errno("fdatasync", Errno::IO));
+        file.reserve(file.pages() + 1).unwrap_err();
+        file.flush().unwrap_err();
+    }
 }

@@ -95,6 +95,31 @@ pub(crate) struct DiskLog {
 struct State {
     circle: Circle,
     writers: usize,
+    flushes: Flushes,
+}
+
+/// The writes that are being made durable, by numbers in the order in which they began.
+#[derive(Debug, Default)]
+struct Flushes {
+    begun: u64,
+    open: Vec<u64>,
+}
+
+impl Flushes {
+    fn begin(&mut self) -> u64 {
+        self.begun += 1;
+        self.open.push(self.begun);
+        self.begun
+    }
+
+    fn end(&mut self, number: u64) {
+        self.open.retain(|open| *open != number);
+    }
+
+    /// Whether the write with this number, or an earlier one, is still open.
+    fn are_open_until(&self, number: u64) -> bool {
+        self.open.iter().any(|open| *open <= number)
+    }
 }
 
 fn writing(error: duralite_medium::MediumError) -> Error {
@@ -154,7 +179,7 @@ impl DiskLog {
             bytes: AtomicU64::new(0),
             batch_bytes: BATCH_BYTES.min(circle.head.circle_bytes / BATCHES),
             spare: Mutex::default(),
-            state: Mutex::new(State { circle, writers: 0 }),
+            state: Mutex::new(State { circle, writers: 0, flushes: Flushes::default() }),
             slot: Mutex::new(slot),
             changed: Condvar::new(),
         }
@@ -176,9 +201,38 @@ impl DiskLog {
         aligned.resize(DISK_SLOT_BYTES);
         aligned.as_mut_slice().copy_from_slice(&next.encode(self.head.seed));
         let at = DISK_SLOT_OFFSETS[(next.number % 2) as usize];
-        self.block.write_durably(at, aligned.as_slice(), Durability::Full).map_err(writing)?;
+        self.write_durably(at, aligned.as_slice(), Durability::Full)?;
         *slot = next;
         Ok(())
+    }
+
+    /// Writes blocks, and makes them durable, beside other threads that do the same.
+    ///
+    /// Direct writes report their failures to the threads that make them. But if threads flush writes through the page
+    /// cache at the same time, the kernel reports a failure to only one of them, and that may be the wrong one. So this
+    /// thread relies on its own flush only when every other write that was open beside it has ended, and none of them
+    /// has failed.
+    ///
+    /// # Errors
+    /// [`Error::Poisoned`], or an error of the medium, which has poisoned the store.
+    fn write_durably(&self, at: u64, blocks: &[u8], durability: Durability) -> Result<(), Error> {
+        let is_shared = !self.block.writes_reach_device();
+        let own = if is_shared { self.state.lock().flushes.begin() } else { 0 };
+        let written = self.block.write_durably(at, blocks, durability).map_err(writing);
+        // Sets the poison before another thread can see that this write has ended.
+        if let Err(error) = &written {
+            self.poison.set(error);
+        }
+        if is_shared {
+            let mut state = self.state.lock();
+            state.flushes.end(own);
+            let last = state.flushes.begun;
+            self.changed.notify_all();
+            while written.is_ok() && state.flushes.are_open_until(last) {
+                state = self.changed.wait(state, LOOK_AROUND);
+            }
+        }
+        written.and_then(|()| self.poison.check())
     }
 
     /// Leads a group: takes the waiting objects, and writes them. The caller passes the locked state; the leader
@@ -258,7 +312,7 @@ impl DiskLog {
             durable: self.durable.load(Ordering::SeqCst),
         };
         batch.seal(bytes, self.head.seed);
-        self.block.write_durably(self.head.offset(placed.place), bytes, Durability::Fua).map_err(writing)?;
+        self.write_durably(self.head.offset(placed.place), bytes, Durability::Fua)?;
         let durable = self.state.lock().circle.written(placed.first);
         self.durable.fetch_max(durable, Ordering::SeqCst);
         Ok(())

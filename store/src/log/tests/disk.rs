@@ -1,6 +1,9 @@
-use std::sync::Arc;
+use std::sync::{Arc, Barrier};
 
-use duralite_crashmodel::RecordingBlock;
+use duralite_crashmodel::{OverBlock, RecordingBlock, Through};
+use duralite_medium::MediumError;
+use duralite_medium::block::{Block, Durability};
+use rustix::io::Errno;
 
 use crate::error::Error;
 use crate::format::{Batch, DISK_DATA_OFFSET, DISK_SLOT_OFFSETS, Object, ObjectKind};
@@ -156,4 +159,53 @@ fn a_log_with_little_memory_writes_smaller_batches() {
         assert_eq!(seen, 30);
         assert_eq!(open(block.to_bytes()).1.unwrap().next(), 31);
     }
+}
+
+/// Blocks on which the batches at the first two places are written at the same time. The kernel reports the failure of
+/// the first write to the second one.
+#[derive(Debug)]
+struct TwoAtOnce {
+    below: RecordingBlock,
+    /// The two threads meet here: when the first write has begun, when both have, and when the first one is over.
+    meeting: Barrier,
+}
+
+impl OverBlock for TwoAtOnce {
+    fn below(&self) -> &dyn Block {
+        &self.below
+    }
+
+    fn write_durably(&self, at: u64, blocks: &[u8], durability: Durability) -> Result<(), MediumError> {
+        match at.checked_sub(DISK_DATA_OFFSET) {
+            Some(0) => {
+                self.meeting.wait();
+                self.meeting.wait();
+                self.meeting.wait();
+                Ok(())
+            }
+            Some(4096) => {
+                self.meeting.wait();
+                self.meeting.wait();
+                Err(MediumError::from_errno("fdatasync", Errno::IO))
+            }
+            _ => self.below.write_durably(at, blocks, durability),
+        }
+    }
+}
+
+#[test]
+fn inv37_a_failed_flush_counts_for_all_writes_that_were_being_made() {
+    let block = Arc::new(Through(TwoAtOnce { below: RecordingBlock::new(4096), meeting: Barrier::new(2) }));
+    let head = DiskLog::layout(&*block, 1 << 20, SEED);
+    let log = DiskLog::create(block.clone(), head, 1, Grouping::Apart, Arc::default()).unwrap();
+    let first = log.append(&mut object()).unwrap();
+    std::thread::scope(|scope| {
+        let forced = scope.spawn(|| log.force(first));
+        block.0.meeting.wait();
+        let second = log.append(&mut object()).unwrap();
+        log.force(second).unwrap_err();
+        let forced = forced.join().unwrap();
+        assert!(matches!(forced, Err(Error::Poisoned { .. })), "{forced:?}");
+    });
+    assert_eq!(log.durable(), 1);
 }
