@@ -11,6 +11,8 @@ use std::sync::atomic::AtomicBool;
 use anyhow::{Context as _, Result, bail};
 use duralite_archive::{Archive, Target};
 use duralite_cli::output::print_text;
+use duralite_format::guard::DatabaseHeader;
+use duralite_wal::log::offline;
 use tokio::runtime::Handle;
 
 use crate::config::Database;
@@ -26,6 +28,10 @@ use crate::replicate::{Replicator, Until};
 pub fn run(runtime: &Handle, url: &str, config: Database) -> Result<()> {
     let database = &config.path.clone();
     let archive = Archive::open(&url.parse()?)?;
+    // An attempt that has died behind its claim may have left the copy in use by a log, and stock SQLite refuses it then.
+    if let Ok(DatabaseHeader::Guarded { .. }) = offline::inspect(database) {
+        hold::close(database, &config.pairs()).context("take the log of an earlier attempt home")?;
+    }
     // A connection to the copy and the sidecar's lock do not go together in one process, so the copy is open only while
     // it is changed.
     let mut standby = Replica::open(runtime, &archive, url, database, Target::Latest)?;

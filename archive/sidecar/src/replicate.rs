@@ -541,7 +541,7 @@ impl Replicator {
                 {
                     let again = if is_temporary(&error) { LOOK } else { AFTER_FAILURE };
                     report::<()>(&format!("archive {}", self.config.path.display()), Err(error));
-                    uploader.show_behind(source)?;
+                    let _ = uploader.show_behind(source);
                     self.sleep(again);
                     continue;
                 }

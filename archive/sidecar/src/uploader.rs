@@ -134,10 +134,10 @@ impl<'a> Uploader<'a> {
             }
             match self.wait(if is_gathering { GATHERED } else { ASKED }) {
                 None => {
-                    // The next upload reports an error.
+                    // The next upload reports an error, and until then what is on its way goes on.
                     drop(self.answer(source, until));
                     if self.shown.elapsed() > SHOWN {
-                        self.show_behind(source)?;
+                        let _ = self.show_behind(source);
                     }
                 }
                 Some(Event::Uploaded(_, encoded, Err(error))) => {

@@ -309,6 +309,18 @@ impl Locks {
         self.leave(held, inherited);
     }
 
+    /// Releases the lock on a table whose creation was undone. The transaction goes on.
+    pub(crate) fn release_table(&self, held: &mut Held, table: PageId) {
+        let at = part_of(table, &[]);
+        let is_it = |held: &(usize, Target)| matches!(held.1, Target::Table(found) if found == table);
+        let Some(index) = held.locks.iter().position(is_it) else { return };
+        let (_, target) = held.locks.swap_remove(index);
+        let mut part = self.part(at);
+        part.release(held.owner.id, target, 0);
+        part.let_through();
+        self.sections[at].waiting.store(part.waiting(), Ordering::SeqCst);
+    }
+
     /// Leaves locks to the next transaction on the thread: those that were left to this transaction (the first
     /// `inherited` entries), and those that this transaction adds.
     fn leave(&self, held: &mut Held, inherited: usize) {

@@ -179,6 +179,8 @@ impl Transaction {
                 tree.set_gone(!was_dropped);
                 if !was_dropped {
                     self.engine().tables.forget(&tree);
+                    // The root is free, and the next table that is created may get the page.
+                    self.running.engine.locks.release_table(self.held.get_mut(), tree.root());
                 }
             }
         }

@@ -135,9 +135,13 @@ fn decide<'h, 'd>(db: &'d Db, held: &'h Held<'_, BaseFile>) -> Result<Need<'h, '
         }
         DatabaseHeader::Plain { .. } | DatabaseHeader::Empty | DatabaseHeader::NotSqlite => Ok(base()),
         DatabaseHeader::Damaged => Err(places::damaged(db)),
-        DatabaseHeader::Guarded { kind: JournalKind::Rollback, .. } => Ok(Need::Journal),
         // A copy at the path names the same log, and needs what recovering the log into this file would take out of it.
-        DatabaseHeader::Guarded { log_id, .. } if db.is_replaced_by_copy(log_id) => Err(moved(db)),
+        DatabaseHeader::Guarded { log_id, .. }
+            if db.attached().is_none() && db.is_replaced_by_copy(log_id) =>
+        {
+            Err(moved(db))
+        }
+        DatabaseHeader::Guarded { kind: JournalKind::Rollback, .. } => Ok(Need::Journal),
         // There is one. Can its log be attached (which also recovers the log), and does it fit?
         DatabaseHeader::Guarded { log_id, page_bytes, provisional, .. } => match attach(db, log_id) {
             Ok(log) if !fits(db, &log, page_bytes)? => Ok(Need::PutAway(log)),

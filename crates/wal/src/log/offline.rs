@@ -108,11 +108,12 @@ pub fn checkpoint_into(
     let _lock = lock_alone(&open, database)?;
     let own = placement::is_own(&open, db)?;
     let is_where_it_was_made = placement::is_where_it_was_made(&open)?;
+    let is_replacement = is_where_it_was_made && placement::is_replaced(&open, db)?;
     let mut log = recovered(open, file, WriteHome::NotAllowed, &options, database)?;
-    if !own && afterwards == Afterwards::Keep && loses_by_checkpoint(&log)? {
+    if !own && afterwards == Afterwards::Keep && !is_replacement && loses_by_checkpoint(&log)? {
         return Err(LogError::NotToAdopt { log: log.path().to_path_buf(), database: database.clone() });
     }
-    if !own && afterwards == Afterwards::Delete && is_where_it_was_made && !has_every_change(&log) {
+    if !own && afterwards == Afterwards::Delete && is_replacement && !has_every_change(&log) {
         return Err(LogError::Replaced { log: log.path().to_path_buf(), database: database.clone() });
     }
     let played = match log.rollback_journal() {

@@ -245,6 +245,11 @@ pub(crate) fn is_where_it_was_made(open: &OpenLog) -> Result<bool, LogError> {
     Head::read(&open.path, &open.file).map(|head| !head.is_copied(&open.file))
 }
 
+/// Whether the log is beside the database, and was made for another file that had the database's path before.
+pub(crate) fn is_replaced(open: &OpenLog, db: &DatabaseIdentity) -> Result<bool, LogError> {
+    Head::read(&open.path, &open.file).map(|head| head.is_replaced(&open.path, db))
+}
+
 /// The state in which a log was found when opened; see [`Attaching`].
 pub(super) struct Found {
     pub(super) alone: bool,

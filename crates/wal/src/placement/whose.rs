@@ -114,6 +114,12 @@ impl Head {
         self.is_copied(file) && (self.is_of(db) || self.came_along(log, db) || self.original_is_gone())
     }
 
+    /// Whether the log at this path is beside the database, and was made for a file that had the database's path before, or
+    /// still has it.
+    pub(super) fn is_replaced(&self, log: &Path, db: &DatabaseIdentity) -> bool {
+        log.parent() == db.path.parent() && self.was_made_at(db.path_hint())
+    }
+
     /// Whether an open file with this head is known to be another one than that in which the log was made.
     pub(super) fn is_copied(&self, file: &File) -> bool {
         self.made_in.is_some_and(|made_in| identity::of_log(file).is_some_and(|now| now != made_in))
@@ -230,7 +236,7 @@ impl Signs {
             is_named_after: log.path == names::with_id(dir, &db.path, log.id)
                 || plain.is_some_and(|plain| log.path == plain),
             is_copy: head.is_spare_copy(&log.path, file, db),
-            is_replaced: log.path.parent() == db.path.parent() && head.was_made_at(db.path_hint()),
+            is_replaced: head.is_replaced(&log.path, db),
         }
     }
 

@@ -1,5 +1,6 @@
 //! Decides whether a transaction is overtaken by what others have committed since its snapshot.
 
+use std::cell::OnceCell;
 use std::collections::BTreeSet;
 use std::ops::Range;
 
@@ -23,10 +24,16 @@ const COUNTERS: [Range<usize>; 2] = [24..28, 92..100];
 /// The pages that a transaction has written, in ascending order.
 #[derive(Clone, Copy)]
 enum Written<'a> {
-    /// The transaction ends with them, and with these pages free.
-    AtItsEnd(&'a [u32], &'a BTreeSet<u32>),
+    /// The transaction ends with them.
+    AtItsEnd(&'a [u32], &'a Freed<'a>),
     /// The transaction goes on. SQLite relies on what its cache holds.
     SoFar(&'a [u32]),
+}
+
+/// The pages that are free once a transaction ends with these images. Hardly any transaction is asked for them.
+struct Freed<'a> {
+    images: &'a Images<'a>,
+    pages: OnceCell<BTreeSet<u32>>,
 }
 
 impl Concurrent {
@@ -92,8 +99,9 @@ impl Concurrent {
         let Some(others) = self.frames_of_others(snapshot, newest)? else {
             return Err(overtaken(db, &Conflict::Unknown));
         };
-        let (written, free): (Vec<u32>, _) = (images.pages().collect(), self.free_at_the_end(db, images)?);
-        let ends = Written::AtItsEnd(&written, &free);
+        let written: Vec<u32> = images.pages().collect();
+        let freed = Freed { images, pages: OnceCell::new() };
+        let ends = Written::AtItsEnd(&written, &freed);
         let Some(conflict) = self.conflict(db, snapshot, newest, ends, &others)? else {
             return Ok(others.iter().any(|(page, _)| *page == 1));
         };
@@ -199,10 +207,10 @@ impl Concurrent {
             return Ok(false);
         }
         // Unless the transaction ends here, SQLite goes on with the page as its cache holds it.
-        let Written::AtItsEnd(written, free) = written else { return Ok(true) };
+        let Written::AtItsEnd(written, freed) = written else { return Ok(true) };
         // SQLite does not write a page that it frees. But it may have copied what it has read there, cells of an interior
         // page for example, to a page that it writes.
-        if free.contains(&page) {
+        if self.is_free_at_the_end(db, freed, page)? {
             return Ok(true);
         }
         if has_pointer_maps(&self.page_at(db, snapshot, 1)?) {
@@ -212,6 +220,19 @@ impl Concurrent {
         let state = self.state();
         let (pages, used) = (newest.header.db_pages(), interior::uses(&state.read, written));
         Ok(!interior::is_same_for(&before, &after, pages, used))
+    }
+}
+
+impl Concurrent {
+    fn is_free_at_the_end(&self, db: &Db, freed: &Freed<'_>, page: u32) -> Result<bool, Failure> {
+        let pages = match freed.pages.get() {
+            Some(pages) => pages,
+            None => {
+                let pages = self.free_at_the_end(db, freed.images)?;
+                freed.pages.get_or_init(|| pages)
+            }
+        };
+        Ok(pages.contains(&page))
     }
 }
 

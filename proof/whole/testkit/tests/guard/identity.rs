@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use duralite_testkit::{Actor, Fixture, code, connect, one, run};
+use duralite_testkit::{Actor, Engine, Fixture, code, connect, one, run};
 use rusqlite::config::DbConfig;
 use rusqlite::ffi;
 
@@ -68,7 +68,16 @@ fn inv03_a_copy_that_replaces_a_database_in_use_has_its_log() {
         fs::copy(&path, &copy).unwrap();
         fs::rename(&copy, &path).unwrap();
         conn.close().unwrap();
-        let conn = connect(&uri).unwrap();
+        let conn = match connect(&uri) {
+            Ok(conn) => conn,
+            // A home may have written to the old file what the copy lacks.
+            Err(refused) => {
+                assert_eq!(code(&refused), ffi::SQLITE_CANTOPEN);
+                assert!(![Engine::WALDIO, Engine::NVWAL].contains(&fixture.engine()), "{refused}");
+                assert!(path.with_file_name("r.db-duralite").exists(), "the log stays");
+                continue;
+            }
+        };
         assert_eq!(one::<i64>(&conn, "SELECT sum(a) FROM t"), 6, "checkpoints: {checkpoints}");
         run(&conn, "INSERT INTO t VALUES(4)").unwrap();
         conn.close().unwrap();
