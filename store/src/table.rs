@@ -36,7 +36,7 @@ pub struct Table {
 /// The state that all handles of a table share.
 #[derive(Debug)]
 pub(crate) struct TreeOfTable {
-    root: PageId,
+    pub(crate) root: PageId,
     /// The opening of the store to which the handle belongs.
     opening: u64,
     /// Whether the table was made by a transaction that has not committed.

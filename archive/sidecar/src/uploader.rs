@@ -8,9 +8,11 @@ use anyhow::{Result, ensure};
 use duralite_archive::{ArchiveError, Primary};
 use duralite_wal::shared::archived::Behind;
 use duralite_wal::{ErrorKind, LogError};
+use futures_util::StreamExt as _;
+use futures_util::future::BoxFuture;
+use futures_util::stream::FuturesUnordered;
 use tempfile::SpooledTempFile;
 use tokio::runtime::Handle;
-use tokio::task::JoinSet;
 
 use crate::beside::Beside;
 use crate::group::Mark;
@@ -48,8 +50,9 @@ pub struct Uploader<'a> {
     stored: Mark,
     /// When the last upload of it began.
     stored_since: Instant,
-    /// The upload and the look. Both end with their owner.
-    tasks: JoinSet<Event>,
+    /// The upload and the look. They go on while this thread waits for them: on other threads each of their buffers would
+    /// stay with the heap of its thread.
+    tasks: FuturesUnordered<BoxFuture<'static, Event>>,
     /// What is being uploaded.
     uploading: Option<Behind>,
     /// How many commits the look acknowledges.
@@ -105,7 +108,7 @@ impl<'a> Uploader<'a> {
             pinned: next.position(),
             stored: *after,
             stored_since: Instant::now(),
-            tasks: JoinSet::new(),
+            tasks: FuturesUnordered::new(),
             uploading: None,
             looking: None,
             failed: None,
@@ -172,7 +175,7 @@ impl<'a> Uploader<'a> {
         let look = Look { after: self.stored, commits, since: self.stored_since };
         let primary = Arc::clone(&self.primary);
         self.looking = Some(commits);
-        self.tasks.spawn_on(async move { Event::Looked(look, primary.acknowledge().await) }, self.runtime);
+        self.tasks.push(Box::pin(async move { Event::Looked(look, primary.acknowledge().await) }));
     }
 
     /// Begins to upload the next group, if it is time. Returns whether the group waits for further commits.
@@ -200,11 +203,10 @@ impl<'a> Uploader<'a> {
         let primary = Arc::clone(&self.primary);
         self.gathering.begin(group.after.txid - self.stored.txid);
         self.uploading = Some(group.size);
-        let upload = async move {
+        self.tasks.push(Box::pin(async move {
             let uploaded = upload_group(&primary, &mut group.file, min, &group.after).await;
             Event::Uploaded(began, group, uploaded)
-        };
-        self.tasks.spawn_on(upload, self.runtime);
+        }));
         Ok(false)
     }
 
@@ -214,10 +216,9 @@ impl<'a> Uploader<'a> {
             std::thread::sleep(limit);
             return None;
         }
-        let ended =
-            self.runtime.block_on(async { tokio::time::timeout(limit, self.tasks.join_next()).await });
-        let event = ended.ok()??.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()));
-        match event {
+        let ended = self.runtime.block_on(async { tokio::time::timeout(limit, self.tasks.next()).await });
+        let event = ended.ok()??;
+        match &event {
             Event::Uploaded(..) => self.uploading = None,
             Event::Looked(..) => self.looking = None,
         }

@@ -183,7 +183,9 @@ fn storm(engine: Engine, storm: Storm) {
             break;
         }
         let said = hasty.run(&format!("INSERT INTO hasty VALUES({number})"));
-        if said.starts_with("error") {
+        if said.contains("database is locked") {
+            // The other writer has the lock, and this connection has no busy timeout: nothing was committed.
+        } else if said.starts_with("error") {
             let why = hasty.run("SELECT duralite_last_error()");
             assert!(why.starts_with("committed here, not in the archive"), "{why}");
             failed += 1;

@@ -310,7 +310,7 @@ impl Locks {
     }
 
     /// Releases the lock on a table whose creation was undone. The transaction goes on.
-    pub(crate) fn release_table(&self, held: &mut Held, table: PageId) {
+    pub(crate) fn release_table(&self, held: &mut Held, table: u64) {
         let at = part_of(table, &[]);
         let is_it = |held: &(usize, Target)| matches!(held.1, Target::Table(found) if found == table);
         let Some(index) = held.locks.iter().position(is_it) else { return };

@@ -180,7 +180,7 @@ impl Transaction {
                 if !was_dropped {
                     self.engine().tables.forget(&tree);
                     // The root is free, and the next table that is created may get the page.
-                    self.running.engine.locks.release_table(self.held.get_mut(), tree.root());
+                    self.running.engine.locks.release_table(self.held.get_mut(), tree.root);
                 }
             }
         }
