@@ -25,6 +25,9 @@ const ASKED: Duration = Duration::from_millis(1);
 const SHOWN: Duration = Duration::from_millis(100);
 /// How often it looks whether the commits that it expects are there.
 const GATHERED: Duration = Duration::from_micros(200);
+/// If the group before took less than this, nothing is uploaded beside a look: the processors are busy then, and smaller
+/// groups cost more of them for each commit.
+const SLOW: Duration = Duration::from_millis(10);
 /// A group of less than this part of the commits in a look waits for the end of that look.
 const STRAGGLERS: u64 = 4;
 
@@ -188,7 +191,8 @@ impl<'a> Uploader<'a> {
             let waiting = source.follower().newest()?.saturating_sub(self.encoded);
             if let Some(before) = self.looking {
                 let is_enough = waiting >= (before / STRAGGLERS).max(1);
-                if !may_wait || !is_enough || !source.follower().is_awaited()? {
+                let is_slow = self.gathering.took >= SLOW;
+                if !may_wait || !is_slow || !is_enough || !source.follower().is_awaited()? {
                     return Ok(false);
                 }
             }
