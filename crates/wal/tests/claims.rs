@@ -58,8 +58,13 @@ impl Fixture {
 
     /// What a database may do with a copy of the log in another directory.
     fn claim_copy(&self, database: &str, dir: &Path) -> Claim {
+        fs::copy(&self.log.path, dir.join(self.log.path.file_name().expect("name"))).expect("copy");
+        self.claim_at(database, dir)
+    }
+
+    /// What a database may do with the log in this directory.
+    fn claim_at(&self, database: &str, dir: &Path) -> Claim {
         let path = dir.join(self.log.path.file_name().expect("name"));
-        fs::copy(&self.log.path, &path).expect("copy");
         let placement = LogPlacement::at(self.log.placement.engine, dir, &MediaSet::default());
         let log = FoundLog { placement, path, id: self.log.id };
         placement::claim(&log, &DatabaseIdentity::of(&self.path(database)).expect("identity")).expect("claim")
@@ -126,6 +131,8 @@ fn inv03_a_copied_directory_has_its_log_below_it_too() {
         // These are not in the place that the log has in the original's directory.
         assert_eq!(fixture.claim_copy("copy/app.db", &fixture.path("logs")), Claim::Foreign);
         assert_eq!(fixture.claim_copy("app.db", &fixture.path("copy")), Claim::Foreign);
+        fs::remove_dir_all(fixture.path("data")).expect("remove");
+        assert_eq!(fixture.claim_at("copy/app.db", &fixture.path("copy/logs")), Claim::Copy);
     }
 }
 

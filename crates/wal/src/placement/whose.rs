@@ -126,12 +126,13 @@ impl Head {
     }
 
     /// Whether the log at this path was copied together with the directory of this database. It is in that directory, or
-    /// in one below it that the original's directory has as well.
+    /// in one below it that the original's directory has as well, if that directory is still there.
     fn came_along(&self, log: &Path, db: &DatabaseIdentity) -> bool {
         let dir = log.parent().and_then(|dir| dir.canonicalize().ok()).unwrap_or_default();
         let Some(Ok(below)) = db.path.parent().map(|beside| dir.strip_prefix(beside)) else { return false };
         let original = self.database();
-        below.as_os_str().is_empty() || original.parent().is_some_and(|beside| beside.join(below).is_dir())
+        let has_it = |beside: &Path| !beside.is_dir() || beside.join(below).is_dir();
+        below.as_os_str().is_empty() || original.parent().is_some_and(has_it)
     }
 
     /// Releases what the log owns outside its file, before the file is deleted.
