@@ -42,7 +42,7 @@ pub use location::Location;
 pub use owner::{Owner, random_token};
 pub use plan::{Moment, Plan, Step, Target};
 pub use primary::Primary;
-pub use prune::{Policy, Pruned};
+pub use prune::{Policy, Pruned, now_ms};
 pub use records::{Base, Claim, Line, Start};
 pub use restore::{RestoreOptions, Restored};
 pub use retry::{Backoff, Pauses, Retry};

@@ -246,7 +246,8 @@ impl Archive {
 }
 
 /// The present, in milliseconds since 1970.
-fn now_ms() -> i64 {
+#[must_use]
+pub fn now_ms() -> i64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     i64::try_from(now.as_millis()).unwrap_or(i64::MAX)
 }

@@ -10,12 +10,12 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use duralite_archive::{
     Archive, ArchiveError, Begin, Claim, Claimed, Generation, Inherited, Line, Location, Object, Owner,
-    Policy, Primary, Resumed, Retry, SNAPSHOTS, Step, Times,
+    Policy, Primary, Resumed, Retry, SNAPSHOTS, Step, Times, now_ms,
 };
 use duralite_cli::target::Target;
 use duralite_format::archive::Closed;
@@ -793,11 +793,6 @@ fn sleep_until(end: Instant, stop: &AtomicBool) {
         }
         std::thread::sleep(left.min(LOOK));
     }
-}
-
-fn now_ms() -> i64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    i64::try_from(now.as_millis()).unwrap_or(i64::MAX)
 }
 
 /// Lets a log that has lost its place pass for `instead`: the next read finds that too.

@@ -281,13 +281,7 @@ impl<'a> Uploader<'a> {
     pub fn show_behind(&mut self, source: &mut Source) -> Result<Behind, LogError> {
         self.shown = Instant::now();
         let on_the_way = self.uploading.or(self.failed.as_ref().map(|group| group.size)).unwrap_or_default();
-        let read = self.next.size();
-        let held = Behind {
-            transactions: on_the_way.transactions + read.transactions,
-            bytes: on_the_way.bytes + read.bytes,
-            since_ms: if on_the_way.since_ms > 0 { on_the_way.since_ms } else { read.since_ms },
-        };
-        source.follower().show_behind(held, self.next.position())
+        source.follower().show_behind(on_the_way.and(self.next.size()), self.next.position())
     }
 
     /// Whether a group is on its way, or not acknowledged yet.

@@ -43,7 +43,7 @@ fn fail_over(engine: Engine, seed: u64) {
     if let Some(standby) = standby {
         standby.end();
     }
-    done(program().args(["promote", &place.url()]).arg(new.database()).args(new.options()));
+    done(&mut new.promote(&place));
     let copy = new.fixture.path("copy.db");
     std::fs::copy(new.database(), &copy).unwrap();
     let had = ledger_of(&stock(&copy));
@@ -244,21 +244,16 @@ fn a_copy_that_is_read_is_not_promoted_and_nobody_is_fenced() {
     old.session(&["CREATE TABLE t(x)", "INSERT INTO t VALUES(1)"]);
     old.once(&place);
     done(program().args(["follow", &place.url(), "--once"]).arg(new.database()));
-    let promote = || {
-        let mut command = program();
-        command.args(["promote", &place.url()]).arg(new.database()).args(new.options());
-        command
-    };
     let reader = stock(&new.database());
     assert_eq!(one::<i64>(&reader, "SELECT count(*) FROM t"), 1);
-    let said = refused(&mut promote());
+    let said = refused(&mut new.promote(&place));
     assert!(said.contains("nothing was taken over"), "{said}");
     assert_eq!(place.lines(), ["first"]);
     old.session(&["INSERT INTO t VALUES(2)"]);
     old.once(&place);
     reader.close().unwrap();
     assert!(new.fixture.path("app.db-follow").exists());
-    done(&mut promote());
+    done(&mut new.promote(&place));
     assert!(!new.fixture.path("app.db-follow").exists());
     assert_eq!(place.lines(), ["first", "continues"]);
     assert_eq!(one::<i64>(&place.restored(&[]).open(), "SELECT count(*) FROM t"), 2);
@@ -271,18 +266,13 @@ fn a_promotion_that_fails_behind_the_claim_is_run_again() {
         (Machine::new(Engine::under_test()), Machine::new(Engine::under_test()), Place::new());
     old.session(&["CREATE TABLE t(x)", "INSERT INTO t VALUES(1)"]);
     old.once(&place);
-    let promote = || {
-        let mut command = program();
-        command.args(["promote", &place.url()]).arg(new.database()).args(new.options());
-        command
-    };
     // The directory of the next generation's objects cannot be made.
     let objects = place.path().join("g0000000000000002");
     std::fs::write(&objects, "").unwrap();
-    refused(&mut promote());
+    refused(&mut new.promote(&place));
     std::fs::remove_file(&objects).unwrap();
     new.fixture.assert_plain(NAME);
-    done(&mut promote());
+    done(&mut new.promote(&place));
     let conn = new.open("");
     run(&conn, "INSERT INTO t VALUES(2)").unwrap();
     conn.close().unwrap();
@@ -302,7 +292,7 @@ fn inv70_commits_fail_at_once_on_a_machine_whose_archive_was_taken_over() {
     sidecar.until_archived(&conn);
     conn.close().unwrap();
     sidecar.until_plain(&old);
-    done(program().args(["promote", &place.url()]).arg(new.database()).args(new.options()));
+    done(&mut new.promote(&place));
     let said = sidecar.failed();
     assert!(said.contains("another is the primary") && !said.contains("tried again"), "{said}");
     let fails_at_once = || {

@@ -39,9 +39,7 @@ fn a_database_of_a_hundred_megabytes_needs_less_than_64() {
     let most = most_memory(sidecar.pid());
     println!("{most} KiB after a large one");
     assert!(most < LIMIT, "{most} KiB");
-    conn.close().unwrap();
-    sidecar.until_plain(&machine);
-    sidecar.end();
+    sidecar.end_after(conn, &machine);
     assert_equal(&place.restored(&[]).bytes, &machine.bytes(), "the end");
 }
 
@@ -59,9 +57,7 @@ fn a_start_behind_a_snapshot_of_a_hundred_megabytes_needs_less_than_64() {
     let most = most_memory(sidecar.pid());
     println!("{most} KiB after the start");
     assert!(most < LIMIT, "{most} KiB");
-    conn.close().unwrap();
-    sidecar.until_plain(&machine);
-    sidecar.end();
+    sidecar.end_after(conn, &machine);
     assert_eq!(place.lines(), ["first"]);
     assert_equal(&place.restored(&[]).bytes, &machine.bytes(), "the end");
 }

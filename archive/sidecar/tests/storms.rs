@@ -293,7 +293,7 @@ fn inv66_what_a_sidecar_finds_after_a_takeover_is_not_acknowledged() {
     *proxy.weather.lists.lock().unwrap() = Lists::Hold;
     let mut sidecar = old.sidecar(&place);
     sidecar.until("nothing is listed", || *proxy.weather.lists.lock().unwrap() == Lists::Held);
-    done(program().args(["promote", &place.url()]).arg(new.database()).args(new.options()));
+    done(&mut new.promote(&place));
     std::fs::rename(&late, &upload).unwrap();
     *proxy.weather.lists.lock().unwrap() = Lists::Pass;
     assert!(sidecar.failed().contains("another is the primary"));

@@ -150,7 +150,7 @@ fn one_process_replicates_several_databases_and_goes_on_if_one_of_them_fails() {
         }
         // Another machine takes the first one over.
         let taken = Machine::new(engine);
-        done(program().args(["promote", &places[0].url()]).arg(taken.database()).args(taken.options()));
+        done(&mut taken.promote(&places[0]));
         run(&conns[0], "INSERT INTO t VALUES(2)").unwrap();
         sidecar.until("the first one goes on", || {
             crate::common::status(&conns[0], "archive").contains("fenced")

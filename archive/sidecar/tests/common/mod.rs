@@ -232,6 +232,13 @@ impl Machine {
         watch.and_then(|watch| watch.look().unwrap()).unwrap().archived
     }
 
+    /// The command by which this machine's database becomes the primary of an archive.
+    pub fn promote(&self, place: &Place) -> Command {
+        let mut command = program();
+        command.args(["promote", &place.url()]).arg(self.database()).args(self.options());
+        command
+    }
+
     /// The database file, which nobody has open.
     pub fn bytes(&self) -> Vec<u8> {
         std::fs::read(self.database()).unwrap()

@@ -14,6 +14,7 @@
 //! | plain, rollback mode | nothing: SQLite's own files serve it |
 //! | plain, WAL mode, and no log can be made | nothing: SQLite's own `-wal` serves it |
 //! | plain, WAL mode, and another file has its path | nothing: an error says why |
+//! | guarded, not attached yet, and a copy that names the same log has its path | nothing: an error says why |
 //! | plain, WAL mode, with a hot rollback journal | another connection, in which SQLite plays the journal back; if that fails, SQLite plays it back in this connection |
 //! | plain, WAL mode, read-only connection | a connection that may write, to make the log |
 //! | plain, WAL mode, with an ordinary `-wal`, but its pages have reserved bytes, or this user may not write the `-wal` | nothing: SQLite's own `-wal` serves it |

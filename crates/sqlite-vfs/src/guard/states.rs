@@ -520,13 +520,9 @@ fn sync(db: &Db) -> Result<(), Failure> {
 }
 
 fn put(db: &Db, header: &[u8; HEADER_BYTES], parts: &[Range<usize>]) -> Result<(), Failure> {
-    for part in parts {
-        match db.base.write(&header[part.clone()], part.start as u64) {
-            ffi::OK => {}
-            code => {
-                return Err(Failure::new(code, format!("cannot write the header of {}", db.path.display())));
-            }
-        }
+    let written = parts.iter().map(|part| db.base.write(&header[part.clone()], part.start as u64));
+    match written.into_iter().find(|code| *code != ffi::OK) {
+        None => Ok(()),
+        Some(code) => Err(Failure::new(code, format!("cannot write the header of {}", db.path.display()))),
     }
-    Ok(())
 }

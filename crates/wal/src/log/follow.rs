@@ -317,12 +317,7 @@ impl Follower {
     /// # Errors
     /// `Corrupt`, `Poisoned`.
     pub fn show_behind(&mut self, held: Behind, position: u64) -> Result<Behind, LogError> {
-        let in_log = self.own_log()?.behind(position)?;
-        let behind = Behind {
-            transactions: held.transactions + in_log.transactions,
-            bytes: held.bytes + in_log.bytes,
-            since_ms: if held.since_ms > 0 { held.since_ms } else { in_log.since_ms },
-        };
+        let behind = held.and(self.own_log()?.behind(position)?);
         self.words()?.set_behind(behind.bytes, behind.since_ms);
         Ok(behind)
     }

@@ -13,7 +13,7 @@ use crate::engine::descriptor::LogPlacement;
 use crate::engine::home::{DatabaseAt, DatabaseFile, Header, Homed, OpenDatabase};
 use crate::engine::rollback::play_back;
 use crate::log::recover::{WriteHome, inspect_file, is_provisional, recovered, write_home};
-use crate::placement::{self, OpenLog, Pause, pause};
+use crate::placement::{self, OpenLog, Pause, Relation, pause};
 use crate::{DatabaseIdentity, EngineOptions, ErrorKind, Log, LogError};
 
 /// The result of checkpointing a log into its database.
@@ -84,10 +84,10 @@ pub fn checkpoint_copy(
 ///
 /// # Errors
 /// `Busy` if a process uses the log. `NoFirstPage` if the database's first page is damaged and neither the log nor its
-/// home holds that page. `Replaced` if the file has replaced the log's database, and the log lacks changes that the file may
-/// lack too; with `Afterwards::Keep` the log is applied all the same. `NotToAdopt` if the log has to be kept for another database, but this would empty its home or
-/// take its rollback journal. Otherwise as [`Log::attach`]. After a crash or an error, the database can be checkpointed
-/// again.
+/// home holds that page. `Replaced` if the file has replaced the log's database, and the log lacks changes that the file
+/// may lack too; with `Afterwards::Keep` the log is applied all the same. `NotToAdopt` if the log has to be kept for
+/// another database, but this would empty its home or take its rollback journal. Otherwise as [`Log::attach`]. After a
+/// crash or an error, the database can be checkpointed again.
 pub fn checkpoint_into(
     file: &dyn DatabaseFile,
     placement: &LogPlacement,
@@ -106,15 +106,20 @@ pub fn checkpoint_into(
         return Ok(Checkpointed { pages: 0, db_pages: 0, kept: None });
     };
     let _lock = lock_alone(&open, database)?;
-    let own = placement::is_own(&open, db)?;
-    let is_where_it_was_made = placement::is_where_it_was_made(&open)?;
-    let is_replacement = is_where_it_was_made && placement::is_replaced(&open, db)?;
+    let relation = placement::relation(&open, db)?;
+    let own = relation == Relation::Own;
     let mut log = recovered(open, file, WriteHome::NotAllowed, &options, database)?;
-    if !own && afterwards == Afterwards::Keep && !is_replacement && loses_by_checkpoint(&log)? {
-        return Err(LogError::NotToAdopt { log: log.path().to_path_buf(), database: database.clone() });
-    }
-    if !own && afterwards == Afterwards::Delete && is_replacement && !has_every_change(&log) {
-        return Err(LogError::Replaced { log: log.path().to_path_buf(), database: database.clone() });
+    let names = || (log.path().to_path_buf(), database.clone());
+    match (relation, afterwards) {
+        (Relation::Other, Afterwards::Keep) if loses_by_checkpoint(&log)? => {
+            let (log, database) = names();
+            return Err(LogError::NotToAdopt { log, database });
+        }
+        (Relation::Replaced, Afterwards::Delete) if !has_every_change(&log) => {
+            let (log, database) = names();
+            return Err(LogError::Replaced { log, database });
+        }
+        _ => {}
     }
     let played = match log.rollback_journal() {
         Some(journal) => play_back(&*journal, &Homed::new(file, log.home()), log.id())?.pages,

@@ -14,7 +14,7 @@ use duralite_medium::{FileSegment, Guarantee};
 
 use super::outside::{self, Outside};
 use super::segment::{ENGINE_OFFSET, is_complete, left_of, metrics_of};
-use super::whose::{Head, check_owner, foreign, open_log};
+use super::whose::{Head, Relation, check_owner, foreign, open_log};
 use super::{find, names, segment};
 use crate::engine::Engine;
 use crate::engine::descriptor::{Attaching, Descriptor, LogPlacement, OpenFile};
@@ -234,20 +234,9 @@ impl OpenLog {
     }
 }
 
-/// Whether an attached log was made for this very database.
-pub(crate) fn is_own(open: &OpenLog, db: &DatabaseIdentity) -> Result<bool, LogError> {
-    Head::read(&open.path, &open.file).map(|head| head.is_of(db))
-}
-
-/// Whether the log's file is the one in which the log was made. A log of another database that is in that file was not copied
-/// with this database.
-pub(crate) fn is_where_it_was_made(open: &OpenLog) -> Result<bool, LogError> {
-    Head::read(&open.path, &open.file).map(|head| !head.is_copied(&open.file))
-}
-
-/// Whether the log is beside the database, and was made for another file that had the database's path before.
-pub(crate) fn is_replaced(open: &OpenLog, db: &DatabaseIdentity) -> Result<bool, LogError> {
-    Head::read(&open.path, &open.file).map(|head| head.is_replaced(&open.path, db))
+/// How an attached log and a database belong together.
+pub(crate) fn relation(open: &OpenLog, db: &DatabaseIdentity) -> Result<Relation, LogError> {
+    Head::read(&open.path, &open.file).map(|head| head.relation(&open.path, &open.file, db))
 }
 
 /// The state in which a log was found when opened; see [`Attaching`].

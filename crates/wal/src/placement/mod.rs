@@ -19,7 +19,7 @@ mod whose;
 pub use crate::hooks::{FileStep, Hook, Hooked, hook, nvm as hooked_nvm};
 pub(crate) use crate::shared::log_file::pause;
 pub use crate::shared::log_file::{Pause, pause_for};
-pub(crate) use attach::{OpenLog, attach, is_own, is_replaced, is_where_it_was_made};
+pub(crate) use attach::{OpenLog, attach, relation};
 pub(crate) use create::{collect_leftovers, create};
 pub(crate) use deleted::is_deleted;
 pub use deleted::{DeletedLog, find_deleted};
@@ -36,4 +36,5 @@ pub use segment::{
     HOME_FAILURES, HOME_SYNCED, HOME_WRITES, LOCKS_BYTES, LOCKS_OFFSET, LOG_DELETED, OVERDUE_BEFORE,
     READABLE, RESTART_UNTIL,
 };
+pub(crate) use whose::Relation;
 pub use whose::{Claim, FoundLog, claim};

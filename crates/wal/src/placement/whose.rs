@@ -116,13 +116,24 @@ impl Head {
 
     /// Whether the log at this path is beside the database, and was made for a file that had the database's path before, or
     /// still has it.
-    pub(super) fn is_replaced(&self, log: &Path, db: &DatabaseIdentity) -> bool {
+    fn is_replaced(&self, log: &Path, db: &DatabaseIdentity) -> bool {
         log.parent() == db.path.parent() && self.was_made_at(db.path_hint())
     }
 
     /// Whether an open file with this head is known to be another one than that in which the log was made.
-    pub(super) fn is_copied(&self, file: &File) -> bool {
+    fn is_copied(&self, file: &File) -> bool {
         self.made_in.is_some_and(|made_in| identity::of_log(file).is_some_and(|now| now != made_in))
+    }
+
+    /// How the open log file with this head, at the path `log`, and a database belong together.
+    pub(super) fn relation(&self, log: &Path, file: &File, db: &DatabaseIdentity) -> Relation {
+        if self.is_of(db) {
+            Relation::Own
+        } else if !self.is_copied(file) && self.is_replaced(log, db) {
+            Relation::Replaced
+        } else {
+            Relation::Other
+        }
     }
 
     /// Whether the log at this path was copied together with the directory of this database. It is in that directory, or
@@ -144,6 +155,17 @@ impl Head {
     pub(super) fn is_empty(&self, path: &Path, file: &OwnFile) -> bool {
         (self.engine.is_empty)(&OpenFile { path, file })
     }
+}
+
+/// How a log and a database that uses it belong together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Relation {
+    /// The log was made for this very database file.
+    Own,
+    /// This file has replaced the log's database. The log itself is no copy, so it has served the old file until now.
+    Replaced,
+    /// The log is a copy, or another database's.
+    Other,
 }
 
 /// Checks that an open log is the one that this database names, and that its owner may write the database.

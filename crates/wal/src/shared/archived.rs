@@ -100,6 +100,18 @@ pub struct Behind {
     pub since_ms: u64,
 }
 
+impl Behind {
+    /// This, and what comes after it.
+    #[must_use]
+    pub fn and(self, later: Self) -> Self {
+        Self {
+            transactions: self.transactions + later.transactions,
+            bytes: self.bytes + later.bytes,
+            since_ms: if self.since_ms > 0 { self.since_ms } else { later.since_ms },
+        }
+    }
+}
+
 /// Why a commit that waited is not known to be in the archive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NotArchived {

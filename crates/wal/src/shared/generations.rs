@@ -98,8 +98,15 @@ impl InForce {
     }
 }
 
+/// Flushes a generation, and the word that puts it in force. Both are durable with the next fence.
+pub(crate) fn flush(nvm: &dyn Nvm, generation: u64) {
+    for (from, to) in extents_of(generation) {
+        nvm.flush(from, to - from);
+    }
+}
+
 /// The byte ranges in a log that hold this generation, and the word that puts it in force.
-pub(crate) fn extents_of(generation: u64) -> [(u64, u64); 3] {
+fn extents_of(generation: u64) -> [(u64, u64); 3] {
     [(slot_offset(generation), SLOT_BYTES), (origin_offset(generation), ORIGIN_BYTES), (ACTIVE_OFFSET, 8)]
         .map(|(at, bytes)| (at, at + bytes as u64))
 }

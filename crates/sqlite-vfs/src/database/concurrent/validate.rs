@@ -208,22 +208,20 @@ impl Concurrent {
         }
         // Unless the transaction ends here, SQLite goes on with the page as its cache holds it.
         let Written::AtItsEnd(written, freed) = written else { return Ok(true) };
-        // SQLite does not write a page that it frees. But it may have copied what it has read there, cells of an interior
-        // page for example, to a page that it writes.
-        if self.is_free_at_the_end(db, freed, page)? {
-            return Ok(true);
-        }
         if has_pointer_maps(&self.page_at(db, snapshot, 1)?) {
             return Ok(true);
         }
         let (before, after) = (self.page_at(db, snapshot, page)?, self.page_at(db, newest, page)?);
-        let state = self.state();
-        let (pages, used) = (newest.header.db_pages(), interior::uses(&state.read, written));
-        Ok(!interior::is_same_for(&before, &after, pages, used))
+        let is_same = {
+            let state = self.state();
+            let (pages, used) = (newest.header.db_pages(), interior::uses(&state.read, written));
+            interior::is_same_for(&before, &after, pages, used)
+        };
+        // SQLite does not write a page that it frees. But it may have copied the cells that it has read there to a page that
+        // it writes.
+        Ok(!is_same || self.is_free_at_the_end(db, freed, page)?)
     }
-}
 
-impl Concurrent {
     fn is_free_at_the_end(&self, db: &Db, freed: &Freed<'_>, page: u32) -> Result<bool, Failure> {
         let pages = match freed.pages.get() {
             Some(pages) => pages,

@@ -9,6 +9,7 @@ use super::Scratchpad;
 use super::region::offset_of;
 use super::transaction::{self, Expected, Scan, has_commit};
 use crate::LogError;
+use crate::shared::generations;
 
 impl Scratchpad {
     /// Applies everything committed that a scan of the region finds. Stores nothing.
@@ -156,9 +157,7 @@ impl Scratchpad {
     /// Makes durable that the generation is in force, because the process that began it may have died before it did that. Has
     /// to be called before pages of earlier generations are given back (invariant 24).
     pub(super) fn settle_generation(&self) {
-        for (from, to) in self.in_force.extents() {
-            self.nvm.flush(from, to - from);
-        }
+        generations::flush(&*self.nvm, self.in_force.slot.generation);
         self.nvm.fence();
     }
 

@@ -24,7 +24,7 @@ use duralite_medium::{LINE_BYTES, Nvm, lines_touched};
 use super::region::{Needed, Region, offset_of, pages_for};
 use crate::LogError;
 use crate::engine::rollback::{MAGIC, RollbackJournal, SUPER_TAIL};
-use crate::shared::generations::extents_of;
+use crate::shared::generations;
 use crate::shared::past_cache::{Choice, Work};
 
 /// The headers in SQLite's journals begin at multiples of the sector size, which is at least this many bytes.
@@ -203,9 +203,7 @@ impl UndoLog {
         let (chain, state) = self.state().ok()?;
         let generation = read_active_word(self.nvm.load_u64(ACTIVE_OFFSET));
         // The process that began the generation may have died before it made that durable.
-        for (from, to) in extents_of(generation) {
-            self.nvm.flush(from, to - from);
-        }
+        generations::flush(&*self.nvm, generation);
         self.flush_words();
         let mut bytes = [0; SLOT_BYTES];
         self.nvm.read(slot_offset(generation), &mut bytes);
