@@ -14,7 +14,7 @@ pub const FIRST_READ: usize = 3;
 /// segment sets it.
 pub const OUTSIDE: u64 = 8;
 /// Bytes that the table takes in the segment. The table begins at a multiple of 64.
-pub const LAYOUT_BYTES: u64 = WAITERS_OFFSET + WAITERS as u64 * LINE;
+pub const LAYOUT_BYTES: u64 = PLACES_OFFSET + WAITERS as u64 * LINE;
 
 pub(crate) const LINE: u64 = 64;
 /// The word that holds the highest process slot ever used, plus 1.
@@ -50,3 +50,4 @@ pub(crate) const EXAMINED: u64 = 56;
 /// The number of connections that can queue at once. Any further connections sleep without a place.
 pub(crate) const WAITERS: usize = 256;
 pub(crate) const WAITERS_OFFSET: u64 = MEMBERS_OFFSET + PROCESS_SLOTS as u64 * LINE;
+pub(crate) const PLACES_OFFSET: u64 = WAITERS_OFFSET + WAITERS as u64 * 8;

@@ -6,14 +6,13 @@
 //! stamped its place for [`PRESENCE`] is dead or stopped, so the others stop waiting for it. If a stopped
 //! waiter continues, it has its old place in the order again.
 
-use std::cell::LazyCell;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use duralite_medium::{MediumError, PROCESS_SLOTS, Words};
 
 use crate::deaths::{Deaths, SUSPICION_AT_ONCE};
-use crate::layout::{LINE, WAITERS, WAITERS_OFFSET};
+use crate::layout::{LINE, PLACES_OFFSET, WAITERS, WAITERS_OFFSET};
 
 /// The last ticket drawn.
 const TICKETS: u64 = LINE;
@@ -29,19 +28,23 @@ const NOWHERE: u64 = 4 * LINE;
 /// until this number changes.
 const ARRIVALS: u64 = 5 * LINE;
 
-/// Where the place with this number begins.
-fn place(index: usize) -> u64 {
-    WAITERS_OFFSET + index as u64 * LINE
+/// The word that says who has the place with this number: ticket and process, or 0 if the place is free. A
+/// ticket is never drawn twice, so the word of a dead waiter cannot be mistaken for another waiter's. These
+/// words stand together, because each hand-over of WRITE looks through all of them.
+const fn waiter(index: usize) -> u64 {
+    WAITERS_OFFSET + index as u64 * 8
 }
 
-/// Offset in a place: ticket and process, or 0 if the place is free. A ticket is never drawn twice, so the
-/// word of a dead waiter cannot be mistaken for another waiter's.
-const WAITER: u64 = 0;
-/// 1 while the waiter sleeps, or is about to.
-pub(crate) const ASLEEP: u64 = 8;
-const FUTEX: u64 = 16;
+/// Where the rest of a place begins, which is on a cache line of its own.
+pub(crate) const fn place(index: usize) -> u64 {
+    PLACES_OFFSET + index as u64 * LINE
+}
+
+/// Offset in a place: 1 while the waiter sleeps, or is about to.
+pub(crate) const ASLEEP: u64 = 0;
+const FUTEX: u64 = 8;
 /// When the waiter last stamped its place.
-const SEEN: u64 = 24;
+const SEEN: u64 = 16;
 
 /// The unit of the ticket in the word. Below it is the process slot plus 1.
 const TICKET: u64 = 1 << 8;
@@ -75,8 +78,10 @@ impl Queue {
         Self { words, process, turn, empty_at: AtomicU64::new(u64::MAX) }
     }
 
-    fn places(&self) -> impl Iterator<Item = u64> + use<> {
-        (0..(self.words.load(HIGH_WAITER) as usize).min(WAITERS)).map(place)
+    /// The places in use, each with its waiter's word.
+    fn waiters(&self) -> impl Iterator<Item = (u64, usize)> + '_ {
+        let high = (self.words.load(HIGH_WAITER) as usize).min(WAITERS);
+        (0..high).map(|index| (self.words.load(waiter(index)), index)).filter(|(waiter, _)| *waiter != 0)
     }
 
     /// Whether no connection waits. A connection that queues after this call announces itself first, and then
@@ -86,7 +91,7 @@ impl Queue {
         if self.empty_at.load(Ordering::Relaxed) == arrivals {
             return true;
         }
-        let empty = self.places().all(|at| self.words.load(at + WAITER) == 0);
+        let empty = self.waiters().next().is_none();
         if empty {
             self.empty_at.store(arrivals, Ordering::Relaxed);
         }
@@ -94,14 +99,17 @@ impl Queue {
     }
 
     /// The place and the word of the waiter that is next.
-    pub(crate) fn oldest(&self) -> Option<(u64, u64)> {
-        let now = LazyCell::new(|| self.words.segment().clock_ns());
-        let absent = |at| now.saturating_sub(self.words.load(at + SEEN)) > PRESENCE.as_nanos() as u64;
-        self.places()
-            .map(|at| (self.words.load(at + WAITER), at))
-            .filter(|(waiter, at)| *waiter != 0 && !absent(*at))
-            .min()
-            .map(|(waiter, at)| (at, waiter))
+    pub(crate) fn oldest(&self) -> Option<(usize, u64)> {
+        let mut absent = 0;
+        loop {
+            let (waiter, index) = self.waiters().filter(|(waiter, _)| *waiter > absent).min()?;
+            let seen = self.words.load(place(index) + SEEN);
+            let now = self.words.segment().clock_ns();
+            if now.saturating_sub(seen) <= PRESENCE.as_nanos() as u64 {
+                return Some((index, waiter));
+            }
+            absent = waiter;
+        }
     }
 
     /// Begins a turn of the running connections. The caller holds WRITE.
@@ -121,10 +129,10 @@ impl Queue {
         if self.is_empty() || !self.left_of_turn().is_zero() {
             return Ok(true);
         }
-        while let Some((at, waiter)) = self.oldest() {
+        while let Some((index, waiter)) = self.oldest() {
             let suspected =
                 process_of(waiter).is_none_or(|process| deaths.suspects(process, SUSPICION_AT_ONCE));
-            if !suspected || !self.forget_if_dead(deaths, at, waiter)? {
+            if !suspected || !self.forget_if_dead(deaths, index, waiter)? {
                 return Ok(false);
             }
         }
@@ -141,7 +149,8 @@ impl Queue {
     }
 
     pub(crate) fn wake_oldest(&self) {
-        if let Some((at, _)) = self.oldest() {
+        if let Some((index, _)) = self.oldest() {
+            let at = place(index);
             self.words.fetch_add(at + FUTEX, 1);
             if self.words.compare_exchange(at + ASLEEP, 1, 0).is_ok() {
                 self.words.wake(at + FUTEX, 1);
@@ -157,7 +166,7 @@ impl Queue {
     pub(crate) fn enter(&self, ticket: u64) -> Option<Waiter<'_>> {
         let own = ticket * TICKET + self.process as u64 + 1;
         let index = (0..WAITERS).find(|index| {
-            let word = place(*index) + WAITER;
+            let word = waiter(*index);
             if self.words.load(word) != 0 {
                 return false;
             }
@@ -166,7 +175,7 @@ impl Queue {
             self.words.compare_exchange(word, 0, own).is_ok()
         })?;
         self.words.fetch_add(ARRIVALS, 1);
-        let waiter = Waiter { queue: self, at: place(index) };
+        let waiter = Waiter { queue: self, index };
         waiter.show();
         Some(waiter)
     }
@@ -187,18 +196,17 @@ impl Queue {
 
     /// Frees the places of the process that had this process's slot before.
     pub(crate) fn forget_predecessor(&self) {
-        for at in self.places() {
-            let waiter = self.words.load(at + WAITER);
-            if process_of(waiter) == Some(self.process) {
-                let _ = self.words.compare_exchange(at + WAITER, waiter, 0);
+        for (word, index) in self.waiters() {
+            if process_of(word) == Some(self.process) {
+                let _ = self.words.compare_exchange(waiter(index), word, 0);
             }
         }
     }
 
     /// Frees the places of all dead waiters.
     pub(crate) fn forget_dead(&self, deaths: &Deaths) -> Result<(), MediumError> {
-        for at in self.places() {
-            self.forget_if_dead(deaths, at, self.words.load(at + WAITER))?;
+        for (word, index) in self.waiters() {
+            self.forget_if_dead(deaths, index, word)?;
         }
         Ok(())
     }
@@ -206,18 +214,18 @@ impl Queue {
     /// Frees the oldest waiter's place if its process is dead.
     pub(crate) fn forget_oldest_if_dead(&self, deaths: &Deaths) -> Result<(), MediumError> {
         match self.oldest() {
-            Some((at, waiter)) => self.forget_if_dead(deaths, at, waiter).map(drop),
+            Some((index, word)) => self.forget_if_dead(deaths, index, word).map(drop),
             None => Ok(()),
         }
     }
 
     /// Frees the place of a waiter if the waiter's process is dead. Returns whether it is dead.
-    fn forget_if_dead(&self, deaths: &Deaths, at: u64, waiter: u64) -> Result<bool, MediumError> {
-        let Some(process) = process_of(waiter) else { return Ok(true) };
+    fn forget_if_dead(&self, deaths: &Deaths, index: usize, word: u64) -> Result<bool, MediumError> {
+        let Some(process) = process_of(word) else { return Ok(true) };
         if !deaths.is_dead(process)? {
             return Ok(false);
         }
-        if self.words.compare_exchange(at + WAITER, waiter, 0).is_ok() {
+        if self.words.compare_exchange(waiter(index), word, 0).is_ok() {
             deaths.recovered.fetch_add(1, Ordering::Relaxed);
         }
         Ok(true)
@@ -227,33 +235,33 @@ impl Queue {
 /// A place in use. Dropping it frees the place.
 pub(crate) struct Waiter<'a> {
     queue: &'a Queue,
-    pub(crate) at: u64,
+    pub(crate) index: usize,
 }
 
 impl Waiter<'_> {
     /// Stamps the place, which shows that the waiter is there.
     pub(crate) fn show(&self) {
-        self.queue.words.store(self.at + SEEN, self.queue.words.segment().clock_ns());
+        self.queue.words.store(place(self.index) + SEEN, self.queue.words.segment().clock_ns());
     }
 
     /// How often this waiter was woken. The caller passes this to [`Waiter::sleep`].
     pub(crate) fn wakes(&self) -> u64 {
-        self.queue.words.load(self.at + FUTEX)
+        self.queue.words.load(place(self.index) + FUTEX)
     }
 
     /// Sleeps for at most `limit`, unless the waiter was woken since it read the number `seen`. Returns
     /// whether it has been woken by now.
     pub(crate) fn sleep(&self, seen: u64, limit: Duration) -> bool {
-        let words = &self.queue.words;
-        words.store(self.at + ASLEEP, 1);
-        words.wait(self.at + FUTEX, (seen & 0xffff_ffff) as u32, limit);
-        words.store(self.at + ASLEEP, 0);
+        let (words, at) = (&self.queue.words, place(self.index));
+        words.store(at + ASLEEP, 1);
+        words.wait(at + FUTEX, (seen & 0xffff_ffff) as u32, limit);
+        words.store(at + ASLEEP, 0);
         self.wakes() != seen
     }
 }
 
 impl Drop for Waiter<'_> {
     fn drop(&mut self) {
-        self.queue.words.store(self.at + WAITER, 0);
+        self.queue.words.store(waiter(self.index), 0);
     }
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use duralite_medium::{MediumError, PROCESS_SLOTS, Segment};
 
 use super::deaths::SUSPICION;
-use super::layout::{CLAIMED, HELD, LINE, WAITERS, WAITERS_OFFSET, member};
+use super::layout::{CLAIMED, HELD, LINE, PLACES_OFFSET, WAITERS, WAITERS_OFFSET, member};
 use super::table::RESERVATION;
 use super::*;
 
@@ -139,7 +139,7 @@ impl ProcessSlot {
             let before = state.words[at as usize / 8];
             let after = change(before);
             state.words[at as usize / 8] = after;
-            if at >= WAITERS_OFFSET && at.is_multiple_of(LINE) {
+            if (WAITERS_OFFSET..PLACES_OFFSET).contains(&at) {
                 state.queued += usize::from(before == 0 && after != 0);
                 state.queued -= usize::from(before != 0 && after == 0);
             } else if at >= member(0) && at.is_multiple_of(LINE) && !before & after & HELD_WRITE != 0 {

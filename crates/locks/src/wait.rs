@@ -85,8 +85,9 @@ impl Table {
             // Read the turn before the lock. A connection that gives the lock back after the turn wakes this
             // waiter, so the waiter does not miss a lock that becomes free in between.
             let turn = queue.left_of_turn();
-            let oldest = queue.oldest().map(|(at, _)| at);
-            let its_turn = oldest.is_none() || oldest == waiter.as_ref().map(|waiter| waiter.at);
+            let own = waiter.as_ref().map(|waiter| waiter.index);
+            let oldest = queue.oldest().map(|(index, _)| index);
+            let its_turn = oldest.is_none() || oldest == own;
             if its_turn && self.reserve_in_turn(holder, at_once, turn)? {
                 queue.begin_turn();
                 drop(waiter);
@@ -95,7 +96,7 @@ impl Table {
                 }
                 return Ok(true);
             }
-            if its_turn && queue.oldest().map(|(at, _)| at) != waiter.as_ref().map(|waiter| waiter.at) {
+            if its_turn && queue.oldest().map(|(index, _)| index) != own {
                 self.wake_oldest_if_free();
             }
             let left = deadline.saturating_sub(self.clock_ns());

@@ -4,7 +4,7 @@ use super::*;
 
 /// Puts the waiter in the first place back to sleep after it was woken.
 fn goes_back_to_sleep(memory: &Memory) {
-    memory.state().words[(WAITERS_OFFSET + queue::ASLEEP) as usize / 8] = 1;
+    memory.state().words[(queue::place(0) + queue::ASLEEP) as usize / 8] = 1;
 }
 
 /// Lets `running`, whose turn has just begun, hold WRITE while another connection waits for it. `meanwhile`
