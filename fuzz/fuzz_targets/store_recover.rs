@@ -11,7 +11,7 @@ use duralite_store::format::{
     BATCH_HEADER_BYTES, Batch, DISK_DATA_OFFSET, DISK_SLOT_OFFSETS, DiskHead, NvHead, OBJECT_ALIGNMENT,
     PageFileHead, RINGS_OFFSET, RingsHead, page_id, seal, seal_object,
 };
-use duralite_store::{Error, LogMedium, Media, Options, Scheme, Store};
+use duralite_store::{Error, LogMedium, Media, Options, Scheme, Store, WhichLog};
 use libfuzzer_sys::fuzz_target;
 
 const PAGE: usize = 4096;
@@ -33,10 +33,10 @@ impl Media for InMemory {
     fn pages(&self) -> Result<Arc<dyn Block>, Error> {
         Ok(self.pages.clone())
     }
-    fn block_log(&self) -> Result<Arc<dyn Block>, Error> {
+    fn block_log(&self, _: WhichLog) -> Result<Arc<dyn Block>, Error> {
         Ok(self.log.clone())
     }
-    fn memory_log(&self, _bytes: u64) -> Result<Arc<dyn Nvm>, Error> {
+    fn memory_log(&self, _: WhichLog, _bytes: u64) -> Result<Arc<dyn Nvm>, Error> {
         Ok(self.memory.clone())
     }
 }

@@ -101,7 +101,7 @@ pub use compact::Compacted;
 pub use controls::Rule;
 pub use error::{Error, VALUE_LIMIT};
 pub use load::BulkLoad;
-pub use media::Media;
+pub use media::{Media, WhichLog};
 pub use metrics::Metrics;
 pub use options::{Durability, LogMedium, Options, Scheme};
 pub use reader::{Reader, Row};

@@ -20,7 +20,7 @@ use crate::log::disk::{DiskLog, Grouping};
 use crate::log::nv::{Flush, NvLog};
 use crate::log::rings::RingsLog;
 use crate::log::{Log, OnDamage, refuse};
-use crate::media::{Media, nothing_there};
+use crate::media::{Media, WhichLog, nothing_there};
 use crate::options::{DEFAULT_PAGE, Options, Scheme};
 use crate::page_file::{FormatOrError, PageFile};
 use crate::pager::{Author, Pager};
@@ -140,27 +140,29 @@ pub(crate) fn open_log(
     let scheme = options.chosen_scheme();
     let poison = Arc::clone(poison);
     let largest = largest_object(head.page_bytes as usize);
+    let which = WhichLog::Existing(head.log_seed);
     match head.log_kind {
         ON_BLOCKS => {
-            let block = media.block_log()?;
+            let block = media.block_log(which)?;
             let log = DiskLog::open(block, head.log_seed, grouping(scheme), poison, on_damage)?;
             Ok(Arc::new(log.with_memory(log_memory(options))))
         }
         IN_MEMORY => {
             let layout = NvLog::layout(options.log_bytes, largest, 0, 1);
-            let nvm = media.memory_log(layout.log_bytes())?;
+            let nvm = media.memory_log(which, layout.log_bytes())?;
             Ok(Arc::new(NvLog::open(nvm, head.log_seed, flush(scheme), poison, on_damage)?))
         }
         IN_RINGS => {
             let layout = RingsLog::layout(options.log_bytes, largest, 0, 1);
-            let nvm = media.memory_log(layout.log_bytes())?;
+            let nvm = media.memory_log(which, layout.log_bytes())?;
             Ok(Arc::new(RingsLog::open(nvm, head.log_seed, largest, poison, on_damage)?))
         }
         kind => Err(Error::Corrupt { what: format!("the page file, with log kind {kind},"), page: None }),
     }
 }
 
-/// Makes an empty log, and records it in the page file. All changes in the old log must be home.
+/// Makes an empty log in place of the one that the page file names, and records it there. All changes in the old log must
+/// be home.
 pub(crate) fn make_log(
     media: &dyn Media,
     file: &PageFile,
@@ -169,26 +171,30 @@ pub(crate) fn make_log(
     poison: &Arc<Poison>,
 ) -> Result<Arc<dyn Log>, Error> {
     file.write_head(|head| (head.log_kind, head.log_first) = (NO_LOG, first))?;
+    media.remove_log(file.head().log_seed)?;
     let seed = u64::from_le_bytes(random()?);
+    // If this attempt fails, the next one finds the number of what it has left.
+    file.write_head(|head| head.log_seed = seed)?;
+    let which = WhichLog::New(seed);
     let scheme = options.chosen_scheme();
     let kind = log_kind(scheme);
     let poison = Arc::clone(poison);
     let largest = largest_object(file.page_bytes());
     let log: Arc<dyn Log> = if kind == IN_RINGS {
         let layout = RingsLog::layout(options.log_bytes, largest, seed, first);
-        let nvm = media.memory_log(layout.log_bytes())?;
+        let nvm = media.memory_log(which, layout.log_bytes())?;
         Arc::new(RingsLog::create(nvm, layout, largest, poison)?)
     } else if kind == IN_MEMORY {
         let layout = NvLog::layout(options.log_bytes, largest, seed, first);
-        let nvm = media.memory_log(layout.log_bytes())?;
+        let nvm = media.memory_log(which, layout.log_bytes())?;
         Arc::new(NvLog::create(nvm, layout, flush(scheme), poison)?)
     } else {
-        let block = media.block_log()?;
+        let block = media.block_log(which)?;
         let layout = DiskLog::layout(&*block, options.log_bytes, seed);
         let log = DiskLog::create(block, layout, first, grouping(scheme), poison)?;
         Arc::new(log.with_memory(log_memory(options)))
     };
-    file.write_head(|head| (head.log_kind, head.log_seed, head.log_first) = (kind, seed, first))?;
+    file.write_head(|head| head.log_kind = kind)?;
     Ok(log)
 }
 

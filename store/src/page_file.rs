@@ -396,7 +396,7 @@ impl From<Error> for FormatOrError {
     }
 }
 
-fn newest_head(block: &dyn Block) -> Result<PageFileHead, FormatOrError> {
+pub(crate) fn newest_head(block: &dyn Block) -> Result<PageFileHead, FormatOrError> {
     let mut newest: Option<PageFileHead> = None;
     let mut first_error = None;
     for at in SLOT_OFFSETS {

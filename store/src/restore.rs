@@ -10,7 +10,7 @@ use crate::backup::{MARK, PAGES, prepare};
 use crate::error::Error;
 use crate::format::{Lsn, Object, ObjectKind};
 use crate::media::{Directory, Media};
-use crate::opening::{assemble, make_log, open_made};
+use crate::opening::{NO_LOG, assemble, make_log, open_made};
 use crate::options::Options;
 use crate::poison::Poison;
 use crate::recovery::Analysis;
@@ -113,6 +113,8 @@ fn restore_on(
     media.put_pages(&backup.join(PAGES))?;
     let file = Arc::new(open_made(media, dir)?);
     options.check_cache(file.head().page_bytes)?;
+    // The copied pages name the log of the store that was backed up. That store may still have it.
+    file.write_head(|head| (head.log_kind, head.log_seed) = (NO_LOG, 0))?;
     let history = History::of(backup, archive, file.head().store_id)?;
     let after = last_wanted(&history, span, to)?;
     let poison = Arc::new(Poison::default());

@@ -72,9 +72,9 @@ fn salvage_on(
     // `Directory::open` locks the store until everything has been copied, so that no other process writes to it.
     let source = Directory::open(dir, options)?;
     media.put_pages(&dir.join("pages"))?;
-    source.copy_logs(out)?;
-    drop(source);
     let file = Arc::new(open_made(media, out)?);
+    source.copy_log(file.head().log_seed, out)?;
+    drop(source);
     let whole = || Error::Invalid {
         what: format!(
             "the log of {} is not damaged before its end; open the store, or verify it",

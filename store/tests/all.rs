@@ -15,6 +15,7 @@ mod killed;
 mod kills;
 mod load;
 mod load_copies;
+mod logs_apart;
 mod long;
 mod middle;
 mod model;

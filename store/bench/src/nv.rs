@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, anyhow};
 use duralite_medium::block::{Block, BlockCounters, BlockOptions, Durability, FileBlock};
 use duralite_medium::{FileNvm, Guarantee, LINE_BYTES, Latency, MapOptions, MediumError, Nvm};
-use duralite_store::{Error, LogMedium, Media, Options, Scheme, Snapshot, Store, Table, Transaction};
+use duralite_store::{
+    Error, LogMedium, Media, Options, Scheme, Snapshot, Store, Table, Transaction, WhichLog,
+};
 
 use crate::kv::{Db, Done, Fail, KeyValue, Schema, Session, Span, Tx, Visit, Work, each};
 
@@ -213,7 +215,7 @@ impl Media for Rig {
         Ok(Arc::new(SlowBlock { block, line_ns: 0, call_ns: self.pages_call_ns }))
     }
 
-    fn block_log(&self) -> Result<Arc<dyn Block>, Error> {
+    fn block_log(&self, _: WhichLog) -> Result<Arc<dyn Block>, Error> {
         let block = Self::block(&self.log)?;
         if self.line_ns == 0 && self.call_ns == 0 {
             return Ok(Arc::new(block));
@@ -221,7 +223,7 @@ impl Media for Rig {
         Ok(Arc::new(SlowBlock { block, line_ns: self.line_ns, call_ns: self.call_ns }))
     }
 
-    fn memory_log(&self, bytes: u64) -> Result<Arc<dyn Nvm>, Error> {
+    fn memory_log(&self, _: WhichLog, bytes: u64) -> Result<Arc<dyn Nvm>, Error> {
         let file = Self::file(&self.log)?;
         let len = file.metadata().map_or(0, |about| about.len());
         let latency = Latency { write_ns: self.line_ns, ..Latency::default() };

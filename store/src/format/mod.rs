@@ -39,6 +39,14 @@ pub use tree_page::{
     validate,
 };
 
+/// The seed of the log whose first 64 bytes these are, or more of them. Returns `None` if they are not the head of a log.
+#[must_use]
+pub fn log_seed(head: &[u8]) -> Option<u64> {
+    let on_blocks = || DiskHead::decode(head).map(|it| it.seed);
+    let in_memory = || NvHead::decode(head).map(|it| it.seed);
+    on_blocks().or_else(|_| in_memory()).or_else(|_| RingsHead::decode(head).map(|it| it.seed)).ok()
+}
+
 /// The number of a log object. The numbers are consecutive, and of two changes of a page the later one has the larger
 /// number. 0 stands for no object.
 pub type Lsn = u64;

@@ -1,34 +1,46 @@
 //! A store in a directory. The pages are in the file `pages`, the log is in `log` or `log.nvram`, and `lock` keeps
 //! other processes out.
+//!
+//! Invariant 75: if the log is in another directory, its name has the number of the log, which the store draws at
+//! random and keeps in its page file. So a store never writes to the log of another store, and never replaces or deletes
+//! it, even if both stores were at the same path one after the other, or one was restored from a backup of the other.
 
 use std::any::Any;
 use std::fs::{self, File, OpenOptions};
+use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use duralite_medium::block::{Block, BlockOptions, FileBlock, sync_directory};
 use duralite_medium::{FileNvm, MapOptions, Nvm};
+use parking_lot::Mutex;
 use xxhash_rust::xxh3::xxh3_128;
 
-use super::{DirectoryLock, Media};
+use super::{DirectoryLock, Media, WhichLog};
 use crate::backup::not_empty;
 use crate::error::Error;
+use crate::format::log_seed;
 use crate::options::{LogMedium, Options};
+use crate::page_file::newest_head;
 
 const PAGES: &str = "pages";
 const UNFINISHED: &str = "pages.new";
 /// The name of a file that is in every backup, and in no store.
 pub(crate) const BACKUP: &str = "backup";
 
+/// What the names of logs end with: of logs on blocks, and of logs in memory.
+const KINDS: [&str; 2] = ["log", "log.nvram"];
 /// The names of the files that may be in a directory while a store is being made there.
-const NAMES: [&str; 4] = [UNFINISHED, "log", "log.nvram", DirectoryLock::NAME];
+const NAMES: [&str; 4] = [UNFINISHED, KINDS[0], KINDS[1], DirectoryLock::NAME];
 
 /// The directory of an open store, with its lock.
 #[derive(Debug)]
 pub(crate) struct Directory {
     dir: PathBuf,
     log: LogMedium,
+    /// The log that was made in another directory since this directory was opened.
+    made_log: Mutex<Option<PathBuf>>,
     lock: Option<DirectoryLock>,
 }
 
@@ -47,10 +59,27 @@ impl Directory {
             sync_directory(parent).map_err(|error| Error::medium("making the store", error))?;
         }
         check_content(dir)?;
-        let lock = DirectoryLock::take(dir)?;
-        // An earlier attempt to make a store may have left this file.
-        let _ = fs::remove_file(dir.join(UNFINISHED));
-        Ok(Self { dir: dir.to_owned(), log: options.log.clone(), lock: Some(lock) })
+        let lock = Some(DirectoryLock::take(dir)?);
+        let it = Self { dir: dir.to_owned(), log: options.log.clone(), made_log: Mutex::default(), lock };
+        it.clear_unfinished();
+        Ok(it)
+    }
+
+    /// Removes what an earlier attempt to make a store has left, as far as possible.
+    fn clear_unfinished(&self) {
+        let path = self.dir.join(UNFINISHED);
+        if !path.exists() {
+            return;
+        }
+        // Pages that a restore has copied may still name the log of the store that was backed up. Those of a store that was
+        // never opened name only a log that was made for them.
+        if let Ok(block) = self.file(&path, false).and_then(|file| blocks(file, &path))
+            && let Ok(head) = newest_head(&*block)
+            && head.opened == 0
+        {
+            let _ = self.remove_log(head.log_seed);
+        }
+        let _ = fs::remove_file(path);
     }
 
     /// Makes a store in the directory, which was empty before this process took the lock. If that fails, empties the
@@ -70,13 +99,18 @@ impl Directory {
             for name in NAMES {
                 let _ = fs::remove_file(dir.join(name));
             }
+            if let Some(log) = self.made_log.lock().take() {
+                let _ = fs::remove_file(log);
+            }
         }
         made
     }
 
-    fn file(&self, path: &Path) -> Result<File, Error> {
-        let opened = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path);
-        let file = opened.map_err(|error| Error::io("opening", path, error))?;
+    /// Opens a file, or makes it. If it `has_to_be_new`, one that exists is an error.
+    fn file(&self, path: &Path, has_to_be_new: bool) -> Result<File, Error> {
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).create_new(has_to_be_new).truncate(false);
+        let file = options.open(path).map_err(|error| Error::io("opening", path, error))?;
         self.sync(path)?;
         Ok(file)
     }
@@ -88,30 +122,47 @@ impl Directory {
         Ok(())
     }
 
-    /// Copies the store's logs into the directory of another store.
-    pub(crate) fn copy_logs(&self, to: &Path) -> Result<(), Error> {
-        for kind in ["log", "log.nvram"] {
+    /// Copies the store's log with this number into the directory of another store.
+    pub(crate) fn copy_log(&self, number: u64, to: &Path) -> Result<(), Error> {
+        for kind in KINDS {
             let path = match &self.log {
-                LogMedium::Nvram(dir) => nvram_file(dir, &self.dir, kind)?,
-                LogMedium::Disk | LogMedium::Emulated => self.dir.join(kind),
+                LogMedium::Nvram(dir) => LogsOf::new(dir, &self.dir)?.find(number, kind),
+                LogMedium::Disk | LogMedium::Emulated => Some(self.dir.join(kind)),
             };
-            if path.exists() {
+            if let Some(path) = path.filter(|path| path.exists()) {
                 fs::copy(&path, to.join(kind)).map_err(|error| Error::io("copying", &path, error))?;
             }
         }
         Ok(())
     }
 
+    /// Opens the file of a log. Returns its path too.
+    fn log_file(&self, log: WhichLog, kind: &str) -> Result<(File, PathBuf), Error> {
+        let path = match (&self.log, log) {
+            (LogMedium::Disk | LogMedium::Emulated, _) => self.dir.join(kind),
+            (LogMedium::Nvram(dir), WhichLog::Existing(number)) => {
+                let logs = LogsOf::new(dir, &self.dir)?;
+                logs.find(number, kind).ok_or_else(|| logs.missing(number, kind))?
+            }
+            (LogMedium::Nvram(dir), WhichLog::New(number)) => {
+                let path = LogsOf::new(dir, &self.dir)?.named(number, kind);
+                let file = self.file(&path, true)?;
+                *self.made_log.lock() = Some(path.clone());
+                return Ok((file, path));
+            }
+        };
+        Ok((self.file(&path, false)?, path))
+    }
+
     fn sync(&self, path: &Path) -> Result<(), Error> {
         let dir = path.parent().unwrap_or(&self.dir);
         sync_directory(dir).map_err(|error| Error::medium("making the store", error))
     }
+}
 
-    fn blocks(&self, path: &Path) -> Result<Arc<dyn Block>, Error> {
-        let file = self.file(path)?;
-        let block = FileBlock::open(file, path, &BlockOptions::default());
-        Ok(Arc::new(block.map_err(|error| Error::medium(&format!("opening {}", path.display()), error))?))
-    }
+fn blocks(file: File, path: &Path) -> Result<Arc<dyn Block>, Error> {
+    let block = FileBlock::open(file, path, &BlockOptions::default());
+    Ok(Arc::new(block.map_err(|error| Error::medium(&format!("opening {}", path.display()), error))?))
 }
 
 /// The error if there is no store, and the options forbid making one.
@@ -141,29 +192,33 @@ fn check_content(dir: &Path) -> Result<(), Error> {
 impl Media for Directory {
     fn pages(&self) -> Result<Arc<dyn Block>, Error> {
         let (path, unfinished) = (self.dir.join(PAGES), self.dir.join(UNFINISHED));
-        if path.exists() {
-            return self.blocks(&path);
-        }
-        self.blocks(&unfinished)
+        let path = if path.exists() { path } else { unfinished };
+        blocks(self.file(&path, false)?, &path)
     }
 
-    fn block_log(&self) -> Result<Arc<dyn Block>, Error> {
-        match &self.log {
-            LogMedium::Nvram(dir) => self.blocks(&nvram_file(dir, &self.dir, "log")?),
-            LogMedium::Disk | LogMedium::Emulated => self.blocks(&self.dir.join("log")),
-        }
+    fn block_log(&self, log: WhichLog) -> Result<Arc<dyn Block>, Error> {
+        let (file, path) = self.log_file(log, KINDS[0])?;
+        blocks(file, &path)
     }
 
-    fn memory_log(&self, bytes: u64) -> Result<Arc<dyn Nvm>, Error> {
-        let (path, dax) = match &self.log {
-            LogMedium::Nvram(dir) => (nvram_file(dir, &self.dir, "log.nvram")?, true),
-            LogMedium::Disk | LogMedium::Emulated => (self.dir.join("log.nvram"), false),
-        };
-        let file = self.file(&path)?;
+    fn memory_log(&self, log: WhichLog, bytes: u64) -> Result<Arc<dyn Nvm>, Error> {
+        let (file, path) = self.log_file(log, KINDS[1])?;
+        let dax = matches!(self.log, LogMedium::Nvram(_));
         let len = file.metadata().map_err(|error| Error::io("reading", &path, error))?.len();
         let options = MapOptions { capacity: bytes.max(len), dax, ..MapOptions::default() };
         let mapped = FileNvm::map(file, &path, &options);
         Ok(Arc::new(mapped.map_err(|error| Error::medium(&format!("mapping {}", path.display()), error))?))
+    }
+
+    fn remove_log(&self, number: u64) -> Result<(), Error> {
+        // A log in the store's own directory is replaced by the next one.
+        let LogMedium::Nvram(dir) = &self.log else { return Ok(()) };
+        let logs = LogsOf::new(dir, &self.dir)?;
+        for path in KINDS.into_iter().filter_map(|kind| logs.find(number, kind)) {
+            fs::remove_file(&path).map_err(|error| Error::io("removing", &path, error))?;
+            self.sync(&path)?;
+        }
+        Ok(())
     }
 
     fn made(&self) -> Result<(), Error> {
@@ -179,24 +234,82 @@ impl Media for Directory {
     }
 }
 
-/// The longest file name. A longer one would leave no room for the suffix.
+/// The longest part of a log's name that is derived from the store's path. A longer one would leave no room for the rest.
 const LONGEST_NAME: usize = 200;
 
-/// The path of a store's log file, in a directory that many stores may share.
-fn nvram_file(dir: &Path, store: &Path, kind: &str) -> Result<PathBuf, Error> {
-    let store = fs::canonicalize(store).map_err(|error| Error::io("finding", store, error))?;
-    let bytes = store.as_os_str().as_bytes();
-    // Derives a distinct name from each store's path; a slash becomes `_2f`, for example.
-    let mut name = String::new();
-    for byte in bytes.strip_prefix(b"/").unwrap_or(bytes) {
-        if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.') {
-            name.push(char::from(*byte));
-        } else {
-            name.push_str(&format!("_{byte:02x}"));
+/// The logs of one store, in a directory that many stores may share.
+struct LogsOf<'a> {
+    store: &'a Path,
+    dir: &'a Path,
+    /// What the names of the logs begin with, derived from the store's path. A slash becomes `_2f`, for example.
+    stem: String,
+}
+
+impl<'a> LogsOf<'a> {
+    fn new(dir: &'a Path, store: &'a Path) -> Result<Self, Error> {
+        let path = fs::canonicalize(store).map_err(|error| Error::io("finding", store, error))?;
+        let bytes = path.as_os_str().as_bytes();
+        let mut stem = String::new();
+        for byte in bytes.strip_prefix(b"/").unwrap_or(bytes) {
+            if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.') {
+                stem.push(char::from(*byte));
+            } else {
+                stem.push_str(&format!("_{byte:02x}"));
+            }
         }
+        if stem.len() > LONGEST_NAME {
+            stem = format!("{:032x}", xxh3_128(bytes));
+        }
+        Ok(Self { store, dir, stem })
     }
-    if name.len() > LONGEST_NAME {
-        name = format!("{:032x}", xxh3_128(bytes));
+
+    fn named(&self, number: u64, kind: &str) -> PathBuf {
+        self.dir.join(format!("{}.{}", self.stem, ending(number, kind)))
     }
-    Ok(dir.join(format!("{name}.{kind}")))
+
+    /// The path of the log with this number, if it exists. The path in a log's name matters too: a copy of the store has
+    /// the same number, and must not use the log of its original.
+    fn find(&self, number: u64, kind: &str) -> Option<PathBuf> {
+        // Earlier builds named a log only by the store's path.
+        let earlier = self.dir.join(format!("{}.{kind}", self.stem));
+        let named = Some(self.named(number, kind)).filter(|path| path.exists());
+        named.or_else(|| Some(earlier).filter(|path| number_in(path) == Some(number)))
+    }
+
+    /// The error for a log that does not exist.
+    fn missing(&self, number: u64, kind: &str) -> Error {
+        let wanted = self.named(number, kind);
+        let wanted = wanted.file_name().unwrap_or_default().to_string_lossy();
+        let (store, dir) = (self.store.display(), self.dir.display());
+        let elsewhere = fs::read_dir(self.dir).ok().and_then(|entries| {
+            let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+            let mut of_kind = names.filter(|name| name.ends_with(&format!(".{kind}")));
+            of_kind.find(|name| {
+                name.ends_with(&ending(number, kind)) || number_in(&self.dir.join(name)) == Some(number)
+            })
+        });
+        let what = match elsewhere {
+            Some(name) => format!(
+                "the log of {store} is called {name} in {dir}, after another path of the store; if the store was \
+                 moved, rename the log to {wanted}, and if it was copied, use the original"
+            ),
+            None => format!(
+                "the log of {store} is not in {dir}; name the directory that has the file {wanted}, or restore \
+                 the store from a backup"
+            ),
+        };
+        Error::Invalid { what }
+    }
+}
+
+/// What the name of the log with this number ends with.
+fn ending(number: u64, kind: &str) -> String {
+    format!("{number:016x}.{kind}")
+}
+
+/// The number of the log in a file, if there is one.
+fn number_in(path: &Path) -> Option<u64> {
+    let mut head = Vec::new();
+    File::open(path).ok()?.take(64).read_to_end(&mut head).ok()?;
+    log_seed(&head)
 }

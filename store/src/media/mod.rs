@@ -18,6 +18,21 @@ pub(crate) use self::in_memory::InMemory;
 use self::lock::DirectoryLock;
 use crate::error::Error;
 
+/// A log of a store, by the number that the store has drawn for it at random. Media that have room for only one log, and
+/// that no other store uses, need not distinguish logs.
+///
+/// ```
+/// use duralite_store::WhichLog;
+/// assert_ne!(WhichLog::New(7), WhichLog::Existing(7));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WhichLog {
+    /// The store makes this log now. It no longer needs any other.
+    New(u64),
+    /// The log that the store's page file names.
+    Existing(u64),
+}
+
 /// The media of one store. [`Store::open`](crate::Store::open) uses files in a directory; a test can provide media on
 /// which it simulates crashes.
 ///
@@ -25,14 +40,16 @@ use crate::error::Error;
 /// use std::sync::Arc;
 /// use duralite_crashmodel::{RecordingBlock, RecordingNvm};
 /// use duralite_medium::{Nvm, block::Block};
-/// use duralite_store::{Error, Media, Options, Store};
+/// use duralite_store::{Error, Media, Options, Store, WhichLog};
 ///
 /// #[derive(Debug)]
 /// struct InMemory(Arc<RecordingBlock>, Arc<RecordingBlock>);
 /// impl Media for InMemory {
 ///     fn pages(&self) -> Result<Arc<dyn Block>, Error> { Ok(self.0.clone()) }
-///     fn block_log(&self) -> Result<Arc<dyn Block>, Error> { Ok(self.1.clone()) }
-///     fn memory_log(&self, bytes: u64) -> Result<Arc<dyn Nvm>, Error> { Ok(Arc::new(RecordingNvm::new(0, bytes))) }
+///     fn block_log(&self, _: WhichLog) -> Result<Arc<dyn Block>, Error> { Ok(self.1.clone()) }
+///     fn memory_log(&self, _: WhichLog, bytes: u64) -> Result<Arc<dyn Nvm>, Error> {
+///         Ok(Arc::new(RecordingNvm::new(0, bytes)))
+///     }
 /// }
 /// let media = InMemory(Arc::new(RecordingBlock::new(4096)), Arc::new(RecordingBlock::new(4096)));
 /// let store = Store::open_on(media, Options::default())?;
@@ -50,14 +67,23 @@ pub trait Media: fmt::Debug {
     ///
     /// # Errors
     /// Errors of the system.
-    fn block_log(&self) -> Result<Arc<dyn Block>, Error>;
+    fn block_log(&self, log: WhichLog) -> Result<Arc<dyn Block>, Error>;
 
     /// Opens the memory for a log in memory, which may grow to `bytes` bytes. The store calls this if it has such a log
     /// or makes one.
     ///
     /// # Errors
     /// Errors of the system.
-    fn memory_log(&self, bytes: u64) -> Result<Arc<dyn Nvm>, Error>;
+    fn memory_log(&self, log: WhichLog, bytes: u64) -> Result<Arc<dyn Nvm>, Error>;
+
+    /// Gives the space of a log back, if it is not used for the next log. The store no longer needs this log. It may
+    /// have been removed already, or may never have been made.
+    ///
+    /// # Errors
+    /// Errors of the system.
+    fn remove_log(&self, _number: u64) -> Result<(), Error> {
+        Ok(())
+    }
 
     /// Records that the store is complete. Before this call, the files do not count as a store. Durable on return.
     ///

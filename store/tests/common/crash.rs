@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use duralite_crashmodel::{OverBlock, RecordingBlock, RecordingNvm, Through};
 use duralite_medium::block::{Block, Durability};
 use duralite_medium::{Counters, Guarantee, Latency, MediumError, Nvm};
-use duralite_store::{Error, Media};
+use duralite_store::{Error, Media, WhichLog};
 
 /// The content of the media after a crash.
 #[derive(Clone, Debug)]
@@ -287,11 +287,11 @@ impl Media for OnRig {
         Ok(self.over(false))
     }
 
-    fn block_log(&self) -> Result<Arc<dyn Block>, Error> {
+    fn block_log(&self, _: WhichLog) -> Result<Arc<dyn Block>, Error> {
         Ok(self.over(true))
     }
 
-    fn memory_log(&self, _bytes: u64) -> Result<Arc<dyn Nvm>, Error> {
+    fn memory_log(&self, _: WhichLog, _bytes: u64) -> Result<Arc<dyn Nvm>, Error> {
         Ok(Arc::new(SteppedMemory(Arc::clone(&self.0))))
     }
 }

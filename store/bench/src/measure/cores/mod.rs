@@ -8,7 +8,7 @@ mod tables;
 
 use anyhow::{Context, Result};
 use duralite_bench::report::Table;
-use duralite_store::{Media as _, Scheme};
+use duralite_store::{Media as _, Scheme, WhichLog};
 
 use self::inputs::{Added, Cost, Inputs, Recorded, cost, middle};
 use self::pieces::{Parts, log_pieces, parts};
@@ -122,7 +122,7 @@ impl Bench<'_> {
         let scheme = setup.options.scheme;
         let mut setup = setup.clone();
         (setup.rig.line_ns, setup.rig.call_ns) = (added.line_ns, added.call_ns);
-        let block_bytes = f64::from(setup.rig.block_log()?.block_bytes());
+        let block_bytes = f64::from(setup.rig.block_log(WhichLog::Existing(0))?.block_bytes());
         let db = setup.open(self.workload.schema())?;
         let pieces = log_pieces(&db, scheme)?;
         let threads: &[u64] = if is_checked { &CHECKED } else { &CHECKED[..1] };

@@ -1,0 +1,195 @@
+//! Logs in a directory that is not the store's own, as in NVRAM. Stores come and go at one path, and each finds its own
+//! log again.
+#![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
+
+use crate::common;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use common::options;
+use duralite_store::{Error, LogMedium, Options, RestoreTo, Scheme, Store};
+
+/// A directory for stores, and another one for their logs.
+struct Place {
+    dir: tempfile::TempDir,
+}
+
+impl Place {
+    fn new() -> Self {
+        let it = Self { dir: tempfile::tempdir().unwrap() };
+        fs::create_dir(it.path("logs")).unwrap();
+        it
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// Options with the log on blocks, because a test has no NVRAM. Logs in memory get their names from the same code.
+    fn options(&self) -> Options {
+        options(Scheme::NvDisk).log(LogMedium::Nvram(self.path("logs")))
+    }
+
+    fn open(&self, name: &str) -> Result<Store, Error> {
+        Store::open(self.path(name), self.options())
+    }
+
+    /// The files with logs.
+    fn logs(&self) -> BTreeMap<PathBuf, Vec<u8>> {
+        files(&self.path("logs"))
+    }
+
+    /// The path of the only log.
+    fn only_log(&self) -> PathBuf {
+        let logs = self.logs();
+        assert_eq!(logs.len(), 1, "{:?}", logs.keys());
+        logs.into_keys().next().unwrap()
+    }
+
+    /// Makes a store, and leaves it and its log as a crash after the commit of `row` leaves them: the row is only in
+    /// the log.
+    fn crashed(&self, name: &str, row: &[u8]) {
+        let store = self.open(name).unwrap();
+        let table = store.table("t").unwrap();
+        store.run(|tx| tx.put(&table, row, b"v")).unwrap();
+        let (pages, log) = (self.path(name).join("pages"), self.only_log());
+        let left = [pages, log].map(|path| (fs::read(&path).unwrap(), path));
+        drop(store);
+        for (bytes, path) in left {
+            fs::write(path, bytes).unwrap();
+        }
+    }
+
+    fn rename(&self, from: &str, to: &str) {
+        fs::rename(self.path(from), self.path(to)).unwrap();
+    }
+}
+
+fn files(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let paths = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
+    paths.map(|path| (path.clone(), fs::read(path).unwrap())).collect()
+}
+
+fn has(store: &Store, row: &[u8]) -> bool {
+    let table = store.table("t").unwrap();
+    store.run(|tx| tx.get(&table, row)).unwrap().is_some()
+}
+
+/// What builds before this one called the log.
+fn earlier_name(log: &Path) -> PathBuf {
+    let name = log.file_name().unwrap().to_str().unwrap();
+    let parts: Vec<&str> = name.rsplitn(3, '.').collect();
+    log.with_file_name(format!("{}.{}", parts[2], parts[0]))
+}
+
+#[test]
+fn inv75_a_new_store_leaves_the_log_of_the_one_that_was_moved_away() {
+    let place = Place::new();
+    place.crashed("s", b"old");
+    let before = place.logs();
+    place.rename("s", "moved");
+    let store = place.open("s").unwrap();
+    assert!(!has(&store, b"old"));
+    drop(store);
+    let after = place.logs();
+    assert!(before.iter().all(|(path, bytes)| after.get(path) == Some(bytes)));
+    place.rename("s", "new");
+    place.rename("moved", "s");
+    let store = place.open("s").unwrap();
+    assert!(has(&store, b"old"), "the new store has overwritten the log");
+    drop(store);
+    // And the new store goes on too.
+    place.rename("s", "old");
+    place.rename("new", "s");
+    assert!(!has(&place.open("s").unwrap(), b"old"));
+}
+
+/// The restored store has the identity of the one that was moved away, and replaces it at its path.
+#[test]
+fn inv75_a_restore_leaves_the_log_of_the_store_that_it_replaces() {
+    let place = Place::new();
+    drop(place.open("s").unwrap());
+    place.open("s").unwrap().backup(place.path("backup")).unwrap();
+    place.crashed("s", b"old");
+    let before = place.logs();
+    place.rename("s", "moved");
+    Store::restore(place.path("backup"), None, place.path("s"), RestoreTo::End, place.options()).unwrap();
+    assert!(!has(&place.open("s").unwrap(), b"old"));
+    let after = place.logs();
+    assert!(before.iter().all(|(path, bytes)| after.get(path) == Some(bytes)));
+    place.rename("s", "restored");
+    place.rename("moved", "s");
+    assert!(has(&place.open("s").unwrap(), b"old"), "the restored store has overwritten the log");
+}
+
+/// Builds before this one named a log after the store's path only.
+#[test]
+fn inv75_a_log_of_an_earlier_name_is_used_only_by_the_store_that_it_belongs_to() {
+    let place = Place::new();
+    place.crashed("s", b"old");
+    let log = place.only_log();
+    let earlier = earlier_name(&log);
+    fs::rename(&log, &earlier).unwrap();
+    // Another store at that path neither uses it nor deletes it, also when it gets another log itself.
+    let before = fs::read(&earlier).unwrap();
+    place.rename("s", "moved");
+    drop(place.open("s").unwrap());
+    drop(Store::open(place.path("s"), place.options().log_bytes(32 << 20)).unwrap());
+    assert_eq!(place.logs().len(), 2);
+    assert!(fs::read(&earlier).unwrap() == before);
+    place.rename("s", "new");
+    place.rename("moved", "s");
+    let store = place.open("s").unwrap();
+    assert!(has(&store, b"old"));
+    drop(store);
+    // Its own store deletes it when it gets another log.
+    let store = Store::open(place.path("s"), place.options().log_bytes(32 << 20)).unwrap();
+    assert!(has(&store, b"old") && !earlier.exists());
+    assert_eq!(place.logs().len(), 2);
+}
+
+#[test]
+fn a_store_whose_log_is_missing_says_which_file_it_needs() {
+    let place = Place::new();
+    place.crashed("s", b"old");
+    let log = place.only_log();
+    place.rename("s", "moved");
+    let error = place.open("moved").unwrap_err().to_string();
+    let name = |path: &Path| path.file_name().unwrap().to_str().unwrap().to_owned();
+    assert!(error.contains(&name(&log)) && error.contains("rename"), "{error}");
+    // The error names the file that it has to become.
+    let wanted = name(&log).replace("_2fs.", "_2fmoved.");
+    assert!(error.contains(&wanted), "{error}");
+    assert_eq!(place.only_log(), log);
+    fs::rename(&log, log.with_file_name(wanted)).unwrap();
+    assert!(has(&place.open("moved").unwrap(), b"old"));
+    let log = place.only_log();
+    fs::remove_file(&log).unwrap();
+    let error = place.open("moved").unwrap_err().to_string();
+    assert!(error.contains(&name(&log)), "{error}");
+    assert!(place.logs().is_empty());
+}
+
+#[test]
+fn no_log_is_left_behind_when_a_store_gets_another_one_or_is_not_made() {
+    let place = Place::new();
+    drop(place.open("s").unwrap());
+    for log_bytes in [32 << 20, 8 << 20] {
+        drop(Store::open(place.path("s"), place.options().log_bytes(log_bytes)).unwrap());
+        place.only_log();
+    }
+    place.open("s").unwrap().backup(place.path("backup")).unwrap();
+    // The directory is no DAX file system, so a log in memory cannot be made there.
+    let in_memory = place.options().scheme(Scheme::FlushOnCommit);
+    Store::restore(place.path("backup"), None, place.path("r"), RestoreTo::End, in_memory.clone())
+        .unwrap_err();
+    place.only_log();
+    for _ in 0..3 {
+        Store::open(place.path("n"), in_memory.clone()).unwrap_err();
+    }
+    assert!(place.logs().len() <= 2, "{:?}", place.logs().keys());
+    drop(place.open("n").unwrap());
+    assert_eq!(place.logs().len(), 2, "{:?}", place.logs().keys());
+}
