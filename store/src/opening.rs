@@ -293,8 +293,11 @@ fn open_archive(file: &PageFile, log: &dyn Log, options: &Options) -> Result<Opt
     options.archive.as_ref().map(open).transpose()
 }
 
-/// Whether the log has about the size that the options ask for.
+/// Whether the log has about the size that the options ask for, and was made for its medium.
 fn is_as_wanted(log: &dyn Log, options: &Options, file: &PageFile) -> bool {
+    if !log.fits_medium() {
+        return false;
+    }
     let has = log.space().all_bytes;
     let wants = if log_kind(options.chosen_scheme()) == IN_MEMORY {
         let layout = NvLog::layout(options.log_bytes, largest_object(file.page_bytes()), 0, 1);

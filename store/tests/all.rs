@@ -19,6 +19,7 @@ mod logs_apart;
 mod long;
 mod middle;
 mod model;
+mod moved;
 mod mutants;
 mod power;
 mod prune;

@@ -18,6 +18,9 @@ pub const DISK_SLOT_OFFSETS: [u64; 2] = [4096, 8192];
 pub const DISK_DATA_OFFSET: u64 = 12288;
 /// The size of a batch's header in bytes.
 pub const BATCH_HEADER_BYTES: usize = 64;
+/// The largest block of a device. If a log came to a device with larger blocks, the first batch there begins at a multiple
+/// of this.
+pub const LARGEST_BLOCK: u64 = 4096;
 
 /// The head of the log. It never changes while the log exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,6 +31,10 @@ pub struct DiskHead {
     pub circle_bytes: u64,
     /// The block size in bytes. Each batch begins at a multiple of it.
     pub block_bytes: u32,
+}
+
+fn is_block(bytes: u32) -> bool {
+    (512..=LARGEST_BLOCK).contains(&u64::from(bytes)) && bytes.is_power_of_two()
 }
 
 impl DiskHead {
@@ -59,9 +66,7 @@ impl DiskHead {
         let checked = bytes.get(..DISK_CHECKED_BYTES).ok_or(FormatError::Short { what: "a head" })?;
         let it =
             Self { block_bytes: u32_le(bytes, 12), seed: u64_le(bytes, 16), circle_bytes: u64_le(bytes, 24) };
-        let block = u64::from(it.block_bytes);
-        let sane = (512..=4096).contains(&block)
-            && block.is_power_of_two()
+        let sane = is_block(it.block_bytes)
             && it.circle_bytes.is_multiple_of(4096)
             && (4096..1 << 48).contains(&it.circle_bytes);
         if xxh3_64(checked) != u64_le(bytes, DISK_CHECKED_BYTES) || !sane {
@@ -138,6 +143,8 @@ pub struct Batch {
     pub place: u64,
     /// All objects below this number were durable before the batch was sealed; 0 if the batch makes no such claim.
     pub durable: u64,
+    /// The batch was padded to blocks of this size in bytes; 0 for the size in the log's head.
+    pub block_bytes: u32,
 }
 
 impl Batch {
@@ -149,7 +156,8 @@ impl Batch {
         put(bytes, 16, &self.first_lsn.to_le_bytes());
         put(bytes, 24, &self.place.to_le_bytes());
         put(bytes, 32, &self.epoch.to_le_bytes());
-        bytes[36..56].fill(0);
+        put(bytes, 36, &self.block_bytes.to_le_bytes());
+        bytes[48..56].fill(0);
         put(bytes, 40, &self.durable.to_le_bytes());
         let sum = self.checksum(bytes, seed);
         put(bytes, 56, &sum.to_le_bytes());
@@ -180,8 +188,10 @@ impl Batch {
             place: u64_le(header, 24),
             epoch: u32_le(header, 32),
             durable: u64_le(header, 40),
+            block_bytes: u32_le(header, 36),
         };
-        (header.len() >= BATCH_HEADER_BYTES && u32_le(header, 0) == BATCH_MAGIC).then_some(it)
+        let is_padded = it.block_bytes == 0 || is_block(it.block_bytes);
+        (header.len() >= BATCH_HEADER_BYTES && u32_le(header, 0) == BATCH_MAGIC && is_padded).then_some(it)
     }
 
     /// Whether `bytes`, header and objects, are this batch, complete and undamaged.

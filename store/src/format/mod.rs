@@ -16,6 +16,7 @@ mod tree_page;
 pub use change::Change;
 pub use disk_log::{
     BATCH_HEADER_BYTES, Batch, DISK_DATA_OFFSET, DISK_SLOT_BYTES, DISK_SLOT_OFFSETS, DiskHead, DiskSlot,
+    LARGEST_BLOCK,
 };
 pub use nv_log::{
     EPOCH_OFFSET, HEAD_OFFSET, INDEX_OFFSET, NvHead, OBJECT_ALIGNMENT, STATE_BIT, entry_of, object_of,

@@ -157,7 +157,8 @@ fn heads_are_found_again_and_damage_in_them_is() {
 #[test]
 fn a_batch_is_whole_at_its_place_only() {
     let mut bytes = vec![7; BATCH_HEADER_BYTES + 100];
-    let batch = Batch { first_lsn: 5, objects: 1, bytes: 100, epoch: 1, place: 8192, durable: 4 };
+    let batch =
+        Batch { first_lsn: 5, objects: 1, bytes: 100, epoch: 1, place: 8192, durable: 4, block_bytes: 512 };
     batch.seal(&mut bytes, 3);
     let claimed = Batch::claimed(&bytes, 8192).unwrap();
     assert_eq!(claimed, batch);

@@ -100,6 +100,11 @@ pub(crate) trait Log: Send + Sync + fmt::Debug {
 
     /// The seed of the objects' checksums.
     fn seed(&self) -> u64;
+
+    /// Whether the log was made for a medium like this one. If not, it can be used here, but another log suits better.
+    fn fits_medium(&self) -> bool {
+        true
+    }
 }
 
 /// A function that is called with each object. The object is complete, and its checksum was verified.

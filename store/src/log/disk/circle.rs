@@ -18,6 +18,8 @@ pub(super) struct Placed {
 #[derive(Debug)]
 pub(super) struct Circle {
     pub(super) head: DiskHead,
+    /// New batches begin at multiples of this many bytes.
+    pub(super) block_bytes: u32,
     /// The oldest object that is still needed.
     pub(super) oldest: Lsn,
     /// The place of the oldest batch that is still needed.
@@ -32,9 +34,23 @@ pub(super) struct Circle {
 }
 
 impl Circle {
+    /// A circular area without batches. `oldest` is the number of the next object, and `place` where it goes.
+    pub(super) fn empty(head: DiskHead, block_bytes: u32, oldest: Lsn, place: u64) -> Self {
+        Self {
+            head,
+            block_bytes,
+            oldest,
+            begin: place,
+            end: place,
+            next: oldest,
+            sure: oldest,
+            batches: VecDeque::new(),
+        }
+    }
+
     /// How many bytes a batch takes if its objects have `objects` bytes.
     pub(super) fn bytes_of(&self, objects: u64) -> u64 {
-        (BATCH_HEADER_BYTES as u64 + objects).next_multiple_of(self.head.block_bytes.into())
+        (BATCH_HEADER_BYTES as u64 + objects).next_multiple_of(self.block_bytes.into())
     }
 
     /// The place for a batch of this many bytes. A batch that does not fit before the end of the circular area goes to
@@ -45,7 +61,8 @@ impl Circle {
     }
 
     pub(super) fn free_bytes(&self) -> u64 {
-        self.head.circle_bytes - (self.end - self.begin)
+        // The way to a multiple of a larger block may have taken the last free bytes.
+        self.head.circle_bytes.saturating_sub(self.end - self.begin)
     }
 
     /// Places a batch with the objects `self.next..next`, which have `objects` bytes. Returns `None` if the circular

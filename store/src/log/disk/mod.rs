@@ -71,6 +71,8 @@ struct Group {
 pub(crate) struct DiskLog {
     block: Arc<dyn Block>,
     head: DiskHead,
+    /// The block size of new batches, in bytes: that of the log's head, or a larger one of the device.
+    block_bytes: u32,
     epoch: u32,
     grouping: Grouping,
     poison: Arc<Poison>,
@@ -150,8 +152,7 @@ impl DiskLog {
         heads.as_mut_slice()[at..at + DISK_SLOT_BYTES].copy_from_slice(&slot.encode(head.seed));
         heads.as_mut_slice()[..DISK_SLOT_BYTES].copy_from_slice(&head.encode());
         block.write_durably(0, heads.as_slice(), Durability::Full).map_err(writing)?;
-        let circle =
-            Circle { head, oldest: first, begin: 0, end: 0, next: first, sure: first, batches: [].into() };
+        let circle = Circle::empty(head, head.block_bytes, first, 0);
         Ok(Self::over(block, grouping, poison, circle, slot))
     }
 
@@ -165,6 +166,7 @@ impl DiskLog {
         Self {
             block,
             head: circle.head,
+            block_bytes: circle.block_bytes,
             epoch: slot.epoch,
             grouping,
             poison,
@@ -310,6 +312,7 @@ impl DiskLog {
             place: placed.place,
             // With one writer at a time, everything before this batch is durable by now.
             durable: self.durable.load(Ordering::SeqCst),
+            block_bytes: self.block_bytes,
         };
         batch.seal(bytes, self.head.seed);
         self.write_durably(self.head.offset(placed.place), bytes, Durability::Fua)?;
@@ -436,7 +439,7 @@ impl Log for DiskLog {
             free_objects: u64::MAX / 2,
             all_bytes: sure(self.head.circle_bytes),
             all_objects: u64::MAX / 2,
-            force_bytes: u64::from(self.head.block_bytes) + BATCH_HEADER_BYTES as u64,
+            force_bytes: u64::from(self.block_bytes) + BATCH_HEADER_BYTES as u64,
         }
     }
 
@@ -473,5 +476,9 @@ impl Log for DiskLog {
 
     fn seed(&self) -> u64 {
         self.head.seed
+    }
+
+    fn fits_medium(&self) -> bool {
+        self.block_bytes == self.head.block_bytes
     }
 }

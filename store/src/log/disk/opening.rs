@@ -10,10 +10,10 @@ use super::{DiskLog, Grouping, writing};
 use crate::error::Error;
 use crate::format::{
     BATCH_HEADER_BYTES, Batch, DISK_DATA_OFFSET, DISK_SLOT_BYTES, DISK_SLOT_OFFSETS, DiskHead, DiskSlot,
-    Object,
+    LARGEST_BLOCK, Object,
 };
-use crate::log::BEYOND;
 use crate::log::damage::{Beyond, Damage, OnDamage, PIECE};
+use crate::log::{BEYOND, Log};
 use crate::poison::Poison;
 
 /// How many of the last batches are written again when the log is opened. There were never so many in flight at once.
@@ -48,17 +48,10 @@ impl DiskLog {
         let slot = newest
             .filter(|slot| slot.place.max(slot.head).max(slot.began) < BEYOND)
             .ok_or_else(|| Error::corrupt("both slots of the log"))?;
-        let circle = Circle {
-            head,
-            oldest: slot.head,
-            begin: slot.place,
-            end: slot.place,
-            next: slot.head,
-            sure: slot.head,
-            batches: VecDeque::new(),
-        };
+        let block_bytes = head.block_bytes.max(block.block_bytes());
+        let circle = Circle::empty(head, block_bytes, slot.head, slot.place);
         let mut it = Self::over(block, grouping, poison, circle, slot);
-        let circle = it.follow(slot)?;
+        let mut circle = it.follow(slot)?;
         it.check_end(&circle, slot, on_damage)?;
         it.make_durable(&circle.batches)?;
         let place = circle.begin;
@@ -66,6 +59,10 @@ impl DiskLog {
             (slot.place, slot.began) = (place, circle.end);
             slot.epoch = slot.epoch.wrapping_add(1);
         })?;
+        if !it.fits_medium() {
+            // The log came from a device with smaller blocks. A new batch must not share a block with a durable one.
+            circle.end = circle.end.next_multiple_of(LARGEST_BLOCK);
+        }
         let slot = *it.slot.lock();
         Ok(Self::over(Arc::clone(&it.block), it.grouping, Arc::clone(&it.poison), circle, slot))
     }
@@ -73,21 +70,13 @@ impl DiskLog {
     /// Follows the batches from the slot's place on, as long as each continues the one before it.
     fn follow(&mut self, slot: DiskSlot) -> Result<Circle, Error> {
         let circle_bytes = self.head.circle_bytes;
-        let mut circle = Circle {
-            head: self.head,
-            oldest: slot.head,
-            begin: slot.place,
-            end: slot.place,
-            next: slot.head,
-            sure: slot.head,
-            batches: VecDeque::new(),
-        };
+        let mut circle = Circle::empty(self.head, self.block_bytes, slot.head, slot.place);
         let mut epoch = 0;
         let mut bytes = Vec::new();
         loop {
             let turn = (circle.end / circle_bytes + 1) * circle_bytes;
             let mut found = None;
-            for place in [circle.end, turn] {
+            for place in [circle.end, circle.end.next_multiple_of(LARGEST_BLOCK), turn] {
                 if place - circle.begin >= circle_bytes {
                     continue;
                 }
@@ -116,8 +105,8 @@ impl DiskLog {
                 return Ok(circle);
             };
             epoch = batch.epoch;
-            let len =
-                (BATCH_HEADER_BYTES as u64 + batch.bytes).next_multiple_of(self.head.block_bytes.into());
+            let block_bytes = if batch.block_bytes == 0 { self.head.block_bytes } else { batch.block_bytes };
+            let len = (BATCH_HEADER_BYTES as u64 + batch.bytes).next_multiple_of(block_bytes.into());
             let placed = Placed { first: batch.first_lsn, place: batch.place, bytes: len, is_durable: true };
             if circle.batches.is_empty() {
                 circle.begin = batch.place;
@@ -190,9 +179,13 @@ impl DiskLog {
     /// before it flushed them, or because its flush failed.
     fn make_durable(&self, batches: &VecDeque<Placed>) -> Result<(), Error> {
         let mut aligned = AlignedBuf::default();
+        // A block of this device may have several batches, and the end of what an earlier recovery has cut off. Writing the
+        // block again changes none of them.
+        let unit = u64::from(self.block_bytes);
         for placed in batches.iter().rev().take(REWRITTEN) {
-            aligned.resize(placed.bytes as usize);
-            let at = self.head.offset(placed.place);
+            let from = placed.place / unit * unit;
+            aligned.resize(((placed.place + placed.bytes).next_multiple_of(unit) - from) as usize);
+            let at = self.head.offset(from);
             self.block.read(at, aligned.as_mut_slice()).map_err(writing)?;
             self.block.write(at, aligned.as_slice()).map_err(writing)?;
         }

@@ -209,3 +209,60 @@ fn inv37_a_failed_flush_counts_for_all_writes_that_were_being_made() {
     });
     assert_eq!(log.durable(), 1);
 }
+
+/// Appends objects, each in a batch of its own.
+fn append(log: &DiskLog, count: u64) {
+    for _ in 0..count {
+        let lsn = log.append(&mut object()).unwrap();
+        log.force(lsn).unwrap();
+    }
+}
+
+/// A log that is copied to a device with other blocks, and back, is continued there. `RecordingBlock` panics if a write
+/// does not consist of whole blocks.
+#[test]
+fn inv33_a_log_goes_on_on_devices_with_other_blocks() {
+    let block = Arc::new(RecordingBlock::new(512));
+    let head = DiskLog::layout(&*block, 1 << 20, SEED);
+    let log = DiskLog::create(block.clone(), head, 1, Grouping::Grouped, Arc::default()).unwrap();
+    append(&log, 3);
+    let mut bytes = block.to_bytes();
+    let mut next = 4;
+    for (turn, block_bytes) in [4096, 4096, 512, 4096, 1024, 512].into_iter().cycle().take(24).enumerate() {
+        let block = Arc::new(RecordingBlock::from_bytes(bytes, block_bytes));
+        let log = DiskLog::open(block.clone(), SEED, Grouping::Grouped, Arc::default(), &mut refuse);
+        let log = log.unwrap_or_else(|error| panic!("blocks of {block_bytes} in turn {turn}: {error}"));
+        assert_eq!(log.next(), next, "blocks of {block_bytes} in turn {turn}");
+        let mut seen = 0;
+        let mut count = |_, _: &[u8]| {
+            seen += 1;
+            Ok(())
+        };
+        log.scan(log.head(), next, &mut count).unwrap();
+        assert_eq!(seen, next - log.head());
+        // In some turns nothing is appended, or nothing is given up, or everything is.
+        append(&log, turn as u64 % 4);
+        next += turn as u64 % 4;
+        if turn % 3 == 1 {
+            log.truncate(next - turn as u64 % 2).unwrap();
+        }
+        bytes = block.to_bytes();
+    }
+}
+
+/// What the new batches share no block with is what was durable before. So a power failure cannot take it away.
+#[test]
+fn inv33_the_first_batch_in_larger_blocks_touches_no_durable_one() {
+    let block = Arc::new(RecordingBlock::new(512));
+    let head = DiskLog::layout(&*block, 1 << 20, SEED);
+    let log = DiskLog::create(block.clone(), head, 1, Grouping::Grouped, Arc::default()).unwrap();
+    append(&log, 3);
+    let before = block.to_bytes();
+    let block = Arc::new(RecordingBlock::from_bytes(before.clone(), 4096));
+    let log = DiskLog::open(block.clone(), SEED, Grouping::Grouped, Arc::default(), &mut refuse).unwrap();
+    append(&log, 1);
+    let at = DISK_DATA_OFFSET as usize;
+    assert!(block.to_bytes()[at..][..4096] == before[at..][..4096]);
+    let batch = Batch::claimed(&block.to_bytes()[at + 4096..], 4096).unwrap();
+    assert_eq!((batch.first_lsn, batch.objects), (4, 1));
+}
