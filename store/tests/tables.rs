@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use common::crash::{Crash, OnRig, Rig};
 use common::{options, schemes, value};
-use duralite_store::{Error, Options, Rule, Scheme, Store, Transaction};
+use duralite_store::{Error, Options, Rule, Scheme, Store, Table, Transaction};
 
 type Content = BTreeMap<String, BTreeMap<Vec<u8>, Vec<u8>>>;
 
@@ -139,6 +139,58 @@ fn inv51_no_other_transaction_uses_a_table_before_its_creation_has_committed() {
             assert!(matches!(put, Err(Error::NoTable { .. })), "{put:?}");
         }
         store.verify().unwrap();
+    }
+}
+
+/// A transaction that has made a table and undone that, and a table of another transaction, which got the page.
+fn after_a_table_that_was_not_made(store: &Store) -> (Transaction, Table) {
+    let mut maker = store.begin();
+    let before = maker.savepoint();
+    let given_up = maker.table("given up").unwrap();
+    maker.put(&given_up, b"k", b"1").unwrap();
+    maker.rollback_to(before).unwrap();
+    let mut other = store.begin();
+    let next = other.table("next").unwrap();
+    other.put(&next, b"other", b"2").unwrap();
+    other.commit().unwrap();
+    assert!(matches!(maker.get(&given_up, b"k"), Err(Error::NoTable { .. })));
+    (maker, next)
+}
+
+/// The page of a table that was not made goes to the next table. The transaction that has given it up goes on, and must
+/// not keep others from that one until its own end.
+#[test]
+fn inv51_a_table_that_was_not_made_keeps_nobody_from_the_next_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = Options::default().lock_timeout(Duration::from_millis(50));
+    let store = Store::open(dir.path().join("s"), options).unwrap();
+    let (maker, next) = after_a_table_that_was_not_made(&store);
+    store.run(|tx| tx.put(&next, b"third", b"3")).unwrap();
+    assert_eq!(maker.get(&next, b"other").unwrap(), Some(b"2".to_vec()));
+    maker.commit().unwrap();
+    assert_eq!(content(&store)["next"].len(), 2);
+    store.verify().unwrap();
+}
+
+/// And if that transaction uses the next table, nobody drops it.
+#[test]
+fn inv51_who_has_given_up_a_table_keeps_the_next_one_in_its_place() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = Options::default().lock_timeout(Duration::from_millis(50));
+    let store = Store::open(dir.path().join("s"), options).unwrap();
+    for commits in [false, true] {
+        let (mut maker, next) = after_a_table_that_was_not_made(&store);
+        maker.put(&next, b"maker", b"3").unwrap();
+        let dropped = store.begin().drop_table("next");
+        assert!(matches!(dropped, Err(Error::Timeout)), "{dropped:?}");
+        if commits {
+            maker.commit().unwrap()
+        } else {
+            maker.rollback().unwrap()
+        }
+        assert_eq!(content(&store)["next"].len(), if commits { 2 } else { 1 });
+        assert!(store.drop_table("next").unwrap());
+        assert_eq!(store.verify().unwrap().tables, 0);
     }
 }
 

@@ -309,7 +309,8 @@ impl Locks {
         self.leave(held, inherited);
     }
 
-    /// Releases the lock on a table whose creation was undone. The transaction goes on.
+    /// Releases the lock on a table whose creation was undone. The transaction goes on. It keeps its locks on rows of the
+    /// table, because what it has noted of them for snapshots counts until it ends.
     pub(crate) fn release_table(&self, held: &mut Held, table: u64) {
         let at = part_of(table, &[]);
         let is_it = |held: &(usize, Target)| matches!(held.1, Target::Table(found) if found == table);

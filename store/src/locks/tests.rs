@@ -302,3 +302,38 @@ fn whoever_waits_for_an_inherited_lock_is_woken_when_its_user_ends() {
         });
     }
 }
+
+/// A table was made, and its creation was undone. Whoever waits for it goes on, though the transaction goes on too. The
+/// transaction keeps its other locks.
+#[test]
+fn inv51_the_lock_on_a_table_that_was_not_made_is_released_alone() {
+    let locks = Locks::new(false);
+    let mut maker = Held::new(1);
+    let kept = [Target::Table(2), row("k"), Target::Table(3)];
+    locks.take(&mut maker, &kept[0], Mode::Exclusive, SHORT).unwrap();
+    locks.take(&mut maker, &Target::Table(9), Mode::Exclusive, SHORT).unwrap();
+    for target in &kept[1..] {
+        locks.take(&mut maker, target, Mode::Exclusive, SHORT).unwrap();
+    }
+    let mut other = Held::new(2);
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| locks.take(&mut other, &Target::Table(9), Mode::Shared, LONG));
+        while locks.waited.load(Ordering::Relaxed) == 0 {
+            thread::yield_now();
+        }
+        locks.release_table(&mut maker, 9);
+        assert_eq!(waiting.join().unwrap(), Ok(()));
+    });
+    for target in &kept {
+        assert_eq!(locks.take(&mut other, target, Mode::Shared, Duration::ZERO), Err(Refused::Timeout));
+    }
+    // The maker does not hold it any more, so it gets no lock on another table that has the page by now.
+    assert_eq!(
+        locks.take(&mut maker, &Target::Table(9), Mode::Exclusive, Duration::ZERO),
+        Err(Refused::Timeout)
+    );
+    locks.release(&mut maker, 0);
+    locks.take(&mut other, &kept[0], Mode::Exclusive, SHORT).unwrap();
+    locks.release(&mut other, 0);
+    assert!(locks.is_idle());
+}

@@ -181,6 +181,7 @@ impl Transaction {
                     self.engine().tables.forget(&tree);
                     // The root is free, and the next table that is created may get the page.
                     self.running.engine.locks.release_table(self.held.get_mut(), tree.root);
+                    self.tables.get_mut().retain(|(held, _)| *held != tree.root);
                 }
             }
         }
