@@ -6,10 +6,13 @@
 use crate::common;
 
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
+use std::thread;
+use std::time::Duration;
 
 use common::{Model, Rng, for_seeds, write_all};
-use duralite_crashmodel::{BlockOp, Crashes as _, RecordingBlock};
+use duralite_crashmodel::{BlockOp, Crashes as _, OverBlock, RecordingBlock, Through};
 use duralite_format::waldio::{DATA_OFFSET, Layout, Superblock};
 use duralite_medium::block::{Block, Durability};
 use duralite_medium::{LocalSegment, MediumError, Segment};
@@ -402,6 +405,79 @@ fn inv09_a_flush_that_fails_while_the_log_grows_stops_every_process() {
             assert!(matches!(refused, Err(LogError::Poisoned(_))), "{nth}: {refused:?}");
         }
     }
+}
+
+/// Blocks on which the next growth fails, after it has given a committer the time to do without it.
+#[derive(Debug)]
+struct FailingGrowth {
+    below: RecordingBlock,
+    /// Whether the next growth fails.
+    is_armed: AtomicBool,
+    /// Sent to when that growth has begun.
+    begun: mpsc::SyncSender<()>,
+    /// Received from when the committer is done.
+    done: Mutex<mpsc::Receiver<()>>,
+}
+
+impl OverBlock for FailingGrowth {
+    fn below(&self) -> &dyn Block {
+        &self.below
+    }
+
+    fn preallocate(&self, len: u64) -> Result<(), MediumError> {
+        if !self.is_armed.swap(false, Ordering::SeqCst) {
+            return self.below.preallocate(len);
+        }
+        self.begun.send(()).expect("a committer");
+        // The committer has to wait for this growth, so this takes the whole time. On a slow machine the committer may
+        // have got less far by then, which hides an error, and makes none.
+        let _ = self.done.lock().expect("done").recv_timeout(Duration::from_millis(300));
+        Err(MediumError::Io { op: "fsync", source: rustix::io::Errno::IO })
+    }
+}
+
+/// The kernel reports a failed flush to only one of two callers. So while one thread lets the log grow, which ends with a
+/// flush, no other thread of the process writes a group and relies on its own flush.
+#[test]
+fn inv09_no_commit_is_acknowledged_beside_a_growth_whose_flush_fails() {
+    let superblock = superblock(Layout::Delta, 512, 16 << 20);
+    let (begun, has_begun) = mpsc::sync_channel(1);
+    let (done, is_done) = mpsc::channel();
+    let block = Arc::new(Through(FailingGrowth {
+        below: RecordingBlock::new(BLOCK),
+        is_armed: AtomicBool::new(false),
+        begun,
+        done: Mutex::new(is_done),
+    }));
+    Waldio::format(block.as_ref(), &superblock).expect("format");
+    let world = World::new(block.clone(), superblock, options(Layout::Delta, Durability::Full));
+    let mut stream = world.process(true).expect("attach");
+    let (mut model, mut rng) = (Model::new(512, PAGES), Rng(1));
+    let (offset, data) = model.restart();
+    stream.write(&NoDatabase, offset, &data).expect("restart");
+    let mut commit = |stream: &mut WalStream<Waldio>| {
+        let transaction = model.transaction(&mut rng, false);
+        model.commit(transaction);
+        write_all(&model.take_writes(), |at, data| stream.write(&NoDatabase, at, data))
+    };
+    let first = commit(&mut stream).expect("write");
+    wait(&stream, first).expect("acknowledged");
+    let ticket = commit(&mut stream).expect("write").and_then(|sealed| sealed.ticket).expect("a ticket");
+    let waiter = stream.engine().durability_waiter().expect("a waiter");
+    block.0.is_armed.store(true, Ordering::SeqCst);
+    thread::scope(|scope| {
+        let committer = scope.spawn(move || {
+            has_begun.recv().expect("a growth");
+            let waited = waiter.wait(ticket);
+            let _ = done.send(());
+            waited
+        });
+        // These transactions are sealed, and nobody waits for them.
+        let failed = (0..10_000).find_map(|_| commit(&mut stream).err());
+        assert!(failed.is_some_and(|error| error.to_string().contains("fsync")));
+        let waited = committer.join().expect("the committer");
+        assert!(matches!(waited, Err(LogError::Poisoned(_))), "{waited:?}");
+    });
 }
 
 /// After a failed flush the data is still in the cache, but recovery must not rely on the cache.

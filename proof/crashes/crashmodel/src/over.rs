@@ -13,6 +13,11 @@ pub trait OverBlock: fmt::Debug + Send + Sync {
     /// The wrapped blocks.
     fn below(&self) -> &dyn Block;
 
+    /// [`Block::preallocate`].
+    fn preallocate(&self, len: u64) -> Result<(), MediumError> {
+        self.below().preallocate(len)
+    }
+
     /// [`Block::shrink`].
     fn shrink(&self, len: u64) -> Result<(), MediumError> {
         self.below().shrink(len)
@@ -47,7 +52,7 @@ impl<T: OverBlock> Block for Through<T> {
     }
 
     fn preallocate(&self, len: u64) -> Result<(), MediumError> {
-        self.0.below().preallocate(len)
+        self.0.preallocate(len)
     }
 
     fn reserve(&self, len: u64) -> Result<(), MediumError> {
