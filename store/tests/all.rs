@@ -10,6 +10,7 @@ mod damaged;
 mod faults;
 mod gaps;
 mod golden;
+mod grows;
 mod idle;
 mod killed;
 mod kills;

@@ -151,6 +151,20 @@ impl Space {
         self.kept.fetch_sub(pages, Ordering::SeqCst);
     }
 
+    /// Makes the file large enough for a later [`find`](Self::find), for a caller that holds no latch yet. Growing ends with
+    /// a flush, for which every thread would wait that needs a latched page. If other threads use the pages before the
+    /// caller does, `find` grows the file under latches all the same.
+    ///
+    /// # Errors
+    /// An error of the medium, but none if the disk is full. Whether there are enough pages, `find` decides.
+    pub(crate) fn prepare(&self, pager: &Pager) -> Result<(), Error> {
+        let pages = self.used.load(Ordering::SeqCst) + self.kept.load(Ordering::SeqCst) + 2 * SPARE_PAGES;
+        match self.make_room(pager, pages) {
+            Err(Error::Full { .. }) => Ok(()),
+            done => done,
+        }
+    }
+
     /// Finds free pages, and latches their maps. While the caller holds these latches, it may latch only the pages that
     /// were found.
     ///

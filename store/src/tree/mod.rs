@@ -232,6 +232,9 @@ impl<'a> Tree<'a> {
                 return Ok(Outcome::Changed(Changed { logged, undo }));
             }
             drop(leaf);
+            if purpose == Purpose::Do {
+                self.space.prepare(self.pager)?;
+            }
             self.make_room(key, new.len(), purpose)?;
         }
         Err(Error::Corrupt {
