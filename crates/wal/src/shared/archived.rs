@@ -6,10 +6,11 @@
 //! so a commit that knows its own position needs nothing else. There is one sidecar for a database, so it stores the
 //! word without looking at it.
 //!
-//! **Sleeping.** A commit that is about to sleep makes `WATCH` odd, and then looks at the position again. The sidecar
-//! stores the position first, and then looks at `WATCH`; if the word is odd, it makes the word even and wakes all that
-//! sleep. So one acknowledgement wakes a whole group, and none is missed. The sidecar may die between the two steps, so
-//! nobody sleeps longer than [`SLICE`] without looking.
+//! **Sleeping.** A commit that is about to sleep makes a word of `WATCHES` odd, and then looks at the position again. The
+//! sidecar stores the position first, and then looks at the word; if the word is odd, it makes the word even and wakes all
+//! that sleep on it. So one acknowledgement wakes a whole group, and none is missed. A commit chooses the word by its
+//! position ([`watch_of`]), so that hundreds of commits that wait for the next acknowledgement sleep on. The sidecar may
+//! die between the two steps, so nobody sleeps longer than [`SLICE`] without looking.
 //!
 //! **Whether a sidecar runs.** The word `SIDECAR` names the sidecar's process slot. The kernel tells whether the process
 //! in that slot lives.
@@ -29,8 +30,11 @@ const BEHIND_BYTES: u64 = 24;
 /// When the oldest transaction that is not in the archive was sealed, as of the sidecar's last look, in milliseconds
 /// since 1970; 0 if there is none.
 const BEHIND_SINCE: u64 = 32;
-/// The word on which commits sleep.
-const WATCH: u64 = 64;
+/// The first of the words on which commits sleep.
+const WATCHES: u64 = 64;
+const WATCH_COUNT: u64 = 8;
+/// So many neighbouring positions share a word.
+const WATCHED_TOGETHER: u64 = 64;
 /// The position after the newest acknowledged commit. Only kept up to date once there has been a sidecar.
 const NEWEST: u64 = 128;
 
@@ -46,6 +50,15 @@ const FENCED: u64 = 2;
 
 /// How long a commit sleeps before it looks again, in case that the sidecar has died before it woke anybody.
 const SLICE: Duration = Duration::from_millis(100);
+
+/// The word on which the commit before a position sleeps.
+fn watch_of(position: u64) -> u64 {
+    WATCHES + position / WATCHED_TOGETHER % WATCH_COUNT * 8
+}
+
+fn watches() -> impl Iterator<Item = u64> {
+    (0..WATCH_COUNT).map(|word| WATCHES + word * 8)
+}
 
 /// What is known of the sidecar.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -183,20 +196,29 @@ impl ArchivedWords<'_> {
     pub fn announce(&self, position: u64, time_ms: u64) {
         self.store(SIDECAR, RUNS | (self.segment.process_slot() as u64) << 8);
         self.set(position, time_ms);
+        // The sidecar before may have died before it had woken everybody.
+        self.wake_all();
     }
 
     /// Takes the announcement back, unless the archive was taken over.
     pub fn withdraw(&self) {
         let own = RUNS | (self.segment.process_slot() as u64) << 8;
         let _ = self.segment.compare_exchange(self.base + SIDECAR, own, 0);
-        self.wake();
+        self.wake_all();
     }
 
     /// Says up to which position the archive holds the log, and when the last transaction before it was sealed.
     pub fn set(&self, position: u64, time_ms: u64) {
+        let before = self.load(POSITION);
         self.store(TIME, time_ms);
         self.store(POSITION, position);
-        self.wake();
+        if position.saturating_sub(before) > WATCHED_TOGETHER * (WATCH_COUNT - 1) {
+            self.wake_all();
+        } else {
+            for together in before / WATCHED_TOGETHER..=position / WATCHED_TOGETHER {
+                self.wake(watch_of(together * WATCHED_TOGETHER));
+            }
+        }
     }
 
     /// Says what the sidecar has not archived yet.
@@ -208,17 +230,21 @@ impl ArchivedWords<'_> {
     /// Says that another primary has taken the archive over.
     pub fn set_fenced(&self) {
         self.store(SIDECAR, FENCED);
-        self.wake();
+        self.wake_all();
     }
 
     /// Whether a commit may be asleep.
     #[must_use]
     pub fn is_awaited(&self) -> bool {
-        self.load(WATCH) & 1 == 1
+        watches().any(|watch| self.load(watch) & 1 == 1)
     }
 
-    fn wake(&self) {
-        let word = self.base + WATCH;
+    fn wake_all(&self) {
+        watches().for_each(|watch| self.wake(watch));
+    }
+
+    fn wake(&self, watch: u64) {
+        let word = self.base + watch;
         let seen = self.segment.load(word);
         if seen & 1 == 1 && self.segment.compare_exchange(word, seen, seen.wrapping_add(1)).is_ok() {
             self.segment.wake(word, u32::MAX >> 1);
@@ -252,7 +278,8 @@ impl ArchivedWords<'_> {
             if self.load(POSITION) >= position {
                 return Ok(());
             }
-            let watched = self.watch();
+            let watch = watch_of(position);
+            let watched = self.announce_sleep(watch);
             if self.load(POSITION) >= position {
                 return Ok(());
             }
@@ -267,16 +294,16 @@ impl ArchivedWords<'_> {
             if left.is_zero() {
                 return Err(NotArchived::Late(sidecar));
             }
-            self.segment.wait(self.base + WATCH, (watched & 0xffff_ffff) as u32, left.min(SLICE));
+            self.segment.wait(self.base + watch, (watched & 0xffff_ffff) as u32, left.min(SLICE));
         }
     }
 
-    /// Announces that this thread is about to sleep. Returns the value of the word on which it sleeps.
-    fn watch(&self) -> u64 {
+    /// Announces that this thread is about to sleep on a word. Returns the value of the word.
+    fn announce_sleep(&self, watch: u64) -> u64 {
         loop {
-            let seen = self.load(WATCH);
+            let seen = self.load(watch);
             let watched = seen | 1;
-            if seen == watched || self.segment.compare_exchange(self.base + WATCH, seen, watched).is_ok() {
+            if seen == watched || self.segment.compare_exchange(self.base + watch, seen, watched).is_ok() {
                 return watched;
             }
         }

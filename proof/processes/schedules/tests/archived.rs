@@ -32,11 +32,12 @@ fn commit(words: ArchivedWords<'_>, archive: &Archive, positions: &[u64]) {
     }
 }
 
-/// Archives one position after the other, up to `last`.
-fn archive_all(words: ArchivedWords<'_>, archive: &Archive, last: u64) {
+/// Archives one of the commits after the other, four of them.
+fn archive_all(words: ArchivedWords<'_>, archive: &Archive, apart: u64) {
     let from = archive.0.load(Ordering::SeqCst);
     words.announce(from, 0);
-    for position in from + 1..=last {
+    for commit in from / apart + 1..=4 {
+        let position = commit * apart;
         archive.0.store(position, Ordering::SeqCst);
         words.set(position, 0);
         shuttle::thread::yield_now();
@@ -52,8 +53,11 @@ fn unless_it_dies(work: impl FnOnce()) {
     }
 }
 
+/// How far the positions of commits are apart: some sleep on one word, on neighbouring ones, or on any.
+const APART: [u64; 3] = [1, 50, 500];
+
 /// Two processes commit. One sidecar dies at an operation, and another one goes on. One of the committers dies.
-fn commits_wait(sleep: Sleep, sidecar_dies: Option<u64>, committer_dies: Option<u64>) {
+fn commits_wait(sleep: Sleep, apart: u64, sidecar_dies: Option<u64>, committer_dies: Option<u64>) {
     let memory = Memory::new(ARCHIVED_BYTES, sleep);
     let archive = Arc::new(Archive::default());
     let committers: Vec<_> = [(1, None, [1, 3]), (2, committer_dies, [2, 4])]
@@ -62,6 +66,7 @@ fn commits_wait(sleep: Sleep, sidecar_dies: Option<u64>, committer_dies: Option<
             let (memory, archive) = (Arc::clone(&memory), Arc::clone(&archive));
             shuttle::thread::spawn(move || {
                 let slot = memory.join(index, dies);
+                let positions = positions.map(|commit| commit * apart);
                 unless_it_dies(|| commit(ArchivedWords::new(&*slot, 0), &archive, &positions));
             })
         })
@@ -70,7 +75,7 @@ fn commits_wait(sleep: Sleep, sidecar_dies: Option<u64>, committer_dies: Option<
     let rounds = if sidecar_dies.is_some() { &sidecars[..] } else { &sidecars[1..] };
     for (index, dies) in rounds {
         let slot = memory.join(*index, *dies);
-        unless_it_dies(|| archive_all(ArchivedWords::new(&*slot, 0), &archive, 4));
+        unless_it_dies(|| archive_all(ArchivedWords::new(&*slot, 0), &archive, apart));
     }
     committers.into_iter().for_each(|committer| committer.join().expect("a committer"));
 }
@@ -78,12 +83,16 @@ fn commits_wait(sleep: Sleep, sidecar_dies: Option<u64>, committer_dies: Option<
 #[test]
 fn inv70_no_acknowledgement_is_missed_in_random_schedules() {
     // A sleep ends only if it is woken, so a missed acknowledgement is a deadlock.
-    shuttle::check_random(|| commits_wait(Sleep::UntilWoken, None, None), rounds(10000));
+    for apart in APART {
+        shuttle::check_random(move || commits_wait(Sleep::UntilWoken, apart, None, None), rounds(5000));
+    }
 }
 
 #[test]
 fn inv70_no_acknowledgement_is_missed_in_schedules_with_few_switches() {
-    shuttle::check_pct(|| commits_wait(Sleep::UntilWoken, None, None), rounds(10000), 3);
+    for apart in APART {
+        shuttle::check_pct(move || commits_wait(Sleep::UntilWoken, apart, None, None), rounds(5000), 3);
+    }
 }
 
 #[test]
@@ -95,7 +104,8 @@ fn inv70_commits_go_on_when_processes_die_at_any_operation() {
     shuttle::check_random(
         move || {
             let at = at.fetch_add(1, Ordering::SeqCst);
-            commits_wait(Sleep::MayEnd, Some(at % 40), Some(at / 3 % 30));
+            let apart = APART[at as usize % APART.len()];
+            commits_wait(Sleep::MayEnd, apart, Some(at / 3 % 50), Some(at / 9 % 40));
         },
         rounds(10000),
     );
