@@ -281,6 +281,8 @@ impl ArchivedWords<'_> {
             let watch = watch_of(position);
             let watched = self.announce_sleep(watch);
             if self.load(POSITION) >= position {
+                // The acknowledgement may have come before the announcement. Nobody else would take it back soon.
+                self.wake(watch);
                 return Ok(());
             }
             let sidecar = self.sidecar();
