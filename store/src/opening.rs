@@ -171,7 +171,8 @@ pub(crate) fn make_log(
     poison: &Arc<Poison>,
 ) -> Result<Arc<dyn Log>, Error> {
     file.write_head(|head| (head.log_kind, head.log_first) = (NO_LOG, first))?;
-    media.remove_log(file.head().log_seed)?;
+    // Without the right to remove it, the old log stays and takes space. Nothing in it is needed.
+    let _ = media.remove_log(file.head().log_seed);
     let seed = u64::from_le_bytes(random()?);
     // If this attempt fails, the next one finds the number of what it has left.
     file.write_head(|head| head.log_seed = seed)?;
