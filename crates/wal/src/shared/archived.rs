@@ -212,12 +212,8 @@ impl ArchivedWords<'_> {
         let before = self.load(POSITION);
         self.store(TIME, time_ms);
         self.store(POSITION, position);
-        if position.saturating_sub(before) > WATCHED_TOGETHER * (WATCH_COUNT - 1) {
-            self.wake_all();
-        } else {
-            for together in before / WATCHED_TOGETHER..=position / WATCHED_TOGETHER {
-                self.wake(watch_of(together * WATCHED_TOGETHER));
-            }
+        for together in (before / WATCHED_TOGETHER..=position / WATCHED_TOGETHER).take(WATCH_COUNT as usize) {
+            self.wake(watch_of(together * WATCHED_TOGETHER));
         }
     }
 
