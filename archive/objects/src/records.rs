@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::keys::Generation;
 
-/// Who has taken a generation. Whoever creates the record owns the generation.
+/// Which primary has claimed a generation. The primary that creates this record owns the generation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Claim {
@@ -14,33 +14,33 @@ pub struct Claim {
     pub token: String,
     /// A name of the machine, for people.
     pub node: String,
-    /// When, by the owner's clock, in milliseconds since 1970. Nothing rests on it.
+    /// The time by the owner's clock, in milliseconds since 1970. No decision depends on it.
     pub time_ms: i64,
 }
 
-/// How a generation's database follows on the generation before.
+/// How a generation's database follows on that of the previous generation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Line {
-    /// There is none before.
+    /// The generation has no previous generation.
     First,
-    /// It begins with what the archive had at the end of the generation before.
+    /// The generation begins with the state that the archive had at the end of the previous generation.
     Continues,
-    /// Transactions in between are not in the archive.
+    /// The archive lacks transactions between the two generations.
     Gap,
-    /// Something else changed the database in between, or it is another database.
+    /// Another program changed the database between the two generations, or the database is another one.
     Other,
 }
 
-/// Where a generation begins. Until it exists, nothing else of the generation does.
+/// Where a generation begins. Until this record exists, the generation has nothing but its claim.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Start {
     /// The generation.
     pub generation: Generation,
-    /// The token of the claim. So two who both took themselves for the owner would never write equal records.
+    /// The token of the claim. So two primaries that both believe they are the owner never write equal records.
     pub token: String,
-    /// The generation before, of which transactions below `first_txid` count.
+    /// The previous generation. Of its transactions, those below `first_txid` count.
     pub parent: Option<Generation>,
     /// How the database follows on the parent's.
     pub line: Line,
@@ -48,7 +48,7 @@ pub struct Start {
     pub first_txid: u64,
     /// What the first snapshot has.
     pub base: Base,
-    /// When, by the owner's clock, in milliseconds since 1970. Nothing rests on it.
+    /// The time by the owner's clock, in milliseconds since 1970. No decision depends on it.
     pub time_ms: i64,
 }
 
@@ -56,19 +56,19 @@ pub struct Start {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Base {
-    /// The transaction that it is the state after.
+    /// The transaction after which the database had this state.
     pub txid: u64,
-    /// Its pages.
+    /// The size of the database in pages.
     pub pages: u32,
     /// Bytes of a page.
     pub page_size: u32,
-    /// Its checksum, as LTX files have it, 16 hexadecimal digits.
+    /// The checksum of the database as in LTX files, as 16 hexadecimal digits.
     pub checksum: String,
 }
 
 impl Start {
-    /// The last transaction of the parent that counts: what the owner of the generation found at its end. The base of a
-    /// generation that does not continue is a transaction of its own.
+    /// The last transaction of the parent that counts: the last one that the owner of this generation found there. If the
+    /// generation does not continue the parent, its base is a transaction of its own.
     #[must_use]
     pub const fn end_of_parent(&self) -> u64 {
         match self.line {

@@ -7,12 +7,12 @@ use duralite_medium::{MediumError, Words};
 
 use crate::layout::{EPOCH, EXAMINED, member};
 
-/// The shortest time between two checks whether the process whose lock is in the way is still alive, so a
-/// dead process may stay unnoticed for this long. Connections that can wait use this value, because a queued
-/// connection tries again anyway, and a connection that begins to read can choose another mark.
+/// The shortest time between two checks of a process whose lock is in the way. So a dead process may stay
+/// unnoticed for this long. Connections that can wait use this value: a queued connection tries again anyway,
+/// and a connection that begins to read can choose another mark.
 pub(crate) const SUSPICION: Duration = Duration::from_millis(2);
-/// Like [`SUSPICION`], but for a connection that cannot wait, and would be told *busy* because of the dead
-/// process. This time is shorter than any program needs to learn that the process has died.
+/// Like [`SUSPICION`], but for a connection that cannot wait, and would get *busy* because of the dead
+/// process. No program can learn in a shorter time that the process has died.
 pub(crate) const SUSPICION_AT_ONCE: Duration = Duration::from_micros(200);
 
 /// Finds dead processes, and frees the locks that they have left.
@@ -28,9 +28,9 @@ impl Deaths {
     }
 
     /// Whether it is time to ask the kernel again if `process`, whose lock is in the way, is alive. Asking
-    /// costs a system call, and most such processes are alive, so the time of the last check is kept. It is
-    /// kept for each checked process separately, so that checks of a living process do not delay the check of
-    /// a dead one. It is kept in the segment, so that a process need not ask if another process has just
+    /// costs a system call, and most such processes are alive. So the segment stores the time of the last
+    /// check of each process. With a time for each process, checks of a living process do not delay the check
+    /// of a dead one. With the times in the segment, a process need not ask if another process has just
     /// asked.
     pub(crate) fn suspects(&self, process: usize, after: Duration) -> bool {
         let at = member(process) + EXAMINED;
@@ -40,8 +40,8 @@ impl Deaths {
         is_due && self.words.compare_exchange(at, last, now).is_ok()
     }
 
-    /// Asks the kernel whether a process is dead. If it is, clears the time of its last check, so that the
-    /// next one who finds something else that the dead process has left asks at once.
+    /// Asks the kernel whether a process is dead. If the process is dead, clears the time of its last check.
+    /// So a connection that then finds another lock of the dead process asks at once.
     pub(crate) fn is_dead(&self, process: usize) -> Result<bool, MediumError> {
         let is_dead = !self.words.segment().is_alive(process)?;
         if is_dead {
@@ -50,8 +50,8 @@ impl Deaths {
         Ok(is_dead)
     }
 
-    /// Frees the locks of a dead process. `word` is the process's word as the caller has read it. Returns
-    /// whether the process is dead.
+    /// Frees the locks of a process if it is dead. `word` is the process's word as the caller has read it.
+    /// Returns whether the process is dead.
     pub(crate) fn bury(&self, process: usize, word: u64) -> Result<bool, MediumError> {
         if !self.is_dead(process)? {
             return Ok(false);

@@ -36,11 +36,11 @@ pub fn content(store: &Store) -> Result<Content, Error> {
     Ok(content)
 }
 
-/// A witness of commits. Each commit makes a new state of the store. The states are numbered.
+/// A witness of commits. Each commit makes a new state of the store, which has a number.
 pub trait Witness {
-    /// Called when a transaction is about to commit and make this state.
+    /// The walker calls this when a transaction is about to commit and make this state.
     fn commits(&self, number: u64, state: &Content);
-    /// Called when the transaction with this number, and all earlier ones, are durable.
+    /// The walker calls this when the transaction with this number, and all earlier ones, are durable.
     fn acknowledged(&self, number: u64);
 }
 
@@ -137,7 +137,8 @@ fn edges((from, to): &Edges) -> (Bound<&[u8]>, Bound<&[u8]>) {
     (from.as_ref().map(Vec::as_slice), to.as_ref().map(Vec::as_slice))
 }
 
-/// Reads through a transaction or a snapshot, in a random one of the ways that both offer.
+/// Reads through a transaction or a snapshot. Both have several functions for reading; this calls a random
+/// one of them.
 fn read<R: Reader>(
     handle: &R,
     (name, table, rows): (&str, &Table, &Rows),
@@ -445,12 +446,12 @@ impl<'s> Walker<'s> {
     ) -> Result<T, Error> {
         self.commits(content);
         let done = commit(self.store)?;
-        // A durable commit makes all earlier ones durable too.
+        // A durable commit makes all earlier commits durable too.
         self.wait()?;
         Ok(done)
     }
 
-    /// Makes calls of the store that commit transactions of their own.
+    /// Calls a random function of the store that runs and commits a transaction of its own.
     fn tables(&mut self) -> Result<(), Error> {
         let [name, to] = [0; 2].map(|_| NAMES[self.random.usize(0..4)]);
         let mut content = self.now.clone();
@@ -515,7 +516,7 @@ impl<'s> Walker<'s> {
                 break;
             }
             let (name, table, rows) = &tables[self.random.usize(0..tables.len())];
-            // The key may be one of another table, which this table must not have.
+            // The key may be of another table. This table must not have it.
             read(snapshot, (name, table, rows), &mut self.random)?;
         }
         Ok(())

@@ -11,7 +11,7 @@
 //! Only [`Db::change_state`] changes the state. Four facts that every call of SQLite needs are also kept as
 //! bits, so that a call can read them without the mutex of the state. A user who may only read the log
 //! ([`Attachment::outside`]) attaches it for the WAL or for journals. The log never lingers for such a user,
-//! since EXCLUSIVE is refused beside a log.
+//! because the VFS refuses EXCLUSIVE to the user beside a log.
 
 use std::ffi::c_int;
 use std::path::PathBuf;
@@ -85,11 +85,11 @@ struct Mode {
     /// check, which is a read of the change counter. In exclusive locking mode that read is the first thing
     /// that SQLite does after it has left WAL mode.
     doubts_cache: AtomicBool,
-    /// Whether a guard was seen that says that the rollback journal is in a log. That log may belong to an
-    /// engine other than the one that the settings name, so the settings do not tell whether to look for such
-    /// a guard.
+    /// Whether this connection has seen a guard which says that the rollback journal is in a log. That log
+    /// may belong to another engine than the one that the settings name. So the settings do not tell whether
+    /// to look for such a guard.
     saw_rollback_guard: AtomicBool,
-    /// Set after a failed sync, when it is not known whether the guard is on disk.
+    /// Set after a failed sync, when nobody knows whether the guard is on disk.
     header_in_doubt: AtomicBool,
 }
 
@@ -123,7 +123,8 @@ pub(super) struct Commit {
     pub(super) clock: CommitClock,
     /// The transaction that this connection has sealed and that is not acknowledged yet.
     sealed: Mutex<Option<Sealed>>,
-    /// Whether a connection whose super-journals this VFS does not see has this database attached.
+    /// Whether a connection has attached this database (`ATTACH`) to a main database of another VFS. That VFS
+    /// opens the super-journals, and this VFS does not see them.
     has_main_elsewhere: AtomicBool,
     /// Whether this connection has written to the database file in a transaction that no log serves, and has
     /// not committed since.
@@ -223,8 +224,8 @@ impl State {
         }
     }
 
-    /// Detaches the log while the background thread does not use it. So the log is released on return, and
-    /// the next connection that opens the database does not find it in use by this one.
+    /// Detaches the log while the background thread does not use it. So this connection has released the log
+    /// on return, and the next connection that opens the database does not find the log in use.
     fn let_go(self) {
         let Some(log) = self.attached() else { return };
         let _turn = log.used.maintenance().and_then(Maintenance::turn);
@@ -327,8 +328,9 @@ impl Db {
         self.base.has_moved() && !matches!(self.path.try_exists(), Ok(false))
     }
 
-    /// Whether a copy of the database file was put in the file's place. The file itself has no name any more,
-    /// and the file that has its path names the same log. So that file needs what the log holds (invariant 3).
+    /// Whether somebody has put a copy of the database file in the file's place. Then the file itself has no
+    /// name any more, and the copy, which has its path, names the same log. So the copy needs what the log
+    /// holds (invariant 3).
     pub fn is_replaced_by_copy(&self, id: LogId) -> bool {
         self.has_no_name() && names_log(self.sqlite.parent, &self.path, id)
     }
@@ -371,13 +373,13 @@ impl Db {
         }
     }
 
-    /// Whether the VFS has to look for a guard that says that the rollback journal is in a log. It has to if
-    /// the engine of this database keeps rollback journals, or if such a guard has been seen.
+    /// Whether the VFS has to look for a guard which says that the rollback journal is in a log: the engine
+    /// of this database keeps rollback journals, or this connection has seen such a guard.
     pub fn looks_for_rollback_guard(&self) -> bool {
         self.mode.saw_rollback_guard.load(Ordering::Relaxed) || self.may_keep_rollback_journals()
     }
 
-    /// Notes that a guard was seen that says that the rollback journal is in a log.
+    /// Notes that this connection has seen a guard which says that the rollback journal is in a log.
     pub fn set_saw_rollback_guard(&self) {
         self.mode.saw_rollback_guard.store(true, Ordering::Relaxed);
     }
@@ -390,13 +392,15 @@ impl Db {
         }
     }
 
-    /// Whether SQLite has left WAL mode, so that its cache may be out of date. `true` only once.
+    /// Whether SQLite has left WAL mode, so that its cache may be out of date. Only the first call after that
+    /// returns `true`.
     pub fn end_doubting_cache(&self) -> bool {
         self.mode.doubts_cache.load(Ordering::Relaxed)
             && self.mode.doubts_cache.swap(false, Ordering::Relaxed)
     }
 
-    /// Whether SQLite has deleted the WAL and has done nothing since. `true` only once.
+    /// Whether SQLite has deleted the WAL and has done nothing since. Only the first call after the deletion
+    /// returns `true`.
     pub fn end_leaving_wal(&self) -> bool {
         self.mode.leaving_wal.swap(false, Ordering::Relaxed)
     }
@@ -408,7 +412,8 @@ impl Db {
         drop(previous);
     }
 
-    /// What [`Self::prepare`] noted, if the note still holds. A log is handed over, so it is returned once.
+    /// What [`Self::prepare`] noted, if the note still holds. A noted log goes to the caller, so only the
+    /// first call returns it.
     pub fn take_prepared(&self) -> Option<Prepared> {
         let mut prepared = locked(&self.service.prepared);
         match &*prepared {
@@ -422,9 +427,9 @@ impl Db {
         locked(&self.service.prepared).as_ref().map(|prepared| matches!(prepared, Prepared::Log(_)))
     }
 
-    /// Forgets what [`Self::prepare`] noted, if it no longer holds once SQLite has the lock `level`. Without
-    /// SHARED nothing holds any more. With a lock to write, the note that there is no log no longer holds,
-    /// since SQLite itself may set WAL mode then.
+    /// Forgets what [`Self::prepare`] noted, if the note no longer holds once SQLite has the lock `level`.
+    /// Without SHARED no note holds. With a lock to write, the note that there is no log no longer holds,
+    /// because SQLite itself may then set WAL mode.
     pub fn forget_prepared(&self, level: Level) {
         let mut prepared = locked(&self.service.prepared);
         let lasts = match &*prepared {
@@ -435,9 +440,9 @@ impl Db {
         let forgotten = if lasts { None } else { prepared.take() };
         drop(prepared);
         if let Some(Prepared::Log(used)) = &forgotten {
-            // As long as the note holds the log, another connection that closes is not the log's last user,
-            // and leaves guard and log in place. So when this connection closes, it must check whether a log
-            // is left, as after a refused EXCLUSIVE.
+            // As long as the note keeps the log attached, another connection that closes is not the log's
+            // last user, and leaves guard and log. So when this connection closes, it must check whether a
+            // log is left, as after a refused EXCLUSIVE.
             self.set_refused_exclusive(used.log().segment_path().to_path_buf());
         }
         drop(forgotten);
@@ -550,8 +555,8 @@ impl Db {
         }
     }
 
-    /// Notes that this connection could not have the database to itself, as the last one to close must,
-    /// because other connections use the log. `segment` is the path of the log's shared memory.
+    /// Notes that this connection did not get EXCLUSIVE, because other connections use the log. So this
+    /// connection is not the last one to close. `segment` is the path of the log's shared memory.
     pub fn set_refused_exclusive(&self, segment: PathBuf) {
         *locked(&self.service.past) = Past::Refused(segment);
     }
@@ -602,7 +607,7 @@ impl Db {
         }
     }
 
-    /// Keeps background checkpoints from beginning. Called before EXCLUSIVE is asked for.
+    /// Keeps background checkpoints from beginning. The caller is about to ask for EXCLUSIVE.
     pub fn hold_off_checkpoints(&self) {
         let hold_off = self.attached().and_then(|attachment| attachment.maintenance()?.hold_off());
         if hold_off.is_some() {
@@ -618,8 +623,8 @@ impl Db {
         }
     }
 
-    /// Whether SQLite writes the log into this file when it closes the WAL for the last time. That is so
-    /// wherever the file is now, unless a copy of the file needs the log.
+    /// Whether SQLite writes the log into this file when it closes the WAL for the last time. SQLite does so
+    /// even if the file was moved, unless a copy of the file needs the log.
     pub fn takes_log_home(&self) -> bool {
         let serving = self.serving().filter(|(_, serving)| *serving != Serving::Journal);
         serving.is_some_and(|(attachment, _)| !self.is_replaced_by_copy(attachment.id()))
@@ -646,7 +651,7 @@ impl Db {
     }
 
     /// Detaches a log in which a user who may only read has looked for a rollback journal. Without SHARED
-    /// nothing keeps others from writing that log home and deleting it.
+    /// nothing keeps other connections from writing that log home and deleting it.
     pub fn end_outside(&self) {
         if self.is_outside() && self.is_serving(Serving::Journal) {
             self.detach();
@@ -671,7 +676,7 @@ impl Db {
         self.is_so_at_a_glance(IS_KEPT)
     }
 
-    /// Ends the keeping of a log, because SQLite goes on with the database. Returns whether the log was kept
+    /// Stops keeping a log, because SQLite continues with the database. Returns whether the log was kept
     /// until now.
     pub fn end_keeping(&self) -> bool {
         self.change_state(|state| match state {
@@ -680,7 +685,7 @@ impl Db {
         })
     }
 
-    /// Writes to the rollback journal for SQLite. Durable after [`Journal::sync`].
+    /// Writes to the rollback journal for SQLite. The write is durable after [`Journal::sync`].
     pub fn write_journal(&self, data: &[u8], offset: u64) -> Result<(), Failure> {
         if begins_journal(data, offset) {
             self.check_log()?;
@@ -726,8 +731,8 @@ impl Db {
         {
             attachment.wait(ticket)?;
         }
-        // This replaces the ticket of a transaction that was sealed before and whose commit SQLite has given
-        // up. Nobody waits for that one any more.
+        // If SQLite has given up the commit of a transaction that was sealed before, this replaces the ticket
+        // of that transaction. Nobody waits for it any more.
         *locked(&self.commit.sealed) = sealed;
         Ok(())
     }
@@ -738,10 +743,10 @@ impl Db {
     }
 
     /// Waits until the transaction that this connection sealed last is as durable as the log's `durability`
-    /// makes it, and acknowledges it. Then lets `replicate` wait for the archive, with the position after the
-    /// transaction (invariant 70). By now SQLite has released WRITE (except in exclusive locking mode).
-    /// SQLite returns an error from here to the committer. A transaction with a rollback journal is durable
-    /// already, so this does not wait for it.
+    /// makes it, and acknowledges it. Then calls `replicate`, which waits for the archive, with the position
+    /// after the transaction (invariant 70). SQLite has already released WRITE (except in exclusive locking
+    /// mode). SQLite returns an error from here to the committer. A transaction with a rollback journal is
+    /// durable already, so this does not wait for it.
     pub fn wait_durable(
         &self,
         replicate: impl FnOnce(&Attachment, u64) -> Result<(), Failure>,
@@ -767,7 +772,7 @@ impl Db {
         self.commit.has_written_plain.store(true, Ordering::Relaxed);
     }
 
-    /// Whether [`Self::note_plain_write`] was called since this was last asked.
+    /// Whether somebody has called [`Self::note_plain_write`] since the last call of this function.
     pub fn end_plain_write(&self) -> bool {
         self.commit.has_written_plain.swap(false, Ordering::Relaxed)
     }
@@ -791,9 +796,9 @@ impl Db {
 
 /// When the commit of this connection's transaction began, by the segment's clock.
 ///
-/// The latency of a commit is measured from this time, at which SQLite hands over the first page. Until then
-/// the transaction's statements run, or the application does something else. Only a transaction that outgrows
-/// SQLite's cache hands pages over before it commits, and is measured from the first of them.
+/// The latency of a commit begins at this time, at which SQLite hands over the first page. Until then the
+/// transaction's statements run, or the application does something else. SQLite hands pages over before the
+/// commit only if the transaction outgrows its cache. The latency then begins with the first of these pages.
 #[derive(Default)]
 pub struct CommitClock {
     /// In nanoseconds; 0 while nothing has been written since the last commit.
@@ -804,9 +809,9 @@ pub struct CommitClock {
 
 impl CommitClock {
     /// Notes that SQLite writes at this offset of the WAL. If a transaction begins to commit with this write,
-    /// asks for the time and returns it. Such a write is the first one after a commit, or it goes back to an
-    /// offset that was written before. Going back means that the earlier transaction was rolled back, which
-    /// SQLite does not tell the VFS in exclusive locking mode.
+    /// asks for the time and returns it. Such a write is the first one after a commit, or a write to an
+    /// offset that SQLite has written before. In the second case SQLite has rolled the earlier transaction
+    /// back. (In exclusive locking mode SQLite does not tell the VFS of a rollback.)
     pub fn written(&self, offset: u64, clock_ns: impl FnOnce() -> u64) -> Option<u64> {
         if self.began.load(Ordering::Relaxed) != 0 && offset > self.offset.load(Ordering::Relaxed) {
             return None;

@@ -137,9 +137,9 @@ pub fn raise(db: &Db, alone: &Alone<'_>, placement: &LogPlacement) -> Result<Rai
             db.path.display()
         )));
     }
-    // The header that was just read may not be durable, if a process has lifted a guard and died before the
-    // sync. A power loss may then bring that guard back. So the log that it names, which holds nothing, must
-    // still exist: `make_log` deletes it only after the new header is durable.
+    // If a process has lifted a guard and died before the sync, the header that was just read may not be
+    // durable. A power loss may then bring that guard back. So the log that this guard names must still
+    // exist, although it holds nothing: `make_log` deletes it only after the new header is durable.
     remove_leftover_journal(db)?;
     let identity = db.identity()?;
     let settings = db.settings().clone();
@@ -153,7 +153,7 @@ pub fn raise(db: &Db, alone: &Alone<'_>, placement: &LogPlacement) -> Result<Rai
         sync_names_beside(db, &log).and_then(|()| write_header(db, &masked))
     };
     if let Err(failure) = guarded {
-        // The log may be deleted only once the database is sure not to name it.
+        // Delete the log only if the plain header is durable. Otherwise the database may still name the log.
         if write_header(db, &plain.header).is_ok()
             && let Err(error) = log.unlink()
         {
@@ -171,10 +171,10 @@ pub fn raise(db: &Db, alone: &Alone<'_>, placement: &LogPlacement) -> Result<Rai
     Ok(Raised::Log(raised))
 }
 
-/// Refuses a database whose path leads to another file by now. The files beside that path belong to the other
-/// file, and EXCLUSIVE on this one does not show whether a program uses them (invariant 2). Stock SQLite would
-/// read and write that program's `-wal` as its own, and refuses a moved file with this code where it makes a
-/// rollback journal.
+/// Refuses a database whose path now leads to another file. The files beside that path belong to the other
+/// file, and EXCLUSIVE on this file does not show whether a program uses them (invariant 2). In WAL mode
+/// stock SQLite would read and write that program's `-wal` as its own. When stock SQLite makes a rollback
+/// journal, it refuses a moved file with the code that this function returns.
 pub fn check_path(db: &Db) -> Result<(), Failure> {
     if db.path_is_anothers() { Err(moved(db)) } else { Ok(()) }
 }
@@ -243,9 +243,10 @@ pub fn check_journal(db: &Db) -> Result<bool, Failure> {
     }
 }
 
-/// Deletes a rollback journal that SQLite has emptied but not deleted, as with TRUNCATE and PERSIST: a power
-/// loss could bring its content back. Emptying the journal again is not enough, since a sync of it may have
-/// failed before (invariant 6). The deletion is durable after the caller's sync of the directory.
+/// Deletes a rollback journal that SQLite has emptied but not deleted, as it does with TRUNCATE and PERSIST.
+/// Otherwise a power loss could bring the journal's content back. Emptying the journal again is not enough,
+/// because an earlier sync of the journal may have failed (invariant 6). The deletion is durable after the
+/// caller's sync of the directory.
 fn remove_leftover_journal(db: &Db) -> Result<(), Failure> {
     if !check_journal(db)? {
         return Ok(());
@@ -260,9 +261,9 @@ fn remove_leftover_journal(db: &Db) -> Result<(), Failure> {
     }
 }
 
-/// Syncs the database's directory, unless it is also the log's, which has been synced. SQLite has deleted the
-/// rollback journal with which it set WAL mode. Without this sync a power loss could bring the journal back,
-/// and SQLite would roll it back over the guard.
+/// Syncs the database's directory, unless the log is in the same directory, which has been synced. SQLite has
+/// deleted the rollback journal with which it set WAL mode. Without this sync a power loss could bring the
+/// journal back, and SQLite would roll it back over the guard.
 fn sync_names_beside(db: &Db, log: &Log) -> Result<(), Failure> {
     if db.path.parent() == log.path().parent() {
         return Ok(());
@@ -271,8 +272,8 @@ fn sync_names_beside(db: &Db, log: &Log) -> Result<(), Failure> {
 }
 
 impl Provisional<'_> {
-    /// Makes the log durable, then makes the guard final. Called by the holder of WRITE, before the first
-    /// frame is accepted. The guard is durable on return, and so confirmed (invariant 1).
+    /// Makes the log durable, then makes the guard final. The holder of WRITE calls this before it accepts
+    /// the first frame. The guard is durable on return, and so confirmed (invariant 1).
     pub fn make_final(self) -> Result<(), Failure> {
         let Self { db, attachment } = self;
         let mut log = attachment.log();
@@ -289,9 +290,9 @@ impl Provisional<'_> {
 }
 
 impl Unconfirmed<'_> {
-    /// Writes and syncs the guard once more. The process that put it on may have died before its sync, or the
-    /// sync may have failed. Then the guard that is visible may not be on disk, and a sync without a new
-    /// write might not put it there. The guard is durable on return, and so confirmed.
+    /// Writes and syncs the guard once more. The process that put the guard on may have died before its sync,
+    /// or the sync may have failed. Then the visible guard may not be on disk, and a sync without a new write
+    /// might not put it there. The guard is durable on return, and so confirmed.
     pub fn put_again(self) -> Result<(), Failure> {
         let Self { db, attachment } = self;
         let (header, len) = db.raw_header()?;
@@ -312,7 +313,7 @@ fn confirm(db: &Db, attachment: &Attachment, header: &[u8; HEADER_BYTES]) -> Res
     // therefore syncs the file.
     attachment.home_in_doubt();
     let writes = attachment.home_writes();
-    // If these writes fail, and power fails too, the versions are never without the id.
+    // Even if these writes and the power fail, the disk never has the versions without the id.
     put_durably(db, header, &[LOG_ID, VERSIONS])?;
     attachment.home_synced(writes);
     attachment.confirm_guard();
@@ -365,17 +366,16 @@ fn lift_alone(db: &Db, alone: &Alone<'_>, attachment: &Attachment) -> Result<(),
     let mut log = attachment.log();
     let mut versions = find_all(db, &mut log, |buf, offset| db.read(buf, offset));
     if versions.is_err() && log.frames() > attachment.indexed_frames() {
-        // A process has sealed a transaction, and has died before it told the wal-index of it. So SQLite has not
-        // checkpointed that one.
+        // A process has sealed a transaction, and has died before it entered the transaction into the
+        // wal-index. So SQLite has not checkpointed this transaction.
         drop(log);
         db.put_home_alone(attachment)?;
         log = attachment.log();
         versions = find_all(db, &mut log, |buf, offset| db.read(buf, offset));
     }
     let versions = versions?;
-    // A log in which no transaction has ever begun holds nothing. A log that has no commits any more may
-    // still hold what a process wrote before it died. No later open may find those remains, so such a log is
-    // retired.
+    // A log in which no transaction has ever begun holds nothing. A log without commits may still hold what a
+    // process wrote before it died. No later open may find those remains, so the log is retired here.
     let holds_anything =
         !is_provisional && (log.was_begun() || db.has_home() || attachment.rollback_journal().is_some());
     let backlog = line::keep(db, attachment, &mut log);
@@ -397,7 +397,7 @@ fn lift_alone(db: &Db, alone: &Alone<'_>, attachment: &Attachment) -> Result<(),
     if holds_anything {
         log.retire().map_err(failed)?;
     }
-    // If a home held the header, draining it has written the header to the file.
+    // If a home held the header, the drain of the home has written the header to the file.
     let (mut header, _) = db.raw_header()?;
     guard::lift(&mut header);
     if let Some(versions) = versions {
@@ -445,9 +445,10 @@ enum Comparison {
 
 /// Compares every committed page with the database as `read` returns it.
 ///
-/// The format versions of page 1 are not compared, since the guard is in their place. The log may have
-/// versions that are not those of WAL mode. That happens if the guard could not be lifted for a change of the
-/// journal mode: SQLite finds the WAL still there, opens it again, and commits the new mode through it.
+/// This does not compare the format versions of page 1, because the guard is in their place. The log may have
+/// versions that are not those of WAL mode. That happens if the VFS could not lift the guard for a change of
+/// the journal mode: SQLite finds the WAL still there, opens it again, and commits the new mode through the
+/// WAL.
 fn compare(
     db: &Db,
     log: &mut Log,
@@ -495,11 +496,12 @@ fn write_header(db: &Db, header: &[u8; HEADER_BYTES]) -> Result<(), Failure> {
 
 /// Writes and syncs parts of the header.
 ///
-/// Even after an error SQLite goes on in the mode that the header shows, so a failed sync is tried again. If
-/// it is not known whether the guard is on disk, a rollback journal may be useless, because after a power
-/// loss the guard would keep SQLite from rolling it back. A second sync that succeeds proves something here,
-/// because the bytes are written again before it. It proves nothing of other pages, so the failure counts
-/// (invariant 6). If the second sync fails too, this connection gets no rollback journal any more.
+/// Even after an error SQLite continues in the mode that the header shows. So this function tries a failed
+/// sync again. If nobody knows whether the guard is on disk, a rollback journal may be useless, because after
+/// a power loss the guard would keep SQLite from rolling the journal back. The second sync proves that the
+/// header is on disk, because this function writes the header again before that sync. It proves nothing about
+/// other pages, so the failure of the first sync still counts (invariant 6). If the second sync fails too,
+/// this connection gets no rollback journal any more.
 fn put_durably(db: &Db, header: &[u8; HEADER_BYTES], parts: &[Range<usize>]) -> Result<(), Failure> {
     put(db, header, parts)?;
     if db.sync_file(ffi::SYNC_FULL) == ffi::OK {

@@ -1,4 +1,4 @@
-//! Recovers kept states again.
+//! Recovers crash states again that a rig has kept.
 
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -17,10 +17,9 @@ use crate::power::{self, Judged};
 use crate::stage::Stage;
 use crate::transactions::Reference;
 
-/// Recovers a kept state again. The inner error says what is still wrong with it.
+/// Recovers a kept state again. The inner error says what is still wrong with the state.
 ///
-/// # Errors
-/// If the state cannot be read, or its disk cannot be mounted here.
+/// # Errors This function cannot read the state, or cannot mount its disk on this machine.
 pub fn replay(dir: &Path) -> Result<Result<(), String>> {
     let state = Description::read(dir)?;
     crate::hooks::register()?;
@@ -34,8 +33,8 @@ pub fn replay(dir: &Path) -> Result<Result<(), String>> {
         }
     }
     stage.set(&contents)?;
-    // The reference goes beyond the begun transactions, because a transaction is also committed
-    // after recovery.
+    // After recovery the check commits one more transaction. So the reference needs more transactions than
+    // the recorded run had begun.
     let reference = Reference::new(&state.setup, state.seed, state.begun + 2)?;
     match state.file_system()? {
         Some(file_system) => replay_disk(dir, &state, file_system, &stage, &reference),

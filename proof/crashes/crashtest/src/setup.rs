@@ -1,4 +1,4 @@
-//! What is tested: an engine and its settings, chosen by a seed.
+//! An engine and the settings to test it with, as a seed chooses them.
 
 use std::fmt;
 use std::path::Path;
@@ -60,8 +60,8 @@ impl Engine {
         matches!(self, Self::Own(engine) if engine.needs.contains(&Medium::HomeMemory))
     }
 
-    /// Whether rollback journals are to be tested with the engine: the engine keeps them in its log, or it is
-    /// stock SQLite as a control.
+    /// Whether to test rollback journals with the engine: it keeps them in its log, or it is stock SQLite as
+    /// a control.
     #[must_use]
     pub fn keeps_rollback_journals(self) -> bool {
         matches!(self, Self::Stock) || matches!(self, Self::Own(engine) if engine.rollback_journals)
@@ -123,7 +123,8 @@ pub struct Setup {
     pub page_bytes: u32,
     /// Whether an acknowledged commit is durable.
     pub waits: bool,
-    /// Connections that commit at once, in threads of their own; 1 for a run that the seed reproduces.
+    /// How many connections commit at the same time, each in its own thread. With 1 the seed reproduces the
+    /// run.
     pub threads: u32,
     /// Frames in the log at which SQLite makes an automatic checkpoint; 0 for never.
     #[serde(default)]
@@ -181,9 +182,8 @@ impl Setup {
         Self { settings: settings.join("&"), ..setup }
     }
 
-    /// The setup that a seed chooses for one writer at a time, or for connections that write beside each
-    /// other in the write-ahead log. Connections that write beside each other belong to one thread, so that
-    /// the seed reproduces their order.
+    /// The setup that a seed chooses for one writer at a time, or for concurrent writers in the write-ahead
+    /// log. One thread runs all connections of concurrent writers, so that the seed reproduces their order.
     #[must_use]
     pub fn for_writers(engine: Engine, seed: u64, concurrent: bool) -> Self {
         let setup = Self::for_seed(engine, seed);
@@ -250,8 +250,8 @@ impl Setup {
     }
 }
 
-/// Chooses an engine's settings by a seed, and may change whether commits wait and how many threads there
-/// are.
+/// Chooses an engine's settings by a seed. It may also change in the setup whether commits wait, and how many
+/// threads commit.
 type Choose = fn(&mut Setup, &mut fastrand::Rng) -> Vec<String>;
 
 /// The choices by engine. An engine without an entry has its default settings.
@@ -263,7 +263,7 @@ const CHOICES: [(&str, Choose); 4] = [
 ];
 
 fn choose_nvwal(setup: &mut Setup, random: &mut fastrand::Rng) -> Vec<String> {
-    // Sometimes chooses a weaker order, which promises only a prefix.
+    // Some runs use a weaker order, which promises only that a prefix of the commits survives.
     let sync = ["lazy", "lazy", "lazy", "eager", "checksum", "checksum", "async"][random.usize(..7)];
     setup.waits = sync != "async";
     let mut settings = vec![format!("sync={sync}"), format!("block_bytes={}", 4096 * random.u32(2..=4))];
@@ -304,14 +304,15 @@ fn choose_waldio(setup: &mut Setup, random: &mut fastrand::Rng) -> Vec<String> {
     settings
 }
 
-/// Small limits and frequent checkpoints: pages are merged only when they are checkpointed, when their logs are full
-/// or when space is short.
+/// Small limits and frequent checkpoints, because `ppl` merges a page only at a checkpoint, when the page's
+/// log is full, or when space is short.
 fn choose_ppl(setup: &mut Setup, random: &mut fastrand::Rng) -> Vec<String> {
     setup.checkpoint_frames = [0, 3, 3, 10][random.usize(..4)];
     let mut settings = vec![
         format!("sector_bytes={}", 4096 * [1, 1, 2, 3][random.usize(..4)]),
         format!("overflow_bytes={}", [0, 0, 1024, 12288][random.usize(..4)]),
-        // The smallest size allowed is four chunks: as a limit, or as a size that the log outgrows.
+        // The smallest size that `ppl` allows is four chunks. The run uses it as a limit, or as a usual size
+        // that the log outgrows.
         ["log_limit=1", "usual_bytes=1", "log_limit=4194304"][random.usize(..3)].to_owned(),
     ];
     if random.u8(..3) == 0 {
@@ -320,7 +321,7 @@ fn choose_ppl(setup: &mut Setup, random: &mut fastrand::Rng) -> Vec<String> {
     settings
 }
 
-/// Either a region in which a store is durable, or one that is flushed.
+/// Chooses a region in which a store is durable at once, or a region that needs flushes.
 fn choose_scratchpad(_: &mut Setup, random: &mut fastrand::Rng) -> Vec<String> {
     let mut settings = vec![
         format!("scratchpad={}", ["emulate", "emulate", "off"][random.usize(..3)]),

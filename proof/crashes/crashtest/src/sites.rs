@@ -1,10 +1,10 @@
-//! Finds out which place in the source made a call that makes something durable.
+//! Finds the place in the source that made a call for durability, such as a flush, a fence or a sync.
 
 use std::collections::HashMap;
 
 use crate::event::SiteId;
 
-/// How many frames above the call are kept: enough to tell the callers of a helper apart.
+/// How many frames above the call a site keeps: enough to tell the callers of a helper apart.
 const DEPTH: usize = 2;
 
 /// Call sites, numbered in the order in which they are first seen.
@@ -54,7 +54,7 @@ fn describe(addresses: &[usize]) -> String {
             let path = path.to_string_lossy();
             let Some((_, path)) = path.rsplit_once("crates/") else { return };
             let ours = ["wal/src/", "sqlite-vfs/src/"].iter().any(|start| path.starts_with(start));
-            // These files only pass calls on, so they do not say where a call comes from.
+            // Functions in these files only pass calls on, so the site begins with the frames above them.
             let passes_on =
                 ["base.rs", "db_file.rs", "hooks.rs", "/vfs.rs"].iter().any(|end| path.ends_with(end));
             if ours && !passes_on {

@@ -1,5 +1,5 @@
-//! A model of the database that the generated statements build. The generator draws the values of the
-//! statements from it.
+//! A model of the database that the generated statements build. The generator of the statements draws their
+//! values from this model.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -34,7 +34,8 @@ impl Model {
         &mut self.rng
     }
 
-    /// Must be called between transactions. At random, lets the application turn to another subject.
+    /// Lets the application turn to another subject, or not, at random. The generator calls this between
+    /// transactions.
     pub fn turn(&mut self) {
         if self.rng.chance(STAY) {
             self.subject = self.rng.draw();
@@ -127,7 +128,7 @@ impl Model {
         Value::Text(format!("http://www.site{:03}.com/news/{:x}", number(site), tail))
     }
 
-    /// Random bytes, as in a compressed picture, of a random length within `bytes`.
+    /// Random bytes, which stand for a compressed picture, of a random length within `bytes`.
     pub fn blob(&mut self, bytes: Range<u64>) -> Value {
         let wanted = self.between(bytes);
         Value::Blob((0..wanted).map(|_| self.rng.draw() as u8).collect())

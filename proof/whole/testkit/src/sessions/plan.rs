@@ -1,4 +1,4 @@
-//! What the sessions of a process do, as arguments of the process.
+//! The plan of what the sessions of a process do. A test passes the plan to the process as arguments.
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -19,8 +19,8 @@ pub enum Work {
 pub enum Reads {
     /// From its own snapshot.
     Inside,
-    /// On another connection, where each read sees another snapshot. That is wrong, and shows that the
-    /// judge notices.
+    /// On another connection, where each read sees another snapshot. Such a transaction is not isolated, and
+    /// the judge has to notice that.
     Outside,
 }
 
@@ -35,7 +35,7 @@ pub struct SessionPlan {
     pub work: Work,
     /// Where the transactions read from.
     pub reads: Reads,
-    /// The seed of the random numbers. A session adds its number.
+    /// The seed of the random numbers. Each session adds its own number to the seed.
     pub seed: u64,
     /// The number of the first session. No other session on the database has the same number.
     pub first: u64,
@@ -73,10 +73,9 @@ impl SessionPlan {
         ]
     }
 
-    /// The plan from arguments.
+    /// Reads a plan from arguments.
     ///
-    /// # Errors
-    /// Names the argument that is missing or wrong.
+    /// # Errors An argument is missing or wrong. The error names it.
     pub fn of_arguments(arguments: &[&str]) -> Result<Self, String> {
         let arguments = Arguments::new(arguments.iter().copied())?;
         let text = |name: &str| arguments.get(name).ok_or_else(|| format!("{name} is missing"));

@@ -1,5 +1,5 @@
-//! The judge must notice sessions that are not isolated. Here the sessions read on another connection, each
-//! read in its own snapshot.
+//! The judge must notice sessions that are not isolated. In these tests a session reads on another connection
+//! than the one on which its transaction writes. There each read has a snapshot of its own.
 
 use duralite_testkit::{Fixture, Reads, Work};
 
