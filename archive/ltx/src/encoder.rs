@@ -59,7 +59,7 @@ impl<W: Write> Encoder<W> {
         Ok(encoder)
     }
 
-    /// Adds a page. Pages come in ascending order, none of them behind the end of the database, and the lock page
+    /// Adds a page. Pages come in ascending order, none of them after the end of the database, and the lock page
     /// never. A snapshot has every other page.
     ///
     /// # Errors

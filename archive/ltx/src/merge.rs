@@ -32,7 +32,7 @@ impl<R: Read> Member<R> {
         self.held.into_iter().chain(grown).min()
     }
 
-    /// Goes on behind a page.
+    /// Goes on after a page.
     fn pass(&mut self, page: u32) -> Result<(), LtxError> {
         if self.grown.start() == &page {
             self.grown.next();

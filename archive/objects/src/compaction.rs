@@ -3,7 +3,7 @@
 //!
 //! It only adds objects, and only of transactions that are acknowledged (invariant 74). Spans are counted in the times
 //! of the transactions, so they do not depend on when compaction runs. A compaction that was cut off is done again; an
-//! object that it left is like any other. Where pruning has deleted the first objects, compaction goes on behind them.
+//! object that it left is like any other. Where pruning has deleted the first objects, compaction goes on after them.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -165,7 +165,7 @@ impl Primary {
 
 /// The state on which the objects of a level and of the one below follow: the base, or the first state that pruning has
 /// left of them. Pruning takes what ends at or before one snapshot, and that snapshot is then the oldest. What is missing
-/// behind it, or between two objects, is damage, over which nothing is compacted.
+/// after it, or between two objects, is damage, over which nothing is compacted.
 fn begin(objects: &[Object], level: u8, base: u64) -> u64 {
     let of_levels = objects.iter().filter(|object| object.level == level || object.level + 1 == level);
     let first = of_levels.map(|object| object.min.saturating_sub(1)).min();

@@ -160,7 +160,7 @@ impl Archive {
     }
 
     /// The snapshot from which the oldest kept moment is restored, with the index of its generation: the newest that is
-    /// the first of its day and not later than `time`. Without one nothing is too old. A snapshot behind one that is kept
+    /// the first of its day and not later than `time`. Without one nothing is too old. A snapshot after one that is kept
     /// was made later, also if a clock that was behind says otherwise. One of the future says nothing about those behind
     /// it.
     async fn base(

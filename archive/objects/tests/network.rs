@@ -523,7 +523,7 @@ async fn inv74_compaction_goes_on_behind_what_was_pruned_and_not_over_a_gap() {
     assert_eq!(setup.on(&primary, 1).await, spans);
     assert_eq!(setup.on(&primary, 2).await, [(12, 29)]);
     assert_eq!(primary.compact(&mut times).await.unwrap(), 0);
-    // An object that is lost behind the snapshot was not pruned, and nothing is compacted over it.
+    // An object that is lost after the snapshot was not pruned, and nothing is compacted over it.
     setup.upload(&primary, 46..=60, DAY).await;
     let lost = Object { level: 0, min: 50, max: 50, bytes: 0 };
     setup.archive.delete(&primary.replica().key(&lost)).await.unwrap();

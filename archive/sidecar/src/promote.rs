@@ -28,7 +28,7 @@ use crate::replicate::{Replicator, Until};
 pub fn run(runtime: &Handle, url: &str, config: Database) -> Result<()> {
     let database = &config.path.clone();
     let archive = Archive::open(&url.parse()?)?;
-    // An attempt that has died behind its claim may have left the copy in use by a log, and stock SQLite refuses it then.
+    // An attempt that has died after its claim may have left the copy in use by a log, and stock SQLite refuses it then.
     if let Ok(DatabaseHeader::Guarded { .. }) = offline::inspect(database) {
         hold::close(database, &config.pairs()).context("take the log of an earlier attempt home")?;
     }

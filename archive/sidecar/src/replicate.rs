@@ -250,7 +250,7 @@ impl Replicator {
     }
 
     /// Whether the backlog of the log that the archive is in, if that log was closed, has the transaction that the archive
-    /// has last, as the archive has it. If the backlog begins behind that transaction, the log's users knew from a sidecar
+    /// has last, as the archive has it. If the backlog begins after that transaction, the log's users knew from a sidecar
     /// that the archive has it, and no power loss came between. Without a backlog there was nothing but what they knew of
     /// so, or the sidecar has deleted the backlog when everything in it was in the archive.
     fn backlog_has_what_is_archived(&self, closed: &[Closed], current: &Current) -> Result<bool> {

@@ -259,7 +259,7 @@ fn a_copy_that_is_read_is_not_promoted_and_nobody_is_fenced() {
     assert_eq!(one::<i64>(&place.restored(&[]).open(), "SELECT count(*) FROM t"), 2);
 }
 
-/// What fails behind the claim can be tried again.
+/// What fails after the claim can be tried again.
 #[test]
 fn a_promotion_that_fails_behind_the_claim_is_run_again() {
     let (old, new, place) =

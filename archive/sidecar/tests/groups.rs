@@ -45,7 +45,7 @@ fn pages(file: &[u8]) -> Vec<(u32, u8)> {
 fn inv69_pages_that_were_cut_off_and_taken_again_are_zeros() {
     let commits = [(9, vec![(1, 1), (8, 1), (9, 1)]), (5, vec![(1, 2)]), (9, vec![(1, 3), (9, 3)])];
     assert_eq!(pages(&file(&commits, 4)), [(1, 3), (6, 0), (7, 0), (8, 0), (9, 3)]);
-    // What is behind the end after the last commit is left out.
+    // A file lacks the pages that are beyond the database's end at the last commit.
     assert_eq!(pages(&file(&commits[..2], 4)), [(1, 2)]);
     // A page by which the first commit has made the database longer is whatever that commit says.
     assert_eq!(pages(&file(&commits[2..], 4)), [(1, 3), (9, 3)]);

@@ -57,7 +57,7 @@ impl BlockState {
 /// Bytes of a block before its body.
 pub const BLOCK_HEADER_BYTES: u32 = 16;
 
-/// The header of a newly taken block, and behind it the zero word that begins the block's body.
+/// The header of a newly taken block, and after it the zero word that begins the block's body.
 #[must_use]
 pub fn encode_block_header(generation: u64, block: u32) -> [u8; BLOCK_HEADER_BYTES as usize + 8] {
     let mut out = [0; BLOCK_HEADER_BYTES as usize + 8];

@@ -205,7 +205,7 @@ fn inv12_sizes_that_only_a_header_knows_are_checked_against_what_is_there() {
         (tx, long.encode().to_vec()),
         (alone, long.encode().to_vec()),
         (alone, [&wide.encode()[..], &[0; 3 * PAGE]].concat()),
-        // There are bytes behind the last record.
+        // There are bytes after the last record.
         (alone, two),
     ] {
         let refused = attach(forged(tx, &records), Layout::Delta).map(|_| ()).expect_err("damaged");

@@ -219,7 +219,7 @@ fn count(nvm: RecordingNvm, options: &NvwalOptions) -> u32 {
     Nvwal::open(Arc::new(nvm), Path::new("model"), options.clone()).expect("a sound log").transactions()
 }
 
-/// A power loss tears a transaction, and the one behind it stays whole. Recovery ends before both. A new transaction
+/// A power loss tears a transaction, and the one after it stays whole. Recovery ends before both. A new transaction
 /// then ends exactly where the whole one begins, and the power fails again, before the new terminator is durable.
 #[test]
 fn inv07_what_a_power_loss_left_behind_a_torn_transaction_never_counts_again() {
@@ -263,7 +263,7 @@ fn inv07_what_a_power_loss_left_behind_a_torn_transaction_never_counts_again() {
 }
 
 /// A process dies after it has stored a mark and before it has flushed the mark. The next process sees the transaction
-/// and commits another one behind it.
+/// and commits another one after it.
 #[test]
 fn inv07_no_mark_is_durable_before_those_in_front_of_it() {
     let options = options(SyncMode::Async, HeapMode::User, false);

@@ -67,7 +67,7 @@ fn recovery_reads_each_byte_of_the_log_once() {
         for (_, frame) in log.newest_frames() {
             log.read_page(&NoDatabase, frame, &mut page).expect("read");
         }
-        // Recovery also scans the part behind the log's end. Subtract it.
+        // Recovery also scans the part after the log's end. Subtract it.
         let rest = block.len() - DATA_OFFSET - used;
         let read = block.counters().read_bytes - before - rest;
         // Allow for read-ahead, which goes beyond the end.

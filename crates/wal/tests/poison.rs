@@ -29,7 +29,7 @@ fn inv09_a_damaged_log_acknowledges_nothing_until_it_is_attached_anew() {
     });
     model.commit(transaction);
 
-    // Another program overwrites everything behind the superblock.
+    // Another program overwrites everything after the superblock.
     let file = std::fs::OpenOptions::new().write(true).open(log.path()).expect("log");
     let length = file.metadata().expect("metadata").len();
     let junk = vec![0x5A; (length - 4096) as usize];

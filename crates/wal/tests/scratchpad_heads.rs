@@ -21,7 +21,7 @@ const MAGIC: [u8; 8] = [0xd9, 0xd5, 5, 0xf9, 0x20, 0xa1, 0x63, 0xd7];
 
 /// Writes a journal of a large transaction, of which SQLite synced a part before the end, so that the journal has a
 /// second header at `second`. Both headers contain `number`. Like SQLite, writes the magic number of a header only
-/// after the bytes behind the header are durable.
+/// once the bytes that follow the header are durable.
 fn write_journal(journal: &dyn RollbackJournal, number: u8, second: u64) {
     let head: Vec<u8> = [&[0; 12][..], &[number; 500]].concat();
     journal.write(&head, 0).expect("write");

@@ -176,7 +176,7 @@ impl Record {
     }
 }
 
-/// What a line says behind its checksum, if the checksum is right.
+/// What a line says after its checksum, if the checksum is right.
 fn body_of(line: &[u8]) -> Option<&str> {
     let line = std::str::from_utf8(line).ok().filter(|line| line.len() <= LINE_LIMIT)?;
     let (sum, body) = line.split_once(' ')?;

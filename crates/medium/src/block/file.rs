@@ -358,7 +358,7 @@ impl FileBlock {
         }
     }
 
-    /// Initialises blocks behind the present end of the file.
+    /// Initialises blocks after the present end of the file.
     fn extend(&self, from: u64, to: u64) -> Result<(), MediumError> {
         // Reserve the space in one piece if the file system can. The reserved blocks are not initialised, so
         // the length does not change yet: it never covers blocks that were not zeroed.

@@ -1,4 +1,4 @@
-//! SQLite's wal-index, behind the words in the segment's file: regions of 32 KiB that are mapped one by one.
+//! SQLite's wal-index, after the words in the segment's file: regions of 32 KiB that are mapped one by one.
 //!
 //! The regions, and the words, are mapped through a second open file description. After a fork, SQLite in the child goes on
 //! reading what it has mapped. If the mappings used the description that carries the parent's lock, that lock
@@ -49,7 +49,7 @@ fn piece_bytes() -> u64 {
 }
 
 impl Index {
-    /// Opens the regions behind the first `used` bytes of a file.
+    /// Opens the regions after the first `used` bytes of a file.
     pub(super) fn open(file: &File, path: &Path, used: u64, write: bool) -> Result<Self, MediumError> {
         let again = reopen(file, path, write).map_err(|error| {
             MediumError::from_errno("open", Errno::from_io_error(&error).unwrap_or(Errno::IO))

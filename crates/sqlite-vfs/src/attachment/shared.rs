@@ -137,7 +137,7 @@ impl Attachment {
     /// header that the log has no frames, and then that none of them are home. If the process dies in
     /// between, the first frames of the next commits would be taken for home (invariant 15). The caller has
     /// just got WRITE, so no other process is between these two stores. Returns whether there was anything to
-    /// complete. If so, a connection that began to read earlier looks only for frames behind those that
+    /// complete. If so, a connection that began to read earlier looks only for frames after those that
     /// seemed to be home, so it has to begin again.
     pub fn complete_start_over(&self) -> bool {
         let Some(first) = self.first_of_index() else { return false };

@@ -85,7 +85,7 @@ unsafe fn look_at(
     if is_memory || is_ours {
         return None;
     }
-    // SAFETY: the name of a database of this connection, whose parameters SQLite keeps behind it.
+    // SAFETY: the name of a database of this connection, whose parameters SQLite keeps after it.
     let strict = unsafe {
         let file = (api.db_filename)(db, name);
         if file.is_null() { ptr::null() } else { (api.uri_parameter)(file, c"strict".as_ptr()) }

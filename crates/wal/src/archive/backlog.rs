@@ -95,7 +95,7 @@ fn write_all(
     crate::placement::sync_names(path)
 }
 
-/// The pages of a transaction in ascending order, each with the number of its last frame. Pages behind the end of the
+/// The pages of a transaction in ascending order, each with the number of its last frame. Pages after the end of the
 /// database are left out.
 fn newest_frames(engine: &dyn Engine, of: &Transaction) -> Result<Vec<(u32, u32)>, LogError> {
     let mut frames = Vec::new();
@@ -141,7 +141,7 @@ impl Backlog {
         self.header
     }
 
-    /// The next commit; `None` behind the last one, and only if the backlog is whole. The caller has read all pages of the
+    /// The next commit; `None` after the last one, and only if the backlog is whole. The caller has read all pages of the
     /// commit before.
     ///
     /// # Errors
@@ -169,7 +169,7 @@ impl Backlog {
         }
     }
 
-    /// Reads the next page of the commit into `image`, which is a page long, and returns its number. `None` behind the
+    /// Reads the next page of the commit into `image`, which is a page long, and returns its number. `None` after the
     /// last page.
     ///
     /// # Errors

@@ -74,7 +74,7 @@ pub fn stamp(database: &DatabaseIdentity, page_1: &[u8]) -> Result<Option<Stamp>
 /// file has, and is released when the process ends.
 pub struct SidecarLock(#[allow(dead_code, reason = "holds the lock")] OwnFile);
 
-/// Far behind the content of any database, and behind SQLite's locks.
+/// The offset of the lock, far beyond the content of any database, and beyond SQLite's locks.
 const SIDECAR_AT: i64 = 1 << 60;
 
 impl SidecarLock {

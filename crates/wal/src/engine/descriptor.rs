@@ -85,7 +85,7 @@ const KEPT_BYTES: u64 = 512 << 10;
 
 impl Descriptor {
     /// Whether making a new log is cheaper than attaching this one. That is so if a process that attaches this log
-    /// would read a large part of the file, to look for records behind the log's end.
+    /// would read a large part of the file, to look for records after the log's end.
     pub(crate) fn is_long_to_find(&self, log: &File) -> bool {
         let is_read = self.needs.contains(&Medium::LogBlocks);
         is_read && log.metadata().is_ok_and(|log| log.len() > KEPT_BYTES)

@@ -2,7 +2,7 @@
 //!
 //! A follower describes its progress by a *position*: the number of transactions that were sealed since the log was
 //! made. The follower gets a transaction only when that transaction is durable and can no longer be replaced. That is
-//! so once its commit was acknowledged, or once another transaction was committed behind it (invariant 16). A follower
+//! so once its commit was acknowledged, or once another transaction was committed after it (invariant 16). A follower
 //! may *pin* a position. The log then keeps the transactions after that position, until it comes near its limit.
 //!
 //! A follower counts as a user of the database. So while a log is being followed, the log is not deleted, and the
@@ -234,7 +234,7 @@ impl Follower {
     }
 
     /// Whether a connection that wants to start the log over has asked to read beyond a position. A follower that keeps
-    /// its pin behind what it has read answers by reading on, keeping what it has read, and pinning the position after
+    /// its pin after what it has read answers by reading on, keeping what it has read, and pinning the position after
     /// it. Otherwise the log grows up to its limit.
     ///
     /// # Errors

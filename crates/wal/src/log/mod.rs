@@ -446,7 +446,7 @@ impl Log {
         self.stream.engine().position()
     }
 
-    /// The position from which on the log has all transactions: 0 until it starts over behind a commit.
+    /// The position from which on the log has all transactions: 0 until it starts over after a commit.
     #[must_use]
     pub fn first_position(&self) -> u64 {
         self.stream.engine().origin().position

@@ -223,7 +223,7 @@ impl<E: Engine + ?Sized> WalStream<E> {
     }
 
     /// Processes a truncation by SQLite. A truncation to nothing shrinks the log's file to the size of a new log, so the
-    /// caller must have synced the database file before (invariant 6). A truncation behind the last frame does nothing.
+    /// caller must have synced the database file before (invariant 6). A truncation after the last frame does nothing.
     ///
     /// # Errors
     /// `Unexpected` for a truncation into committed frames; other errors as [`crate::engine::LogFile::begin_generation`].

@@ -335,8 +335,8 @@ fn early_marks(events: &[Event]) -> (Vec<Event>, Vec<usize>) {
         if mark > 0
             && let Some(Event::Fence { .. }) = out.last()
         {
-            // Moves the mark behind the last fence but one. Between these two fences are the flushes of what
-            // the mark vouches for.
+            // Moves the mark to the place right after the last fence but one. The flushes of what the mark
+            // vouches for are between these two fences.
             let last = out.len() - 1;
             let from = out[..last].iter().rposition(|event| matches!(event, Event::Fence { .. }));
             let at = from.map_or(0, |position| position + 1);

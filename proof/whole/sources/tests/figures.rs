@@ -1,8 +1,8 @@
 //! Compares the figures that documents quote with the measurements that they come from.
 //!
-//! A comment behind a figure names its source: `10,516<!-- = waldio_single; waldio, layout=delta; per second -->`. The parts
+//! A comment after a figure names its source: `10,516<!-- = waldio_single; waldio, layout=delta; per second -->`. The parts
 //! are the name of a CSV file in `docs/bench` or `docs/store/bench`, cells that select one row of it, and the column. For a
-//! ratio, a second source follows behind ` over `. A figure may have fewer digits than its source.
+//! ratio, a second source follows after ` over `. A figure may have fewer digits than its source.
 #![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 
 use std::path::Path;
@@ -47,7 +47,7 @@ fn cell(source: &str) -> Result<String, String> {
     }
 }
 
-/// A number, without the unit behind it.
+/// A number, without the unit after it.
 fn value(cell: &str) -> Result<f64, String> {
     let end = cell.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(cell.len());
     cell[..end].parse().map_err(|_| format!("`{cell}` is no number"))

@@ -42,7 +42,7 @@ const MOST_OF_A_PAGE: usize = 16 << 10;
 struct Part {
     pages: BTreeSet<u32>,
     trunks: BTreeMap<u32, Vec<u8>>,
-    /// The trunk behind this part; 0 if the part reaches the end of the list.
+    /// The trunk after this part; 0 if the part reaches the end of the list.
     rest: u32,
 }
 
@@ -119,7 +119,7 @@ impl Concurrent {
     /// Merges the allocation of a transaction to which SQLite's real free list was shown. This works if
     /// either the transaction has allocated, or others have. If both have, the transaction is overtaken.
     ///
-    /// In a database with pointer maps a transaction may have taken pages behind the end, and cut them off again at its
+    /// In a database with pointer maps a transaction may have taken pages after the end, and cut them off again at its
     /// commit. Then page 1 says what it said before, but the entries of these pages have changed, and others who have
     /// taken the same pages may rely on the entries without having written them. SQLite writes page 1 with every page
     /// that it takes or frees.

@@ -5,7 +5,7 @@
 /// A page of a b-tree.
 pub struct BTreePage<'a> {
     bytes: &'a [u8],
-    /// Where the page's header begins: on page 1, behind the header of the database.
+    /// Where the page's header begins: on page 1, after the header of the database.
     header: usize,
     kind: Kind,
     /// Bytes of the page that SQLite uses.

@@ -4,7 +4,7 @@ use duralite_format::wal_index::IndexHeader;
 
 /// The frames of a large transaction that are in the log. Others do not see them before its commit.
 pub(super) struct InLog {
-    /// The state of the log behind which the frames are.
+    /// The state of the log after which the frames are.
     pub base: IndexHeader,
     /// The page of each frame that is in the log.
     pub pages: Vec<u32>,
@@ -15,7 +15,7 @@ pub(super) struct InLog {
 }
 
 impl InLog {
-    /// No frames, behind this state of the log.
+    /// No frames, after this state of the log.
     pub fn behind(base: IndexHeader) -> Self {
         Self { base, pages: Vec::new(), begun: None, overwritten: None }
     }

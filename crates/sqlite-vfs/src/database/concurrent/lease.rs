@@ -1,6 +1,6 @@
 //! Free pages that one connection has for itself, so that transactions that allocate do not conflict.
 //!
-//! SQLite takes a new page from the first trunk of the free list, or behind the end of the database, and
+//! SQLite takes a new page from the first trunk of the free list, or after the end of the database, and
 //! notes that in page 1. So any two transactions that allocate would conflict. Therefore a connection that
 //! has allocated is shown the free list in an order of its own: first a trunk with pages that the connection
 //! has *leased*, then the rest. When the connection commits, the pages that it has taken are removed from the

@@ -151,7 +151,7 @@ impl Private {
         (page > 0).then_some(page)
     }
 
-    /// Removes all frames behind this one.
+    /// Removes all frames after this one.
     pub fn forget_after(&self, frame: u32) {
         let last = Place::of(frame.max(1));
         for number in last.region..u32::try_from(self.0.len()).unwrap_or(u32::MAX) {

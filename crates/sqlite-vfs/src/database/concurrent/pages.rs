@@ -16,7 +16,7 @@ pub fn read_page(
     page: u32,
     buf: &mut [u8],
 ) -> Result<(), Failure> {
-    // A mapped home relies on it that nobody reads behind the database: the file may have been longer, and the
+    // A mapped home relies on it that nobody reads after the database: the file may have been longer, and the
     // mapping may still be.
     if !snapshot.may_have(page) {
         buf.fill(0);
@@ -28,7 +28,7 @@ pub fn read_page(
     }
     let offset = u64::from(page.saturating_sub(1)) * buf.len() as u64;
     match db.read_unmasked(buf, offset)? {
-        // SQLite, too, takes what is behind the end of the file for zeros.
+        // SQLite, too, takes what is after the end of the file for zeros.
         ffi::OK | ffi::IOERR_SHORT_READ => Ok(()),
         code => Err(Failure::new(code, format!("cannot read page {page} of {}", db.path.display()))),
     }

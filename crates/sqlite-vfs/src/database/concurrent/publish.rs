@@ -292,7 +292,7 @@ impl Concurrent {
         Ok(())
     }
 
-    /// The state of the log behind which a transaction writes, once the log has started over, if it can. The caller
+    /// The state of the log after which a transaction writes, once the log has started over, if it can. The caller
     /// has WRITE, and `newest` is the newest commit.
     pub(super) fn base_for(
         &self,
@@ -427,7 +427,7 @@ pub(super) fn done(recorded: u64, code: c_int) -> Result<(), Failure> {
     }
 }
 
-/// Puts bytes at this place, which is within what is there or just behind it.
+/// Puts bytes at this place, which is within what is there or just after it.
 pub(super) fn put(wal: &mut Vec<u8>, at: usize, data: &[u8]) {
     if wal.len() < at {
         wal.resize(at, 0);

@@ -45,7 +45,7 @@ impl<'a> SharedIndex<'a> {
         self.first.map_or_else(|| self.mapped(0), Ok)
     }
 
-    /// Makes room for the frames behind `before` up to `last`. After that, adding these frames cannot fail.
+    /// Makes room for the frames after `before` up to `last`. After that, adding these frames cannot fail.
     pub fn make_room(self, before: u32, last: u32) -> Result<(), Failure> {
         self.first()?;
         for region in Place::of(before.max(1)).region.max(1)..=Place::of(last).region {
@@ -133,7 +133,7 @@ impl<'a> SharedIndex<'a> {
         Ok(())
     }
 
-    /// Adds a frame behind the committed ones and those that were added since. Nothing is left there from before
+    /// Adds a frame after the committed ones and those that were added since. Nothing is left there from before
     /// ([`Self::forget_left`]), and [`Self::make_room`] has already made the region of the frame.
     pub fn append(self, frame: u32, page: u32) -> Result<(), Failure> {
         let place = Place::of(frame);
@@ -210,7 +210,7 @@ fn find_in(
     Ok(found)
 }
 
-/// Removes from the region of the last of the `committed` frames what is behind that frame, if any of it has the place of a
+/// Removes from the region of the last of the `committed` frames what is after that frame, if any of it has the place of a
 /// frame up to `last`. A process may have died while it removed this, so the first place may be free and others not.
 fn forget_left(region: Region<'_>, place: Place, committed: u32, last: u32) {
     let first = place.first_word + (committed - place.before) as usize;

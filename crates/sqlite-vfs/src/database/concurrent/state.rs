@@ -60,7 +60,7 @@ pub(super) struct State {
     pub(super) cache: Option<IndexHeader>,
     /// The pages that SQLite may have in its cache (invariant 58).
     pub(super) read: PageSet,
-    /// What SQLite has written to its WAL behind the frame `base`, less the frames of `large`.
+    /// What SQLite has written to its WAL after the frame `base`, less the frames of `large`.
     pub(super) wal: Vec<u8>,
     /// The open transaction, if it is too large for memory.
     pub(super) large: Option<InLog>,
@@ -70,7 +70,7 @@ pub(super) struct State {
     pub(super) base: u32,
     /// The last frame of SQLite's WAL that is committed.
     pub(super) committed: u32,
-    /// The last frame that SQLite has written since frames behind it were last removed from the private wal-index.
+    /// The last frame that SQLite has written since frames after it were last removed from the private wal-index.
     pub(super) highest: u32,
     /// The state of the log after this transaction's commit, while its snapshot lasts.
     pub(super) after: Option<IndexHeader>,
@@ -183,7 +183,7 @@ impl State {
         let shown = header.private(frames, self.changes, [random(), random()]);
         self.index.address(Place::of(frames.max(1)).region as usize, true);
         if self.highest > frames {
-            // SQLite takes entries for frames in their order. It removes those behind its last frame only where it finds
+            // SQLite takes entries for frames in their order. It removes those after its last frame only where it finds
             // one in the place of the next.
             self.index.forget_after(frames);
         }
@@ -248,7 +248,7 @@ impl State {
         };
         self.has_just_committed = true;
         let frames = self.frames();
-        // SQLite takes the second mark, and goes on behind the last frame.
+        // SQLite takes the second mark, and goes on after the last frame.
         self.says_home(frames.saturating_sub(1), frames);
         if let Some(first) = self.index.first() {
             // No older state of this log can be opened (`sqlite3_snapshot_open`): its frames are forgotten.

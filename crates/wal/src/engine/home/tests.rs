@@ -201,7 +201,7 @@ fn inv01_the_header_is_the_files_own_and_the_rest_is_the_homes() {
     expected.extend(other(&page(4)));
     assert_eq!(file.bytes(), expected);
     let whole = [page(3), page(4)].concat();
-    // Parts of the header: inside it, across its end and behind it; and ranges across pages.
+    // Parts of the header: inside it, across its end and after it; and ranges across pages.
     for (offset, len) in
         [(0, 512), (0, 100), (24, 16), (0, 101), (90, 20), (99, 1), (100, 1), (100, 412), (300, 400)]
     {

@@ -100,7 +100,7 @@ const PENDING_BYTE: u64 = 0x4000_0000;
 const UNKNOWN: u32 = u32::MAX;
 /// The checksum of a page adds up every 200th byte, counted from the page's end.
 const CHECKSUM_STRIDE: usize = 200;
-/// Bytes behind the name of a super-journal: the name's length, its checksum, the magic number.
+/// Bytes after the name of a super-journal: the name's length, its checksum, the magic number.
 pub(crate) const SUPER_TAIL: u64 = 16;
 /// Most bytes in the name of a super-journal.
 const MAX_SUPER_NAME: u64 = 4096;

@@ -6,7 +6,7 @@
 //! an amount that does not grow with the log, with three exceptions: the table of block states, a cache line of each block
 //! that is in the table but in no list, and a transaction that is complete except for its mark.
 //!
-//! Behind a transaction that a power loss has torn, there may be whole transactions of the order `Async`. They are lost,
+//! After a transaction that a power loss has torn, there may be whole transactions of the order `Async`. They are lost,
 //! because the log ends before them. [`Nvwal::erase_behind_end`] makes sure that none of them ever counts again (invariant 7).
 
 use std::sync::Arc;
@@ -61,7 +61,7 @@ impl Nvwal {
     /// transaction could end where one of these begins, and a power loss could leave the old mark in the place of the new
     /// terminator. Blocks that are about to be freed are searched too, because they may be taken again in this generation.
     ///
-    /// Marks become durable in their order ([`Nvwal::follow`]). So behind a zero word there is no mark.
+    /// Marks become durable in their order ([`Nvwal::follow`]). So after a zero word there is no mark.
     ///
     /// # Errors
     /// As [`Nvwal::blocks_behind_tail`].

@@ -184,7 +184,7 @@ impl Nvwal {
             let found = self.transaction_at(at, sequence);
             let Ok(Some(found)) = found else { continue };
             if damage.is_none() && found.order != Order::Ordered {
-                // This is no damage, because a crash may leave a transaction that is not `Ordered` behind one that is not
+                // This is no damage, because a crash may leave a transaction that is not `Ordered` after one that is not
                 // whole.
                 return Ok(None);
             }

@@ -29,7 +29,7 @@ impl Position {
     }
 }
 
-/// If the records of a transaction continue in another block, they begin at this offset, behind the word where a scanner
+/// If the records of a transaction continue in another block, they begin at this offset, after the word where a scanner
 /// looks for a commit mark. So the scanner never takes a record for a mark.
 pub(crate) const CONTINUED_AT: u32 = BLOCK_HEADER_BYTES + 8;
 

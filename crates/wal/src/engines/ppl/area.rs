@@ -369,7 +369,7 @@ impl Area {
         self.give_back_rest(turn)
     }
 
-    /// Gives the space behind the log's chunks back to the file system: chunks that the log no longer has, and what a process
+    /// Gives the space after the log's chunks back to the file system: chunks that the log no longer has, and what a process
     /// has added that died before the log had it.
     pub(super) fn give_back_rest(&self, _turn: &Turn<'_>) -> Result<(), LogError> {
         let from = self.geometry.file_bytes(self.grown()?);

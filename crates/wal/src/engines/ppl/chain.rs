@@ -116,7 +116,7 @@ impl<'a> Walk<'a> {
         read_record_word(word).map(|(transaction, _)| transaction)
     }
 
-    /// Looks for a record of the page behind the end of the chain, because zeros over the first word of a record may have
+    /// Looks for a record of the page after the end of the chain, because zeros over the first word of a record may have
     /// cut off the stream. Such a record belongs to a committed transaction later than `after`. Anything that an extent held
     /// before the chain took the extent belongs to an earlier transaction, and is not returned.
     pub(super) fn behind_end(&self, page_number: u32, (after, committed): (u64, u64)) -> Option<u64> {

@@ -139,7 +139,7 @@ impl Store {
         self.shrink()
     }
 
-    /// If the log has outgrown its usual size, gives back the chunks beyond that size, as far as no extent behind them is in
+    /// If the log has outgrown its usual size, gives back the chunks beyond that size, as far as no extent after them is in
     /// use.
     pub(super) fn shrink(&self) -> Result<(), LogError> {
         let area = &self.area;
@@ -446,7 +446,7 @@ impl Store {
 
     /// Frees the extents of a chain that is no longer in the page table. First marks all records of the chain as merged and
     /// cuts the chain, and then frees the extents from the last to the first. So a crash in between leaves a chain without
-    /// gaps, and recovery does not take records behind the cut for a sign of damage.
+    /// gaps, and recovery does not take records after the cut for a sign of damage.
     pub(super) fn drop_extents(&self, turn: &Turn<'_>, extents: &[Extent]) {
         if let Some(first) = extents.first() {
             self.set_merged(*first, self.words.load(SEALED));

@@ -258,7 +258,7 @@ fn incomplete(area: &Area, page_number: u32) -> LogError {
     LogError::Corrupt { offset, what: FormatError::Damaged { what: "a page's log" } }
 }
 
-/// Finds the end of a chain, behind the last record of a committed transaction. Refuses a chain in which zeros have cut off
+/// Finds the end of a chain, after the last record of a committed transaction. Refuses a chain in which zeros have cut off
 /// a later record. Returns `None` if a complete merge has already erased the chain's end, in which case the slot has
 /// everything that the chain held.
 fn walk(

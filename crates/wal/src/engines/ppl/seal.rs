@@ -108,7 +108,7 @@ impl Store {
         self.words.store(UNDO_END, end);
         self.words.store(OPEN, number);
         // The frames come first, because they keep their pieces longer than most chains: a log that has outgrown its usual size
-        // can give back only what is behind the last extent in use.
+        // can give back only what is after the last extent in use.
         self.area.append_entry(&self.words, turn, entry)?;
         let Buffers { dirty, chains } = buffers;
         dirty.clear();

@@ -285,7 +285,7 @@ impl Region {
         (found == expected && self.is_own(next)).then_some((next, found, tag))
     }
 
-    /// Reads bytes of a transaction's stream from `at` on. `at` is an offset behind the header of a page.
+    /// Reads bytes of a transaction's stream from `at` on. `at` is an offset after the header of a page.
     pub(super) fn read_stream(&self, at: u64, buf: &mut [u8]) -> Result<(), LogError> {
         let broken = |page| self.corrupt(page, "the chain of pages of a transaction");
         let mut page = u32::try_from(at / PAGE_BYTES).unwrap_or(u32::MAX);

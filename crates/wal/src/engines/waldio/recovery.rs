@@ -35,7 +35,7 @@ pub(crate) struct Found {
     pub(crate) recovered: Recovered,
     /// Offset of the last ordered group: everything before it is durable.
     rewrite_from: u64,
-    /// Offsets of blocks behind the log's end that look like parts of it; `settle` zeroes them.
+    /// Offsets of blocks after the log's end that look like parts of it; `settle` zeroes them.
     stale: Vec<u64>,
     /// Whether the log is known to be durable up to its end, with nothing after it.
     is_settled: bool,
@@ -445,7 +445,7 @@ impl Scan<'_> {
         decode_frame(bytes, page, block_bytes, log_id, self.slot.generation, at)
     }
 
-    /// Returns the blocks behind the end at which a group or a frame of this generation begins. Fails with `Corrupt` if one of
+    /// Returns the blocks after the end at which a group or a frame of this generation begins. Fails with `Corrupt` if one of
     /// these groups is ordered.
     fn behind(&self, end: u64) -> Result<Vec<u64>, LogError> {
         let mut stale = Vec::new();

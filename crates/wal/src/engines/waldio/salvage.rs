@@ -36,7 +36,7 @@ struct UpToDamage {
 }
 
 impl Waldio {
-    /// Opens a log, which may be damaged behind its head, so that it can be read up to the damage. Changes nothing.
+    /// Opens a log, which may be damaged after its head, so that it can be read up to the damage. Changes nothing.
     ///
     /// # Errors
     /// `Corrupt` if no generation is found, `Medium`.

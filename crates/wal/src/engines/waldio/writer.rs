@@ -1,7 +1,7 @@
 //! Staging a transaction in this process's memory, and sealing it.
 //!
 //! A transaction that outgrows its share of the ring bypasses the ring: the writer itself writes the transaction to the
-//! device, behind everything sealed. Recovery ignores these blocks until the writer's last write completes them. In the
+//! device, after everything sealed. Recovery ignores these blocks until the writer's last write completes them. In the
 //! `delta` layout, the last write replaces zeros by the group's header. In the `embedded` layout, the last write writes the
 //! last frames.
 

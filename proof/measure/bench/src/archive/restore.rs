@@ -20,7 +20,7 @@ use crate::workload::median;
 
 /// The sizes of the databases with `--seconds 1` and more, in MB; the last one is restored.
 const SIZES: [f64; 3] = [10.0, 100.0, 1000.0];
-/// The objects behind the snapshot of the database that is restored, each of one commit.
+/// The objects after the snapshot of the database that is restored, each of one commit.
 const SMALL: u32 = 3000;
 /// What is added to each request in some of the rows.
 const ADDED: Duration = Duration::from_millis(20);

@@ -1,6 +1,6 @@
 //! Stops a process of a race before each store to the header of the wal-index that all processes share. The
 //! header has two copies of the committed state, and what checkpoints and readers have noted. The process
-//! also stops before a store to the first word behind the header, where the list of frames begins. Between
+//! also stops before a store to the first word after the header, where the list of frames begins. Between
 //! these stores a process may die or stand still.
 //!
 //! No function that could be watched makes these stores. So the memory is write-protected while a process
@@ -35,7 +35,7 @@ mod here {
     const PAGE: usize = 4096;
     /// The size of the two copies of the committed state.
     const COPIES: usize = 96;
-    /// The size of the header, and of the page number of the first frame behind it.
+    /// The size of the header, and of the page number of the first frame after it.
     const HEADER: usize = 136 + 4;
     /// In the file of the shared memory, the wal-index begins at a multiple of this, but not at 0.
     const ALIGNMENT: usize = 64 << 10;

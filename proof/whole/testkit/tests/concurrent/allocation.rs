@@ -250,7 +250,7 @@ fn two_transactions_that_allocate_both_commit() {
     assert!(one::<i64>(&a, "PRAGMA page_count") < 10);
 }
 
-/// A transaction takes a page behind the end of the database, which the pointer map then says, and cuts it off again. What
+/// A transaction takes a page after the end of the database, which the pointer map then says, and cuts it off again. What
 /// another one has put there meanwhile has the entry that it needs from an earlier transaction, so it has not written the
 /// pointer map.
 #[test]
@@ -266,7 +266,7 @@ fn inv64_a_page_that_was_taken_and_cut_off_again_was_allocated() {
         run(&a, &format!("CREATE TABLE {table}(k INTEGER PRIMARY KEY, v)")).unwrap();
         (0..10).for_each(|_| _ = add(&a, table));
     }
-    // The new row takes the page behind the end, which then moves to where the first row was.
+    // The new row takes the page after the end, which then moves to where the first row was.
     let replace = |conn, table| {
         run(conn, "BEGIN").unwrap();
         add(conn, table);
@@ -310,7 +310,7 @@ fn inv64_free_pages_do_not_fill_a_small_log() {
     integrity(&conn);
 }
 
-/// Two transactions allocate the same page behind the end of a database that another process has made shorter. A
+/// Two transactions allocate the same page after the end of a database that another process has made shorter. A
 /// process that maps the database may still believe that the file is longer.
 #[test]
 fn a_conflict_on_a_page_that_was_cut_off_is_a_conflict() {
