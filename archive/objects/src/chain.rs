@@ -1,8 +1,8 @@
 //! Which states of a database the objects of a replica can make, and of which objects each is made.
 //!
-//! A state is named by its last transaction. It can be had if an object ends with that transaction and begins either
-//! with transaction 1 or not later than right after a state that can be had. An object that overlaps what came before
-//! does no harm: it has the last image of each of its pages.
+//! A state is named by its last transaction. The state can be restored if an object ends with that transaction and
+//! begins either with transaction 1 or not later than right after a state that can be restored. An object that
+//! overlaps what came before does no harm: it has the last image of each of its pages.
 
 use super::keys::{Object, SNAPSHOTS};
 
@@ -44,12 +44,12 @@ impl Chain {
         Self { objects, seed, states }
     }
 
-    /// The states that can be had, ascending.
+    /// The states that can be restored, ascending.
     pub fn states(&self) -> &[u64] {
         &self.states
     }
 
-    /// The newest state that can be had and is not after `txid`.
+    /// The newest state that can be restored and is not after `txid`.
     pub fn state_until(&self, txid: u64) -> Option<u64> {
         self.states[..self.states.partition_point(|state| *state <= txid)].last().copied()
     }
@@ -91,7 +91,7 @@ impl Chain {
         missing
     }
 
-    /// The objects that make a state that can be had, in the order in which they are applied, and whether the seed
+    /// The objects that make a state that can be restored, in the order in which they are applied, and whether the seed
     /// comes before them.
     pub fn objects_of(&self, state: u64) -> (bool, Vec<Object>) {
         let until = &self.objects[..self.objects.partition_point(|object| object.max <= state)];

@@ -26,7 +26,7 @@ pub enum Rule {
     KeepBase,
     /// A follower looks for a later claim after it has listed, before it applies.
     FollowerLooks,
-    /// A claim that has no start record when its owner begins anew is given up.
+    /// A claim that has no start record when its owner begins again is given up.
     GiveUpClaims,
 }
 

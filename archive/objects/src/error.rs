@@ -196,7 +196,7 @@ impl ArchiveError {
     }
 }
 
-/// What can be had instead.
+/// What can be restored instead.
 fn instead(before: Option<u64>, after: Option<u64>) -> String {
     match (before, after) {
         (Some(before), Some(after)) => {

@@ -33,11 +33,11 @@ pub struct Listed {
     pub counts: bool,
     /// The transaction with which the next generation begins. Those of this one from there on do not count.
     pub until: Option<u64>,
-    /// The first state that can be had.
+    /// The first state that can be restored.
     pub first: Option<Moment>,
-    /// The last state that can be had.
+    /// The last state that can be restored.
     pub last: Option<Moment>,
-    /// The number of states that can be had.
+    /// The number of states that can be restored.
     pub states: u64,
     /// Transactions that are missing.
     pub missing: Vec<Missing>,

@@ -28,7 +28,7 @@ pub enum Target {
     Time(i64),
 }
 
-/// A state that can be had.
+/// A state that can be restored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Moment {
     /// The last transaction.
@@ -341,7 +341,7 @@ impl Archive {
     ///
     /// # Errors
     ///
-    /// [`ArchiveError::Gap`] and [`ArchiveError::NotThere`] name what can be had instead; [`ArchiveError::Empty`];
+    /// [`ArchiveError::Gap`] and [`ArchiveError::NotThere`] name what can be restored instead; [`ArchiveError::Empty`];
     /// [`ArchiveError::Changing`]; [`ArchiveError::Store`].
     pub async fn plan(&self, target: Target) -> Result<Plan, ArchiveError> {
         self.planned(target).await.map(|(_, plan)| plan)

@@ -86,7 +86,7 @@ impl Archive {
     /// # Errors
     ///
     /// Those of [`Archive::plan`]; [`ArchiveError::Exists`]; [`ArchiveError::Broken`] names the object that is damaged
-    /// or missing, and what can be had without it.
+    /// or missing, and what can be restored without it.
     pub async fn restore(
         &self,
         target: Target,
@@ -265,7 +265,7 @@ fn check_database(
     Err(ArchiveError::Damaged { key: key.to_string(), what })
 }
 
-/// The error for an object that a plan needs, with what can be had without the object.
+/// The error for an object that a plan needs, with what can be restored without the object.
 fn broken(lineage: &Lineage, target: Target, cause: ArchiveError) -> ArchiveError {
     let key = match &cause {
         ArchiveError::Damaged { key, .. } | ArchiveError::Store { key, .. } => key.clone(),

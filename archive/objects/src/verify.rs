@@ -25,11 +25,11 @@ pub struct Finding {
 pub struct Intact {
     /// The generation; nothing if Litestream made the archive.
     pub generation: Option<Generation>,
-    /// The first state that can be had.
+    /// The first state that can be restored.
     pub first: Option<u64>,
-    /// The last state that can be had.
+    /// The last state that can be restored.
     pub last: Option<u64>,
-    /// The number of states that can be had.
+    /// The number of states that can be restored.
     pub states: u64,
     /// Transactions between them, or before an object, that no sound object has.
     pub missing: Vec<Missing>,
@@ -44,7 +44,7 @@ pub struct Verified {
     pub bytes: u64,
     /// Those with which something is wrong.
     pub findings: Vec<Finding>,
-    /// What can be had without them, the newest generation first.
+    /// What can be restored without them, the newest generation first.
     pub intact: Vec<Intact>,
 }
 

@@ -21,7 +21,8 @@ fn content(writer: &Writer, key: &Path) -> Vec<u8> {
     wait(writer.archive.get(key)).unwrap().to_vec()
 }
 
-/// The restore to the end fails because of this object, and says what can be had; which is so. The check finds it too.
+/// Checks that the restore to the end fails because of this object, and truly says what can be restored. The check of
+/// the archive finds the object too.
 fn assert_broken(writer: &Writer, key: &Path, words: &str, had: u64) {
     let error = restored(&writer.archive, Target::Latest).unwrap_err();
     let text = error.to_string();

@@ -77,7 +77,7 @@ struct Current {
 
 /// Why following a log has ended.
 enum Ended {
-    /// The sidecar was told to stop, or has done what it was told.
+    /// The sidecar got the order to stop, or has done its work.
     Done,
     /// Nobody else uses the log, and all of it is archived.
     Alone,
@@ -123,7 +123,7 @@ impl Replicator {
                     return Err(error);
                 }
                 Err(error) if self.until == Until::Drained => return Err(error),
-                // The next start goes on where this one was told to stop.
+                // The next start continues where this one got the order to stop.
                 Err(_) if self.is_stopped() => return Ok(()),
                 Err(error) => {
                     report::<()>(&format!("replicate {}", self.config.path.display()), Err(error));
@@ -761,7 +761,7 @@ fn upload_snapshot(
     })
 }
 
-/// Keeps reading below a number of bytes per second, and ends it when the sidecar is told to stop.
+/// Keeps reading below a number of bytes per second, and ends it when the sidecar gets the order to stop.
 struct Pace {
     limit: Option<u64>,
     stop: Arc<AtomicBool>,
@@ -784,7 +784,7 @@ impl Pace {
     }
 }
 
-/// Sleeps, but not on after the sidecar was told to stop.
+/// Sleeps, but wakes up when the sidecar gets the order to stop.
 fn sleep_until(end: Instant, stop: &AtomicBool) {
     while !stop.load(Ordering::Relaxed) {
         let left = end.saturating_duration_since(Instant::now());

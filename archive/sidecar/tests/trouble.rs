@@ -274,7 +274,7 @@ fn temporary_files_for_which_there_is_no_space_are_tried_again() {
         seen.contains("No space left")
     });
     run(&conn, "INSERT INTO t VALUES(1)").unwrap();
-    // It lives on until it is told to end.
+    // It runs until it gets the order to end.
     sidecar.end();
     let sidecar = machine.sidecar(&place);
     sidecar.end_after(conn, &machine);

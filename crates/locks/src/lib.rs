@@ -30,7 +30,7 @@
 //! Turns are measured in time, not in transactions, because each hand-over costs a wake-up and empties
 //! SQLite's page cache. A turn begins with a reservation and lasts for the time given to
 //! [`Table::with_turn`]. During a turn any running connection may take a free WRITE although others wait.
-//! After the turn the oldest waiter is next, so any other connection is told that WRITE is *busy*, even if
+//! After the turn the oldest waiter is next, so any other connection gets *busy* for WRITE, even if
 //! WRITE is free. A waiter may also take a free WRITE during a turn, with one exception. A waiter that is
 //! known to come back for WRITE at once leaves WRITE to the connection whose turn it is, as long as that
 //! connection also keeps coming back.

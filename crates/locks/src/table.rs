@@ -31,7 +31,7 @@ const AT_ONCE: Duration = Duration::from_micros(20);
 /// Why a lock was not taken.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LockError {
-    /// The lock cannot be had now: another connection holds or claims it, a waiter is due for it, a reader
+    /// The lock is not available now: another connection holds or claims it, a waiter is due for it, a reader
     /// who may not write the segment has the mark, or a dead process was not found yet.
     #[error("busy")]
     Busy,
@@ -222,7 +222,7 @@ impl Holder {
     /// hold CHECKPOINT, this call takes it, and it is given back together with the marks (invariant 45).
     ///
     /// # Errors
-    /// `Busy` if one of the locks cannot be had now, also because a waiter is due for WRITE; `Medium`.
+    /// `Busy` if one of the locks is not available now, also because a waiter is due for WRITE; `Medium`.
     pub fn lock_exclusive(&self, first: usize, count: usize) -> Result<(), LockError> {
         let mut held = self.held();
         let mask = mask_of(first, count);

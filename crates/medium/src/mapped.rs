@@ -576,7 +576,7 @@ pub(crate) fn map_shared(
 }
 
 /// Maps `bytes` of a file from byte `at` on, shared with all processes, for a caller that uses only a few of
-/// the pages. The kernel is told not to read ahead. In a file that was never written, reading ahead would
+/// the pages. This tells the kernel not to read ahead. In a file that was never written, reading ahead would
 /// cost a short-lived process more than everything else that the process does with the file.
 pub(crate) fn map_sparse(
     file: &File,

@@ -1,4 +1,4 @@
-//! Turns failures into what SQLite is told.
+//! Turns failures into result codes for SQLite.
 
 use std::ffi::c_int;
 

@@ -135,7 +135,7 @@ pub fn is_in_the_way(attachment: &Attachment) -> bool {
 }
 
 /// Whether a transaction that has just got WRITE should wait, because the log is nearly full, and can soon
-/// start over since no reader stays long. The connection is told that it is busy, and begins again. The first
+/// start over since no reader stays long. The connection gets *busy*, and begins again. The first
 /// connection to begin again starts the log over.
 pub fn must_make_room(attachment: &Attachment, holder: &Holder) -> bool {
     let room = attachment.room();

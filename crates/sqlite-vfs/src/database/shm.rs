@@ -291,7 +291,7 @@ impl Db {
             return ffi::BUSY;
         }
         if attachment.complete_start_over() {
-            // SQLite begins anew, with a snapshot that knows of the completed start over.
+            // SQLite begins again, with a snapshot that knows of the completed start over.
             waiting::refused(holder);
             return ffi::BUSY;
         }

@@ -35,7 +35,7 @@ thread_local! {
     static REFUSED: RefCell<Option<Refused>> = const { RefCell::new(None) };
 }
 
-/// A thread that gets WRITE while the log is short of room is told busy, so that the log can start over
+/// A thread that gets WRITE while the log is short of room gets *busy*, so that the log can start over
 /// before the transaction begins again. This is how far such a thread has got.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Room {

@@ -25,7 +25,7 @@ static MODULES: [Module; 3] = [module(connect::<0>), module(connect::<1>), modul
 /// The plan if the query names a schema. Without a schema the table is about `main`.
 const BY_SCHEMA: c_int = 1;
 
-/// The cost that the planner is told. The value does not matter, since there is no other plan to choose.
+/// The cost that this table reports to the planner. The value does not matter, since there is no other plan to choose.
 const COST: f64 = 100.0;
 
 /// Makes the module of a table. Because it has no `xCreate`, the table exists without `CREATE VIRTUAL TABLE`,

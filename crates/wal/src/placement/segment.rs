@@ -80,8 +80,8 @@ const LOG_ID: u64 = 96;
 /// The start of the system during which the words were written ([`boot`]); 0 if unknown.
 const BOOT: u64 = 72;
 
-/// The number of the device that the database is on; 0 if unknown. A process that uses the log alone stores the number anew,
-/// because the device may have got another one.
+/// The number of the device that the database is on; 0 if unknown. A process that uses the log alone stores the
+/// number again, because the device may have got another one.
 const DEVICE: u64 = 128;
 
 /// Upper half: how often the segment has begun again. Lower half: how often processes have joined it since then.

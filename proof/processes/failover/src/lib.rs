@@ -2,7 +2,7 @@
 //!
 //! The actors run the product's code on an object store in memory ([`world`]). Every request waits there until the
 //! explorer lets it arrive. It may be late, repeated, or answered to nobody, and an actor may be killed whenever it
-//! waits; the actor then begins anew with what is on its disk. [`explore`] tries every order for a small scenario, and
+//! waits; the actor then begins again with what is on its disk. [`explore`] tries every order for a small scenario, and
 //! [`draw`] draws orders for a larger one. After each step the [`judge`] restores the database from the store as it is
 //! then. No schedule depends on time.
 

@@ -141,7 +141,7 @@ fn goes_well(mix: &str, steps: &[(char, usize)]) {
 }
 
 /// A process died between its stores to the two copies of the header. Another process makes the wal-index
-/// anew, while a third one reads by it. The third process once found pages as they were before the commits in
+/// again, while a third one reads by it. The third process once found pages as they were before the commits in
 /// the log.
 #[test]
 fn inv15_a_reader_goes_on_while_the_wal_index_is_made_anew() {

@@ -1,7 +1,7 @@
 //! Checkpoints of a concurrent connection: SQLite asks for them on its own WAL, and they are made of the real log.
 //!
 //! SQLite checkpoints after a commit where its hook says so: `PRAGMA wal_autocheckpoint`, the C function of that
-//! name, or a hook of the application's own. The hook is told how many frames SQLite's WAL has. That WAL begins with
+//! name, or a hook of the application's own. SQLite tells the hook how many frames SQLite's WAL has. That WAL begins with
 //! as many frames as the log has, and starts over when the log does.
 
 use std::collections::BTreeMap;
@@ -54,7 +54,7 @@ impl Concurrent {
             Checkpoint::Truncate => c"PRAGMA wal_checkpoint(TRUNCATE)",
         };
         // Between two tries SQLite asks this connection's busy handler. If that agrees, a try waits for a while:
-        // within it, WRITE keeps others from beginning anew under marks that are in the way.
+        // within it, WRITE keeps others from beginning again under marks that are in the way.
         let polling = if self.tries_again.load(Ordering::Relaxed) { CHECKPOINT_TRY } else { Duration::ZERO };
         let uri = uri_of(&db.path, &db.settings().parameters())?;
         let wait = waiting::in_queue(polling, Duration::ZERO);

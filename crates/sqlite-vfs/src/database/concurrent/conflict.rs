@@ -62,7 +62,7 @@ pub(super) fn overtaken(db: &Db, conflict: &Conflict) -> Failure {
 }
 
 /// Counts a conflict. Returns the table or index that its page belongs to, if that is known. If the
-/// transaction has read nothing, SQLite itself begins it anew, and nobody was overtaken.
+/// transaction has read nothing, SQLite itself begins it again, and nobody was overtaken.
 fn record(db: &Db, conflict: &Conflict) -> Option<String> {
     let concurrent = db.concurrent()?;
     let is_begun = db.host.is_in_transaction(db.sqlite).unwrap_or(false);

@@ -86,7 +86,7 @@ impl Host {
 
     /// Whether the transaction is known to have read nothing yet, because its first statement is just
     /// beginning it. If that statement finds the database busy, SQLite calls the busy handler and begins the
-    /// transaction anew.
+    /// transaction again.
     pub fn has_read_nothing(&self, sqlite: &Sqlite) -> bool {
         const NOT_BEGUN: c_int = 0;
         let connection = self.connection();

@@ -10,7 +10,7 @@ pub(super) struct InLog {
     pub pages: Vec<u32>,
     /// The frame, counted from 0, whose header SQLite has just written.
     begun: Option<usize>,
-    /// The first frame, counted from 0, whose page SQLite has written anew.
+    /// The first frame, counted from 0, whose page SQLite has written again.
     pub overwritten: Option<usize>,
 }
 
@@ -25,7 +25,7 @@ impl InLog {
         self.base.frames() + u32::try_from(at + 1).unwrap_or(u32::MAX)
     }
 
-    /// SQLite writes the page of a frame that is there, for the first time or anew. `is_whole` says whether it is the
+    /// SQLite writes the page of a frame that is there, for the first time or again. `is_whole` says whether it is the
     /// end of the page.
     pub fn write_page(&mut self, at: usize, is_whole: bool) {
         if self.begun != Some(at) {

@@ -100,7 +100,7 @@ impl Concurrent {
         pages
     }
 
-    /// What SQLite is told where a transaction can neither go on in memory nor go to the log.
+    /// The error for SQLite if a transaction can neither stay in memory nor go to the log.
     fn is_stuck(&self, db: &Db, failure: Failure) -> Failure {
         self.state().luck.lost(false);
         let message = format!(

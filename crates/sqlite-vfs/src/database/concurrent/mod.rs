@@ -42,7 +42,7 @@
 //! | --- | --- |
 //! | [`memory`] | the memory of wal-indexes, shared and private |
 //! | [`shared_index`] | the wal-index of all connections |
-//! | [`recovery`] | the wal-index made anew from the log |
+//! | [`recovery`] | the wal-index rebuilt from the log |
 //! | [`snapshot`] | a moment of the database, and how a connection holds it |
 //! | [`page_set`] | a set of pages |
 //! | [`host`] | the SQLite connection |
@@ -62,7 +62,7 @@
 //! | [`large`], [`in_log`] | transactions that are too large for memory, and their frames in the log |
 //! | [`btree_page`] | pages of b-trees |
 //! | [`owners`] | to which table or index a page belongs |
-//! | [`conflict`] | what a transaction that was overtaken is told, and where that has happened |
+//! | [`conflict`] | the error of a transaction that was overtaken, and where that has happened |
 
 mod allocation;
 mod btree_page;

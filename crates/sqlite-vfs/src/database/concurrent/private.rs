@@ -174,7 +174,7 @@ impl Concurrent {
             return Ok(ffi::OK);
         }
         drop(state);
-        // If the transaction has read nothing, SQLite itself waits and begins it anew, as with `off`. It then
+        // If the transaction has read nothing, SQLite itself waits and begins it again, as with `off`. It then
         // has the lock together with a snapshot that nobody has overtaken.
         let waits = in_transaction && !db.host.has_read_nothing(db.sqlite);
         self.lock_at_newest(db, waits)
@@ -187,7 +187,7 @@ impl Concurrent {
         if code == ffi::OK {
             self.move_to_newest(db).inspect_err(|_| {
                 self.unlock_real_write();
-                // If the transaction has read nothing, SQLite begins it anew once the busy handler agrees.
+                // If the transaction has read nothing, SQLite begins it again once the busy handler agrees.
                 // The busy handler waits for WRITE.
                 waiting::refused(&self.holder);
             })?;
@@ -360,7 +360,7 @@ impl Concurrent {
     /// snapshot. The last frame of each page holds just that, and SQLite asks for no other frame.
     pub fn read_wal(&self, db: &Db, buf: &mut [u8], offset: u64) -> Result<c_int, Failure> {
         let sums = |buf: &mut [u8]| {
-            // SQLite reads headers to compute checksums of later frames anew. Nobody looks at these
+            // SQLite reads headers to compute checksums of later frames again. Nobody looks at these
             // checksums.
             buf.fill(0);
             Ok(ffi::OK)

@@ -48,7 +48,7 @@ pub(super) struct State {
     pub(super) snapshot: Option<Snapshot>,
     /// What the connection read last.
     pub(super) last: Option<Snapshot>,
-    /// Whether SQLite, which has just been shown another header, takes its read lock anew.
+    /// Whether SQLite, which has just been shown another header, takes its read lock again.
     pub(super) is_beginning: bool,
     /// The locks of the private wal-index that SQLite holds shared, as bits.
     pub(super) shared: u8,

@@ -399,7 +399,7 @@ impl Store {
         }
     }
 
-    /// Makes the free lists anew, from the extents of the first chunks that are not in use. The lists begin with the first
+    /// Rebuilds the free lists, from the extents of the first chunks that are not in use. The lists begin with the first
     /// chunk, so that the last chunks are taken last, and can be given back.
     pub(super) fn list_free(&self, turn: &Turn<'_>, chunks: u32, used: &FxHashSet<Extent>) {
         for word in [FREE_SECTOR, FREE_PIECE] {

@@ -466,12 +466,13 @@ impl DurabilityWaiter for Group {
 // late exchange fails.
 //
 // **Stopped leaders.** A process may be stopped while one of its threads leads (SIGSTOP, a frozen container). The
-// stopped process still holds the word, and cannot be told from a slow process. After a while another thread takes over
-// the word and writes the same group again. When the stopped thread continues, perhaps long after, it may still do one
-// write. Before it was stopped, it had checked that its group was the oldest that was not durable. So it writes the
-// bytes of that group, which are in that place already, and so does no harm. The write would do harm only if the place
-// had been reused, which takes a new generation. So each process counts in a word how many of its threads may write,
-// and a new generation waits until no other living process has such a thread ([`Group::lead_alone`]).
+// stopped process still holds the word, and no other process can tell it from a slow process. After a while another
+// thread takes over the word and writes the same group again. When the stopped thread continues, perhaps long after,
+// it may still do one write. Before it was stopped, it had checked that its group was the oldest that was not
+// durable. So it writes the bytes of that group, which are in that place already, and so does no harm. The write
+// would do harm only if the place had been reused, which takes a new generation. So each process counts in a word how
+// many of its threads may write, and a new generation waits until no other living process has such a thread
+// ([`Group::lead_alone`]).
 
 /// How long a thread that waits for the leader lock sleeps before it looks again.
 const PAUSE: Duration = Duration::from_micros(50);

@@ -85,7 +85,7 @@ pub(super) struct Usage {
     pub(super) most_mib: f64,
 }
 
-/// A program that runs until it is told to end.
+/// A program that runs until it gets the order to end.
 pub(super) struct Running {
     name: &'static str,
     child: Child,

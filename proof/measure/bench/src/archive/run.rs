@@ -44,7 +44,7 @@ struct Commit {
 pub(super) struct Run {
     pub(super) commits: f64,
     pub(super) per_second: f64,
-    /// How often a commit was told SQLITE_BUSY, after the busy timeout.
+    /// How often a commit got SQLITE_BUSY, after the busy timeout.
     pub(super) busy: f64,
     pub(super) p50_ms: f64,
     pub(super) p99_ms: f64,

@@ -11,7 +11,7 @@
 //!    has left nothing.
 //! 4. A transaction whose process died in its commit, after it had begun to write to the log, may be in the
 //!    order, or may not. If it was sealed but not published, other processes do not see it until one of them
-//!    makes the wal-index anew, as with stock SQLite. If another transaction commits before that, it takes
+//!    rebuilds the wal-index, as with stock SQLite. If another transaction commits before that, it takes
 //!    the place of the first one in the log. So only the last transaction of the order may appear late, and
 //!    once it has appeared it stays.
 

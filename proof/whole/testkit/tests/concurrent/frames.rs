@@ -10,7 +10,7 @@ use super::{MODES, OK, codes, open, with_rows};
 type Step = (String, bool);
 
 /// Draws a program of small commits with large ones between them. The large commits spill pages, and write
-/// frames anew.
+/// frames again.
 fn program(rng: &mut Rng) -> Vec<Step> {
     let mut step = || {
         let (row, bytes) = (rng.below(60), 50 + 40 * rng.below(30));
