@@ -9,7 +9,9 @@ use anyhow::{Context as _, Result, bail};
 use clap::Args;
 use duralite_bench::nvwal::{self, Effort};
 use duralite_bench::report::{Table, pictures_of};
-use duralite_bench::{archive, everyday, flush, machine, ppl, scratchpad, waldio, waldio_bytes, writers};
+use duralite_bench::{
+    archive, everyday, flush, machine, ppl, scratchpad, waldio, waldio_bytes, waldio_trace, writers,
+};
 
 use duralite_cli::output::{print_json, print_text};
 use duralite_cli::progress::{self, HowFar};
@@ -69,7 +71,7 @@ impl Measurement {
 
 /// The name of a measurement selects that measurement. A part of a name that ends before a `_` selects all
 /// measurements whose names begin with that part.
-const MEASUREMENTS: [(&str, Measurement); 43] = [
+const MEASUREMENTS: [(&str, Measurement); 46] = [
     ("everyday", One(everyday::everyday)),
     ("everyday_sizes", One(everyday::sizes)),
     ("writers_rows", One(writers::rows)),
@@ -85,8 +87,11 @@ const MEASUREMENTS: [(&str, Measurement); 43] = [
     ("waldio_single", One(waldio::single)),
     ("waldio_crowds", One(waldio::crowds)),
     ("waldio_latency", One(waldio::latency)),
+    ("waldio_figure2", Several(waldio_trace::figure2)),
     ("waldio_figure3", One(waldio::figure3)),
     ("waldio_figure6_13", One(waldio::figure6_13)),
+    ("waldio_figure11", One(waldio_trace::figure11)),
+    ("waldio_figure12", One(waldio_trace::figure12)),
     ("waldio_figure14", One(waldio::figure14)),
     ("waldio_figure15", One(waldio::figure15)),
     ("waldio_bytes", One(waldio_bytes::bytes)),

@@ -16,6 +16,7 @@ pub mod report;
 pub mod scratchpad;
 pub mod waldio;
 pub mod waldio_bytes;
+pub mod waldio_trace;
 pub mod workload;
 pub mod writers;
 

@@ -7,7 +7,7 @@ use anyhow::{Result, ensure};
 use duralite_iotrace::{Class, Tracer};
 use duralite_testkit::LoopDisk;
 
-use crate::disk::traceable;
+use crate::disk::{NOT_TRACED, traceable};
 use crate::nvwal::Effort;
 use crate::report::{Table, number};
 use crate::waldio::waldio;
@@ -23,7 +23,7 @@ const CHECKPOINTS_BEFORE: u32 = 3;
 
 /// The state of the log while inserts are counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
+pub(crate) enum State {
     /// The log has only its first blocks, and grows.
     Cold,
     /// The log was filled once, and is written again from its beginning. It neither grows nor is it
@@ -74,7 +74,12 @@ fn zeros(session: &Session, target: &Target) -> Result<u64> {
 }
 
 /// Opens a new database, and brings its log into the state. Also returns how many inserts to count.
-fn prepare(dir: &Path, target: &Target, state: State, transactions: u32) -> Result<(Session, u32)> {
+pub(crate) fn prepare(
+    dir: &Path,
+    target: &Target,
+    state: State,
+    transactions: u32,
+) -> Result<(Session, u32)> {
     let mut session = Session::open(dir, target, false, state == State::Sustained)?;
     session.fill(1)?;
     if state == State::Sustained {
@@ -171,7 +176,7 @@ pub fn bytes(_: &Path, effort: Effort) -> Result<Table> {
         ],
     );
     let Some(disk) = traceable(DISK_MIB) else {
-        table.note = "Not measured: needs root, mkfs.ext4, loop devices and tracefs.".to_owned();
+        table.note = NOT_TRACED.to_owned();
         return Ok(table);
     };
     let modes = modes("direct");

@@ -135,10 +135,7 @@ impl Session {
         let files: Vec<PathBuf> =
             ["", "-wal", "-shm", "-journal"].iter().map(|end| dir.join(format!("bench.db{end}"))).collect();
         files.iter().for_each(|file| drop(std::fs::remove_file(file)));
-        let flags =
-            OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_URI;
-        let name = target.name(&path);
-        let conn = Connection::open_with_flags(&name, flags).with_context(|| name)?;
+        let conn = Self::connect(&path, target)?;
         conn.pragma_update(None, "page_size", 4096)?;
         if exclusive {
             conn.query_row("PRAGMA locking_mode=EXCLUSIVE", [], |_| Ok(()))?;
@@ -155,6 +152,33 @@ impl Session {
         }
         conn.execute_batch("CREATE TABLE t(id INTEGER PRIMARY KEY, v TEXT NOT NULL)")?;
         Ok(Self { conn: Some(conn), files, rows: 0, payload: 0x9E37_79B9_7F4A_7C15 })
+    }
+
+    fn connect(path: &Path, target: &Target) -> Result<Connection> {
+        let flags =
+            OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_URI;
+        let name = target.name(path);
+        Connection::open_with_flags(&name, flags).with_context(|| name)
+    }
+
+    /// Closes the connection, which is the last one of its database and removes the log.
+    pub fn close(&mut self) {
+        self.conn = None;
+    }
+
+    /// Opens the database of a closed session again, with normal locking, `synchronous=FULL` and no automatic
+    /// checkpoints.
+    ///
+    /// # Errors
+    /// An error of SQLite.
+    pub fn reopen(&mut self, target: &Target) -> Result<()> {
+        crate::with_reason(|| {
+            let conn = Self::connect(self.path(), target)?;
+            conn.pragma_update(None, "synchronous", "FULL")?;
+            conn.query_row("PRAGMA wal_autocheckpoint=0", [], |_| Ok(()))?;
+            self.conn = Some(conn);
+            Ok(())
+        })
     }
 
     /// The connection.

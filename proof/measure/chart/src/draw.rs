@@ -180,7 +180,8 @@ fn lines(table: &Table, plot: &Plot, rows: &[usize]) -> Result<Vec<Series>> {
                 let point =
                     |row: &usize| Some((quantity(table.text(*row, over))?, table.number(*row, column)?));
                 let points = rows.iter().filter_map(point).collect();
-                Ok(Series { name: without_unit(name, plot.y.name).to_owned(), points })
+                let name = without_unit(name, plot.y.name).to_owned();
+                Ok(Series { name, points, sizes: Vec::new() })
             };
             of.iter().map(line).collect()
         }
@@ -197,9 +198,26 @@ fn lines(table: &Table, plot: &Plot, rows: &[usize]) -> Result<Vec<Series>> {
             let line = |row: &usize| {
                 let point = |&(column, x): &(usize, f64)| Some((x, table.number(*row, column)?));
                 let points = headings.iter().filter_map(point).collect();
-                Series { name: table.text(*row, name).to_owned(), points }
+                Series { name: table.text(*row, name).to_owned(), points, sizes: Vec::new() }
             };
             Ok(rows.iter().map(line).collect())
+        }
+        Along::Marks { over, of, name, size } => {
+            let (over, of) = (table.column(over)?, table.column(of)?);
+            let (size, name) = (table.column(size)?, table.column(name)?);
+            let names = distinct(rows.iter().map(|row| table.text(*row, name).to_owned()));
+            let series = |name_of: String| {
+                let own = rows.iter().filter(|row| table.text(**row, name) == name_of);
+                let mark = |row: &usize| {
+                    // A logarithmic axis has no place for 0, the first byte of a device.
+                    let y = table.number(*row, of).filter(|y| !plot.y.is_log || *y > 0.0)?;
+                    Some(((table.number(*row, over)?, y), table.number(*row, size)?))
+                };
+                let (points, sizes): (Vec<_>, Vec<_>) = own.filter_map(mark).unzip();
+                Series { name: name_of, points, sizes }
+            };
+            let found = names.into_iter().map(series);
+            Ok(found.filter(|series| !series.points.is_empty()).collect())
         }
     }
 }

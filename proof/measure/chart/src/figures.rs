@@ -59,6 +59,9 @@ pub(crate) enum Along {
     /// A line for each row; the column `name` has its name. The x values are numbers in headings, which
     /// consist of `before`, the number, and `unit`.
     Headings { name: &'static str, before: &'static str, unit: &'static str },
+    /// No line but marks, one for each row that has a number in the columns `over` and `of`. Rows with the same cell in the
+    /// column `name` share a colour. The radius of a mark is proportional to the number in the column `size`.
+    Marks { over: &'static str, of: &'static str, name: &'static str, size: &'static str },
 }
 
 /// The title and scale of an axis.
@@ -141,8 +144,15 @@ pub(crate) const FIGURES: &[Figure] = &[
     figure("table2", "NVWAL table 2: bytes put into NVRAM", NVWAL_TABLE_2),
     figure("archive_lag_seconds", "Archive: lag at full rate, second by second", ARCHIVE_LAG),
     figure("waldio_crowds", "Many connections, one insert per transaction", CROWDS),
+    figure("waldio_figure2", "WALDIO figure 2: the writes of one insert, by journal mode", INSERTS),
     figure("waldio_figure3", "WALDIO figure 3: one durable write of 4 KiB", WALDIO_3),
     figure("waldio_figure6_13", "WALDIO figures 6 and 13: direct writes by size", WALDIO_6_13),
+    figure(
+        "waldio_figure11",
+        "WALDIO figure 11: the writes of one insert, of a new log, and of a longer log",
+        INSERTS,
+    ),
+    figure("waldio_figure12", "WALDIO figure 12: the writes of ten inserts", INSERTS),
     figure(
         "waldio_figure14",
         "WALDIO figure 14: inserts per second by journal mode",
@@ -299,6 +309,18 @@ const ARCHIVE_LAG: Kind = Kind::Lines {
         Along::Column { over: "second", of: &["duralite replicate", "litestream replicate"] },
         linear("second of the run"),
         log("lag p50 (ms)"),
+    )],
+};
+
+/// Addresses over time, as the traces of the WALDIO paper. The axis of addresses is logarithmic, because the journal of a file
+/// system is far away from the files.
+const INSERTS: Kind = Kind::Lines {
+    per_row: 2,
+    plots: &[plot(
+        &["trace"],
+        Along::Marks { over: "ms", of: "address KiB", name: "purpose", size: "KiB" },
+        linear("ms since the first request"),
+        log("address (KiB); the radius is the size"),
     )],
 };
 

@@ -16,12 +16,23 @@ pub(crate) struct Series {
     pub(crate) name: String,
     /// The points in ascending order of x.
     pub(crate) points: Vec<(f64, f64)>,
+    /// The sizes of the points. If there are any, the points are marks of these sizes, and no line joins them.
+    pub(crate) sizes: Vec<f64>,
 }
 
 impl Series {
     /// Whether the line shows the paper's data, whose points get no marks.
     fn is_reference(&self) -> bool {
         self.name.contains("paper")
+    }
+
+    /// The marks of a series without a line, each as its point and its radius in pixels. Larger marks come first, so that they
+    /// hide no smaller ones.
+    fn marks(&self) -> Vec<((f64, f64), i32)> {
+        let mut marks: Vec<_> = self.points.iter().copied().zip(self.sizes.iter().copied()).collect();
+        marks.sort_by(|(_, a), (_, b)| b.total_cmp(a));
+        let radius = |size: f64| (size * PIXELS).round().clamp(LEAST, MOST) as i32;
+        marks.into_iter().map(|(point, size)| (point, radius(size))).collect()
     }
 }
 
@@ -49,6 +60,10 @@ pub(crate) struct Lines {
 
 const TOP: i32 = 40;
 const GAP: i32 = 12;
+/// The radius of a mark for each unit of its size, and its bounds, in pixels.
+const PIXELS: f64 = 0.75;
+const LEAST: f64 = 2.0;
+const MOST: f64 = 30.0;
 
 impl Lines {
     /// The picture as an SVG document.
@@ -132,6 +147,12 @@ impl LinesPanel {
             .draw()?;
         for series in &self.series {
             let colour = colour(names.iter().position(|name| *name == series.name).unwrap_or(0));
+            if !series.sizes.is_empty() {
+                let marks = series.marks();
+                let disc = |(point, radius)| Circle::new(point, radius, colour.mix(0.5).filled());
+                chart.draw_series(marks.into_iter().map(disc))?;
+                continue;
+            }
             let width = if series.is_reference() { 1 } else { 2 };
             chart.draw_series(LineSeries::new(series.points.iter().copied(), colour.stroke_width(width)))?;
             let marks = series.points.iter().filter(|_| !series.is_reference());

@@ -107,3 +107,27 @@ fn any_table_has_bars_for_its_numbers_and_room_for_what_is_none() {
     std::fs::write(&source, "what,a\nx,1,2\n").expect("write");
     assert!(draw_table(&source, &path, "A title", true).is_err(), "rows of different lengths");
 }
+
+#[test]
+fn requests_are_marks_of_their_sizes_and_what_has_no_address_is_left_out() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let source = dir.path().join("waldio_figure2.csv");
+    let rows = [
+        "trace,ms,request,address KiB,KiB,purpose",
+        "WAL,0.00,write,9000,8,log",
+        "WAL,0.10,write,300000,16,file-system journal",
+        "WAL,0.20,flush,-,-,-",
+        "WAL,0.30,write,0,4,other",
+        "OFF,0.00,write,8000,1,database",
+    ];
+    std::fs::write(&source, rows.join("\n")).expect("write");
+    let drawn = draw_known_in(dir.path()).expect("a picture");
+    let picture = read(drawn.first().expect("a picture"));
+    let radii = |radius: u32| picture.matches(&format!(" r=\"{radius}\"")).count();
+    assert_eq!(picture.matches("<circle").count(), 3, "{picture}");
+    assert_eq!([radii(12), radii(6), radii(2)], [1, 1, 1], "{picture}");
+    assert!(!picture.contains("stroke=\"#0072B2\""), "no line joins marks: {picture}");
+    for word in ["WAL", "OFF", "log", "database", "ms since the first request"] {
+        assert!(picture.contains(word), "{word}");
+    }
+}
