@@ -4,6 +4,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
+use duralite_medium::block::Fua;
 use serde_json::{Value, json};
 
 /// The properties of the block device; `null` if the file system has no block device of its own.
@@ -26,6 +27,7 @@ fn of_device(sysfs: &Path, major: u32, minor: u32) -> Value {
         "physical_sector_bytes": number("physical_block_size"),
         "write_cache": word("write_cache"),
         "fua": number("fua").map(|fua| fua == 1),
+        "durable_by_itself": Fua::of_queue(word("fua").as_deref(), word("write_cache").as_deref()).map(Fua::in_words),
         "rotational": number("rotational").map(|rotational| rotational == 1),
     })
 }
@@ -57,9 +59,15 @@ mod tests {
         std::os::unix::fs::symlink(disk.join("sda1"), sys.path().join("dev/block/8:1")).unwrap();
         let expected = json!({
             "name": "sda1", "sector_bytes": 512, "physical_sector_bytes": 4096, "write_cache": "write back", "fua": true,
-            "rotational": null,
+            "durable_by_itself": "by the device itself", "rotational": null,
         });
         assert_eq!(of_device(sys.path(), 8, 1), expected);
         assert_eq!(of_device(sys.path(), 8, 2), Value::Null);
+        fs::write(disk.join("queue/fua"), "0\n").unwrap();
+        let found = of_device(sys.path(), 8, 1);
+        assert_eq!(
+            (&found["fua"], &found["durable_by_itself"]),
+            (&json!(false), &json!("emulated by a write and a flush"))
+        );
     }
 }

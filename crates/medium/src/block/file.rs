@@ -14,7 +14,7 @@ use rustix::io::{Errno, ReadWriteFlags};
 
 use super::direct::{Access, Direct, LARGEST_SECTOR, SMALLEST_SECTOR};
 use super::extents::is_range_initialised;
-use super::{Block, BlockCounters, Durability, check_filesystem, probe};
+use super::{Block, BlockCounters, Durability, Fua, check_filesystem, probe};
 use crate::block::AlignedBuf;
 use crate::process::OwnFile;
 use crate::{Guarantee, MediumError, checked_end};
@@ -568,6 +568,14 @@ impl Block for FileBlock {
         // Direct writes go to the device. But if such a write had to allocate blocks (`unsettled`), a crash
         // of the system could lose the metadata that says where these blocks are.
         self.direct.is_some() && !self.unsettled.load(Ordering::Relaxed)
+    }
+
+    fn fua(&self) -> Option<Fua> {
+        // Without direct I/O, this object itself writes and flushes.
+        if self.direct.is_none() || self.no_dsync.load(Ordering::Relaxed) {
+            return Some(Fua::Flush);
+        }
+        self.file.metadata().ok().and_then(|stat| Fua::of_device(stat.dev()))
     }
 
     fn describe(&self) -> String {

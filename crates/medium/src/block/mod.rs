@@ -9,9 +9,11 @@ mod direct;
 mod extents;
 mod file;
 mod filesystem;
+mod fua;
 mod probe;
 mod remembered;
 mod scratch;
+mod sysfs;
 
 use std::fmt;
 use std::ops::Range;
@@ -21,6 +23,7 @@ pub use direct::Access;
 pub use extents::{Extent, extents, is_initialised};
 pub use file::{BlockOptions, FileBlock, sync_directory};
 pub use filesystem::{FileSystem, check_filesystem};
+pub use fua::{Fua, fua};
 pub use probe::{Probe, probe};
 
 /// How a write is made durable.
@@ -29,7 +32,8 @@ pub enum Durability {
     /// A write, then a flush of the device's cache (the paper's full synch).
     #[default]
     Full,
-    /// One write that the device itself makes durable, if the device can (the paper's persistent direct I/O).
+    /// One write that the device itself makes durable, if the device can (the paper's persistent direct I/O). If it cannot, the
+    /// kernel follows the write by a flush: see [`Fua`].
     Fua,
     /// A write without a flush (the paper's normal synch). The data does not survive a power loss. It
     /// survives a crash of the system if it was written directly.
@@ -197,6 +201,11 @@ pub trait Block: Send + Sync + fmt::Debug {
     /// `false` if writes go through the page cache.
     fn writes_reach_device(&self) -> bool {
         false
+    }
+
+    /// What makes a write with [`Durability::Fua`] durable. `None` if that is not known.
+    fn fua(&self) -> Option<Fua> {
+        None
     }
 
     /// One line for people: how blocks are transferred to the device, and why in that way.

@@ -13,6 +13,7 @@ use rustix::io::{Errno, ReadWriteFlags};
 use super::direct::{Access, Direct};
 use super::remembered::{Remembered, Times};
 use super::scratch::{SPACE, scratch};
+use super::sysfs;
 use crate::block::AlignedBuf;
 
 /// The result of a probe. Times are medians of durable overwrites in nanoseconds. A time is `None` if that
@@ -186,12 +187,7 @@ impl Way {
 /// The device's physical block size, namely the number of bytes that the device can write without rewriting
 /// bytes beside them. `None` if it is not known.
 fn physical_block(device: u64) -> Option<u32> {
-    let sys = format!("/sys/dev/block/{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
-    let read = |name: &str| {
-        // A partition has no queue directory of its own, so look in its parent's.
-        let of = |dir: &str| fs::read_to_string(format!("{sys}{dir}/{name}")).ok();
-        of("").or_else(|| of("/.."))
-    };
+    let read = |name: &str| sysfs::read(device, name);
     let own = read("queue/physical_block_size")?.trim().parse().ok()?;
     // A loop device knows nothing about the disk that its file is on. So look at that disk.
     match read("loop/backing_file") {

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use duralite_medium::block::{Access, AlignedBuf, Block, BlockOptions, Durability, FileBlock};
+use duralite_medium::block::{Access, AlignedBuf, Block, BlockOptions, Durability, FileBlock, Fua, fua};
 use duralite_testkit::LoopDisk;
 
 use crate::concurrent::{self, Crowd};
@@ -73,6 +73,11 @@ pub(crate) fn raw_overwrites(dir: &Path, block_bytes: u32, transactions: u32) ->
     Ok(rate)
 }
 
+/// The sentence in a table's note that says what `durability=fua` comes to on the disk that is measured.
+fn fua_note(dir: &Path) -> String {
+    format!("`durability=fua` on this disk: {}.", fua(dir).map_or("unknown", Fua::in_words))
+}
+
 /// One connection, compared with the disk's own durable writes and with stock SQLite.
 ///
 /// # Errors
@@ -112,8 +117,9 @@ pub fn single(dir: &Path, effort: Effort) -> Result<Table> {
     table.note = format!(
         "Normal locking. The raw loop overwrites {probe}-byte blocks of a preallocated file, each made \
          durable, as a commit does. Cold: SQLite's log file grows. Warm: it is recycled in place. {:.0} ns \
-         of each commit of Duralite's are spent on counting it for `duralite top`.",
-        counting::cost_ns(dir)?
+         of each commit of Duralite's are spent on counting it for `duralite top`. {}",
+        counting::cost_ns(dir)?,
+        fua_note(dir)
     );
     Ok(table)
 }
@@ -229,10 +235,12 @@ pub fn figure14(dir: &Path, effort: Effort) -> Result<Table> {
             number(rates[2]),
         ]);
     }
-    table.note = "1,000 transactions of one 100-byte row each, cold logs, as in the paper; synchronous=FULL. `full`, \
-                  `fua` and `normal` are the paper's FS, PD and NS. WALDIO rows use layout=embedded, as in the \
-                  paper. Group Synch acknowledges before a commit is durable (guarantee `ordered`)."
-        .to_owned();
+    table.note = format!(
+        "1,000 transactions of one 100-byte row each, cold logs, as in the paper; synchronous=FULL. `full`, `fua` and \
+         `normal` are the paper's FS, PD and NS. WALDIO rows use layout=embedded, as in the paper. Group Synch \
+         acknowledges before a commit is durable (guarantee `ordered`). {}",
+        fua_note(dir)
+    );
     Ok(table)
 }
 

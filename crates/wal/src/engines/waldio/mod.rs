@@ -26,7 +26,7 @@ use std::time::Instant;
 use duralite_format::sqlite_wal::WalHeader;
 use duralite_format::waldio::{DATA_OFFSET, GROUP_MAGIC, Layout, Slot, Superblock, slot_offset};
 use duralite_format::{FormatError, LogId, Origin};
-use duralite_medium::block::{Block, Durability};
+use duralite_medium::block::{Block, Durability, Fua};
 use duralite_medium::{Guarantee, LocalSegment, MediumError, Segment};
 
 use crate::engine::home::DatabaseFile;
@@ -358,7 +358,7 @@ impl LogFile for Waldio {
             limit => limit.to_string(),
         };
         let shared = |count: &std::sync::atomic::AtomicU64| count.load(Ordering::Relaxed).to_string();
-        vec![
+        let mut metrics = vec![
             ("layout", self.superblock().layout.as_str().to_owned()),
             ("generation", self.generation.to_string()),
             ("retired", self.is_retired().to_string()),
@@ -381,7 +381,12 @@ impl LogFile for Waldio {
             ("device_flushes", counters.flushes.to_string()),
             ("preallocated_bytes", counters.preallocated_bytes.to_string()),
             ("read_bytes", counters.read_bytes.to_string()),
-        ]
+        ];
+        if self.options.durability == Durability::Fua {
+            let how = self.group.block().fua().map_or("unknown", Fua::in_words);
+            metrics.push(("fua", how.to_owned()));
+        }
+        metrics
     }
 
     fn configure(&mut self, _options: &EngineOptions) {}

@@ -316,6 +316,19 @@ fn the_tables_are_read_only_and_not_for_views() {
 }
 
 #[test]
+fn a_log_with_fua_says_what_makes_its_commits_durable() {
+    let fixture = Fixture::on(Engine::WALDIO);
+    let sql = "SELECT value FROM duralite WHERE name = 'fua'";
+    // Writes through the page cache have no FUA on any device.
+    let emulated = fixture.open_with("fua.db", "durability=fua&access=buffered");
+    fill(&emulated, 10);
+    assert_eq!(one::<String>(&emulated, sql), "emulated by a write and a flush");
+    let full = fixture.open("full.db");
+    fill(&full, 10);
+    assert!(run(&full, sql).unwrap().is_empty());
+}
+
+#[test]
 fn every_name_is_in_the_documents() {
     let docs = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../docs");
     let page = |name: &str| std::fs::read_to_string(docs.join(name)).unwrap();
