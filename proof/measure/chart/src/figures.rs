@@ -169,11 +169,21 @@ pub(crate) const FIGURES: &[Figure] = &[
         workloads("ms", "ms"),
     ),
     figure(
+        "ppl_figure6_flash",
+        "SQLite/PPL figure 6: time for each workload, the database on the paper's flash",
+        workloads("ms", "ms"),
+    ),
+    figure(
         "ppl_table4",
         "SQLite/PPL table 4: pages written to the device by SQLite",
         workloads("by SQLite", "pages"),
     ),
     figure("ppl_figure7", "SQLite/PPL figure 7: size of a log sector", workloads("ms", "ms")),
+    figure(
+        "ppl_figure7_flash",
+        "SQLite/PPL figure 7: size of a log sector, the database on the paper's flash",
+        workloads("ms", "ms"),
+    ),
     figure(
         "ppl_figure8",
         "SQLite/PPL figure 8: databases and logs in PCM",

@@ -12,6 +12,8 @@ use super::paper::{PCM_FENCE_NS, PCM_READ_NS, PCM_WRITE_NS};
 const LOG_LIMIT: &str = "64m";
 /// Sizes of a page's log sector in bytes. The first is the default, as in the paper.
 const SECTORS: [u32; 3] = [4096, 8192, 12_288];
+/// A page is merged as soon as its sector is full, and takes none of the common pool before that.
+const WITHOUT_POOL: &str = "&overflow_bytes=0";
 
 /// The latency of emulated NVRAM.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,6 +33,11 @@ pub fn pcm_note() -> String {
          nvram_read_ns={PCM_READ_NS}. A fence costs nothing more, because the paper names no cost."
     )
 }
+
+/// The sentences in a table's note that explain the paper's policy of merging.
+pub const POLICY_NOTE: &str = "`paper's policy`: `overflow_bytes=0` and `wal_autocheckpoint=1`, so that a page is merged at \
+                               the commit that has filled its sector, as in the paper. By default a page's log first takes some \
+                               of the pool, and pages are merged after a checkpoint, which SQLite makes every 1,000 pages.";
 
 /// The row of the paper's tables with which a configuration is compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,19 +61,25 @@ pub struct Config {
     pub in_paper: InPaper,
     /// URI parameters of Duralite; `None` for stock SQLite.
     parameters: Option<String>,
+    /// Whether SQLite checkpoints after every commit, instead of after 1,000 pages.
+    pub checkpoints_each_commit: bool,
 }
 
 impl Config {
     /// Stock SQLite, `journal_mode=DELETE`.
     #[must_use]
     pub fn delete() -> Self {
-        Self { name: "DELETE".to_owned(), in_paper: InPaper::Delete, parameters: None }
+        Self::stock("DELETE", InPaper::Delete)
     }
 
     /// Stock SQLite, `journal_mode=WAL`.
     #[must_use]
     pub fn wal() -> Self {
-        Self { name: "WAL".to_owned(), in_paper: InPaper::Wal, parameters: None }
+        Self::stock("WAL", InPaper::Wal)
+    }
+
+    fn stock(name: &str, in_paper: InPaper) -> Self {
+        Self { name: name.to_owned(), in_paper, parameters: None, checkpoints_each_commit: false }
     }
 
     /// `journal=nvwal`.
@@ -81,24 +94,40 @@ impl Config {
         Self::sectors(latency).into_iter().next()
     }
 
-    /// `journal=ppl` with sectors of each size: with the default `overflow_bytes`, and with the paper's policy, by which a
-    /// page is merged as soon as its sector is full. Empty if this build has no such engine.
+    /// `journal=ppl` with sectors of each size, with the default `overflow_bytes` and with 0. Pages are merged after SQLite's
+    /// automatic checkpoints, that is about every 1,000 pages. Empty if this build has no such engine.
     #[must_use]
     pub fn sectors(latency: Latency) -> Vec<Self> {
-        static ONCE: Once = Once::new();
-        if engines::by_name("ppl").is_none() {
-            ONCE.call_once(|| eprintln!("journal=ppl is left out: there is no such engine"));
-            return Vec::new();
-        }
+        let each = |bytes: u32| Self::of_sector(bytes, "", "", latency);
+        let without_pool = |bytes: u32| Self::of_sector(bytes, ", overflow_bytes=0", WITHOUT_POOL, latency);
+        let all = SECTORS.into_iter().map(each).chain(SECTORS.into_iter().map(without_pool));
+        if Self::has_ppl() { all.collect() } else { Vec::new() }
+    }
+
+    /// `journal=ppl` with the paper's policy, with sectors of each size: a page is merged at the commit that has filled its
+    /// sector. Empty if this build has no such engine.
+    #[must_use]
+    pub fn of_paper(latency: Latency) -> Vec<Self> {
         let each = |bytes: u32| {
-            let settings = format!("journal=ppl&sector_bytes={bytes}");
-            Self::in_nvram(&format!("ppl, {bytes}"), InPaper::Ppl, &settings, latency)
+            let own = Self::of_sector(bytes, ", paper's policy", WITHOUT_POOL, latency);
+            Self { checkpoints_each_commit: true, ..own }
         };
-        let by_policy = |bytes: u32| {
-            let settings = format!("journal=ppl&sector_bytes={bytes}&overflow_bytes=0");
-            Self::in_nvram(&format!("ppl, {bytes}, overflow_bytes=0"), InPaper::Ppl, &settings, latency)
-        };
-        SECTORS.into_iter().map(each).chain(SECTORS.into_iter().map(by_policy)).collect()
+        if Self::has_ppl() { SECTORS.into_iter().map(each).collect() } else { Vec::new() }
+    }
+
+    fn has_ppl() -> bool {
+        static ONCE: Once = Once::new();
+        let is_built = engines::by_name("ppl").is_some();
+        if !is_built {
+            ONCE.call_once(|| eprintln!("journal=ppl is left out: there is no such engine"));
+        }
+        is_built
+    }
+
+    fn of_sector(bytes: u32, name: &str, settings: &str, latency: Latency) -> Self {
+        let (name, settings) =
+            (format!("ppl, {bytes}{name}"), format!("journal=ppl&sector_bytes={bytes}{settings}"));
+        Self::in_nvram(&name, InPaper::Ppl, &settings, latency)
     }
 
     fn in_nvram(name: &str, in_paper: InPaper, settings: &str, latency: Latency) -> Self {
@@ -110,13 +139,19 @@ impl Config {
                 "&nvram_write_ns={PCM_WRITE_NS}&nvram_fence_ns={PCM_FENCE_NS}&nvram_read_ns={PCM_READ_NS}"
             ));
         }
-        Self { name, in_paper, parameters: Some(parameters) }
+        Self { name, in_paper, parameters: Some(parameters), checkpoints_each_commit: false }
     }
 
     /// Whether the database is in WAL mode.
     #[must_use]
     pub fn has_wal(&self) -> bool {
         self.in_paper != InPaper::Delete
+    }
+
+    /// Whether the log of a page may take some of the common pool before the page is merged.
+    #[must_use]
+    pub fn is_with_pool(&self) -> bool {
+        self.parameters.as_ref().is_some_and(|parameters| !parameters.contains(WITHOUT_POOL))
     }
 
     /// Whether the configuration uses Duralite.

@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use duralite_iotrace::{Class, Summary, Tracer};
 use duralite_testkit::LoopDisk;
 
-use super::config::{Config, InPaper, Latency};
+use super::config::{Config, InPaper, Latency, POLICY_NOTE};
 use super::io::Bytes;
 use super::prepared::Prepared;
 use super::replay::{Database, run};
@@ -115,6 +115,7 @@ pub fn table4(dir: &Path, _: Effort) -> Result<Table> {
     let disk = traceable(DISK_MIB);
     let mut configs = vec![Config::delete(), Config::wal(), Config::nvwal(Latency::None)];
     configs.extend(Config::sectors(Latency::None));
+    configs.extend(Config::of_paper(Latency::None));
     for prepared in Prepared::all(dir)? {
         let counts: Vec<Pages> = (configs.iter())
             .map(|config| count(dir, disk.as_ref(), &prepared, config))
@@ -180,7 +181,7 @@ fn note(traced: bool) -> String {
          device where the paper counts one. The paper's file system wrote more in WAL mode: here SQLite \
          syncs with fdatasync and, from the first checkpoint on, overwrites its log in place, which changes \
          only times in the metadata. Times are written every few seconds, so a busy machine writes more of \
-         them. `nvwal` writes each changed page once per checkpoint, and once at the close."
+         them. `nvwal` writes each changed page once per checkpoint, and once at the close. {POLICY_NOTE}"
     )
 }
 

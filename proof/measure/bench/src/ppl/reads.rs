@@ -130,8 +130,8 @@ fn rolled_cells(rounds: &[Reads], ms: f64, paper: Option<&paper::Reads>) -> [Str
 fn note(effort: Effort, rolling: bool) -> String {
     let rolling = if rolling {
         "An engine rolls a page forward if it applies the page's log when it reads the page. The paper's \
-         pages come from flash, these from the operating system's cache, so rolling forward could take a \
-         larger share of the time here."
+         pages come from flash, these from the operating system's cache, and no read is slowed, so rolling \
+         forward could take a larger share of the time here."
     } else {
         ""
     };

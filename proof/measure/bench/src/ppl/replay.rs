@@ -71,7 +71,8 @@ impl Database {
         &self.path
     }
 
-    /// Opens the database with normal locking, `synchronous=FULL`, and the default automatic checkpoints.
+    /// Opens the database with normal locking, `synchronous=FULL`, and the default automatic checkpoints unless the
+    /// configuration asks for others.
     ///
     /// # Errors
     /// An error of SQLite, or the database is in another journal mode than the configuration's.
@@ -81,6 +82,9 @@ impl Database {
         let conn =
             crate::with_reason(|| Ok(Connection::open_with_flags(&uri, flags)?)).with_context(|| uri)?;
         conn.pragma_update(None, "synchronous", "FULL")?;
+        if self.config.checkpoints_each_commit {
+            conn.query_row("PRAGMA wal_autocheckpoint=1", [], |_| Ok(()))?;
+        }
         let mode: String = conn.query_row("PRAGMA journal_mode", [], |row| row.get(0))?;
         let wanted = if self.config.has_wal() { "wal" } else { "delete" };
         ensure!(mode == wanted, "journal mode is {mode}");
@@ -231,6 +235,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let mut configs = vec![Config::wal(), Config::nvwal(Latency::None)];
         configs.extend(Config::sectors(Latency::None));
+        configs.extend(Config::of_paper(Latency::None));
         for app in apps::ALL {
             let workload = Workload::new(app, 3);
             let template = Template::new(dir.path(), &workload).unwrap();
