@@ -416,7 +416,8 @@ pub enum TransactionKind {
     Begin,
     /// The transaction is committed.
     Commit,
-    /// The transaction was rolled back.
+    /// The transaction was rolled back. The format has a mark for that, as in the paper. Nothing stores the mark, because of a
+    /// transaction that is rolled back nothing is stored.
     Abort,
 }
 

@@ -81,8 +81,8 @@ pub fn table3(dir: &Path, _: Effort) -> Result<Table> {
          paper that product agrees with table 4. The different pages among them have to be written home at \
          least once before the database is a plain file again, whichever engine keeps the log. Records are \
          those of `ppl`, and of SQLite/PPL. `ppl` stores one record for each page of a transaction, with all that \
-         the transaction changed in it, and its bytes here are without its header; SQLite/PPL stores one \
-         whenever a page changes."
+         the transaction changed in it; SQLite/PPL stores one whenever a page changes. The bytes of a record \
+         are those of its content, without its header of 16 bytes."
     );
     Ok(table)
 }
