@@ -2,7 +2,7 @@
 //! the sum of all accounts is unchanged.
 //!
 //! ```text
-//! cargo run --release -p duralite-store --example bank [SECONDS]
+//! cargo run --release -p duralite-bank [SECONDS]
 //! ```
 
 use std::error::Error;
