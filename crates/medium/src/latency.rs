@@ -3,7 +3,7 @@
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// Nanoseconds added to the time that the memory itself takes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -16,6 +16,10 @@ pub struct Latency {
     pub read_ns: u32,
     /// Per line of a non-temporal store, in nanoseconds; `None` stands for `write_ns`.
     pub stream_ns: Option<u32>,
+    /// The lines that the write-pending queue of the memory takes. The memory works on all of them at once,
+    /// and each takes its latency. A line waits only while the queue is full, and a fence waits until the
+    /// queue is empty. With 0 there is no queue, and each line waits for its own latency.
+    pub queue_lines: u32,
 }
 
 impl Latency {
@@ -25,10 +29,10 @@ impl Latency {
         self.stream_ns.unwrap_or(self.write_ns)
     }
 
-    /// Whether no latency is added.
+    /// Whether no latency is added. A queue alone adds none.
     #[must_use]
     pub fn is_zero(&self) -> bool {
-        *self == Self::default()
+        Self { queue_lines: 0, ..*self } == Self::default()
     }
 }
 
@@ -40,6 +44,7 @@ pub(crate) struct LatencyCell {
     read_ns: AtomicU32,
     /// The latency plus 1; 0 stands for `None`.
     stream_ns: AtomicU64,
+    queue_lines: AtomicU32,
 }
 
 impl LatencyCell {
@@ -49,6 +54,7 @@ impl LatencyCell {
         self.read_ns.store(latency.read_ns, Ordering::Relaxed);
         let stream_ns = latency.stream_ns.map_or(0, |ns| u64::from(ns) + 1);
         self.stream_ns.store(stream_ns, Ordering::Relaxed);
+        self.queue_lines.store(latency.queue_lines, Ordering::Relaxed);
     }
 
     pub(crate) fn get(&self) -> Latency {
@@ -61,6 +67,7 @@ impl LatencyCell {
                 .load(Ordering::Relaxed)
                 .checked_sub(1)
                 .and_then(|ns| u32::try_from(ns).ok()),
+            queue_lines: self.queue_lines.load(Ordering::Relaxed),
         }
     }
 }
@@ -80,20 +87,39 @@ pub(crate) fn calibrate_clock() {
     ticks_per_ns();
 }
 
+/// The clock of the waits: the time stamp counter, or the system's clock in nanoseconds if there is no
+/// reliable counter.
+pub(crate) fn now() -> u64 {
+    static START: OnceLock<Instant> = OnceLock::new();
+
+    if ticks_per_ns() != 0 {
+        return ticks();
+    }
+    u64::try_from(START.get_or_init(Instant::now).elapsed().as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Nanoseconds in the unit of [`now`].
+pub(crate) fn ticks_of(ns: u64) -> u64 {
+    match ticks_per_ns() {
+        0 => ns,
+        rate => u64::try_from((u128::from(ns) * u128::from(rate)) >> FRACTION_BITS).unwrap_or(u64::MAX),
+    }
+}
+
 /// Waits for at least `ns` nanoseconds without yielding the processor.
 pub(crate) fn spin(ns: u64) {
-    if ns == 0 {
+    if ns != 0 {
+        spin_from(now(), ticks_of(ns));
+    }
+}
+
+/// Waits until more than `wait` has passed since `start`, without yielding the processor. Both are in the
+/// unit of [`now`].
+pub(crate) fn spin_from(start: u64, wait: u64) {
+    if ticks_per_ns() == 0 {
+        while now().wrapping_sub(start) <= wait {}
         return;
     }
-    let rate = ticks_per_ns();
-    if rate == 0 {
-        let start = Instant::now();
-        while start.elapsed() < Duration::from_nanos(ns) {}
-        return;
-    }
-    let start = ticks();
-    let wait = (u128::from(ns) * u128::from(rate)) >> FRACTION_BITS;
-    let wait = u64::try_from(wait).unwrap_or(u64::MAX);
     // Spin without a pause instruction, because a single one takes longer than many of these waits.
     while ticks().wrapping_sub(start) <= wait {}
 }
@@ -101,6 +127,7 @@ pub(crate) fn spin(ns: u64) {
 #[cfg(target_arch = "x86_64")]
 fn calibrate() -> u64 {
     use std::arch::x86_64::__cpuid;
+    use std::time::Duration;
 
     // The counter is usable as a clock only if it runs at the same rate in every power state.
     const INVARIANT: u32 = 1 << 8;
@@ -140,6 +167,8 @@ fn ticks() -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]
@@ -164,11 +193,12 @@ mod tests {
         let cell = LatencyCell::default();
         assert!(cell.get().is_zero());
         for stream_ns in [None, Some(0), Some(u32::MAX)] {
-            let latency = Latency { write_ns: 1, fence_ns: 2, read_ns: 3, stream_ns };
+            let latency = Latency { write_ns: 1, fence_ns: 2, read_ns: 3, stream_ns, queue_lines: 4 };
             cell.set(latency);
             assert_eq!(cell.get(), latency);
             assert!(!latency.is_zero());
             assert_eq!(latency.per_streamed_line(), stream_ns.unwrap_or(1));
         }
+        assert!(Latency { queue_lines: 4, ..Latency::default() }.is_zero());
     }
 }

@@ -23,6 +23,7 @@ mod mapped;
 mod options;
 mod persistency;
 pub mod process;
+mod queue;
 mod segment;
 
 use std::fmt;

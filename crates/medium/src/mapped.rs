@@ -12,7 +12,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{
     AtomicBool, AtomicPtr, AtomicU8, AtomicU64, AtomicUsize, Ordering, fence as memory_fence,
 };
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use rustix::fs::{FallocateFlags, Mode, OFlags, SeekFrom};
 use rustix::io::Errno;
@@ -24,6 +24,7 @@ use crate::cut::Watched;
 use crate::latency::LatencyCell;
 use crate::options::MapOptions;
 use crate::process::OwnFile;
+use crate::queue::WriteQueue;
 use crate::{
     Counters, Guarantee, LINE_BYTES, Latency, MediumError, Nvm, Persistency, cacheline, checked_end, latency,
     lines_touched, process,
@@ -47,6 +48,8 @@ pub struct FileNvm {
     persistency: Persistency,
     dax: bool,
     latency: LatencyCell,
+    /// The lines on their way to a memory with a write-pending queue.
+    queue: Mutex<WriteQueue>,
     /// Whether anything was stored in the current epoch.
     epoch_stored: AtomicBool,
     counters: CounterCells,
@@ -107,6 +110,7 @@ impl FileNvm {
             persistency: options.persistency,
             dax: options.dax,
             latency: LatencyCell::default(),
+            queue: Mutex::default(),
             epoch_stored: AtomicBool::new(false),
             counters: CounterCells::default(),
             file,
@@ -173,7 +177,10 @@ impl FileNvm {
         match self.persistency {
             Persistency::X86 => {}
             Persistency::Epoch => self.epoch_stored.store(true, Ordering::Relaxed),
-            Persistency::Strict => self.wait_for_lines(lines_touched(at, len)),
+            Persistency::Strict => {
+                let write_ns = u64::from(self.latency.get().write_ns);
+                latency::spin(write_ns.saturating_mul(lines_touched(at, len)));
+            }
         }
     }
 
@@ -188,8 +195,32 @@ impl FileNvm {
         !self.is_slow(SLOW_MODEL | SLOW_DURABLE_ON_STORE)
     }
 
-    fn wait_for_lines(&self, lines: u64) {
-        latency::spin(u64::from(self.latency.get().write_ns).saturating_mul(lines));
+    /// Waits as long as the emulated memory lets the processor wait that writes lines back. `of` chooses the
+    /// latency of such a line.
+    #[cold]
+    fn wait_for_lines(&self, lines: u64, of: fn(&Latency) -> u32) {
+        let latency = self.latency.get();
+        let ns = u64::from(of(&latency));
+        if latency.queue_lines == 0 {
+            latency::spin(ns.saturating_mul(lines));
+        } else if ns != 0 {
+            let (now, service) = (latency::now(), latency::ticks_of(ns));
+            let wait = self.queue().put(now, lines, service, latency.queue_lines);
+            latency::spin_from(now, wait);
+        }
+    }
+
+    /// Waits until the write-pending queue is empty.
+    #[cold]
+    fn drain_queue(&self) {
+        let now = latency::now();
+        let wait = self.queue().time_to_drain(now);
+        latency::spin_from(now, wait);
+    }
+
+    /// The write-pending queue. Nobody waits while its lock is held.
+    fn queue(&self) -> MutexGuard<'_, WriteQueue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     #[inline(always)]
@@ -199,7 +230,7 @@ impl FileNvm {
         unsafe { cacheline::flush_lines(self.instruction, address, lines) };
         self.counters.flushed(lines);
         if self.is_slow(SLOW_LATENCY) {
-            self.wait_for_lines(lines);
+            self.wait_for_lines(lines, |latency| latency.write_ns);
         }
     }
 
@@ -407,7 +438,7 @@ impl Nvm for FileNvm {
         }
         self.counters.streamed(body_lines);
         if self.is_slow(SLOW_LATENCY) {
-            latency::spin(u64::from(self.latency.get().per_streamed_line()).saturating_mul(body_lines));
+            self.wait_for_lines(body_lines, Latency::per_streamed_line);
         }
         if !head.is_empty() {
             self.flush_now(to, 1);
@@ -435,6 +466,9 @@ impl Nvm for FileNvm {
         self.counters.fenced();
         if self.is_slow(SLOW_LATENCY) && !self.is_slow(SLOW_DURABLE_ON_STORE) {
             let latency = self.latency.get();
+            if latency.queue_lines != 0 {
+                self.drain_queue();
+            }
             let mut ns = u64::from(latency.fence_ns);
             if self.epoch_stored.load(Ordering::Relaxed) {
                 ns += u64::from(latency.write_ns);
@@ -514,6 +548,9 @@ impl Nvm for FileNvm {
             if ns != 0 {
                 text += &format!(", +{ns} ns per {per}");
             }
+        }
+        if latency.queue_lines != 0 && !latency.is_zero() {
+            text += &format!(", a queue of {} lines", latency.queue_lines);
         }
         text += ")";
         text

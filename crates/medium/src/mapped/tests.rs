@@ -13,7 +13,7 @@ fn map(options: &MapOptions) -> FileNvm {
 
 #[test]
 fn what_is_durable_on_store_is_never_flushed_nor_waited_for() {
-    let latency = Latency { write_ns: u32::MAX, fence_ns: u32::MAX, read_ns: 0, stream_ns: None };
+    let latency = Latency { write_ns: u32::MAX, fence_ns: u32::MAX, ..Latency::default() };
     let nvm = map(&MapOptions { durable_on_store: true, latency, ..MapOptions::default() });
     nvm.store(1, &[7; 200]);
     nvm.stream(1, &[7; 200]);
@@ -34,7 +34,7 @@ fn what_is_durable_on_store_is_never_flushed_nor_waited_for() {
 
 #[test]
 fn streamed_lines_have_a_latency_of_their_own() {
-    let latency = Latency { write_ns: 0, fence_ns: 0, read_ns: 0, stream_ns: Some(1_000_000) };
+    let latency = Latency { stream_ns: Some(1_000_000), ..Latency::default() };
     let nvm = map(&MapOptions { latency, ..MapOptions::default() });
     let start = std::time::Instant::now();
     nvm.stream(64, &[7; 192]);
@@ -43,6 +43,35 @@ fn streamed_lines_have_a_latency_of_their_own() {
     nvm.stream(1, &[7; 10]);
     assert_eq!((nvm.counters().flushed_lines, nvm.counters().streamed_lines), (4, 3));
     assert!(nvm.describe().contains("per line streamed"), "{}", nvm.describe());
+}
+
+#[test]
+fn lines_in_the_queue_are_waited_for_by_the_fence() {
+    let waiting = |nvm: &FileNvm| nvm.queue().time_to_drain(latency::now());
+    let slow = |write_ns, queue_lines| Latency { write_ns, queue_lines, ..Latency::default() };
+    // A line that waited for its own latency would not be in the queue.
+    let nvm = map(&MapOptions { latency: slow(u32::MAX, 8), ..MapOptions::default() });
+    nvm.flush(0, 192);
+    assert_eq!(nvm.queue().lines(), 3);
+    assert!(nvm.describe().contains("a queue of 8 lines"), "{}", nvm.describe());
+    nvm.set_latency(slow(0, 8));
+    assert!(!nvm.describe().contains("queue"), "{}", nvm.describe());
+    let nvm = map(&MapOptions { latency: slow(u32::MAX, 8), ..MapOptions::default() });
+    nvm.stream(256, &[7; 128]);
+    assert_eq!(nvm.queue().lines(), 2);
+    let nvm = map(&MapOptions { latency: slow(1_000_000, 2), ..MapOptions::default() });
+    nvm.flush(0, 640);
+    nvm.fence();
+    assert_eq!((waiting(&nvm), nvm.counters().flushed_lines, nvm.counters().fences), (0, 10, 1));
+    // Without a queue no line is left to the fence, and the other models flush no line.
+    for (persistency, queue_lines) in
+        [(Persistency::X86, 0), (Persistency::Epoch, 8), (Persistency::Strict, 8)]
+    {
+        let nvm = map(&MapOptions { latency: slow(1, queue_lines), persistency, ..MapOptions::default() });
+        nvm.store(0, &[7; 192]);
+        nvm.flush(0, 192);
+        assert_eq!(nvm.queue().lines(), 0);
+    }
 }
 
 #[test]

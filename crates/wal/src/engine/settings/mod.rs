@@ -233,13 +233,13 @@ pub fn text_of(path: Option<&Path>) -> String {
 
 /// The settings of a medium.
 pub(crate) fn settings_of(medium: Medium) -> &'static [&'static EngineSetting] {
-    static MEMORY: [&EngineSetting; 7] =
-        [&NVRAM, &NVRAM_DIR, &WRITE_NS, &STREAM_NS, &FENCE_NS, &READ_NS, &PERSISTENCY];
+    static MEMORY: [&EngineSetting; 8] =
+        [&NVRAM, &NVRAM_DIR, &WRITE_NS, &STREAM_NS, &QUEUE, &FENCE_NS, &READ_NS, &PERSISTENCY];
     static HOME_MEMORY: [&EngineSetting; 2] = [&HOME, &HOME_SYNC];
     static BLOCKS: [&EngineSetting; 1] = [&LOG_DIR];
     // The region is in memory, so it has the settings of memory as well.
-    static SCRATCHPAD_AND_MEMORY: [&EngineSetting; 8] =
-        [&SCRATCHPAD, &NVRAM, &NVRAM_DIR, &WRITE_NS, &STREAM_NS, &FENCE_NS, &READ_NS, &PERSISTENCY];
+    static SCRATCHPAD_AND_MEMORY: [&EngineSetting; 9] =
+        [&SCRATCHPAD, &NVRAM, &NVRAM_DIR, &WRITE_NS, &STREAM_NS, &QUEUE, &FENCE_NS, &READ_NS, &PERSISTENCY];
     match medium {
         Medium::LogMemory => &MEMORY,
         Medium::HomeMemory => &HOME_MEMORY,
@@ -307,6 +307,15 @@ static STREAM_NS: EngineSetting = EngineSetting::new(
     NANOSECONDS,
     |all, given| given.parsed().map(|value| all.media.latency.stream_ns = Some(value)),
     |all| all.media.latency.per_streamed_line().to_string(),
+)
+.shared()
+.changeable();
+
+static QUEUE: EngineSetting = EngineSetting::new(
+    "nvram_queue",
+    Values::Fixed("a number of lines"),
+    |all, given| given.parsed().map(|value| all.media.latency.queue_lines = value),
+    |all| all.media.latency.queue_lines.to_string(),
 )
 .shared()
 .changeable();
