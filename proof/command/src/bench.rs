@@ -71,7 +71,7 @@ impl Measurement {
 
 /// The name of a measurement selects that measurement. A part of a name that ends before a `_` selects all
 /// measurements whose names begin with that part.
-const MEASUREMENTS: [(&str, Measurement); 46] = [
+const MEASUREMENTS: [(&str, Measurement); 47] = [
     ("everyday", One(everyday::everyday)),
     ("everyday_sizes", One(everyday::sizes)),
     ("writers_rows", One(writers::rows)),
@@ -100,6 +100,7 @@ const MEASUREMENTS: [(&str, Measurement); 46] = [
     ("flush_pair", One(|_, effort| flush::pair_cost(effort.rounds))),
     ("table1", One(nvwal::table1)),
     ("table2", One(nvwal::table2)),
+    ("nvwal_blocks", One(nvwal::blocks)),
     ("figure5_6", One(nvwal::figures_5_and_6)),
     ("figure7", One(nvwal::figure7)),
     ("figure9", One(nvwal::figure9)),
