@@ -71,7 +71,7 @@ impl Measurement {
 
 /// The name of a measurement selects that measurement. A part of a name that ends before a `_` selects all
 /// measurements whose names begin with that part.
-const MEASUREMENTS: [(&str, Measurement); 48] = [
+const MEASUREMENTS: [(&str, Measurement); 49] = [
     ("everyday", One(everyday::everyday)),
     ("everyday_sizes", One(everyday::sizes)),
     ("writers_rows", One(writers::rows)),
@@ -102,6 +102,7 @@ const MEASUREMENTS: [(&str, Measurement); 48] = [
     ("table2", One(nvwal::table2)),
     ("nvwal_blocks", One(nvwal::blocks)),
     ("figure5_6", One(nvwal::figures_5_and_6)),
+    ("figure5_split", One(nvwal::figure5)),
     ("figure7", One(nvwal::figure7)),
     ("nvwal_queue", One(nvwal::queue)),
     ("figure9", One(nvwal::figure9)),

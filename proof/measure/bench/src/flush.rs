@@ -18,14 +18,7 @@ const LINES: u64 = 1024;
 /// When the memory cannot be mapped.
 pub fn pair_cost(rounds: usize) -> Result<Table> {
     let raw_memory = RawMapping::new((LINES * LINE_BYTES) as usize)?;
-    let dir =
-        if std::path::Path::new("/dev/shm").is_dir() { "/dev/shm".into() } else { std::env::temp_dir() };
-    let path = dir.join(format!("duralite-bench-{}", std::process::id()));
-    let file = std::fs::OpenOptions::new().read(true).write(true).create_new(true).open(&path)?;
-    std::fs::remove_file(&path)?;
-    let options = MapOptions { capacity: LINES * LINE_BYTES, ..MapOptions::default() };
-    let nvm = FileNvm::map(file, &path, &options).context("map")?;
-    nvm.grow(LINES * LINE_BYTES).context("grow")?;
+    let nvm = emulated(LINES * LINE_BYTES)?;
     let (mut raw, mut through) = (Vec::new(), Vec::new());
     for _ in 0..rounds.max(5) {
         raw.push(time(|line| raw_pair(&raw_memory, line)));
@@ -44,6 +37,19 @@ pub fn pair_cost(rounds: usize) -> Result<Table> {
     table.row([number(raw), number(through), format!("{:.3}", through / raw), "at most 1.10".into()]);
     table.note = format!("Median of {} rounds of {PAIRS} pairs over {LINES} lines.", rounds.max(5));
     Ok(table)
+}
+
+/// Emulated memory of so many bytes, without added latency, in a file without a name.
+pub(crate) fn emulated(bytes: u64) -> Result<FileNvm> {
+    let dir =
+        if std::path::Path::new("/dev/shm").is_dir() { "/dev/shm".into() } else { std::env::temp_dir() };
+    let path = dir.join(format!("duralite-bench-{}", std::process::id()));
+    let file = std::fs::OpenOptions::new().read(true).write(true).create_new(true).open(&path)?;
+    std::fs::remove_file(&path)?;
+    let options = MapOptions { capacity: bytes, ..MapOptions::default() };
+    let nvm = FileNvm::map(file, &path, &options).context("map")?;
+    nvm.grow(bytes).context("grow")?;
+    Ok(nvm)
 }
 
 fn time(mut pair: impl FnMut(u64)) -> f64 {

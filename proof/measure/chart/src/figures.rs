@@ -139,6 +139,7 @@ const TOGETHER: [&str; 4] = ["baseline (tx/s)", "on-chip log (tx/s)", "adaptive 
 pub(crate) const FIGURES: &[Figure] = &[
     figure("everyday_sizes", "waldio, one thread: the size of the database, the length of the log", SIZES),
     figure("figure5_6", "NVWAL figure 5: cost of ordering at 500 ns", NVWAL_5),
+    figure("figure5_split", "NVWAL figure 5: memcpy, flush and fence at 500 ns", NVWAL_5_PARTS),
     figure("figure7", "NVWAL figure 7: six variants over NVRAM write latency", NVWAL_7),
     figure("figure9", "NVWAL figure 9: where NVRAM is as slow as this disk", NVWAL_9),
     figure("table2", "NVWAL table 2: bytes put into NVRAM", NVWAL_TABLE_2),
@@ -269,6 +270,15 @@ const NVWAL_5: Kind = Kind::Lines {
         linear("us per transaction"),
     )],
 };
+
+const NVWAL_5_PARTS: Kind = Kind::Bars(Grouped {
+    label: &["inserts per transaction", "sync"],
+    bars: Each::Column(&["memcpy", "dccmvac: lines x 500 ns", "dccmvac: instructions", "dmb: instructions"]),
+    panels: Some("pages"),
+    measure: "us per transaction",
+    is_log: false,
+    is_stacked: true,
+});
 
 const NVWAL_7: Kind = Kind::Lines {
     per_row: 3,
