@@ -11,7 +11,7 @@ use anyhow::Result;
 use crate::report::{Table, number};
 use crate::workload::{Operation, Run, Session, Target, median};
 
-pub use ordering::figure5;
+pub use ordering::{figure5, persistency};
 
 /// The extent of a measurement.
 #[derive(Debug, Clone, Copy)]
