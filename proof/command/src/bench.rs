@@ -71,7 +71,7 @@ impl Measurement {
 
 /// The name of a measurement selects that measurement. A part of a name that ends before a `_` selects all
 /// measurements whose names begin with that part.
-const MEASUREMENTS: [(&str, Measurement); 50] = [
+const MEASUREMENTS: [(&str, Measurement); 51] = [
     ("everyday", One(everyday::everyday)),
     ("everyday_sizes", One(everyday::sizes)),
     ("writers_rows", One(writers::rows)),
@@ -106,6 +106,7 @@ const MEASUREMENTS: [(&str, Measurement); 50] = [
     ("figure7", One(nvwal::figure7)),
     ("nvwal_queue", One(nvwal::queue)),
     ("nvwal_persistency", One(nvwal::persistency)),
+    ("figure8", Several(nvwal::figure8)),
     ("figure9", One(nvwal::figure9)),
     ("ppl_table3", One(ppl::table3)),
     ("ppl_figure6", Several(ppl::figure6)),

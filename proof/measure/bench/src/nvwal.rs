@@ -1,7 +1,9 @@
-//! The measurements of NVWAL (Kim et al., ASPLOS 2016): its tables 1 and 2, figures 5, 6, 7 and
-//! 9, and the comparison with stock SQLite on this machine.
+//! The measurements of NVWAL (Kim et al., ASPLOS 2016): its tables 1 and 2, figures 5 to 9, the frames in a
+//! block (section 3.3), the persistency models (section 4.4), and the comparison with stock SQLite on this
+//! machine.
 
 mod ordering;
+mod trace;
 
 use std::path::Path;
 use std::time::Duration;
@@ -12,6 +14,7 @@ use crate::report::{Table, number};
 use crate::workload::{Operation, Run, Session, Target, median};
 
 pub use ordering::{figure5, persistency};
+pub use trace::figure8;
 
 /// The extent of a measurement.
 #[derive(Debug, Clone, Copy)]

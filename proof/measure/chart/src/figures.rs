@@ -141,6 +141,12 @@ pub(crate) const FIGURES: &[Figure] = &[
     figure("figure5_6", "NVWAL figure 5: cost of ordering at 500 ns", NVWAL_5),
     figure("figure5_split", "NVWAL figure 5: memcpy, flush and fence at 500 ns", NVWAL_5_PARTS),
     figure("figure7", "NVWAL figure 7: six variants over NVRAM write latency", NVWAL_7),
+    figure("figure8", "NVWAL figure 8: block trace of ten inserts", NVWAL_8),
+    figure(
+        "figure8_sums",
+        "NVWAL figure 8: what ten inserts write",
+        parts(&["mode"], &["log KB", "file-system journal KB", "database KB", "other KB"], "KB"),
+    ),
     figure("figure9", "NVWAL figure 9: where NVRAM is as slow as this disk", NVWAL_9),
     figure("table2", "NVWAL table 2: bytes put into NVRAM", NVWAL_TABLE_2),
     figure("archive_lag_seconds", "Archive: lag at full rate, second by second", ARCHIVE_LAG),
@@ -287,6 +293,16 @@ const NVWAL_7: Kind = Kind::Lines {
         Along::Headings { name: "variant", before: "", unit: " ns" },
         linear("write latency (ns per line)"),
         linear("transactions/s"),
+    )],
+};
+
+const NVWAL_8: Kind = Kind::Lines {
+    per_row: 1,
+    plots: &[plot(
+        &["mode"],
+        Along::Column { over: "ms", of: &["log", "file-system journal", "database", "other"] },
+        linear("ms"),
+        linear("block of 4 KiB"),
     )],
 };
 
