@@ -40,6 +40,7 @@ fn lines_fences_and_bytes_of_nvwal_are_those_of_the_report() {
     let dir = directory();
     is_reported(&nvwal::table1(dir.path(), EFFORT).unwrap());
     is_reported(&nvwal::table2(dir.path(), EFFORT).unwrap());
+    is_reported(&nvwal::blocks(dir.path(), EFFORT).unwrap());
 }
 
 #[test]

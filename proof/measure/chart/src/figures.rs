@@ -310,7 +310,16 @@ const NVWAL_9: Kind = Kind::Lines {
     per_row: 1,
     plots: &[plot(
         &[],
-        Along::Column { over: "latency (us per line)", of: &["UH+LS+Diff", "LS", "stock WAL, cold log"] },
+        Along::Column {
+            over: "latency (us per line)",
+            of: &[
+                "UH+LS+Diff",
+                "LS",
+                "stock WAL, cold log",
+                "stock WAL, warm log",
+                "waldio, layout=embedded",
+            ],
+        },
         log("write latency (us per line)"),
         log("inserts/s"),
     )],
