@@ -131,6 +131,10 @@ impl Engine {
         if let Some(archive) = &self.archive {
             archive.take(&**log, head)?;
         }
+        // Invariant 76: the page file says first that these changes are home. By that, a later opening recognises an
+        // older copy of the page file, which lacks some of them.
+        let head = head.min(log.durable());
+        self.pager.pool.file().note_home(head).map_err(|error| self.poison.set(&error))?;
         log.truncate(head).map_err(|error| self.poison.set(&error))?;
         drop(pinned);
         self.counts.checkpoints.fetch_add(1, Ordering::Relaxed);

@@ -19,7 +19,7 @@ use crate::locks::Locks;
 use crate::log::disk::{DiskLog, Grouping};
 use crate::log::nv::{Flush, NvLog};
 use crate::log::rings::RingsLog;
-use crate::log::{Log, OnDamage, refuse};
+use crate::log::{Log, Named, OnDamage, refuse};
 use crate::media::{Media, WhichLog, nothing_there};
 use crate::options::{DEFAULT_PAGE, Options, Scheme};
 use crate::page_file::{FormatOrError, PageFile};
@@ -102,16 +102,20 @@ fn open_pages(media: &dyn Media, options: &Options, path: &Path) -> Result<(Page
         log_first: 1,
         last_tx: 0,
         opened: 0,
+        home: 1,
     };
     Ok((PageFile::create(block, head, options.controls())?, true))
 }
 
 /// Opens the page file of a store that is being made from another store's pages.
 pub(crate) fn open_made(media: &dyn Media, path: &Path) -> Result<PageFile, Error> {
-    PageFile::open(media.pages()?, Controls::default()).map_err(|error| match error {
+    let opened = PageFile::open(media.pages()?, Controls::default()).map_err(|error| match error {
         FormatOrError::Error(error) => error,
         FormatOrError::Format(error) => no_store(path, error),
-    })
+    });
+    let file = opened?;
+    file.restore_torn()?;
+    Ok(file)
 }
 
 /// Whether the beginning of the page file has nothing but zeros.
@@ -141,21 +145,22 @@ pub(crate) fn open_log(
     let poison = Arc::clone(poison);
     let largest = largest_object(head.page_bytes as usize);
     let which = WhichLog::Existing(head.log_seed);
+    let named = Named { seed: head.log_seed, home: head.home };
     match head.log_kind {
         ON_BLOCKS => {
             let block = media.block_log(which)?;
-            let log = DiskLog::open(block, head.log_seed, grouping(scheme), poison, on_damage)?;
+            let log = DiskLog::open(block, named, grouping(scheme), poison, on_damage)?;
             Ok(Arc::new(log.with_memory(log_memory(options))))
         }
         IN_MEMORY => {
             let layout = NvLog::layout(options.log_bytes, largest, 0, 1);
             let nvm = media.memory_log(which, layout.log_bytes())?;
-            Ok(Arc::new(NvLog::open(nvm, head.log_seed, flush(scheme), poison, on_damage)?))
+            Ok(Arc::new(NvLog::open(nvm, named, flush(scheme), poison, on_damage)?))
         }
         IN_RINGS => {
             let layout = RingsLog::layout(options.log_bytes, largest, 0, 1);
             let nvm = media.memory_log(which, layout.log_bytes())?;
-            Ok(Arc::new(RingsLog::open(nvm, head.log_seed, largest, poison, on_damage)?))
+            Ok(Arc::new(RingsLog::open(nvm, named, largest, poison, on_damage)?))
         }
         kind => Err(Error::Corrupt { what: format!("the page file, with log kind {kind},"), page: None }),
     }
@@ -170,7 +175,7 @@ pub(crate) fn make_log(
     options: &Options,
     poison: &Arc<Poison>,
 ) -> Result<Arc<dyn Log>, Error> {
-    file.write_head(|head| (head.log_kind, head.log_first) = (NO_LOG, first))?;
+    file.write_head(|head| (head.log_kind, head.log_first, head.home) = (NO_LOG, first, first))?;
     // Without the right to remove it, the old log stays and takes space. Nothing in it is needed.
     let _ = media.remove_log(file.head().log_seed);
     let seed = u64::from_le_bytes(random()?);
@@ -257,11 +262,15 @@ pub(crate) fn open(media: &dyn Media, options: &Options, path: &Path) -> Result<
     let mut report = Report::default();
     let mut first = head.log_first;
     let mut log = None;
-    if head.log_kind != NO_LOG {
-        let found = open_log(media, &head, options, &poison, &mut refuse)?;
+    let found = (head.log_kind != NO_LOG)
+        .then(|| open_log(media, &head, options, &poison, &mut refuse))
+        .transpose()?;
+    // Writes to the page file only now. If it is an older copy, which does not fit its log, `open_log` has failed.
+    file.restore_torn()?;
+    if let Some(found) = found {
         let mut engine = assemble(&file, Arc::clone(&found), &poison, options);
         engine.archive = open_archive(&file, &*found, options)?;
-        report = recover(&engine)?;
+        report = recover(&engine, head.number)?;
         engine.checkpoint(&|| false)?;
         first = found.next();
         log = (head.log_kind == log_kind(options.chosen_scheme()) && is_as_wanted(&*found, options, &file))
@@ -275,6 +284,7 @@ pub(crate) fn open(media: &dyn Media, options: &Options, path: &Path) -> Result<
     // A crash may have lost the highest transaction number in use. So at each opening the numbers begin at a new
     // multiple of 2^40, above all numbers in use.
     file.write_head(|head| {
+        head.home = head.home.max(log.head());
         head.opened += 1;
         head.last_tx = last_tx.max(head.opened << 40);
     })?;

@@ -14,7 +14,7 @@ use parking_lot::{Mutex, MutexGuard};
 use crate::controls::{Controls, Rule};
 use crate::error::Error;
 use crate::format::{
-    BatchList, DOUBLE_WRITE_PAGES, PageFileHead, PageId, SLOT_OFFSETS, SUPERBLOCK_AREA_BYTES,
+    BatchList, DOUBLE_WRITE_PAGES, Lsn, PageFileHead, PageId, SLOT_OFFSETS, SUPERBLOCK_AREA_BYTES,
     SUPERBLOCK_BYTES, check, lsn, seal,
 };
 
@@ -58,14 +58,11 @@ impl PageFile {
         Ok(it)
     }
 
-    /// Opens a page file that [`create`](Self::create) has made, and repairs pages that a power loss has torn.
+    /// Opens a page file that [`create`](Self::create) has made, and writes nothing. Before the caller uses pages, it has
+    /// to call [`restore_torn`](Self::restore_torn).
     pub(crate) fn open(block: Arc<dyn Block>, controls: Controls) -> Result<Self, FormatOrError> {
         let head = newest_head(&*block)?;
-        let it = Self::over(block, head, controls);
-        if it.controls.keep(Rule::RestoreTorn) {
-            it.restore_torn()?;
-        }
-        Ok(it)
+        Ok(Self::over(block, head, controls))
     }
 
     fn over(block: Arc<dyn Block>, head: PageFileHead, controls: Controls) -> Self {
@@ -116,15 +113,23 @@ impl PageFile {
         self.block.len() / self.page_bytes as u64
     }
 
-    /// Changes the superblock. The change is durable on return.
-    pub(crate) fn write_head(&self, change: impl FnOnce(&mut PageFileHead)) -> Result<(), Error> {
+    /// Changes the superblock. The change is durable on return. Returns the new superblock's number.
+    pub(crate) fn write_head(&self, change: impl FnOnce(&mut PageFileHead)) -> Result<u64, Error> {
         let mut head = self.head.lock();
         let mut next = *head;
         change(&mut next);
         next.number += 1;
         self.commit(SLOT_OFFSETS[(next.number % 2) as usize], &next.encode())?;
         *head = next;
-        Ok(())
+        Ok(next.number)
+    }
+
+    /// Records in the superblock that all changes below this log object are home. Durable on return.
+    pub(crate) fn note_home(&self, home: Lsn) -> Result<(), Error> {
+        if home <= self.head().home {
+            return Ok(());
+        }
+        self.write_head(|head| head.home = head.home.max(home)).map(|_| ())
     }
 
     fn commit(&self, at: u64, bytes: &[u8]) -> Result<(), Error> {
@@ -338,7 +343,10 @@ impl PageFile {
     }
 
     /// Repairs the pages of the last double write that are torn, by writing their images home again.
-    fn restore_torn(&self) -> Result<(), Error> {
+    pub(crate) fn restore_torn(&self) -> Result<(), Error> {
+        if !self.controls.keep(Rule::RestoreTorn) {
+            return Ok(());
+        }
         let size = self.page_bytes;
         let reading = |error| Error::medium("reading the double-write area", error);
         let mut page = vec![0; size];
@@ -448,6 +456,7 @@ mod tests {
             log_first: 1,
             last_tx: 0,
             opened: 0,
+            home: 1,
         };
         let file = PageFile::create(block.clone(), head, Controls::default()).unwrap();
         file.flush().unwrap();

@@ -13,6 +13,7 @@ use crate::engine::Engine;
 use crate::error::Error;
 use crate::format::{Change, Lsn, Object, ObjectKind, PageId, TxId};
 use crate::free::free_chains;
+use crate::log::older_pages;
 use crate::pager::Author;
 use crate::transaction::chain_given_up;
 use crate::undo::undo_step;
@@ -193,13 +194,18 @@ fn redo(engine: &Engine, id: PageId, change: &Change<'_>, lsn: Lsn) -> Result<()
     Ok(())
 }
 
-/// Redoes the whole log, and then undoes what did not commit.
-pub(crate) fn recover(engine: &Engine) -> Result<Report, Error> {
+/// Redoes the whole log, and then undoes what did not commit. The caller passes the number that the page file's superblock
+/// had when the file was opened.
+pub(crate) fn recover(engine: &Engine, superblock: u64) -> Result<Report, Error> {
     let log = &engine.pager.log;
     let mut analysis = Analysis::default();
     let seed = log.seed();
     log.scan(log.head(), log.next(), &mut |lsn, bytes| {
         let object = Object::decode(bytes, seed).map_err(|_| Error::corrupt(&format!("log object {lsn}")))?;
+        // Invariant 76: the pages of a bulk load are not in the log, and an older copy of the page file lacks them.
+        if object.needed_superblock() > superblock {
+            return Err(older_pages(&format!("the pages of the bulk load that log object {lsn} commits")));
+        }
         analysis.repeat(engine, lsn, &object)
     })?;
     analysis.finish(engine)

@@ -94,7 +94,7 @@ fn salvage_on(
     let damage = damage.ok_or_else(whole)?;
     check_pages(&file, damage.missing)?;
     let engine = assemble(&file, log, &poison, made);
-    let report = recover(&engine)?;
+    let report = recover(&engine, head.number)?;
     engine.checkpoint(&|| false)?;
     let first = engine.pager.log.next();
     drop(engine);

@@ -22,6 +22,7 @@ mod middle;
 mod model;
 mod moved;
 mod mutants;
+mod older;
 mod power;
 mod prune;
 mod reads;

@@ -283,6 +283,13 @@ impl<'a> Object<'a> {
         self.header.kind == ObjectKind::Commit && self.undo.get(8) == Some(&COMMIT_OF_PAGES_AT_HOME)
     }
 
+    /// If this is a commit that makes pages reachable that were not logged: the number of the superblock that was written
+    /// after these pages were home. 0 if an earlier build has written the object, and for other objects.
+    #[must_use]
+    pub fn needed_superblock(&self) -> u64 {
+        if self.leads_to_pages_at_home() { array(self.undo, 9).map_or(0, u64::from_le_bytes) } else { 0 }
+    }
+
     /// The object's changes in order, each with its page.
     pub fn changes(&self) -> impl Iterator<Item = Result<(PageId, Change<'a>), FormatError>> + use<'a> {
         let mut rest = self.changes;

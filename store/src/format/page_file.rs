@@ -6,12 +6,14 @@ use duralite_format::FormatError;
 use duralite_format::bytes::{array, put, u32_le, u64_le};
 
 use super::page::{LARGEST_PAGE, SMALLEST_PAGE};
-use super::{PageId, TxId};
+use super::{Lsn, PageId, TxId};
 
 const STORE_MAGIC: [u8; 8] = *b"DURALSTO";
 /// The version of the format. Version 1 could not move a transaction's steps forward in the log; version 2 had no bulk
-/// loads.
-const STORE_VERSION: u32 = 3;
+/// loads; version 3 did not record which changes are home.
+const STORE_VERSION: u32 = 4;
+/// The first version whose superblocks have [`PageFileHead::home`].
+const FIRST_WITH_HOME: u32 = 4;
 const STORE_CHECKED_BYTES: usize = 88;
 const LIST_MAGIC: [u8; 8] = *b"DURALDBW";
 /// The size of a superblock in bytes.
@@ -43,6 +45,9 @@ pub struct PageFileHead {
     pub last_tx: TxId,
     /// How often the store has been opened.
     pub opened: u64,
+    /// All changes below this log object are home, so the log may have been given up to here; 0 if that is not known,
+    /// because an earlier build has written the superblock.
+    pub home: Lsn,
 }
 
 impl PageFileHead {
@@ -66,6 +71,7 @@ impl PageFileHead {
         put(&mut out, 56, &self.log_first.to_le_bytes());
         put(&mut out, 64, &self.last_tx.to_le_bytes());
         put(&mut out, 72, &self.opened.to_le_bytes());
+        put(&mut out, 80, &self.home.to_le_bytes());
         let sum = xxh3_64(&out[..STORE_CHECKED_BYTES]);
         put(&mut out, STORE_CHECKED_BYTES, &sum.to_le_bytes());
         out
@@ -84,8 +90,9 @@ impl PageFileHead {
         if sum != u64_le(bytes, STORE_CHECKED_BYTES) {
             return Err(FormatError::Damaged { what: "a superblock of the store" });
         }
-        if !(1..=STORE_VERSION).contains(&u32_le(bytes, 8)) {
-            return Err(FormatError::Version(u32_le(bytes, 8)));
+        let version = u32_le(bytes, 8);
+        if !(1..=STORE_VERSION).contains(&version) {
+            return Err(FormatError::Version(version));
         }
         let page_bytes = u32_le(bytes, 12);
         let size = page_bytes as usize;
@@ -101,6 +108,7 @@ impl PageFileHead {
             log_first: u64_le(bytes, 56),
             last_tx: u64_le(bytes, 64),
             opened: u64_le(bytes, 72),
+            home: if version < FIRST_WITH_HOME { 0 } else { u64_le(bytes, 80) },
         })
     }
 }

@@ -116,12 +116,16 @@ fn an_object_of_a_bulk_load_says_what_it_was_built_of() {
     assert_eq!(object.undo().unwrap(), Some(undo));
     assert_eq!(object.changes().collect::<Result<Vec<_>, _>>().unwrap(), changes);
     assert!(Undo::decode(&body[..body.len() - 1]).is_err());
-    for (end, leads_home) in [(vec![], false), (vec![COMMIT_OF_PAGES_AT_HOME], true)] {
+    let with_superblock = [&[COMMIT_OF_PAGES_AT_HOME][..], &9_u64.to_le_bytes()].concat();
+    for (end, leads_home, superblock) in
+        [(vec![], false, 0), (vec![COMMIT_OF_PAGES_AT_HOME], true, 0), (with_superblock, true, 9)]
+    {
         let body = [7_u64.to_le_bytes().to_vec(), end].concat();
         let mut bytes = Object::build(ObjectKind::Commit, 5, 4, &body, &[]);
         seal_object(&mut bytes, 6, 2, 99);
         let object = Object::decode(&bytes, 99).unwrap();
         assert_eq!((object.time_ns(), object.leads_to_pages_at_home()), (7, leads_home));
+        assert_eq!(object.needed_superblock(), superblock);
     }
 }
 
@@ -145,6 +149,7 @@ fn heads_are_found_again_and_damage_in_them_is() {
         log_first: 1,
         last_tx: 9,
         opened: 1,
+        home: 6,
     };
     assert_eq!(PageFileHead::decode(&file.encode()), Ok(file));
     let list = BatchList { pages: vec![3, 9, 70] };

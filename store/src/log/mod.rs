@@ -20,6 +20,53 @@ use crate::format::Lsn;
 /// and does not compute with it.
 pub(crate) const BEYOND: u64 = 1 << 62;
 
+/// What the superblock of a page file says about the file's log.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Named {
+    /// The seed of the log's checksums.
+    pub(crate) seed: u64,
+    /// All changes below this object are home; 0 if that is not known.
+    pub(crate) home: Lsn,
+}
+
+impl Named {
+    /// Checks that a log with this seed is the log that the page file names.
+    fn check_seed(self, seed: u64) -> Result<(), Error> {
+        let what = "the log is not the one that the page file names, but another store's, or one that this store had at \
+                    another time; put back a page file and a log of the same moment, or restore the store from a backup \
+                    and its archive";
+        if seed == self.seed { Ok(()) } else { Err(Error::invalid(what)) }
+    }
+
+    /// Checks that a log that begins with the object `head` still has every change that the page file may lack.
+    ///
+    /// Invariant 76: the page file says that changes are home before the log gives them up. So if the log has given up
+    /// more, this is an older copy of the page file.
+    fn check_head(self, head: Lsn) -> Result<(), Error> {
+        let Self { home, .. } = self;
+        if home == 0 || head <= home {
+            Ok(())
+        } else {
+            Err(older_pages(&format!("changes from log object {home} on")))
+        }
+    }
+
+    /// Whether a log that ends before the object `next` lacks objects that were durable, because the page file says that
+    /// their changes are home.
+    fn proves(self, next: Lsn) -> bool {
+        self.home > next
+    }
+}
+
+/// The error for a page file that lacks changes which its log no longer has.
+pub(crate) fn older_pages(lacks: &str) -> Error {
+    let what = format!(
+        "the page file is older than its log: it lacks {lacks}, which the log no longer has; put back a page \
+         file and a log of the same moment, or restore the store from a backup and its archive"
+    );
+    Error::Invalid { what }
+}
+
 /// How much space a log has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Space {

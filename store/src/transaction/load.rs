@@ -163,6 +163,10 @@ impl Transaction {
         let mut body = now_ns().to_le_bytes().to_vec();
         if !is_in_log {
             body.push(COMMIT_OF_PAGES_AT_HOME);
+            // Invariant 76: a copy of the page file that lacks the pages has a superblock with a smaller number.
+            let number =
+                engine.pager.pool.file().write_head(|_| ()).map_err(|error| engine.poison.set(&error))?;
+            body.extend(number.to_le_bytes());
         }
         self.close_steps();
         let author = Author { kind: ObjectKind::Commit, tx: self.id, previous: self.last };

@@ -13,7 +13,7 @@ use crate::format::{
     LARGEST_BLOCK, Object,
 };
 use crate::log::damage::{Beyond, Damage, OnDamage, PIECE};
-use crate::log::{BEYOND, Log};
+use crate::log::{BEYOND, Log, Named};
 use crate::poison::Poison;
 
 /// How many of the last batches are written again when the log is opened. There were never so many in flight at once.
@@ -24,7 +24,7 @@ impl DiskLog {
     /// a new epoch. If the log is damaged, writes nothing unless `on_damage` accepts the damage.
     pub(crate) fn open(
         block: Arc<dyn Block>,
-        seed: u64,
+        named: Named,
         grouping: Grouping,
         poison: Arc<Poison>,
         on_damage: &mut OnDamage<'_>,
@@ -36,23 +36,22 @@ impl DiskLog {
         }
         block.read(0, &mut bytes).map_err(reading)?;
         let head = DiskHead::decode(&bytes).map_err(|_| Error::corrupt("the head of the log"))?;
-        if head.seed != seed {
-            return Err(Error::corrupt("the log, which is another store's,"));
-        }
+        named.check_seed(head.seed)?;
         let mut slots = Vec::new();
         for at in DISK_SLOT_OFFSETS {
             block.read(at, &mut bytes).map_err(reading)?;
-            slots.extend(DiskSlot::decode(&bytes, seed));
+            slots.extend(DiskSlot::decode(&bytes, head.seed));
         }
         let newest = slots.into_iter().max_by_key(|slot| slot.number);
         let slot = newest
             .filter(|slot| slot.place.max(slot.head).max(slot.began) < BEYOND)
             .ok_or_else(|| Error::corrupt("both slots of the log"))?;
+        named.check_head(slot.head)?;
         let block_bytes = head.block_bytes.max(block.block_bytes());
         let circle = Circle::empty(head, block_bytes, slot.head, slot.place);
         let mut it = Self::over(block, grouping, poison, circle, slot);
         let mut circle = it.follow(slot)?;
-        it.check_end(&circle, slot, on_damage)?;
+        it.check_end(&circle, slot, named, on_damage)?;
         it.make_durable(&circle.batches)?;
         let place = circle.begin;
         it.write_slot(|slot| {
@@ -118,10 +117,16 @@ impl DiskLog {
     }
 
     /// Checks whether the log may have ended here because of a crash. If not, calls `on_damage`.
-    fn check_end(&self, circle: &Circle, slot: DiskSlot, on_damage: &mut OnDamage<'_>) -> Result<(), Error> {
+    fn check_end(
+        &self,
+        circle: &Circle,
+        slot: DiskSlot,
+        named: Named,
+        on_damage: &mut OnDamage<'_>,
+    ) -> Result<(), Error> {
         let beyond = self.beyond(circle)?;
         // When the slot's epoch began, everything before its place was durable. So a log that ends earlier is damaged.
-        if circle.end >= slot.began && !beyond.proves(circle.next) {
+        if circle.end >= slot.began && !beyond.proves(circle.next) && !named.proves(circle.next) {
             return Ok(());
         }
         let mut before = 0;

@@ -18,7 +18,7 @@ use self::extents::Extents;
 use self::pending::Pending;
 use super::damage::{Beyond, Damage, OnDamage, look_beyond};
 use super::window::{Patience, Window};
-use super::{BEYOND, Log, LogCounters, Space, Visit};
+use super::{BEYOND, Log, LogCounters, Named, Space, Visit};
 use crate::counter::Counter;
 use crate::error::Error;
 use crate::format::{
@@ -98,7 +98,7 @@ impl NvLog {
     /// begins a new epoch. If the log is damaged, writes nothing unless `on_damage` accepts the damage.
     pub(crate) fn open(
         nvm: Arc<dyn Nvm>,
-        seed: u64,
+        named: Named,
         flush: Flush,
         poison: Arc<Poison>,
         on_damage: &mut OnDamage<'_>,
@@ -108,17 +108,16 @@ impl NvLog {
         nvm.refresh_len(INDEX_OFFSET).map_err(|_| damaged())?;
         nvm.read(0, &mut bytes);
         let layout = NvHead::decode(&bytes).map_err(|_| damaged())?;
-        if layout.seed != seed {
-            return Err(Error::corrupt("the log, which is another store's,"));
-        }
+        named.check_seed(layout.seed)?;
         nvm.refresh_len(layout.log_bytes()).map_err(|_| damaged())?;
         let head = nvm.load_u64(HEAD_OFFSET);
         if head >= BEYOND {
             return Err(damaged());
         }
+        named.check_head(head)?;
         let epoch = (nvm.load_u64(EPOCH_OFFSET) as u32).wrapping_add(1);
         let mut it = Self::over(nvm, layout, flush, poison, (head, head, epoch));
-        let end = it.find_end(head, on_damage)?;
+        let end = it.find_end(head, named, on_damage)?;
         let nvm = &it.nvm;
         // The values that were just read may not be durable yet, so both words are stored and flushed again. They are
         // in different cache lines, and one flush covers both lines.
@@ -152,7 +151,7 @@ impl NvLog {
     }
 
     /// Follows the index from the head to the first gap, and marks the extents of the found objects as used.
-    fn find_end(&self, head: Lsn, on_damage: &mut OnDamage<'_>) -> Result<Lsn, Error> {
+    fn find_end(&self, head: Lsn, named: Named, on_damage: &mut OnDamage<'_>) -> Result<Lsn, Error> {
         let mut object = Vec::new();
         let mut epoch = 0;
         let mut used = Vec::new();
@@ -181,7 +180,7 @@ impl NvLog {
         let mut beyond = Beyond::default();
         let extents = (self.layout.extent_at(0), self.layout.log_bytes());
         look_beyond(&*self.nvm, extents, lsn + 1, &|_| self.layout.seed, &mut beyond);
-        if is_broken || beyond.proves(lsn) {
+        if is_broken || beyond.proves(lsn) || named.proves(lsn) {
             on_damage(Damage { missing: lsn, before: commits, beyond, from: self.layout.entry_at(lsn) })?;
         }
         self.flush_found(&used);

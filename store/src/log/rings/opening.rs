@@ -13,9 +13,9 @@ use crate::format::{
     EPOCH_OFFSET, HEAD_OFFSET, Lsn, OBJECT_ALIGNMENT, OBJECT_HEADER_BYTES, Object, ObjectKind, RINGS_OFFSET,
     RingsHead,
 };
-use crate::log::BEYOND;
 use crate::log::damage::{Beyond, Damage, OnDamage, look_beyond};
 use crate::log::window::Window;
+use crate::log::{BEYOND, Named};
 use crate::poison::Poison;
 
 impl RingsLog {
@@ -23,7 +23,7 @@ impl RingsLog {
     /// If the logs are damaged, writes nothing unless `on_damage` accepts the damage.
     pub(crate) fn open(
         nvm: Arc<dyn Nvm>,
-        seed: u64,
+        named: Named,
         largest: u64,
         poison: Arc<Poison>,
         on_damage: &mut OnDamage<'_>,
@@ -33,9 +33,7 @@ impl RingsLog {
         nvm.refresh_len(RINGS_OFFSET).map_err(|_| damaged())?;
         nvm.read(0, &mut bytes);
         let layout = RingsHead::decode(&bytes).map_err(|_| damaged())?;
-        if layout.seed != seed {
-            return Err(Error::corrupt("the log, which is another store's,"));
-        }
+        named.check_seed(layout.seed)?;
         nvm.refresh_len(layout.log_bytes()).map_err(|_| damaged())?;
         let head = nvm.load_u64(HEAD_OFFSET);
         let mut words = (0..layout.rings).map(|ring| nvm.load_u64(layout.word_at(ring)));
@@ -44,6 +42,7 @@ impl RingsLog {
         if head >= BEYOND || !words.all(is_place) {
             return Err(damaged());
         }
+        named.check_head(head)?;
         let newest = nvm.load_u64(EPOCH_OFFSET) as u32;
         let newest = Epoch { number: newest, began: nvm.load_u64(layout.began_at(newest)) };
         let epoch = newest.number.wrapping_add(1);
@@ -53,7 +52,7 @@ impl RingsLog {
         let beyond = it.beyond(end.next + 1);
         // When the newest epoch began, everything before its first object was durable. So a run that ends earlier means
         // damage.
-        if end.next < newest.began || beyond.proves(end.next) {
+        if end.next < newest.began || beyond.proves(end.next) || named.proves(end.next) {
             it.tell(&rings, &end, beyond, on_damage)?;
         }
         for (number, objects) in (0..).zip(rings) {

@@ -8,9 +8,10 @@ use rustix::io::Errno;
 use crate::error::Error;
 use crate::format::{Batch, DISK_DATA_OFFSET, DISK_SLOT_OFFSETS, Object, ObjectKind};
 use crate::log::disk::{DiskLog, Grouping};
-use crate::log::{Log, refuse};
+use crate::log::{Log, Named, refuse};
 
 const SEED: u64 = 7;
+const NAMED: Named = Named { seed: SEED, home: 0 };
 
 fn object() -> Vec<u8> {
     Object::build(ObjectKind::System, 0, 0, &[5; 100], &[])
@@ -18,7 +19,7 @@ fn object() -> Vec<u8> {
 
 fn open(bytes: Vec<u8>) -> (Arc<RecordingBlock>, Result<DiskLog, Error>) {
     let block = Arc::new(RecordingBlock::from_bytes(bytes, 4096));
-    let log = DiskLog::open(block.clone(), SEED, Grouping::Apart, Arc::default(), &mut refuse);
+    let log = DiskLog::open(block.clone(), NAMED, Grouping::Apart, Arc::default(), &mut refuse);
     (block, log)
 }
 
@@ -230,7 +231,7 @@ fn inv33_a_log_goes_on_on_devices_with_other_blocks() {
     let mut next = 4;
     for (turn, block_bytes) in [4096, 4096, 512, 4096, 1024, 512].into_iter().cycle().take(24).enumerate() {
         let block = Arc::new(RecordingBlock::from_bytes(bytes, block_bytes));
-        let log = DiskLog::open(block.clone(), SEED, Grouping::Grouped, Arc::default(), &mut refuse);
+        let log = DiskLog::open(block.clone(), NAMED, Grouping::Grouped, Arc::default(), &mut refuse);
         let log = log.unwrap_or_else(|error| panic!("blocks of {block_bytes} in turn {turn}: {error}"));
         assert_eq!(log.next(), next, "blocks of {block_bytes} in turn {turn}");
         let mut seen = 0;
@@ -259,7 +260,7 @@ fn inv33_the_first_batch_in_larger_blocks_touches_no_durable_one() {
     append(&log, 3);
     let before = block.to_bytes();
     let block = Arc::new(RecordingBlock::from_bytes(before.clone(), 4096));
-    let log = DiskLog::open(block.clone(), SEED, Grouping::Grouped, Arc::default(), &mut refuse).unwrap();
+    let log = DiskLog::open(block.clone(), NAMED, Grouping::Grouped, Arc::default(), &mut refuse).unwrap();
     append(&log, 1);
     let at = DISK_DATA_OFFSET as usize;
     assert!(block.to_bytes()[at..][..4096] == before[at..][..4096]);

@@ -5,9 +5,10 @@ use duralite_crashmodel::RecordingNvm;
 use crate::error::Error;
 use crate::format::{HEAD_OFFSET, Lsn, OBJECT_ALIGNMENT, Object, ObjectKind, RINGS_OFFSET};
 use crate::log::rings::RingsLog;
-use crate::log::{Log, refuse};
+use crate::log::{Log, Named, refuse};
 
 const SEED: u64 = 7;
+const NAMED: Named = Named { seed: SEED, home: 0 };
 const BYTES: u64 = 1 << 20;
 
 fn object() -> Vec<u8> {
@@ -22,7 +23,7 @@ fn create() -> (Arc<RecordingNvm>, RingsLog) {
 
 fn open(bytes: Vec<u8>) -> (Arc<RecordingNvm>, Result<RingsLog, Error>) {
     let nvm = Arc::new(RecordingNvm::from_bytes(bytes, BYTES * 2));
-    (nvm.clone(), RingsLog::open(nvm, SEED, 4096, Arc::default(), &mut refuse))
+    (nvm.clone(), RingsLog::open(nvm, NAMED, 4096, Arc::default(), &mut refuse))
 }
 
 /// Appends an object in a new thread.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use duralite_crashmodel::RecordingBlock;
 use duralite_schedules::rounds;
 
-use super::{SEED, check, run};
+use super::{NAMED, SEED, check, run};
 use crate::format::Lsn;
 use crate::log::disk::{DiskLog, Grouping};
 use crate::log::{Log, refuse};
@@ -19,7 +19,7 @@ fn create(grouping: Grouping) -> (Arc<RecordingBlock>, Arc<dyn Log>) {
 
 fn crash(block: &RecordingBlock, seed: u64) -> DiskLog {
     let block = RecordingBlock::from_bytes(block.crash_at_random(seed), 4096);
-    DiskLog::open(Arc::new(block), SEED, Grouping::Grouped, Arc::default(), &mut refuse).unwrap()
+    DiskLog::open(Arc::new(block), NAMED, Grouping::Grouped, Arc::default(), &mut refuse).unwrap()
 }
 
 fn explore(grouping: Grouping, gives_up: bool) {

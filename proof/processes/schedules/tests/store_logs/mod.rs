@@ -13,9 +13,10 @@ use std::sync::Arc;
 
 use duralite_store::format::{Lsn, Object, ObjectKind};
 
-use crate::log::Log;
+use crate::log::{Log, Named};
 
 const SEED: u64 = 7;
+const NAMED: Named = Named { seed: SEED, home: 0 };
 
 /// An object that encodes which thread appended it.
 fn object(thread: u64, nth: u64) -> Vec<u8> {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use duralite_crashmodel::RecordingNvm;
 use duralite_schedules::rounds;
 
-use super::{SEED, check, run};
+use super::{NAMED, SEED, check, run};
 use crate::error::Error;
 use crate::format::Lsn;
 use crate::log::nv::{Flush, NvLog};
@@ -20,7 +20,7 @@ fn create(flush: Flush) -> (Arc<RecordingNvm>, Arc<dyn Log>) {
 }
 
 fn try_crash(nvm: &RecordingNvm, seed: u64) -> Result<NvLog, Error> {
-    NvLog::open(Arc::new(nvm.crash(seed)), SEED, Flush::OnInsert, Arc::default(), &mut refuse)
+    NvLog::open(Arc::new(nvm.crash(seed)), NAMED, Flush::OnInsert, Arc::default(), &mut refuse)
 }
 
 /// Opens what a power failure leaves.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use duralite_crashmodel::RecordingNvm;
 use duralite_schedules::rounds;
 
-use super::{SEED, check, run};
+use super::{NAMED, SEED, check, run};
 use crate::format::Lsn;
 use crate::log::rings::RingsLog;
 use crate::log::{Log, refuse};
@@ -21,7 +21,7 @@ fn create() -> (Arc<RecordingNvm>, Arc<dyn Log>) {
 
 /// Opens what a power failure leaves.
 fn crash(nvm: &RecordingNvm, seed: u64) -> RingsLog {
-    RingsLog::open(Arc::new(nvm.crash(seed)), SEED, LARGEST, Arc::default(), &mut refuse).unwrap()
+    RingsLog::open(Arc::new(nvm.crash(seed)), NAMED, LARGEST, Arc::default(), &mut refuse).unwrap()
 }
 
 fn explore(gives_up: bool) {
