@@ -20,7 +20,7 @@ use crate::log::disk::{DiskLog, Grouping};
 use crate::log::nv::{Flush, NvLog};
 use crate::log::rings::RingsLog;
 use crate::log::{Log, Named, OnDamage, refuse};
-use crate::media::{Media, WhichLog, nothing_there};
+use crate::media::{Directory, Media, WhichLog, nothing_there};
 use crate::options::{DEFAULT_PAGE, Options, Scheme};
 use crate::page_file::{FormatOrError, PageFile};
 use crate::pager::{Author, Pager};
@@ -107,15 +107,25 @@ fn open_pages(media: &dyn Media, options: &Options, path: &Path) -> Result<(Page
     Ok((PageFile::create(block, head, options.controls())?, true))
 }
 
-/// Opens the page file of a store that is being made from another store's pages.
-pub(crate) fn open_made(media: &dyn Media, path: &Path) -> Result<PageFile, Error> {
-    let opened = PageFile::open(media.pages()?, Controls::default()).map_err(|error| match error {
+/// Makes the page file of a store from a copy of the file `pages`. The copy names no log. Returns its superblock too, as it
+/// was before.
+pub(crate) fn make_from(
+    media: &Directory,
+    pages: &Path,
+    path: &Path,
+) -> Result<(PageFile, PageFileHead), Error> {
+    let opened = PageFile::open(media.copy_pages(pages)?, Controls::default()).map_err(|error| match error {
         FormatOrError::Error(error) => error,
         FormatOrError::Format(error) => no_store(path, error),
     });
     let file = opened?;
+    let head = file.head();
+    // Invariant 75: the copied pages name the log of another store, which may still have it. This write makes the copy
+    // durable too.
+    file.write_head(|head| (head.log_kind, head.log_seed) = (NO_LOG, 0))?;
+    media.has_copied()?;
     file.restore_torn()?;
-    Ok(file)
+    Ok((file, head))
 }
 
 /// Whether the beginning of the page file has nothing but zeros.

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::archive::{Segment, list, name_of, read_reached};
-use crate::backup::{MARK, PAGES, prepare};
+use crate::backup::{MARK, PAGES, prepare_store};
 use crate::error::Error;
 use crate::format::{Lsn, Object, ObjectKind};
 use crate::media::{Directory, Media};
-use crate::opening::{NO_LOG, assemble, make_log, open_made};
+use crate::opening::{assemble, make_from, make_log};
 use crate::options::Options;
 use crate::poison::Poison;
 use crate::recovery::Analysis;
@@ -87,7 +87,7 @@ pub(crate) fn restore(
 ) -> Result<Restored, Error> {
     options.check()?;
     let span = span_of(backup)?;
-    prepare(dir)?;
+    prepare_store(dir)?;
     restore_into((backup, span), archive, dir, to, options)
 }
 
@@ -110,12 +110,10 @@ fn restore_on(
     to: RestoreTo,
     options: &Options,
 ) -> Result<Restored, Error> {
-    media.put_pages(&backup.join(PAGES))?;
-    let file = Arc::new(open_made(media, dir)?);
-    options.check_cache(file.head().page_bytes)?;
-    // The copied pages name the log of the store that was backed up. That store may still have it.
-    file.write_head(|head| (head.log_kind, head.log_seed) = (NO_LOG, 0))?;
-    let history = History::of(backup, archive, file.head().store_id)?;
+    let (file, head) = make_from(media, &backup.join(PAGES), dir)?;
+    let file = Arc::new(file);
+    options.check_cache(head.page_bytes)?;
+    let history = History::of(backup, archive, head.store_id)?;
     let after = last_wanted(&history, span, to)?;
     let poison = Arc::new(Poison::default());
     let log = make_log(media, &file, after, options, &poison)?;

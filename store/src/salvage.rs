@@ -4,12 +4,12 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::backup::prepare;
+use crate::backup::prepare_store;
 use crate::error::Error;
 use crate::format::{Lsn, lsn};
 use crate::log::Damage;
 use crate::media::{Directory, Media};
-use crate::opening::{NO_LOG, assemble, make_log, open_log, open_made};
+use crate::opening::{NO_LOG, assemble, make_from, make_log, open_log};
 use crate::options::{LogMedium, Options, Scheme};
 use crate::page_file::PageFile;
 use crate::poison::Poison;
@@ -51,7 +51,7 @@ pub(crate) fn salvage(dir: &Path, out: &Path, options: &Options) -> Result<Salva
             why: "there is no file `pages` in it".to_owned(),
         });
     }
-    prepare(out)?;
+    prepare_store(out)?;
     salvage_into(dir, out, options)
 }
 
@@ -71,9 +71,9 @@ fn salvage_on(
 ) -> Result<Salvaged, Error> {
     // `Directory::open` locks the store until everything has been copied, so that no other process writes to it.
     let source = Directory::open(dir, options)?;
-    media.put_pages(&dir.join("pages"))?;
-    let file = Arc::new(open_made(media, out)?);
-    source.copy_log(file.head().log_seed, out)?;
+    let (file, head) = make_from(media, &dir.join("pages"), out)?;
+    let file = Arc::new(file);
+    source.copy_log(head.log_seed, out)?;
     drop(source);
     let whole = || Error::Invalid {
         what: format!(
@@ -81,7 +81,6 @@ fn salvage_on(
             dir.display()
         ),
     };
-    let head = file.head();
     if head.log_kind == NO_LOG {
         return Err(whole());
     }

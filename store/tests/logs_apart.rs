@@ -9,6 +9,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use common::options;
+use duralite_store::format::{PageFileHead, SLOT_OFFSETS};
 use duralite_store::{Error, LogMedium, Options, RestoreTo, Scheme, Store};
 
 /// A directory for stores, and another one for their logs.
@@ -170,6 +171,67 @@ fn a_store_whose_log_is_missing_says_which_file_it_needs() {
     let error = place.open("moved").unwrap_err().to_string();
     assert!(error.contains(&name(&log)), "{error}");
     assert!(place.logs().is_empty());
+}
+
+/// Until the page file gets its last name, the store does not exist.
+#[test]
+fn no_log_is_left_behind_when_making_a_store_is_killed() {
+    let place = Place::new();
+    let killed_at_the_end = |name: &str| {
+        fs::rename(place.path(name).join("pages"), place.path(name).join("pages.new")).unwrap();
+    };
+    place.crashed("s", b"old");
+    let first = place.only_log();
+    killed_at_the_end("s");
+    let store = place.open("s").unwrap();
+    assert!(!has(&store, b"old"));
+    assert_ne!(place.only_log(), first);
+    let table = store.table("t").unwrap();
+    store.run(|tx| tx.put(&table, b"new", b"v")).unwrap();
+    store.backup(place.path("backup")).unwrap();
+    drop(store);
+    let restore =
+        || Store::restore(place.path("backup"), None, place.path("r"), RestoreTo::End, place.options());
+    restore().unwrap();
+    killed_at_the_end("r");
+    // Another attempt does not count what is left for something that is in its way.
+    restore().unwrap();
+    assert_eq!(place.logs().len(), 2, "{:?}", place.logs().keys());
+    assert!(has(&place.open("r").unwrap(), b"new"));
+    killed_at_the_end("r");
+    assert!(!has(&place.open("r").unwrap(), b"new"));
+    assert_eq!(place.logs().len(), 2, "{:?}", place.logs().keys());
+}
+
+/// Pages that are being copied from a backup name the log of the store that was backed up.
+#[test]
+fn inv75_a_restore_that_is_killed_while_it_copies_takes_no_log_away() {
+    let place = Place::new();
+    drop(place.open("s").unwrap());
+    place.open("s").unwrap().backup(place.path("backup")).unwrap();
+    place.crashed("s", b"old");
+    let log = place.only_log();
+    place.rename("s", "moved");
+    let backup = fs::read(place.path("backup").join("pages")).unwrap();
+    // Earlier builds, whose superblocks did not say what is home, gave the copy another name.
+    let mut earlier = backup.clone();
+    let slot = |at: u64| PageFileHead::decode(&backup[at as usize..]).ok();
+    let mut head = SLOT_OFFSETS.into_iter().filter_map(slot).max_by_key(|head| head.number).unwrap();
+    assert!(head.opened > 0 && head.home > 0);
+    (head.home, head.number) = (0, head.number + 1);
+    let at = SLOT_OFFSETS[(head.number % 2) as usize] as usize;
+    let encoded = head.encode();
+    earlier[at..at + encoded.len()].copy_from_slice(&encoded);
+    for (name, pages) in [("pages.copy", &backup), ("pages.new", &earlier)] {
+        fs::create_dir(place.path("s")).unwrap();
+        fs::write(place.path("s").join(name), pages).unwrap();
+        let store = place.open("s").unwrap();
+        assert!(log.exists(), "{name}");
+        drop(store);
+        fs::remove_dir_all(place.path("s")).unwrap();
+    }
+    place.rename("moved", "s");
+    assert!(has(&place.open("s").unwrap(), b"old"));
 }
 
 #[test]

@@ -26,13 +26,15 @@ use crate::page_file::newest_head;
 
 const PAGES: &str = "pages";
 const UNFINISHED: &str = "pages.new";
+/// What pages are called that are being copied from a backup or from another store.
+const COPY: &str = "pages.copy";
 /// The name of a file that is in every backup, and in no store.
 pub(crate) const BACKUP: &str = "backup";
 
 /// What the names of logs end with: of logs on blocks, and of logs in memory.
 const KINDS: [&str; 2] = ["log", "log.nvram"];
 /// The names of the files that may be in a directory while a store is being made there.
-const NAMES: [&str; 4] = [UNFINISHED, KINDS[0], KINDS[1], DirectoryLock::NAME];
+const NAMES: [&str; 5] = [COPY, UNFINISHED, KINDS[0], KINDS[1], DirectoryLock::NAME];
 
 /// The directory of an open store, with its lock.
 #[derive(Debug)]
@@ -67,19 +69,22 @@ impl Directory {
 
     /// Removes what an earlier attempt to make a store has left, as far as possible.
     fn clear_unfinished(&self) {
-        let path = self.dir.join(UNFINISHED);
-        if !path.exists() {
+        if !is_unfinished(&self.dir) {
             return;
         }
-        // Pages that a restore has copied may still name the log of the store that was backed up. Those of a store that was
-        // never opened name only a log that was made for them.
+        let path = self.dir.join(UNFINISHED);
+        // Pages that were copied name the log of another store, but only as long as they are called `COPY`. Builds that did not
+        // record what is home called such copies `UNFINISHED` too; pages that were never opened are no copies.
         if let Ok(block) = self.file(&path, false).and_then(|file| blocks(file, &path))
             && let Ok(head) = newest_head(&*block)
-            && head.opened == 0
+            && (head.home != 0 || head.opened == 0)
         {
             let _ = self.remove_log(head.log_seed);
         }
-        let _ = fs::remove_file(path);
+        // The pages go last. So if this is interrupted, the next attempt still finds what they name.
+        for name in KINDS.into_iter().chain([COPY, UNFINISHED]) {
+            let _ = fs::remove_file(self.dir.join(name));
+        }
     }
 
     /// Makes a store in the directory, which was empty before this process took the lock. If that fails, empties the
@@ -115,11 +120,20 @@ impl Directory {
         Ok(file)
     }
 
-    /// Copies the pages of a backup into the directory, as part of making a store.
-    pub(crate) fn put_pages(&self, pages: &Path) -> Result<(), Error> {
-        let path = self.dir.join(UNFINISHED);
+    /// Copies the pages of a backup or of another store into the directory, as part of making a store. The caller ensures
+    /// that the copy names no log of another store, and then calls [`has_copied`](Self::has_copied).
+    pub(crate) fn copy_pages(&self, pages: &Path) -> Result<Arc<dyn Block>, Error> {
+        let path = self.dir.join(COPY);
         fs::copy(pages, &path).map_err(|error| Error::io("copying", pages, error))?;
-        Ok(())
+        blocks(self.file(&path, false)?, &path)
+    }
+
+    /// Makes the copied pages those of the store that is being made. From now on, `clear_unfinished` removes the log that
+    /// they name. Durable on return.
+    pub(crate) fn has_copied(&self) -> Result<(), Error> {
+        let path = self.dir.join(UNFINISHED);
+        fs::rename(self.dir.join(COPY), &path).map_err(|error| Error::io("making", &path, error))?;
+        self.sync(&path)
     }
 
     /// Copies the store's log with this number into the directory of another store.
@@ -169,6 +183,11 @@ fn blocks(file: File, path: &Path) -> Result<Arc<dyn Block>, Error> {
 pub(crate) fn nothing_there(dir: &Path) -> Error {
     let why = "there is no file `pages` in it, and Options::create is false".to_owned();
     Error::NotAStore { path: dir.to_owned(), why }
+}
+
+/// Whether an attempt to make a store in the directory was interrupted, or goes on now.
+pub(crate) fn is_unfinished(dir: &Path) -> bool {
+    !dir.join(PAGES).exists() && [COPY, UNFINISHED].iter().any(|name| dir.join(name).exists())
 }
 
 /// Checks that the directory has a store, or may become one because it contains no other files.

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use duralite_medium::Nvm;
 use duralite_medium::block::Block;
 
-pub(crate) use self::directory::{Directory, nothing_there};
+pub(crate) use self::directory::{Directory, is_unfinished, nothing_there};
 #[cfg(test)]
 pub(crate) use self::in_memory::InMemory;
 use self::lock::DirectoryLock;
