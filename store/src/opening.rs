@@ -185,6 +185,7 @@ pub(crate) fn make_log(
     options: &Options,
     poison: &Arc<Poison>,
 ) -> Result<Arc<dyn Log>, Error> {
+    media.can_make_log()?;
     file.write_head(|head| (head.log_kind, head.log_first, head.home) = (NO_LOG, first, first))?;
     // Without the right to remove it, the old log stays and takes space. Nothing in it is needed.
     let _ = media.remove_log(file.head().log_seed);

@@ -5,7 +5,8 @@
 use crate::common;
 
 use std::collections::BTreeMap;
-use std::fs;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use common::options;
@@ -232,6 +233,40 @@ fn inv75_a_restore_that_is_killed_while_it_copies_takes_no_log_away() {
     }
     place.rename("moved", "s");
     assert!(has(&place.open("s").unwrap(), b"old"));
+}
+
+/// Nobody may make a file in the directory. For root, who may do so anywhere, a directory is where the store tries to.
+#[test]
+fn a_store_keeps_its_log_while_no_other_can_be_made() {
+    let place = Place::new();
+    place.crashed("s", b"old");
+    let log = place.only_log();
+    let tried = earlier_name(&log).with_extension("new");
+    fs::create_dir(&tried).unwrap();
+    let set_mode = |mode| fs::set_permissions(place.path("logs"), Permissions::from_mode(mode)).unwrap();
+    set_mode(0o555);
+    let other = place.options().log_bytes(32 << 20);
+    let error = Store::open(place.path("s"), other.clone()).unwrap_err();
+    assert!(matches!(error, Error::Io { .. }), "{error}");
+    let dir = place.path("logs");
+    assert!(error.to_string().contains(dir.to_str().unwrap()), "{error}");
+    // The store is not worse off than before.
+    assert!(has(&place.open("s").unwrap(), b"old"));
+    assert!(log.exists());
+    set_mode(0o755);
+    fs::remove_dir(&tried).unwrap();
+    assert!(has(&Store::open(place.path("s"), other).unwrap(), b"old"));
+    assert_ne!(place.only_log(), log);
+}
+
+/// The directory lets a file be made, but is no DAX file system. That is found out only when the old log is gone.
+#[test]
+fn a_store_that_could_not_get_another_log_loses_nothing() {
+    let place = Place::new();
+    place.crashed("s", b"old");
+    Store::open(place.path("s"), place.options().scheme(Scheme::FlushOnCommit)).unwrap_err();
+    assert!(has(&place.open("s").unwrap(), b"old"));
+    place.only_log();
 }
 
 #[test]

@@ -229,6 +229,15 @@ impl Media for Directory {
         Ok(Arc::new(mapped.map_err(|error| Error::medium(&format!("mapping {}", path.display()), error))?))
     }
 
+    fn can_make_log(&self) -> Result<(), Error> {
+        // A log in the store's own directory takes the place of the one before it.
+        let LogMedium::Nvram(dir) = &self.log else { return Ok(()) };
+        let path = LogsOf::new(dir, &self.dir)?.probe();
+        let mut options = OpenOptions::new();
+        let tried = options.write(true).create(true).truncate(false).open(&path);
+        tried.and_then(|_| fs::remove_file(&path)).map_err(|error| Error::io("making a log in", dir, error))
+    }
+
     fn remove_log(&self, number: u64) -> Result<(), Error> {
         // A log in the store's own directory is replaced by the next one.
         let LogMedium::Nvram(dir) = &self.log else { return Ok(()) };
@@ -284,6 +293,12 @@ impl<'a> LogsOf<'a> {
 
     fn named(&self, number: u64, kind: &str) -> PathBuf {
         self.dir.join(format!("{}.{}", self.stem, ending(number, kind)))
+    }
+
+    /// The path of an empty file that shows, while it exists, that a file can be made in the directory. All attempts of a
+    /// store use the same path, so killed ones leave no more than one file.
+    fn probe(&self) -> PathBuf {
+        self.dir.join(format!("{}.new", self.stem))
     }
 
     /// The path of the log with this number, if it exists. The path in a log's name matters too: a copy of the store has

@@ -76,6 +76,15 @@ pub trait Media: fmt::Debug {
     /// Errors of the system.
     fn memory_log(&self, log: WhichLog, bytes: u64) -> Result<Arc<dyn Nvm>, Error>;
 
+    /// Checks that a new log can be made, as far as that can be told without making it. The store calls this before it
+    /// gives up the log that it has.
+    ///
+    /// # Errors
+    /// Errors of the system. The store then keeps its log.
+    fn can_make_log(&self) -> Result<(), Error> {
+        Ok(())
+    }
+
     /// Gives the space of a log back, if it is not used for the next log. The store no longer needs this log. It may
     /// have been removed already, or may never have been made.
     ///
