@@ -32,7 +32,8 @@ use crate::versions::Versions;
 
 /// The page file names no log, so every change is home.
 pub(crate) const NO_LOG: u32 = 0;
-const ON_BLOCKS: u32 = 1;
+/// The page file names a log on blocks.
+pub(crate) const ON_BLOCKS: u32 = 1;
 const IN_MEMORY: u32 = 2;
 const IN_RINGS: u32 = 3;
 

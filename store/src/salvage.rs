@@ -9,7 +9,7 @@ use crate::error::Error;
 use crate::format::{Lsn, lsn};
 use crate::log::Damage;
 use crate::media::{Directory, Media};
-use crate::opening::{NO_LOG, assemble, make_from, make_log, open_log};
+use crate::opening::{NO_LOG, ON_BLOCKS, assemble, make_from, make_log, open_log};
 use crate::options::{LogMedium, Options, Scheme};
 use crate::page_file::PageFile;
 use crate::poison::Poison;
@@ -73,8 +73,6 @@ fn salvage_on(
     let source = Directory::open(dir, options)?;
     let (file, head) = make_from(media, &dir.join("pages"), out)?;
     let file = Arc::new(file);
-    source.copy_log(head.log_seed, out)?;
-    drop(source);
     let whole = || Error::Invalid {
         what: format!(
             "the log of {} is not damaged before its end; open the store, or verify it",
@@ -84,6 +82,8 @@ fn salvage_on(
     if head.log_kind == NO_LOG {
         return Err(whole());
     }
+    source.copy_log(head.log_seed, head.log_kind == ON_BLOCKS, out)?;
+    drop(source);
     let poison = Arc::new(Poison::default());
     let mut damage = None;
     let log = open_log(media, &head, made, &poison, &mut |found: Damage| {

@@ -172,6 +172,29 @@ fn a_store_whose_log_is_missing_says_which_file_it_needs() {
     let error = place.open("moved").unwrap_err().to_string();
     assert!(error.contains(&name(&log)), "{error}");
     assert!(place.logs().is_empty());
+    // Nor is it in the store's own directory, where a store without NVRAM has it.
+    let error = Store::open(place.path("moved"), options(Scheme::NvDisk)).unwrap_err().to_string();
+    let own = place.path("moved").join("log");
+    assert!(error.contains(own.to_str().unwrap()) && !error.contains("damaged"), "{error}");
+    assert!(!own.exists());
+}
+
+/// A salvage needs the log too, however damaged it is.
+#[test]
+fn a_salvage_without_the_log_says_which_file_it_needs() {
+    let place = Place::new();
+    place.crashed("s", b"old");
+    let log = place.only_log();
+    fs::remove_file(&log).unwrap();
+    let salvage =
+        |options| Store::salvage(place.path("s"), place.path("out"), options).unwrap_err().to_string();
+    let error = salvage(place.options());
+    let name = log.file_name().unwrap().to_str().unwrap();
+    assert!(error.contains(name) && error.contains(place.path("logs").to_str().unwrap()), "{error}");
+    let error = salvage(options(Scheme::NvDisk));
+    let own = place.path("s").join("log");
+    assert!(error.contains(own.to_str().unwrap()) && !error.contains("damaged"), "{error}");
+    assert!(place.logs().is_empty() && !own.exists());
 }
 
 /// Until the page file gets its last name, the store does not exist.

@@ -136,28 +136,32 @@ impl Directory {
         self.sync(&path)
     }
 
-    /// Copies the store's log with this number into the directory of another store.
-    pub(crate) fn copy_log(&self, number: u64, to: &Path) -> Result<(), Error> {
-        for kind in KINDS {
-            let path = match &self.log {
-                LogMedium::Nvram(dir) => LogsOf::new(dir, &self.dir)?.find(number, kind),
-                LogMedium::Disk | LogMedium::Emulated => Some(self.dir.join(kind)),
-            };
-            if let Some(path) = path.filter(|path| path.exists()) {
-                fs::copy(&path, to.join(kind)).map_err(|error| Error::io("copying", &path, error))?;
-            }
-        }
+    /// Copies the store's log with this number, on blocks or in memory, into the directory of another store.
+    pub(crate) fn copy_log(&self, number: u64, is_on_blocks: bool, to: &Path) -> Result<(), Error> {
+        let kind = KINDS[usize::from(!is_on_blocks)];
+        let path = self.existing_log(number, kind)?;
+        fs::copy(&path, to.join(kind)).map_err(|error| Error::io("copying", &path, error))?;
         Ok(())
+    }
+
+    /// The path of the log with this number.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if there is no such log. The error names the file that was looked for.
+    fn existing_log(&self, number: u64, kind: &str) -> Result<PathBuf, Error> {
+        let LogMedium::Nvram(dir) = &self.log else {
+            let path = self.dir.join(kind);
+            return if path.exists() { Ok(path) } else { Err(no_log_beside(&path)) };
+        };
+        let logs = LogsOf::new(dir, &self.dir)?;
+        logs.find(number, kind).ok_or_else(|| logs.missing(number, kind))
     }
 
     /// Opens the file of a log. Returns its path too.
     fn log_file(&self, log: WhichLog, kind: &str) -> Result<(File, PathBuf), Error> {
         let path = match (&self.log, log) {
-            (LogMedium::Disk | LogMedium::Emulated, _) => self.dir.join(kind),
-            (LogMedium::Nvram(dir), WhichLog::Existing(number)) => {
-                let logs = LogsOf::new(dir, &self.dir)?;
-                logs.find(number, kind).ok_or_else(|| logs.missing(number, kind))?
-            }
+            (_, WhichLog::Existing(number)) => self.existing_log(number, kind)?,
+            (LogMedium::Disk | LogMedium::Emulated, WhichLog::New(_)) => self.dir.join(kind),
             (LogMedium::Nvram(dir), WhichLog::New(number)) => {
                 let path = LogsOf::new(dir, &self.dir)?.named(number, kind);
                 let file = self.file(&path, true)?;
@@ -183,6 +187,16 @@ fn blocks(file: File, path: &Path) -> Result<Arc<dyn Block>, Error> {
 pub(crate) fn nothing_there(dir: &Path) -> Error {
     let why = "there is no file `pages` in it, and Options::create is false".to_owned();
     Error::NotAStore { path: dir.to_owned(), why }
+}
+
+/// The error for a log that is not in its store's own directory.
+fn no_log_beside(path: &Path) -> Error {
+    let what = format!(
+        "the store's log is not there, at {}; if it is in another directory, as in NVRAM, name that directory, and \
+         otherwise restore the store from a backup",
+        path.display()
+    );
+    Error::Invalid { what }
 }
 
 /// Whether an attempt to make a store in the directory was interrupted, or goes on now.
