@@ -18,7 +18,7 @@ use duralite_store::{Error, Options, Row, Scheme, Store, Table};
 const PAGE: usize = 4096;
 /// The size of a row's value in bytes. Four such rows fit into a page.
 const ROW_BYTES: usize = 800;
-/// This many rows fill several hundred leaves.
+/// The number of rows. They fill several hundred leaves.
 const ROWS: u32 = 2000;
 
 type Model = BTreeMap<Vec<u8>, Vec<u8>>;
@@ -43,7 +43,7 @@ fn fill(store: &Store, name: &str) -> Table {
     table
 }
 
-/// The media of a store whose pages have all been written home.
+/// Returns the media of a store that has written all its pages home.
 fn images() -> Images {
     let rig = Rig::new(None);
     let store = Store::open_on(OnRig(Arc::clone(&rig)), smallest()).unwrap();
@@ -53,7 +53,7 @@ fn images() -> Images {
     rig.death()
 }
 
-/// The numbers of the rows in a page, if the page is a leaf with such rows.
+/// Returns the numbers of the rows in a page; `None` if the page is not a leaf with such rows.
 fn rows_of(page: &[u8]) -> Option<Range<u32>> {
     let number = |index| {
         let key = cell_key(PageKind::Leaf, cell(page, index).ok()?).ok()?;
@@ -174,13 +174,13 @@ fn change(store: &Store, table: &Table, model: &mut Model, random: &mut fastrand
                     model.remove(&own);
                 }
             }
-            // A scan has the row locked.
+            // The transaction's scan holds a lock on this row.
             Err(error) => assert!(matches!(error, Error::Timeout), "{error}"),
         }
     }
 }
 
-/// Continues a scan, from the front, or at random from either end. Returns whether the scan has not ended yet.
+/// Continues a scan, from the front, or at random from either end. Returns `false` if the scan has ended.
 fn step<S: DoubleEndedIterator<Item = Result<Row, Error>>>(
     scan: &mut S,
     (front, back): &mut (Vec<Row>, Vec<Row>),
@@ -206,8 +206,8 @@ fn inv54_scans_beside_splits_merges_and_drops_show_what_they_would() {
         let mut model: Model = (0..ROWS).map(|n| (key(n), vec![n as u8; ROW_BYTES])).collect();
         (0..200).for_each(|_| change(&store, &table, &mut model, &mut random));
         let (tx, snapshot, of_snapshot) = (store.begin(), store.snapshot(), model.clone());
-        // The transaction's scan locks the rows that it has read, so their changes have to wait. The snapshot's scan
-        // shows the rows as they were.
+        // The transaction's scan locks the rows that it has read, so a transaction that changes one of them has to
+        // wait. The snapshot's scan shows the rows as they were when the snapshot was opened.
         let (mut holding, mut showing) = (tx.scan(&table, ..), snapshot.scan(&table, ..));
         let mut found = [(Vec::new(), Vec::new()), (Vec::new(), Vec::new())];
         let is_both_ways = seed % 2 == 1;

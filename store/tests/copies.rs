@@ -9,12 +9,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use common::{options, value};
 use duralite_store::{Error, Options, Scheme, Store, Table};
 
-/// How many keys there are. Every fourth key always has a row.
+/// The number of keys. Every fourth key always has a row.
 const KEYS: u32 = 4000;
 const ROUNDS: u32 = 6;
 
 fn key(n: u32) -> Vec<u8> {
-    // Long keys, so that few cells fit into an inner page, and there are more inner pages.
+    // The keys are long, so that few cells fit into an inner page, and there are more inner pages.
     format!("{n:08}{}", "k".repeat(200)).into_bytes()
 }
 

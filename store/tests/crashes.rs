@@ -15,7 +15,7 @@ use common::schemes;
 use duralite_histories::check;
 use duralite_store::{Rule, Scheme, Store};
 
-/// How many runs to make for each scheme. `STORE_CRASHES` sets another number.
+/// Returns how many runs the tests make for each scheme. `STORE_CRASHES` sets another number.
 fn runs() -> u64 {
     std::env::var("STORE_CRASHES").ok().and_then(|runs| runs.parse().ok()).unwrap_or(6)
 }
@@ -97,7 +97,7 @@ fn inv39_with_many_threads_too() {
     }
 }
 
-/// With this much data, pages are evicted and written home all the time.
+/// With this much data, the store evicts pages and writes them home all the time.
 #[test]
 fn inv30_nor_at_ten_times_the_smallest_cache() {
     for seed in 0..runs().div_ceil(4) {
@@ -133,7 +133,7 @@ fn inv32_a_flush_or_fence_left_out_is_noticed() {
     }
 }
 
-/// Whether an acknowledged row is lost if one flush or fence after the opening of the store has no effect.
+/// Returns whether an acknowledged row is lost if one flush or fence after the opening of the store has no effect.
 fn loses_something(scheme: Scheme, seed: u64, is_fence: bool) -> bool {
     let rig = Rig::new(None);
     let store = Store::open_on(OnRig(Arc::clone(&rig)), small(scheme)).unwrap();

@@ -14,7 +14,8 @@ fn small(scheme: Scheme) -> Options {
     options(scheme).log_bytes(4 << 20).page_bytes(4096)
 }
 
-/// How many stores are damaged, for each scheme and each kind of damage. `STORE_DAMAGED` sets another number.
+/// Returns how many stores the tests damage, for each scheme and each kind of damage. `STORE_DAMAGED` sets another
+/// number.
 fn rounds() -> u64 {
     std::env::var("STORE_DAMAGED").ok().and_then(|rounds| rounds.parse().ok()).unwrap_or(60)
 }
@@ -73,7 +74,7 @@ fn a_damaged_byte_anywhere_is_an_error_or_harmless() {
     }
 }
 
-/// Pages that have a valid checksum, but impossible content.
+/// The damaged pages have a valid checksum, but impossible content.
 #[test]
 fn pages_that_make_no_sense_are_errors() {
     let mut images = make(Scheme::Auto);

@@ -1,4 +1,4 @@
-//! Calls of a medium fail, one in each run.
+//! Each run makes one call of a medium fail.
 #![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 
 use crate::common;
@@ -16,7 +16,7 @@ fn some_error() -> MediumError {
     MediumError::Unsupported { what: "this call, which was made to fail," }
 }
 
-/// How many rows of the other data each transaction changes.
+/// The number of rows of the other data that each transaction changes.
 const BESIDE: u32 = 8;
 
 /// Commits transactions until a call fails. Returns how many commits were acknowledged.
@@ -143,7 +143,7 @@ fn inv37_so_does_one_of_pages_at_ten_times_the_smallest_cache() {
     fail_pages(Data::TenTimes);
 }
 
-/// A store whose page file cannot grow beyond `bytes` bytes.
+/// Returns a store whose page file cannot grow beyond `bytes` bytes.
 fn limited(bytes: u64) -> (Arc<Rig>, Store) {
     let rig = Rig::new(None);
     let store = Store::open_on(OnRig(Arc::clone(&rig)), small(Scheme::Auto)).unwrap();
@@ -196,7 +196,7 @@ fn a_transaction_that_fails_half_way_can_be_rolled_back() {
     store.verify().unwrap();
 }
 
-/// A change that the store could not undo must not be shown to any reader.
+/// The store must not show any reader a change that it could not undo.
 #[test]
 fn inv37_whoever_waited_for_a_lock_of_a_store_that_stopped_reads_nothing() {
     let rig = Rig::new(None);

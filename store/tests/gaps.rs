@@ -35,8 +35,8 @@ impl Place {
         options(self.scheme).archive(self.path("archive"))
     }
 
-    /// Opens the store, puts a row, and closes the store. If the options name an archive, this adds at least one
-    /// segment to it.
+    /// Opens the store, puts a row, and closes the store. If the options name an archive, the round adds at least one
+    /// segment to the archive.
     fn round(&self, n: u64, options: &Options) {
         put(&Store::open(self.path("store"), options.clone()).unwrap(), n);
     }
@@ -81,7 +81,7 @@ fn rows(path: &Path, scheme: Scheme) -> Vec<u64> {
 
 const SCHEMES: [Scheme; 3] = [Scheme::Auto, Scheme::FlushOnCommit, Scheme::Distributed];
 
-/// The last moment to which a restore is possible, as the error's text names it.
+/// Returns the last moment to which a restore is possible, as the error's text names it.
 fn named(error: &Error) -> u64 {
     let text = error.to_string();
     let after = text.split("RestoreTo::Lsn(").nth(1).unwrap_or_else(|| panic!("no moment in: {text}"));
@@ -152,7 +152,7 @@ fn inv47_a_store_that_was_opened_without_its_archive_begins_another_line_in_it()
     }
 }
 
-/// If another log size is wanted, the store makes a new log, which continues where the old one ended.
+/// If the options ask for another log size, the store makes a new log, which continues where the old one ended.
 #[test]
 fn a_new_log_of_the_same_history_is_no_gap() {
     let place = Place::new(Scheme::Auto);

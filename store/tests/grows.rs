@@ -14,16 +14,16 @@ use duralite_medium::block::Block;
 use duralite_medium::{MediumError, Nvm};
 use duralite_store::{Error, Media, Scheme, Store, WhichLog};
 
-/// A page file that does not grow for one thread until another one has read.
+/// A page file. When one thread makes it grow, it waits until another thread has read.
 #[derive(Debug)]
 struct Growing {
     below: RecordingBlock,
     writer: ThreadId,
-    /// Sent to when the file has to grow.
+    /// The channel on which the file reports that it has to grow.
     asks: Mutex<Option<mpsc::Sender<()>>>,
-    /// Received from when the other thread has read.
+    /// The channel from which the file learns that the other thread has read.
     read: Mutex<mpsc::Receiver<()>>,
-    /// How many more growths wait for the other thread.
+    /// The number of growths that still wait for the other thread.
     left: AtomicU64,
 }
 
@@ -36,7 +36,7 @@ impl OverBlock for Growing {
         if thread::current().id() == self.writer && self.left.load(Ordering::SeqCst) > 0 {
             let asks = self.asks.lock().unwrap().take().unwrap();
             asks.send(()).unwrap();
-            // If this fails, the other thread is asked nothing more, and ends too.
+            // If the wait fails, the sender is dropped. So the other thread gets no more requests, and ends too.
             let read = self.read.lock().unwrap().recv_timeout(Duration::from_secs(60));
             assert!(read.is_ok(), "a thread that reads waits for the growth of the file");
             *self.asks.lock().unwrap() = Some(asks);
@@ -61,7 +61,7 @@ impl Media for OnGrowing {
     }
 }
 
-/// The leaf that has to be split is the one that the other thread reads.
+/// The other thread reads the leaf that has to be split.
 #[test]
 fn a_leaf_is_read_while_the_file_grows_for_its_split() {
     let (asks, asked) = mpsc::channel();

@@ -1,4 +1,4 @@
-//! A transaction that stays idle for long does not prevent others from writing.
+//! A transaction that stays idle for long does not prevent other transactions from writing.
 #![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 
 use crate::common;
@@ -110,7 +110,7 @@ fn inv49_a_crash_while_what_takes_back_moves_on_takes_back_the_same() {
             let mut idle = store.begin();
             put(&mut idle, 2).unwrap();
             write(&store, 500).unwrap();
-            // With a log in memory there are more steps, because each store is one.
+            // With a log in memory there are more steps, because each write to the memory is one.
             let among = if options(scheme).log == LogMedium::Disk { 3000 } else { 30_000 };
             rig.crash(40, among, seed);
             for n in 0..8 {

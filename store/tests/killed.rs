@@ -18,7 +18,7 @@ const THREADS: u64 = 6;
 const DIR: &str = "STORE_KILLED_DIR";
 const SCHEME: &str = "STORE_KILLED_SCHEME";
 const SEED: &str = "STORE_KILLED_SEED";
-/// How many other rows there are. They need ten times as many pages as the cache has frames.
+/// The number of other rows. They need ten times as many pages as the cache has frames.
 const OTHERS: u64 = 64 * 10 * 7;
 
 fn smallest(scheme: Scheme) -> Options {
@@ -50,7 +50,7 @@ impl Child<'_> {
                 tx.put(self.others, &other, &value(random.u32(..), 500))
             });
             if done.is_ok() {
-                // From now on the transaction may be in the store, whether or not its end is reported.
+                // From now on the transaction may be in the store, whether or not the child reports its end.
                 tell(&commits(number, number, &ops));
                 let fate = tx.commit().map_or(Fate::Aborted, |()| Fate::Committed);
                 tell(&ended(number, fate, now(&self.clock)));
@@ -66,7 +66,7 @@ impl Child<'_> {
     }
 }
 
-/// The work of the child process. Does nothing if it runs as an ordinary test.
+/// Does the work of the child process. Does nothing if it runs as an ordinary test.
 #[test]
 fn child() {
     let (Ok(dir), Ok(scheme)) = (std::env::var(DIR), std::env::var(SCHEME)) else { return };

@@ -17,7 +17,7 @@ const DIR: &str = "STORE_KILL_DIR";
 const SCHEME: &str = "STORE_KILL_SCHEME";
 const CASE: &str = "STORE_KILL_CASE";
 
-/// How large the data and the cache are.
+/// The sizes of the data and of the cache.
 #[derive(Clone, Copy, Debug)]
 struct Case {
     name: &'static str,
@@ -39,7 +39,7 @@ const SMALLEST: Case = Case {
 };
 const BEYOND: Case =
     Case { name: "10 MB in 4 MiB", accounts: 20_000, row_bytes: 500, page_bytes: None, cache_bytes: 4 << 20 };
-/// For the soak test: ten times as much data as the cache holds.
+/// The case of the soak test: ten times as much data as the cache holds.
 const SOAK: Case =
     Case { name: "40 MB in 4 MiB", accounts: 80_000, row_bytes: 500, page_bytes: None, cache_bytes: 4 << 20 };
 const CASES: [Case; 4] = [IN_CACHE, SMALLEST, BEYOND, SOAK];
@@ -50,7 +50,7 @@ impl Case {
         self.page_bytes.map_or(options.clone(), |bytes| options.page_bytes(bytes))
     }
 
-    /// The value of a row: begins with this number, and has the row's length.
+    /// Returns the value of a row. The value begins with this number, and has the row's length.
     fn row(self, number: i64) -> Vec<u8> {
         let mut row = vec![b'.'; self.row_bytes];
         row[..8].copy_from_slice(&number.to_le_bytes());
@@ -67,7 +67,7 @@ fn number(tx: &mut Transaction, table: &Table, key: &[u8]) -> Result<i64, durali
     Ok(value.map_or(0, |value| number_of(&value)))
 }
 
-/// The work of the child process. Does nothing if it runs as an ordinary test.
+/// Does the work of the child process. Does nothing if it runs as an ordinary test.
 #[test]
 fn child() {
     let (Ok(dir), Ok(scheme)) = (std::env::var(DIR), std::env::var(SCHEME)) else { return };
@@ -210,7 +210,7 @@ fn inv30_kills_lose_nothing_that_was_acknowledged() {
     killed_on_all(IN_CACHE, 3);
 }
 
-/// With this much data, pages are evicted and written home all the time.
+/// With this much data, the store evicts pages and writes them home all the time.
 #[test]
 fn inv30_nor_do_kills_at_ten_times_the_smallest_cache() {
     killed_on_all(SMALLEST, 2);
@@ -239,13 +239,13 @@ fn inv30_a_soak_at_ten_times_the_cache_loses_nothing() {
 
 const OPEN: &str = "STORE_KILL_OPEN";
 
-/// How many megabytes of pages there are, and how many changes the open transaction has made when its process dies.
-/// `STORE_LARGE` selects the full size.
+/// Returns how many megabytes of pages there are, and how many changes the open transaction has made when its process
+/// dies. `STORE_LARGE` selects the full size.
 fn large() -> (u64, u64) {
     if std::env::var_os("STORE_LARGE").is_some() { (148, 20_000) } else { (12, 1600) }
 }
 
-/// The work of the child process: one transaction, which makes many changes and never ends.
+/// Does the work of the child process: runs one transaction, which makes many changes and never ends.
 #[test]
 fn open_child() {
     let Ok(dir) = std::env::var(OPEN) else { return };
@@ -271,7 +271,7 @@ fn open_child() {
     }
 }
 
-/// The cache holds an eighth of the pages.
+/// Returns options with a cache that holds an eighth of the pages.
 fn large_options() -> Options {
     Options::default().cache_bytes(large().0 << 20 >> 3).log_bytes(256 << 20)
 }

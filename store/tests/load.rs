@@ -23,7 +23,7 @@ fn smallest(scheme: Scheme) -> Options {
     options(scheme).log_bytes(4 << 20).cache_bytes(cache_bytes).page_bytes(4096)
 }
 
-/// Rows of various lengths. Some values are long; some rows have the longest keys and no value.
+/// Makes rows of various lengths. Some values are long; some rows have the longest keys and no value.
 fn some_rows(seed: u64, count: u32) -> Rows {
     let mut random = fastrand::Rng::with_seed(seed);
     let row = |n: u32| match random.u8(0..60) {
@@ -284,7 +284,7 @@ fn older_snapshots_see_no_rows_of_a_load() {
         let new = store.snapshot();
         store.run(|tx| tx.put(&table, &key, b"changed")).unwrap();
         store.run(|tx| tx.put(&table, b"zzz", b"added")).unwrap();
-        // The snapshots must hide the rows from a new handle of the table too.
+        // The snapshots must not show the rows through a new handle of the table either.
         drop(table);
         store.rename_table("t", "u").unwrap();
         let table = store.table("u").unwrap();
@@ -379,7 +379,7 @@ fn inv53_pages_that_others_had_are_read_anew() {
         while store.verify().unwrap().dropped > 0 {
             std::thread::sleep(Duration::from_millis(5));
         }
-        // A load takes no page to which an object in the log refers, so give up that log first.
+        // A load takes no page to which an object in the log refers, so the test first lets the store give up that log.
         store.checkpoint().unwrap();
         let pages = store.metrics().pages;
         let table = store.table("t").unwrap();

@@ -29,7 +29,8 @@ impl Place {
         self.dir.path().join(name)
     }
 
-    /// Options with the log on blocks, because a test has no NVRAM. Logs in memory get their names from the same code.
+    /// Returns options with the log on blocks, because a test has no NVRAM. Logs in memory get their names from the
+    /// same code.
     fn options(&self) -> Options {
         options(Scheme::NvDisk).log(LogMedium::Nvram(self.path("logs")))
     }
@@ -38,12 +39,12 @@ impl Place {
         Store::open(self.path(name), self.options())
     }
 
-    /// The files with logs.
+    /// Returns the log files, with their content.
     fn logs(&self) -> BTreeMap<PathBuf, Vec<u8>> {
         files(&self.path("logs"))
     }
 
-    /// The path of the only log.
+    /// Returns the path of the only log.
     fn only_log(&self) -> PathBuf {
         let logs = self.logs();
         assert_eq!(logs.len(), 1, "{:?}", logs.keys());
@@ -79,7 +80,7 @@ fn has(store: &Store, row: &[u8]) -> bool {
     store.run(|tx| tx.get(&table, row)).unwrap().is_some()
 }
 
-/// What builds before this one called the log.
+/// Returns the name that earlier builds gave to this log.
 fn earlier_name(log: &Path) -> PathBuf {
     let name = log.file_name().unwrap().to_str().unwrap();
     let parts: Vec<&str> = name.rsplitn(3, '.').collect();
@@ -102,13 +103,13 @@ fn inv75_a_new_store_leaves_the_log_of_the_one_that_was_moved_away() {
     let store = place.open("s").unwrap();
     assert!(has(&store, b"old"), "the new store has overwritten the log");
     drop(store);
-    // And the new store goes on too.
+    // The new store continues with its own log too.
     place.rename("s", "old");
     place.rename("new", "s");
     assert!(!has(&place.open("s").unwrap(), b"old"));
 }
 
-/// The restored store has the identity of the one that was moved away, and replaces it at its path.
+/// The restored store has the identity of the store that was moved away, and replaces it at its path.
 #[test]
 fn inv75_a_restore_leaves_the_log_of_the_store_that_it_replaces() {
     let place = Place::new();
@@ -134,7 +135,7 @@ fn inv75_a_log_of_an_earlier_name_is_used_only_by_the_store_that_it_belongs_to()
     let log = place.only_log();
     let earlier = earlier_name(&log);
     fs::rename(&log, &earlier).unwrap();
-    // Another store at that path neither uses it nor deletes it, also when it gets another log itself.
+    // Another store at that path neither uses nor deletes the log, even if that store gets another log itself.
     let before = fs::read(&earlier).unwrap();
     place.rename("s", "moved");
     drop(place.open("s").unwrap());
@@ -146,7 +147,7 @@ fn inv75_a_log_of_an_earlier_name_is_used_only_by_the_store_that_it_belongs_to()
     let store = place.open("s").unwrap();
     assert!(has(&store, b"old"));
     drop(store);
-    // Its own store deletes it when it gets another log.
+    // The store to which the log belongs deletes it when that store gets another log.
     let store = Store::open(place.path("s"), place.options().log_bytes(32 << 20)).unwrap();
     assert!(has(&store, b"old") && !earlier.exists());
     assert_eq!(place.logs().len(), 2);
@@ -161,7 +162,7 @@ fn a_store_whose_log_is_missing_says_which_file_it_needs() {
     let error = place.open("moved").unwrap_err().to_string();
     let name = |path: &Path| path.file_name().unwrap().to_str().unwrap().to_owned();
     assert!(error.contains(&name(&log)) && error.contains("rename"), "{error}");
-    // The error names the file that it has to become.
+    // The error names the file name that the log has to get.
     let wanted = name(&log).replace("_2fs.", "_2fmoved.");
     assert!(error.contains(&wanted), "{error}");
     assert_eq!(place.only_log(), log);

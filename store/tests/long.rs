@@ -23,8 +23,8 @@ fn bytes(len: usize, seed: u64) -> Vec<u8> {
     bytes
 }
 
-/// All schemes except the one in which each transaction writes its own blocks. In that scheme, what fits into the log
-/// depends on how full these blocks are.
+/// Returns all schemes except the one in which each transaction writes its own blocks. In that scheme, what fits into
+/// the log depends on how full these blocks are.
 fn schemes_that_fill_blocks() -> impl Iterator<Item = Scheme> {
     schemes().into_iter().filter(|scheme| *scheme != Scheme::NvDiskDecentralized)
 }
@@ -141,7 +141,7 @@ fn read_on(from: &mut impl Read, bytes: usize, found: &mut Vec<u8>, random: &mut
     }
 }
 
-/// What happens to a row while a snapshot streams it.
+/// The things that may happen to a row while a snapshot streams it.
 const FATES: [&str; 5] = ["stays", "is deleted", "is changed", "is moved", "goes with its table"];
 
 #[test]
@@ -228,9 +228,9 @@ fn a_source_that_breaks_off_leaves_nothing() {
     assert_eq!(VALUE_LIMIT, 1 << 30);
 }
 
-/// A value that is one byte too long. If it is passed as a whole, the store refuses it at once. If it is
-/// streamed, the store notices only at the end of the value. Testing the stream, and the longest allowed
-/// value, takes a gigabyte of disk, so this part runs only with `STORE_LARGE`.
+/// A value that is one byte too long. If a program passes it as a whole, the store refuses it at once. If a program
+/// streams it, the store notices only at the end of the value. Testing the stream, and the longest allowed value, takes
+/// a gigabyte of disk, so this part runs only with `STORE_LARGE`.
 #[test]
 fn a_value_that_is_too_long_is_refused_and_leaves_nothing() {
     let dir = tempfile::tempdir().unwrap();
@@ -280,7 +280,7 @@ fn a_value_that_is_too_long_is_refused_and_leaves_nothing() {
 struct Crashing<'a> {
     rest: &'a [u8],
     rig: &'a Rig,
-    /// At how many remaining bytes each crash happens. The last element is the first crash.
+    /// The numbers of remaining bytes at which the media crash. The last element is the first crash.
     crashes: Vec<usize>,
     random: fastrand::Rng,
 }

@@ -22,7 +22,7 @@ fn is_in_memory(scheme: Scheme) -> bool {
     options(scheme).log == LogMedium::Emulated
 }
 
-/// The media of a store whose rows were committed one after another. All of them are only in the log.
+/// Returns the media of a store that committed its rows one after another. All of the rows are only in the log.
 fn made(scheme: Scheme) -> Images {
     let rig = Rig::new(None);
     let store = Store::open_on(OnRig(Arc::clone(&rig)), small(scheme)).unwrap();
@@ -79,7 +79,7 @@ fn inv48_a_block_of_the_log_that_is_zeroed_or_flipped_is_refused_or_loses_nothin
                     Ok(rows) => {
                         torn += 1;
                         // Only the last commit may be lost, or, if this is the last block, the commits in it. Nothing
-                        // was written after these, so nothing proves the damage.
+                        // was written after these commits, so nothing proves the damage.
                         let is_last = nth + 1 == blocks.len();
                         assert!(
                             rows + 1 >= ROWS || is_last,

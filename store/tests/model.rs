@@ -21,8 +21,8 @@ fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().and_then(|number| number.parse().ok())
 }
 
-/// One walk. The seed determines the scheme, the data, and whether there is an archive. Returns how many crashes were
-/// checked.
+/// Makes one walk. The seed determines the scheme, the data, and whether there is an archive. Returns how many crashes
+/// were checked.
 fn walk(seed: u64, steps: u64) -> u64 {
     let scheme = schemes()[(seed % 6) as usize];
     let data = Data::ALL[(seed / 6 % 2) as usize];
@@ -65,7 +65,7 @@ fn hash(content: &Content) -> u64 {
     hasher.finish()
 }
 
-/// Reports to the parent process which state each commit makes, and which commits are acknowledged.
+/// A witness that reports to the parent process which state each commit makes, and which commits are acknowledged.
 struct Tells;
 
 impl Tells {
@@ -89,7 +89,7 @@ fn with_archive(dir: &Path, scheme: Scheme) -> Options {
     smallest(scheme).archive(Backups::archive(dir))
 }
 
-/// The work of the child process: a walk that goes on until the process is killed. Does nothing if it runs as an
+/// Does the work of the child process: a walk that goes on until the process is killed. Does nothing if it runs as an
 /// ordinary test.
 #[test]
 fn child() {

@@ -24,7 +24,7 @@ impl Device {
         Self { pages: block(), log: block() }
     }
 
-    /// A device with blocks of another size, and with copies of the files as they are now.
+    /// Returns a device with blocks of another size, and with copies of the files as they are now.
     fn copied(&self, block_bytes: u32) -> Self {
         let copy = |of: &RecordingBlock| Arc::new(RecordingBlock::from_bytes(of.to_bytes(), block_bytes));
         Self { pages: copy(&self.pages), log: copy(&self.log) }

@@ -1,6 +1,6 @@
-//! Mutation tests: rules of recovery, of the cache, and of writing pages home are broken, one at a time. Some test must
-//! notice each: either walks through the whole interface, or transactions beside checkpoints. There is ten times as
-//! much data as the smallest cache holds.
+//! Mutation tests. Each breaks one rule of recovery, of the cache, or of writing pages home. Some run must notice that:
+//! either a walk through the whole interface, or transactions beside checkpoints. There is ten times as much data as
+//! the smallest cache holds.
 #![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 
 use crate::common;
@@ -15,17 +15,17 @@ use common::explore::Course;
 use common::value;
 use duralite_store::{Error, Rule, Scheme, Store};
 
-/// How many runs to make for one rule, at most.
+/// The most runs for one rule.
 const RUNS: u64 = 300;
 
-/// One walk through the whole interface with a broken rule.
+/// Makes one walk through the whole interface with a broken rule.
 fn walk(rule: Rule, scheme: Scheme, seed: u64) -> Result<u64, String> {
     let options = smallest(scheme).breaking(rule);
     Course { data: Data::TenTimes, options, seed, steps: 40, crash_every: 6 }.explore()
 }
 
-/// Transactions that change many rows, while another thread makes checkpoints all the time. Some rules matter only to
-/// transactions that end during a checkpoint.
+/// Runs transactions that change many rows, while another thread makes checkpoints all the time. Some rules matter only
+/// to transactions that end during a checkpoint.
 fn beside_checkpoints(rule: Rule, scheme: Scheme, seed: u64) -> Result<u64, String> {
     let told = |error: Error| error.to_string();
     let options = smallest(scheme).breaking(rule);
@@ -104,7 +104,7 @@ fn noticed(rule: Rule, run: fn(Rule, Scheme, u64) -> Result<u64, String>) {
     );
 }
 
-/// For rules that may take dozens of runs to notice. They are tested only with `STORE_MUTANTS`.
+/// Tests a rule whose breaking dozens of runs may be needed to notice. Does so only with `STORE_MUTANTS`.
 fn noticed_at_length(rule: Rule, run: fn(Rule, Scheme, u64) -> Result<u64, String>) {
     if std::env::var_os("STORE_MUTANTS").is_some() {
         noticed(rule, run);

@@ -1,4 +1,4 @@
-//! The oldest part of an archive is pruned. The rest must still restore what it can.
+//! Tests that prune the oldest part of an archive. The rest must still restore what it can.
 #![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 
 use crate::common;
@@ -9,7 +9,7 @@ use std::time::Duration;
 use common::options;
 use duralite_store::{Error, Keep, Options, RestoreTo, Scheme, Store};
 
-/// The segments of an archive: the first object of each, and its size in bytes.
+/// Returns the segments of an archive: the first object of each, and its size in bytes.
 fn segments(archive: &Path) -> Vec<(u64, u64)> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(archive).unwrap() {

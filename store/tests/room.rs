@@ -64,8 +64,8 @@ fn inv38_a_small_log_has_the_room_that_was_promised() {
     }
 }
 
-/// A force writes whole blocks, and a transaction reserves room for the one of its own commit. If snapshots forced
-/// what has not committed, a rollback beside many of them could find the log full.
+/// A force writes whole blocks. A transaction reserves room only for the block of its own commit. If snapshots forced
+/// changes that have not committed, a rollback beside many snapshots could find the log full.
 #[test]
 fn inv38_a_snapshot_writes_nothing_that_has_not_committed() {
     for scheme in [Scheme::Auto, Scheme::NvDisk, Scheme::NvDiskDecentralized] {
@@ -84,7 +84,8 @@ fn inv38_a_snapshot_writes_nothing_that_has_not_committed() {
     }
 }
 
-/// A store with a small log, and a row with very many pages. The log has no room for the objects that would free them.
+/// Returns a store with a small log, and a table with a row that has very many pages. The log has no room for the
+/// objects that would free these pages.
 fn with_long_row(dir: &Path) -> (Store, Table) {
     let options = small(Scheme::Auto).lock_timeout(Duration::from_millis(20));
     let large = options.clone().log_bytes(64 << 20);
@@ -120,7 +121,7 @@ fn with_large_log() -> Options {
     small(Scheme::Auto).log_bytes(64 << 20)
 }
 
-/// A store with full leaves, on a disk that has room for only a few more pages.
+/// Makes a store with full leaves, on a disk that has room for only a few more pages.
 fn on_a_small_disk() -> (Arc<Rig>, Store, Table) {
     let rig = Rig::new(None);
     let store = Store::open_on(OnRig(Arc::clone(&rig)), with_large_log()).unwrap();
@@ -172,7 +173,7 @@ fn inv41_a_full_disk_does_not_keep_a_transaction_from_being_rolled_back() {
     }
 }
 
-/// The same, but recovery undoes the transaction instead of a rollback.
+/// On a disk without room, recovery must be able to undo the transaction, as a rollback is.
 #[test]
 fn inv41_nor_recovery_from_taking_it_back() {
     let (rig, store, table) = on_a_small_disk();

@@ -155,7 +155,7 @@ fn a_log_that_was_opened_again_is_as_free_as_a_new_one() {
             let store = Store::open(dir.path().join("s"), options(scheme)).unwrap();
             free.push(store.metrics().log_free_bytes);
             let table = store.table("t").unwrap();
-            // So much is written that the log wraps around more than once.
+            // The transactions write so much that the log wraps around more than once.
             for n in 0..60_u32 {
                 store.run(|tx| tx.put(&table, &(n % 7).to_be_bytes(), &value(n, 200_000))).unwrap();
             }

@@ -42,8 +42,8 @@ fn inv36_histories_of_many_threads_are_serializable() {
     }
 }
 
-/// The transactions also change other data, ten times as much as the smallest cache holds. So pages are evicted and
-/// read all the time.
+/// The transactions also change other data, ten times as much as the smallest cache holds. So the store evicts and
+/// reads pages all the time.
 #[test]
 fn inv55_histories_with_the_smallest_cache_and_ten_times_its_data_are_serializable() {
     for (seed, scheme) in (1..).zip(schemes()) {
@@ -60,7 +60,7 @@ fn inv55_histories_with_the_smallest_cache_and_ten_times_its_data_are_serializab
     }
 }
 
-/// Whether the checker notices that a rule is broken, in one of a few histories.
+/// Returns whether, in one of a few histories, the checker notices that a rule is broken.
 fn is_noticed(rule: Rule) -> bool {
     (0..20).any(|seed| {
         let dir = tempfile::tempdir().unwrap();

@@ -10,10 +10,10 @@ use common::crash::{Images, OnRig, Rig};
 use common::{options, schemes, value};
 use duralite_store::{Error, Options, RestoreTo, Scheme, Store, Table};
 
-/// Seven of these rows fit into a page. So there are four hundred leaves, and inner pages on two levels.
+/// The number of rows. Seven of them fit into a page, so there are four hundred leaves, and inner pages on two levels.
 const ROWS: u32 = 2800;
 const ROW_BYTES: usize = 500;
-/// How many changes one transaction makes. They change most of the leaves, whatever the seed.
+/// The number of changes that one transaction makes. They change most of the leaves, whatever the seed.
 const CHANGES: u32 = 900;
 
 fn smallest(scheme: Scheme) -> Options {
@@ -21,7 +21,7 @@ fn smallest(scheme: Scheme) -> Options {
     options(scheme).log_bytes(8 << 20).cache_bytes(cache_bytes).page_bytes(4096)
 }
 
-/// A long key, so that an inner page has few children.
+/// Returns a long key, so that an inner page has few children.
 fn key(n: u32) -> Vec<u8> {
     let mut key = vec![b'k'; 60];
     key.extend(n.to_be_bytes());
@@ -41,8 +41,8 @@ fn filled(rig: &Arc<Rig>, scheme: Scheme) -> (Store, Table) {
     (store, table)
 }
 
-/// What a process leaves when it dies in the middle of a transaction that has made many changes. All of the changes are
-/// in the log.
+/// Returns what a process leaves when it dies in the middle of a transaction that has made many changes. All of the
+/// changes are in the log.
 fn killed_in_the_middle(scheme: Scheme, seed: u64) -> Images {
     let rig = Rig::new(None);
     let (store, table) = filled(&rig, scheme);
@@ -64,8 +64,8 @@ fn inv50_recovery_ends_with_the_smallest_cache() {
     for (seed, scheme) in (1..).zip(schemes()) {
         let what = format!("{scheme:?}, seed {seed}");
         let rig = Rig::new(Some(killed_in_the_middle(scheme, seed)));
-        // Recovery redoes each change, and then undoes it. Each of the two goes down four pages, most of which are in
-        // the cache if they are inner pages. So eight page reads per change suffice.
+        // Recovery redoes each change, and then undoes it. Both redo and undo go down four pages. Most of the inner
+        // pages among them are in the cache. So eight page reads per change suffice.
         let most = u64::from(CHANGES) * 8 + 2000;
         rig.page_reads_left.store(most, Ordering::SeqCst);
         let store = Store::open_on(OnRig(Arc::clone(&rig)), smallest(scheme))

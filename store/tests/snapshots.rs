@@ -114,7 +114,7 @@ fn compare(snapshot: &Snapshot, table: &Table, model: &Model, random: &mut fastr
     let inside = |key: &[u8]| std::ops::RangeBounds::<[u8]>::contains(&range, key);
     let expected: Vec<_> =
         model.iter().filter(|(key, _)| inside(key)).map(|(k, v)| (k.clone(), v.clone())).collect();
-    // The rows are read from the front, from the back, or from both ends.
+    // The test reads the rows from the front, from the back, or from both ends.
     let mut scan = snapshot.scan(table, range);
     let (mut front, mut back) = (Vec::new(), Vec::new());
     let way = random.u8(0..3);

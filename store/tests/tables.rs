@@ -1,5 +1,5 @@
-//! Tables are made, renamed and dropped, with all of their pages. The result is compared with a map, with and without
-//! crashes.
+//! Tests that make, rename and drop tables, with all of their pages. They compare the result with a map, with and
+//! without crashes.
 #![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 
 use crate::common;
@@ -114,7 +114,7 @@ fn who_uses_a_table_keeps_it_and_who_drops_it_keeps_others_out() {
     assert_eq!(store.begin().get(&table, b"k").unwrap(), Some(b"1".to_vec()));
 }
 
-/// A rollback of the creation would take back what another transaction had committed into the table.
+/// A rollback of the creation would undo what another transaction had committed into the table.
 #[test]
 fn inv51_no_other_transaction_uses_a_table_before_its_creation_has_committed() {
     let dir = tempfile::tempdir().unwrap();
@@ -142,7 +142,8 @@ fn inv51_no_other_transaction_uses_a_table_before_its_creation_has_committed() {
     }
 }
 
-/// A transaction that has made a table and undone that, and a table of another transaction, which got the page.
+/// Returns a transaction that has made a table and undone that, and a table of another transaction. That table got the
+/// page of the undone table.
 fn after_a_table_that_was_not_made(store: &Store) -> (Transaction, Table) {
     let mut maker = store.begin();
     let before = maker.savepoint();
@@ -157,8 +158,8 @@ fn after_a_table_that_was_not_made(store: &Store) -> (Transaction, Table) {
     (maker, next)
 }
 
-/// The page of a table that was not made goes to the next table. The transaction that has given it up goes on, and must
-/// not keep others from that one until its own end.
+/// The page of a table whose creation was undone goes to the next table. The transaction that has undone the creation
+/// goes on, and must not keep others from the next table until its own end.
 #[test]
 fn inv51_a_table_that_was_not_made_keeps_nobody_from_the_next_one() {
     let dir = tempfile::tempdir().unwrap();
@@ -172,7 +173,7 @@ fn inv51_a_table_that_was_not_made_keeps_nobody_from_the_next_one() {
     store.verify().unwrap();
 }
 
-/// And if that transaction uses the next table, nobody drops it.
+/// If the transaction that has undone the creation uses the next table, no other transaction can drop that table.
 #[test]
 fn inv51_who_has_given_up_a_table_keeps_the_next_one_in_its_place() {
     let dir = tempfile::tempdir().unwrap();

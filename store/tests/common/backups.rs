@@ -13,7 +13,7 @@ struct Backup {
     content: Content,
 }
 
-/// How many of the newest moments are remembered.
+/// The number of the newest moments that the test remembers.
 const MOMENTS: usize = 30;
 
 /// The backups and the archive of one store.
@@ -27,7 +27,7 @@ pub struct Backups {
 }
 
 impl Backups {
-    /// Keeps everything in `dir`, which must exist. Restored stores are opened with these options.
+    /// Keeps everything in `dir`, which must exist. Opens restored stores with these options.
     pub fn new(dir: &Path, options: Options) -> Self {
         Self { dir: dir.to_owned(), options, backups: vec![], moments: vec![], made: 0 }
     }

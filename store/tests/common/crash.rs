@@ -31,9 +31,9 @@ pub struct Rig {
     pub pages: RecordingBlock,
     pub blocks: RecordingBlock,
     pub memory: RecordingNvm,
-    /// How many transactions were acknowledged. The test counts them here.
+    /// The number of acknowledged transactions. The test counts them here.
     pub acknowledged: AtomicU64,
-    /// How many page reads may still succeed. Later reads fail, so that an endless loop of reads ends.
+    /// The number of page reads that may still succeed. Later reads fail, so that an endless loop of reads ends.
     pub page_reads_left: AtomicU64,
     steps: Mutex<Steps>,
 }
@@ -61,7 +61,7 @@ impl Rig {
         })
     }
 
-    /// Makes `crashes` crashes due, each before one of the next `among` steps. The seed chooses the steps.
+    /// Schedules `crashes` crashes, each before one of the next `among` steps. The seed chooses the steps.
     pub fn crash(&self, crashes: usize, among: u64, seed: u64) {
         let mut random = fastrand::Rng::with_seed(seed);
         let mut steps = self.steps.lock().unwrap();
@@ -69,7 +69,7 @@ impl Rig {
         *steps = Steps { due, seed, ..Steps::default() };
     }
 
-    /// Makes another crash due, before one of the next `within` steps.
+    /// Schedules another crash, before one of the next `within` steps.
     pub fn crash_soon(&self, within: u64, random: &mut fastrand::Rng) {
         let mut steps = self.steps.lock().unwrap();
         let at = steps.done + random.u64(0..within);
@@ -92,8 +92,8 @@ impl Rig {
         steps.done += 1;
         if steps.due.remove(&done) {
             let seed = steps.seed.wrapping_mul(31).wrapping_add(done);
-            // Reads this number before taking the images. The number may grow while they are taken, and must not count
-            // commits that the images lack.
+            // Reads the number of acknowledged commits before it takes the images. The number may grow meanwhile, and
+            // must not count commits that the images lack.
             let acknowledged = self.acknowledged.load(Ordering::SeqCst);
             let images = Images {
                 pages: self.pages.crash_at_random(seed),
@@ -110,9 +110,10 @@ impl Rig {
         self.step(|| ());
     }
 
-    /// What the media contain after the death of the process: everything that was written.
+    /// Returns what the media contain after the death of the process: everything that was written.
     pub fn death(&self) -> Images {
-        // No thread of the store may make a step while the images are taken, or they would be of several moments.
+        // No thread of the store may make a step while this function takes the images. Otherwise the images would show
+        // different moments.
         let _no_steps = self.steps.lock().unwrap();
         Images {
             pages: self.pages.to_bytes(),
@@ -145,8 +146,8 @@ impl OverBlock for Stepped {
 
     fn write_durably(&self, at: u64, blocks: &[u8], durability: Durability) -> Result<(), MediumError> {
         self.rig.step(|| self.block().write(at, blocks))?;
-        // A durable write need not make other writes durable. No test here depends on that difference, so it is
-        // simulated by a flush.
+        // A durable write need not make other writes durable. No test here depends on that difference, so a flush
+        // simulates the durable write.
         match durability {
             Durability::Normal => Ok(()),
             Durability::Full | Durability::Fua => self.rig.step(|| self.block().flush()),
@@ -154,8 +155,8 @@ impl OverBlock for Stepped {
     }
 }
 
-/// Makes each flush a step too, which [`OverBlock`] does not, and lets only `page_reads_left` page reads succeed. The
-/// flag says that the blocks are the log's, whose reads do not count.
+/// A file of the store on a rig. It makes each flush a step too, which [`OverBlock`] does not, and lets only
+/// `page_reads_left` page reads succeed. The flag says that the file is the log, whose reads do not count.
 #[derive(Debug)]
 struct Flushed(Through<Stepped>, Arc<Rig>, bool);
 

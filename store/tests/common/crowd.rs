@@ -1,5 +1,5 @@
-//! Threads that change lists, registers and long rows, and read them in snapshots. The history shows what a crash may
-//! leave, and is compared with what the crash has left.
+//! Threads that change lists, registers and long rows, and read them in snapshots. Their history says what a crash may
+//! leave. The tests compare it with what the crash has left.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -15,7 +15,7 @@ use duralite_histories::{Fate, Last, Tx, check};
 #[derive(Default)]
 pub struct Ran {
     pub history: Vec<Tx>,
-    /// For each transaction, its number if it was acknowledged.
+    /// The number of each transaction; `None` if the transaction was not acknowledged.
     acknowledged: Vec<Option<u64>>,
 }
 
@@ -26,7 +26,8 @@ impl Ran {
         self.acknowledged.push(number);
     }
 
-    /// The history as known at a crash. If a transaction was acknowledged after the crash, its outcome is unknown.
+    /// Returns the history as known at a crash. The outcome of a transaction that was acknowledged after the crash is
+    /// unknown.
     pub fn known(&self, acknowledged: u64) -> Vec<Tx> {
         let mut history = self.history.clone();
         for (tx, number) in history.iter_mut().zip(&self.acknowledged) {
@@ -78,7 +79,7 @@ pub fn run(
                     };
                     let span = Some((begin, now(clock)));
                     all.lock().unwrap().add(Tx { ops, fate, span }, acknowledge);
-                    // What a snapshot has seen must survive too, so it counts as acknowledged.
+                    // What a snapshot has seen must survive too, so the snapshot counts as an acknowledged transaction.
                     if let Some(seen) = watcher.look(store, table, clock, &mut random) {
                         all.lock().unwrap().add(seen, acknowledge);
                     }
@@ -92,7 +93,7 @@ pub fn run(
     all.into_inner().unwrap()
 }
 
-/// Writes or deletes a row whose value is in overflow pages. The table has only such rows.
+/// Writes or deletes a row whose value is in overflow pages. The table `long` has only such rows.
 fn long_row(tx: &mut Transaction, store: &Store, random: &mut fastrand::Rng) -> Result<(), Error> {
     let long = store.table("long")?;
     match random.u8(0..4) {
@@ -133,7 +134,7 @@ pub struct Course {
     pub options: Options,
     pub seed: u64,
     pub threads: u64,
-    /// How many transactions each thread runs.
+    /// The number of transactions that each thread runs.
     pub count: u64,
     pub crashes: usize,
 }
@@ -171,7 +172,7 @@ impl Course {
             drop(store);
             check(&history, &found).unwrap_or_else(|why| panic!("{what}: {why}"));
             states += 1;
-            // The recovery itself was interrupted by a crash. A second recovery has to find the same content.
+            // A crash interrupted the recovery itself. A second recovery has to find the same content.
             for second in again {
                 let store = self.open(&Rig::new(Some(second))).unwrap();
                 assert_eq!(content(&store), found, "{what}, crashed again");
@@ -181,7 +182,7 @@ impl Course {
         states
     }
 
-    /// Recovers a store, with crashes during the recovery. Returns what they left, and the store.
+    /// Recovers a store, with crashes during the recovery. Returns what these crashes left, and the store.
     fn recover(&self, images: Images) -> Result<(Vec<Images>, Store), Error> {
         let rig = Rig::new(Some(images));
         rig.crash(3, 150, self.seed);

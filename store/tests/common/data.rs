@@ -8,8 +8,8 @@ use duralite_store::{Error, Options, Scheme, Store, Table, Transaction};
 use super::crash::{Images, OnRig, Rig};
 use super::{options, value};
 
-/// How much other data is in the store. With ten times as much as the cache holds, pages are evicted and written home
-/// all the time.
+/// The amount of other data in the store. With ten times as much as the cache holds, the store evicts pages and writes
+/// them home all the time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Data {
     InCache,
@@ -18,18 +18,18 @@ pub enum Data {
 
 /// The name of the table with the other data.
 pub const BULK: &str = "bulk";
-/// How many rows need ten times as many pages as the smallest cache has frames.
+/// The number of other rows. They need ten times as many pages as the smallest cache has frames.
 pub const ROWS: u32 = 5200;
 pub const ROW_BYTES: usize = 500;
 const PAGES: u64 = 640;
 
-/// Options of a store with the smallest possible cache.
+/// Returns the options of a store with the smallest possible cache.
 pub fn smallest(scheme: Scheme) -> Options {
     let cache_bytes = Options::smallest_cache_bytes(4096);
     options(scheme).log_bytes(4 << 20).cache_bytes(cache_bytes).page_bytes(4096)
 }
 
-/// The media of a closed store that has the other data. Built once for each scheme.
+/// Returns the media of a closed store that has the other data. Builds them once for each scheme.
 fn base(scheme: Scheme) -> Images {
     static MADE: Mutex<BTreeMap<&str, Images>> = Mutex::new(BTreeMap::new());
     let mut made = MADE.lock().unwrap();
@@ -51,7 +51,7 @@ fn base(scheme: Scheme) -> Images {
 impl Data {
     pub const ALL: [Self; 2] = [Self::InCache, Self::TenTimes];
 
-    /// The media of a store that has only the other data.
+    /// Returns the media of a store that has only the other data.
     pub fn rig(self, scheme: Scheme) -> Arc<Rig> {
         Rig::new(match self {
             Self::InCache => None,
@@ -59,14 +59,14 @@ impl Data {
         })
     }
 
-    /// The table with the other data; `None` if there is no other data.
+    /// Returns the table with the other data; `None` if there is no other data.
     pub fn bulk(self, store: &Store) -> Option<Table> {
         (self == Self::TenTimes).then(|| store.table(BULK).unwrap())
     }
 }
 
-/// Some random rows of the first half, and a random number to write into them. The rows are sorted, so that
-/// transactions hardly ever deadlock.
+/// Chooses random rows of the first half, and a random number to write into them. Sorts the rows, so that transactions
+/// hardly ever deadlock.
 pub fn choose(rows: u32, random: &mut fastrand::Rng) -> (Vec<u32>, u32) {
     let mut chosen: Vec<u32> = (0..rows).map(|_| random.u32(0..ROWS / 2)).collect();
     chosen.sort_unstable();

@@ -1,5 +1,4 @@
-//! A random walk through the whole interface of a store, while its media crash. Each crash is checked for what it
-//! leaves.
+//! A random walk through the whole interface of a store, while its media crash. The walk checks what each crash leaves.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
@@ -11,10 +10,10 @@ use super::crash::{Crash, Images, OnRig, Rig};
 use super::data::Data;
 use super::model::{Content, Walker, Witness, content};
 
-/// How many commits the store may have beyond the acknowledged ones: commits for which nobody has waited yet, and one
-/// in progress.
+/// The number of commits that the store may have beyond the acknowledged ones: commits for which the walk has not
+/// waited yet, and one in progress.
 const UNKNOWN: usize = 4;
-/// A recovery that needs more page reads than this is taken to be endless.
+/// The most page reads that a recovery may need. A recovery that needs more counts as endless.
 const READS: u64 = 1 << 20;
 
 /// The parameters of one walk.
@@ -25,7 +24,7 @@ pub struct Course {
     pub options: Options,
     pub seed: u64,
     pub steps: u64,
-    /// On average, one call in this many has a crash.
+    /// The number of calls of which, on average, one has a crash.
     pub crash_every: u8,
 }
 
@@ -47,7 +46,7 @@ impl Witness for States<'_> {
     }
 }
 
-/// About how many media steps one call takes. A crash happens before one of them.
+/// Returns about how many media steps one call takes. A crash happens before one of them.
 fn steps_of(scheme: Scheme) -> u64 {
     match scheme {
         Scheme::FlushOnInsert | Scheme::FlushOnCommit => 900,
@@ -56,8 +55,8 @@ fn steps_of(scheme: Scheme) -> u64 {
     }
 }
 
-/// Writes the media after a crash to the directory that `STORE_KEEP` names, if it is set. The images help to examine
-/// a failure that depends on timing, which the seed alone may not reproduce.
+/// Writes the media after a crash to the directory that the variable `STORE_KEEP` names, if it is set. The images help
+/// to examine a failure that depends on timing, which the seed alone may not reproduce.
 fn keep(images: &Images) {
     let Some(dir) = std::env::var_os("STORE_KEEP") else { return };
     let dir = std::path::Path::new(&dir);

@@ -8,9 +8,10 @@ use duralite_store::{Error, Snapshot, Store, Table, Transaction};
 
 use duralite_histories::{Element, Fate, Last, List, Op, Tx};
 
-/// How many lists there are. There are as many registers, with the same numbers.
+/// The number of lists. There are as many registers, with the same numbers.
 pub const LISTS: u64 = 12;
-/// Added to the number of a register to get its key. So the registers' keys come after the lists' keys.
+/// The difference between a register's key and the register's number. It puts the registers' keys after the lists'
+/// keys.
 const REGISTERS: u64 = 1 << 32;
 
 pub fn key(list: List) -> [u8; 8] {
@@ -61,7 +62,8 @@ fn read(
     })
 }
 
-/// Makes a few operations in a transaction. Adds to `ops` what the transaction did, up to the error if it fails.
+/// Makes a few operations in a transaction. Adds to `ops` what the transaction did; if it fails, what it did before the
+/// error.
 pub fn transaction(
     tx: &mut Transaction,
     table: &Table,
@@ -168,7 +170,7 @@ struct Worker<'a> {
     store: &'a Store,
     table: &'a Table,
     next: &'a AtomicU64,
-    /// Numbers the moments at which transactions and snapshots begin and end.
+    /// The clock. It numbers the moments at which transactions and snapshots begin and end.
     clock: &'a AtomicU64,
     beside: Option<(&'a Table, u64)>,
 }
@@ -238,15 +240,15 @@ pub fn now(clock: &AtomicU64) -> u64 {
     clock.fetch_add(1, Ordering::SeqCst)
 }
 
-/// Opens a snapshot from time to time, and reads from it during several transactions of the same thread.
+/// A reader that opens a snapshot from time to time, and reads from it during several transactions of the same thread.
 #[derive(Default)]
 pub struct Watcher {
     open: Option<(Snapshot, Tx)>,
 }
 
 impl Watcher {
-    /// Opens a snapshot if none is open, reads from it, and sometimes closes it. If it was closed, returns what was
-    /// read from it.
+    /// Opens a snapshot if none is open, reads from it, and sometimes closes it. Returns what was read from the
+    /// snapshot if this call closed it.
     pub fn look(
         &mut self,
         store: &Store,

@@ -44,7 +44,7 @@ pub trait Witness {
     fn acknowledged(&self, number: u64);
 }
 
-/// A random key of one of the tables in [`NAMES`].
+/// Returns a random key of one of the tables in [`NAMES`].
 fn some_key(random: &mut fastrand::Rng) -> Vec<u8> {
     let n = random.u32(0..160);
     match n % 10 {
@@ -137,8 +137,7 @@ fn edges((from, to): &Edges) -> (Bound<&[u8]>, Bound<&[u8]>) {
     (from.as_ref().map(Vec::as_slice), to.as_ref().map(Vec::as_slice))
 }
 
-/// Reads through a transaction or a snapshot. Both have several functions for reading; this calls a random
-/// one of them.
+/// Reads through a transaction or a snapshot, by a random one of the functions that both have for reading.
 fn read<R: Reader>(
     handle: &R,
     (name, table, rows): (&str, &Table, &Rows),
@@ -358,7 +357,7 @@ pub struct Walker<'s> {
     pub store: &'s Store,
     pub random: fastrand::Rng,
     witness: &'s dyn Witness,
-    /// The committed content, by the model.
+    /// The committed content, as the model knows it.
     pub now: Content,
     number: u64,
     seen: Vec<Seen>,
