@@ -104,7 +104,8 @@ fn noticed(rule: Rule, run: fn(Rule, Scheme, u64) -> Result<u64, String>) {
     );
 }
 
-/// Tests a rule whose breaking dozens of runs may be needed to notice. Does so only with `STORE_MUTANTS`.
+/// Runs [`noticed`], but only if `STORE_MUTANTS` is set. With such a rule, it may take dozens of runs until one notices
+/// that the rule is broken.
 fn noticed_at_length(rule: Rule, run: fn(Rule, Scheme, u64) -> Result<u64, String>) {
     if std::env::var_os("STORE_MUTANTS").is_some() {
         noticed(rule, run);

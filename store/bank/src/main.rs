@@ -98,7 +98,7 @@ fn number(bytes: &[u8]) -> Result<i64> {
     Ok(i64::from_le_bytes(bytes.try_into()?))
 }
 
-/// The work of the child process: makes transfers until it is killed.
+/// Does the work of the child process: makes transfers until the process is killed.
 fn work(bank: &Path) -> Result<()> {
     let store = Store::open(bank, Options::default())?;
     let (accounts, transfers) = (store.table("accounts")?, store.table("transfers")?);

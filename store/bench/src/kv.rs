@@ -2,7 +2,7 @@
 
 use anyhow::{Result, bail};
 
-/// Why a transaction was not committed.
+/// The reason why a transaction was not committed.
 #[derive(Debug)]
 pub(crate) enum Fail {
     /// The transaction has to give way to another one, and be run again.
@@ -28,7 +28,7 @@ pub(crate) type Visit<'a> = dyn FnMut(&[u8], &[u8]) -> bool + 'a;
 /// A transaction. `table` is an index into [`Schema`].
 pub(crate) trait Tx {
     fn get(&mut self, table: usize, key: &[u8]) -> Done<Option<Vec<u8>>>;
-    /// Like [`get`](Self::get), for a row that the transaction will change.
+    /// Reads a row like [`get`](Self::get), if the transaction will change the row.
     fn get_for_update(&mut self, table: usize, key: &[u8]) -> Done<Option<Vec<u8>>> {
         self.get(table, key)
     }
@@ -90,7 +90,8 @@ pub(crate) trait Session {
 pub(crate) trait Db: Send + Sync {
     fn session(&self) -> Result<Box<dyn Session + '_>>;
 
-    /// Loads sorted rows into an empty table, if the store has a special way to do so. Returns whether it has.
+    /// Loads sorted rows into an empty table, if the store has a special way to do so. Returns whether the store has
+    /// one.
     fn load_sorted(&self, _table: usize, _rows: &mut dyn Iterator<Item = KeyValue>) -> Result<bool> {
         Ok(false)
     }
@@ -120,14 +121,14 @@ impl Default for Memory {
 /// The names of a workload's tables.
 pub(crate) type Schema = &'static [&'static str];
 
-/// How a transaction ended.
+/// The way in which a transaction ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     Committed,
     RolledBack,
 }
 
-/// How often a transaction is tried, at most.
+/// The largest number of tries of a transaction.
 const TRIES: u32 = 100_000;
 
 /// Runs a transaction until it commits or rolls back. Also returns how often it had to give way.
@@ -156,7 +157,7 @@ fn until_through(attempt: &mut dyn FnMut() -> Done<()>) -> Result<(Outcome, u32)
     bail!("a transaction gave way {TRIES} times")
 }
 
-/// Writes rows in transactions of a thousand rows each.
+/// A writer of rows, in transactions of a thousand rows each.
 pub(crate) struct Loader<'a> {
     session: Box<dyn Session + 'a>,
     rows: Vec<(usize, Vec<u8>, Vec<u8>)>,

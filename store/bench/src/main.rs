@@ -133,7 +133,7 @@ fn main() -> ExitCode {
     exit(run(&Cli::parse()))
 }
 
-/// What a child process of this program has to do.
+/// The task of a child process of this program.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Task {

@@ -27,7 +27,7 @@ impl NvDb {
         Ok(Self { store, tables, loads_in_bulk: true })
     }
 
-    /// The same store, but sorted rows are loaded by ordinary transactions too.
+    /// Returns the same store, which then loads sorted rows by ordinary transactions too.
     pub(crate) fn by_transactions(self) -> Self {
         Self { loads_in_bulk: false, ..self }
     }
@@ -113,8 +113,8 @@ impl Session for NvSession<'_> {
         work(&mut NvView(store.snapshot(), tables))
     }
 
-    // The store itself repeats a transaction that gave way, and the transaction keeps its age. So nothing is repeated
-    // here.
+    // The store itself repeats a transaction that gave way, and the transaction keeps its age. So this function repeats
+    // nothing.
     fn attempt(&mut self, _writes: bool, work: &mut Work<'_>) -> Done<()> {
         let NvDb { store, tables, .. } = self.0;
         let mut failure = None;
@@ -137,7 +137,7 @@ impl Session for NvSession<'_> {
     }
 }
 
-/// Where a store's files are, and how much its log is slowed down.
+/// The places of a store's files, and the delays that slow its log and its pages down.
 #[derive(Clone, Debug)]
 pub(crate) struct Rig {
     pub(crate) pages: PathBuf,
@@ -163,7 +163,7 @@ impl Setup {
         NvDb::new(Store::open_on(self.rig.clone(), self.options.clone())?, schema)
     }
 
-    /// The setup of a new store, whose pages and log have these two directories. Removes any files from before.
+    /// Returns the setup of a new store, whose pages and log have these two directories. Removes any files from before.
     pub(crate) fn fresh(pages: &Path, log: &Path, name: &str, scheme: Scheme) -> Result<Self> {
         let rig = Rig {
             pages: pages.join(format!("{name}.pages")),

@@ -4,18 +4,18 @@ use anyhow::anyhow;
 
 use crate::kv::{Done, Fail};
 
-/// A key made of numbers. Each takes 4 bytes, with the largest byte first, so that keys sort like the numbers.
+/// Returns a key made of numbers. Each takes 4 bytes, with the largest byte first, so that keys sort like the numbers.
 pub(crate) fn key(parts: &[u32]) -> Vec<u8> {
     parts.iter().flat_map(|part| part.to_be_bytes()).collect()
 }
 
-/// The number at this place of a key.
+/// Returns the number at this place of a key.
 pub(crate) fn part(key: &[u8], place: usize) -> Done<u32> {
     let bytes = key.get(place * 4..place * 4 + 4).and_then(|bytes| <[u8; 4]>::try_from(bytes).ok());
     bytes.map(u32::from_be_bytes).ok_or_else(|| Fail::Broken(anyhow!("a key is too short")))
 }
 
-/// A row of this many bytes, which begins with these fields, numbers of 8 bytes each.
+/// Returns a row of this many bytes, which begins with these fields, numbers of 8 bytes each.
 pub(crate) fn row(bytes: usize, fields: &[i64]) -> Vec<u8> {
     let mut row = vec![b'.'; bytes.max(fields.len() * 8)];
     for (to, field) in row.chunks_exact_mut(8).zip(fields) {
@@ -24,7 +24,7 @@ pub(crate) fn row(bytes: usize, fields: &[i64]) -> Vec<u8> {
     row
 }
 
-/// The field at this place of a row.
+/// Returns the field at this place of a row.
 pub(crate) fn field(row: &[u8], place: usize) -> Done<i64> {
     let bytes = row.get(place * 8..place * 8 + 8).and_then(|bytes| <[u8; 8]>::try_from(bytes).ok());
     bytes.map(i64::from_le_bytes).ok_or_else(|| Fail::Broken(anyhow!("a row is too short")))
@@ -37,7 +37,7 @@ pub(crate) fn set(row: &mut [u8], place: usize, value: i64) {
     }
 }
 
-/// The row, or an error if there is none; every such row must exist.
+/// Returns the row, or an error if there is none; every such row must exist.
 pub(crate) fn present(row: Option<Vec<u8>>, what: &str) -> Done<Vec<u8>> {
     row.ok_or_else(|| Fail::Broken(anyhow!("{what} is not there")))
 }

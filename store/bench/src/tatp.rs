@@ -47,7 +47,7 @@ const MIX: [(Kind, u32); 7] = [
     (Kind::DeleteForwarding, 2),
 ];
 
-/// A subscriber's phone number, which has 15 digits.
+/// Returns a subscriber's phone number, which has 15 digits.
 fn number(subscriber: u32) -> Vec<u8> {
     format!("{subscriber:015}").into_bytes()
 }

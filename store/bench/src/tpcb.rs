@@ -37,7 +37,7 @@ impl TpcB {
     }
 }
 
-/// The sum of the first field of all rows of a table.
+/// Returns the sum of the first field of all rows of a table.
 fn sum(session: &mut dyn Session, table: usize) -> Result<i64> {
     let mut sum = 0;
     run(session, false, &mut |tx| {

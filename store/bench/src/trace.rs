@@ -8,7 +8,7 @@ use anyhow::Result;
 use crate::kv::{Db, Done, Schema, Session, Span, Tx, Visit, Work, run};
 use crate::workload::{Thread, Workload, unique};
 
-/// What an operation does with its row.
+/// The kind of an operation: what it does with its row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Read,
@@ -28,7 +28,7 @@ pub(crate) struct Traced {
     pub(crate) ns: f64,
 }
 
-/// A recorded transaction: its operations, and how long it took from beginning to end.
+/// A recorded transaction: its operations, and its time from beginning to end.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Trace {
     pub(crate) ops: Vec<Traced>,
@@ -97,7 +97,7 @@ impl Session for Tracing<'_> {
     }
 }
 
-/// Records the transactions that each of this many threads would run. They are run one after another, undisturbed.
+/// Records the transactions that each of this many threads would run. Runs them one after another, undisturbed.
 pub(crate) fn trace(
     db: &dyn Db,
     workload: &dyn Workload,
@@ -121,7 +121,7 @@ pub(crate) fn trace(
     Ok(all)
 }
 
-/// The keys of each table in order, and the size of all rows together in bytes.
+/// Returns the keys of each table in order, and the size of all rows together in bytes.
 pub(crate) fn keys(db: &dyn Db, schema: Schema) -> Result<(Vec<Vec<Vec<u8>>>, u64)> {
     let mut session = db.session()?;
     let (mut tables, mut bytes) = (Vec::new(), 0);

@@ -14,9 +14,9 @@ use crate::kv::{Db, Outcome, Schema, Session};
 pub(crate) struct Thread {
     pub(crate) number: u64,
     pub(crate) rng: fastrand::Rng,
-    /// How many rows the thread has written under keys of its own, in all runs on this database.
+    /// The number of rows that the thread has written under keys of its own, in all runs on this database.
     pub(crate) serial: u64,
-    /// How many transactions of each kind have committed.
+    /// The number of committed transactions of each kind.
     pub(crate) commits: [u64; 8],
 }
 
@@ -33,7 +33,7 @@ pub(crate) trait Workload: Sync {
     fn check(&self, session: &mut dyn Session) -> Result<()>;
 }
 
-/// What a run of several threads achieved.
+/// The result of a run of several threads.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Run {
     pub(crate) seconds: f64,
@@ -105,14 +105,14 @@ fn worker(session: &mut dyn Session, workload: &dyn Workload, number: u64, stop:
     Ok(run)
 }
 
-/// The processor time that this thread has used, in nanoseconds.
+/// Returns the processor time that this thread has used, in nanoseconds.
 fn cpu_ns() -> f64 {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     time.tv_sec as f64 * 1e9 + time.tv_nsec as f64
 }
 
-/// The first of the numbers from which a thread makes its own keys. It is larger than all numbers of earlier runs, even
-/// of other processes.
+/// Returns the first of the numbers from which a thread makes its own keys. It is larger than all numbers of earlier
+/// runs, even of other processes.
 pub(crate) fn unique() -> u64 {
     static RUNS: LazyLock<AtomicU64> = LazyLock::new(|| {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();

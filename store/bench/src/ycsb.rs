@@ -36,7 +36,7 @@ pub(crate) struct Ycsb {
     pub(crate) row_bytes: usize,
     /// The distribution from which rows are drawn; uniform if there is none.
     pub(crate) zipf: Option<Zipf>,
-    /// The distribution of how far behind the newest row a read is.
+    /// The distribution of the number of rows by which a read row is older than the newest one.
     latest: Zipf,
     /// A number that distinguishes the rows inserted in this run from those of other runs.
     run: u64,
@@ -44,7 +44,7 @@ pub(crate) struct Ycsb {
 
 const THETA: f64 = 0.99;
 const MOST_SCANNED: u64 = 100;
-/// Keys of inserted rows begin here, after the keys of all loaded rows.
+/// The first key of inserted rows, after the keys of all loaded rows.
 const INSERTED: u64 = 1 << 62;
 
 /// Ranks from 0 on, from a Zipf distribution with exponent 0.99. They are drawn by the method of Gray and others.
@@ -55,7 +55,7 @@ pub(crate) struct Zipf {
     eta: f64,
 }
 
-/// The sum of the first `count` terms of the distribution. The tail is computed as an integral.
+/// Returns the sum of the first `count` terms of the distribution. Computes the tail as an integral.
 fn zeta(count: u64) -> f64 {
     let near = count.min(10_000);
     let sum: f64 = (1..=near).map(|rank| (rank as f64).powf(-THETA)).sum();
@@ -140,12 +140,12 @@ impl Ycsb {
         Ok((rows, retries))
     }
 
-    /// The key of the `serial`th row that the thread has inserted.
+    /// Returns the key of the `serial`th row that the thread has inserted.
     fn inserted(&self, thread: &Thread, serial: u64) -> u64 {
         INSERTED + (self.run << 48) + ((thread.number & 0xff) << 40) + (serial & 0xff_ffff_ffff)
     }
 
-    /// The key of a row that the thread inserted recently.
+    /// Returns the key of a row that the thread inserted recently.
     fn latest(&self, thread: &mut Thread) -> u64 {
         let back = self.latest.draw(&mut thread.rng);
         self.inserted(thread, thread.serial.saturating_sub(back))

@@ -36,7 +36,7 @@ struct Bank {
     backups: PathBuf,
 }
 
-/// Why a request fails.
+/// The reason why a request fails.
 #[derive(Debug)]
 enum Failure {
     Store(Error),
@@ -94,8 +94,8 @@ fn number(value: &[u8]) -> u64 {
     value.try_into().map_or(0, u64::from_le_bytes)
 }
 
-/// Runs a transaction on a thread that may block. Returns its result when the transaction is durable. A failure, too,
-/// comes only when what the transaction has read is durable.
+/// Runs a transaction on a thread that may block. Returns its result when the transaction is durable. Returns a
+/// failure, too, only when what the transaction has read is durable.
 async fn change<T: Send + 'static>(
     bank: Arc<Bank>,
     work: impl Fn(&Bank, &mut Transaction) -> Result<T, Failure> + Send + 'static,

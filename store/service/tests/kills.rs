@@ -42,7 +42,7 @@ impl Drop for Service {
     }
 }
 
-/// The status and the body of the response, if one arrives.
+/// Returns the status and the body of the response, if one arrives.
 fn ask(address: &str, method: &str, path: &str, body: &str) -> Option<(u16, String)> {
     let mut stream = TcpStream::connect(address).ok()?;
     let request = format!(
@@ -128,8 +128,8 @@ fn what_clients_were_told_survives_kills() {
         });
     }
     let service = Service::start(dir.path());
-    // Transfers without an answer may or may not have been made. After they are repeated, each must have been made
-    // exactly once.
+    // The service may or may not have made the transfers that it did not answer. After the test has repeated them, each
+    // must have been made exactly once.
     for transfer in untold.lock().unwrap().drain(..) {
         let (status, body) = ask(&service.address, "POST", "/transfers", &transfer.to_string()).unwrap();
         assert!([200, 201, 409].contains(&status), "{body}");

@@ -13,7 +13,7 @@ use super::schemes::Dirs;
 use crate::nv::Setup;
 use crate::workload::{Workload, run};
 
-/// Which part of the store a function belongs to, by a part of its name. The first match counts.
+/// Parts of function names, each with the part of the store to which such a function belongs. The first match counts.
 const PARTS: [(&str, usize); 15] = [
     ("duralite_store::log", LOG),
     ("as duralite_store::log::Log", LOG),
@@ -37,7 +37,7 @@ const ROWS: usize = 2;
 const WAITS: usize = 3;
 const REST: usize = 4;
 
-/// The share of each part of the store in percent, from the output of `perf report`.
+/// Returns the share of each part of the store in percent, from the output of `perf report`.
 fn shares(report: &str) -> [f64; 5] {
     let mut shares = [0.0; 5];
     for line in report.lines().filter(|line| !line.starts_with('#')) {
@@ -77,7 +77,7 @@ fn profile(plan: &Plan, dirs: &Dirs, workload: &dyn Workload, scheme: Scheme) ->
     Ok(shares(&String::from_utf8_lossy(&report.stdout)))
 }
 
-/// Figures 7 and 15 of the paper: how much time each part of the store takes.
+/// Measures figures 7 and 15 of the paper: how much time each part of the store takes.
 pub(crate) fn figure15(plan: &Plan) -> Result<Table> {
     let columns = [
         "workload",

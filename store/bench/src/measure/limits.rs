@@ -21,7 +21,7 @@ use crate::row::{key, row};
 use crate::tpcb::TpcB;
 use crate::workload::{Thread, Workload};
 
-/// Changes one row in each transaction. Either all threads share that row, or each has its own.
+/// A workload that changes one row in each transaction. Either all threads share that row, or each has its own.
 struct OneRow {
     is_shared: bool,
 }
@@ -56,7 +56,7 @@ impl Workload for OneRow {
     }
 }
 
-/// All threads change the same row.
+/// Measures threads that all change the same row.
 pub(crate) fn hot_row(plan: &Plan) -> Result<Table> {
     let title = format!("Store: {} threads on one row, log on disk", plan.threads);
     let columns = ["what", "transactions/s", "without waiting / it", "wanted"];
@@ -87,7 +87,7 @@ pub(crate) fn hot_row(plan: &Plan) -> Result<Table> {
     Ok(table)
 }
 
-/// How many durable overwrites of a preallocated file the disk can make per second.
+/// Returns how many durable overwrites of a preallocated file the disk can make per second.
 fn raw(dir: &Path, plan: &Plan) -> Result<f64> {
     let path = dir.join("raw");
     let file = std::fs::OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path)?;
@@ -102,7 +102,7 @@ fn raw(dir: &Path, plan: &Plan) -> Result<f64> {
     Ok(count as f64 / begun.elapsed().as_secs_f64())
 }
 
-/// One thread, compared with the disk's own rate.
+/// Measures one thread, and compares it with the disk's own rate.
 pub(crate) fn one_thread(plan: &Plan) -> Result<Table> {
     let title = "Store: one thread, every commit durable on this disk";
     let columns = ["what", "per second", "of raw", "wanted"];
@@ -140,7 +140,7 @@ pub(crate) fn one_thread(plan: &Plan) -> Result<Table> {
     Ok(table)
 }
 
-/// The median times of a read for update, and of a put of the same row, in nanoseconds.
+/// Returns the median times of a read for update, and of a put of the same row, in nanoseconds.
 fn insertion(db: &NvDb, threads: u64, plan: &Plan) -> Result<(f64, f64)> {
     let table = db.store.table("rows")?;
     let (store, table) = (&db.store, &table);
@@ -176,7 +176,7 @@ fn insertion(db: &NvDb, threads: u64, plan: &Plan) -> Result<(f64, f64)> {
     Ok((median(&all[0]), median(&all[1])))
 }
 
-/// Figure 11 of the paper: how long it takes to put an object into the log.
+/// Measures figure 11 of the paper: how long it takes to put an object into the log.
 pub(crate) fn figure11(plan: &Plan) -> Result<Table> {
     let title = "NV-Logging figure 11: insertion into the log, microseconds";
     let mut columns = vec!["threads"];
@@ -215,7 +215,7 @@ pub(crate) fn figure11(plan: &Plan) -> Result<Table> {
 /// variables are settings.
 pub(crate) const CHILD: &str = "STOREBENCH_CHILD";
 
-/// What a child process has to do.
+/// The task of a child process.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Task {
     /// See [`fill`].
@@ -224,7 +224,7 @@ pub(crate) enum Task {
     Memory { dir: PathBuf, cache_mib: u64 },
 }
 
-/// The main function of a child process: does the task, reports the result, and waits to be killed.
+/// Does the task of a child process, reports the result, and waits to be killed.
 pub(crate) fn child(task: &Task) -> Result<()> {
     let said = match task {
         Task::Fill { dir, mib } => serde_json::to_string(&fill(dir, *mib)?)?,
@@ -254,7 +254,7 @@ fn run_child<T: DeserializeOwned>(task: &Task) -> Result<T> {
 
 const FILLED: TpcB = TpcB { branches: 100, accounts_of_a_branch: 1000 };
 
-/// Options with which the store makes no checkpoint before its log has this size.
+/// Returns options with which the store makes no checkpoint before its log has this size.
 fn filled(mib: u64) -> Options {
     Options::default().log_bytes((mib * 5 / 2).max(64) << 20)
 }
@@ -276,7 +276,7 @@ fn fill(dir: &Path, mib: u64) -> Result<u64> {
     Ok(bytes)
 }
 
-/// How long recovery takes, by the size of the log.
+/// Measures how long recovery takes, by the size of the log.
 pub(crate) fn recovery(plan: &Plan) -> Result<Table> {
     let columns = ["MiB of log", "objects repeated", "seconds", "MiB/s", "wanted"];
     let mut table =
@@ -303,7 +303,7 @@ pub(crate) fn recovery(plan: &Plan) -> Result<Table> {
     Ok(table)
 }
 
-/// The memory of this process in bytes, as a field of `/proc/self/status` gives it: now, or at most so far.
+/// Returns the memory of this process in bytes, as a field of `/proc/self/status` gives it: now, or at most so far.
 pub(crate) fn resident(field: &str) -> Result<f64> {
     let text = std::fs::read_to_string("/proc/self/status")?;
     let line = text.lines().find(|line| line.starts_with(field)).context("no such field")?;
@@ -334,7 +334,7 @@ fn memory_of(dir: &Path, cache_mib: u64) -> Result<(f64, u64)> {
     Ok((resident("VmHWM")? - before, pages))
 }
 
-/// How much memory a store takes if its database is ten times as large as its cache.
+/// Measures how much memory a store takes if its database is ten times as large as its cache.
 pub(crate) fn memory(plan: &Plan) -> Result<Table> {
     let columns = ["cache MiB", "database MiB", "resident MiB at most", "of the cache", "wanted"];
     let mut table =

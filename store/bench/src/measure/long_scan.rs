@@ -23,7 +23,7 @@ const ROW_BYTES: usize = 100;
 /// The balance with which each row begins.
 const BALANCE: u64 = 1000;
 
-/// What is scanned while threads write.
+/// The store that is scanned while threads write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Scanned {
     Nothing,

@@ -14,7 +14,7 @@ use crate::workload::Workload;
 
 const STORE: &str = "Duralite's store";
 
-/// TPC-B, with every commit durable on this disk.
+/// Measures TPC-B, with every commit durable on this disk.
 pub(crate) fn on_disk(plan: &Plan) -> Result<Table> {
     let table = Table::new(
         "store_peers_disk",
@@ -24,7 +24,7 @@ pub(crate) fn on_disk(plan: &Plan) -> Result<Table> {
     fill(table, plan, &plan.disk, &plan.disk, Scheme::Auto)
 }
 
-/// TPC-B with logs in memory.
+/// Measures TPC-B with logs in memory.
 pub(crate) fn in_memory(plan: &Plan) -> Result<Table> {
     let table = Table::new(
         "store_peers_memory",

@@ -14,7 +14,7 @@ use crate::tpcb::TpcB;
 use crate::tpcc::TpcC;
 use crate::workload::{Run, Workload, run};
 
-/// Where to measure, for how long, and how often.
+/// The plan of the measurements: where to measure, for how long, and how often.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
     /// A directory on the disk that is measured.
@@ -36,7 +36,7 @@ impl Plan {
         TpcB { branches: if self.is_full { 1000 } else { 100 }, accounts_of_a_branch: 1000 }
     }
 
-    /// A setup like this one, with a cache and a log that suit the size of the databases.
+    /// Returns a setup like this one, with a cache and a log that suit the size of the databases.
     pub(crate) fn sized(&self, mut setup: Setup) -> Setup {
         setup.options.cache_bytes = if self.is_full { 256 << 20 } else { 64 << 20 };
         setup.options.log_bytes = 128 << 20;
@@ -62,7 +62,7 @@ pub(crate) struct Contender {
     pub(crate) db: Box<dyn Db>,
 }
 
-/// What a contender achieved: the median of its rounds, and their range.
+/// The result of a contender: the median of its rounds, and their range.
 #[derive(Clone, Debug)]
 pub(crate) struct Scored {
     pub(crate) name: String,
@@ -103,7 +103,7 @@ pub(crate) fn in_turns(
     Ok(scored)
 }
 
-/// How many times as much `one` is as `other`, as text.
+/// Returns the ratio of `one` to `other`, as text.
 pub(crate) fn times(one: f64, other: f64) -> String {
     if other > 0.0 { format!("{:.2}x", one / other) } else { "-".to_owned() }
 }

@@ -16,8 +16,8 @@ pub(crate) const SCHEMES: [Scheme; 5] = [
     Scheme::FlushOnCommit,
     Scheme::Distributed,
 ];
-/// What a cache line of memory costs, in nanoseconds (section 4.1 of the paper). Each step of slowdown adds this once
-/// more.
+/// The cost of a cache line of memory, in nanoseconds (section 4.1 of the paper). Each step of slowdown adds this cost
+/// once more.
 const LINE_NS: u32 = 60;
 
 /// For each scheme, makes a store, loads it, and closes it.
@@ -65,7 +65,7 @@ fn measure(plan: &Plan, workload: &dyn Workload, setups: &[Setup], line: &Line) 
     in_turns(&contenders, workload, line.threads, plan)
 }
 
-/// The rows of figures 12 and 13. Without `--full`, only the most important ones.
+/// Returns the rows of figures 12 and 13; without `--full`, only the most important ones.
 fn slowdowns(plan: &Plan) -> Vec<Line> {
     let slowdowns: &[u32] = if plan.is_full { &[1, 2, 4, 8] } else { &[1, 8] };
     let threads: &[u64] = if plan.is_full { &[1, 4, 16, 32] } else { &[plan.threads] };
@@ -82,7 +82,7 @@ fn slowdowns(plan: &Plan) -> Vec<Line> {
     lines
 }
 
-/// The rows of figure 14: memory that is up to 500 ns slower.
+/// Returns the rows of figure 14: memory that is up to 500 ns slower.
 fn latencies(plan: &Plan) -> Vec<Line> {
     let latencies: &[u32] = if plan.is_full { &[0, 100, 300, 500] } else { &[500] };
     latencies.iter().map(|&line_ns| Line { line_ns, threads: plan.threads, is_optimized: true }).collect()
@@ -92,7 +92,7 @@ fn latencies(plan: &Plan) -> Vec<Line> {
 struct Figure {
     name: &'static str,
     title: &'static str,
-    /// By which factors the paper's scheme is faster than `nv-disk` and than `distributed`.
+    /// The factors by which the paper's scheme is faster than `nv-disk` and than `distributed`.
     paper: [&'static str; 2],
     lines: fn(&Plan) -> Vec<Line>,
 }

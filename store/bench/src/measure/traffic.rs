@@ -1,5 +1,5 @@
-//! On which medium the files are, how many bytes are written, and what a write costs: figures 6, 8, 9 and 16 of the
-//! paper.
+//! Figures 6, 8, 9 and 16 of the paper: on which medium the files are, how many bytes the store writes, and what a
+//! write costs.
 
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt as _;
@@ -21,7 +21,7 @@ use crate::workload::{Workload, run};
 /// The delay that the paper adds to each call of a file system in memory, in nanoseconds.
 const CALL_NS: u32 = 5000;
 
-/// Whether the log is in memory, and whether the pages are, for each placement.
+/// The placements: for each, whether the log is in memory, and whether the pages are.
 const PLACES: [(&str, bool, bool); 4] = [
     ("all on disk", false, false),
     ("pages in memory, log on disk", false, true),
@@ -40,7 +40,7 @@ fn place(plan: &Plan, dirs: &Dirs, at: usize) -> Result<Setup> {
     Ok(setup)
 }
 
-/// Figure 6 of the paper: how much it matters which files are in memory.
+/// Measures figure 6 of the paper: how much it matters which files are in memory.
 pub(crate) fn figure6(plan: &Plan) -> Result<Table> {
     let mut columns = vec!["threads"];
     columns.extend(PLACES.map(|(title, ..)| title));
@@ -72,7 +72,7 @@ pub(crate) fn figure6(plan: &Plan) -> Result<Table> {
     Ok(table)
 }
 
-/// How large the data, the cache and the log are.
+/// The sizes of the data, of the cache and of the log.
 struct Proportions {
     title: &'static str,
     cache_bytes: u64,
@@ -81,7 +81,7 @@ struct Proportions {
     tatp: Tatp,
 }
 
-/// By which factor the paper's sizes are reduced: 11 and 15 GB of data, 6 GB of cache, 3 GB of log.
+/// The factor by which the paper's sizes are reduced: 11 and 15 GB of data, 6 GB of cache, 3 GB of log.
 const PAPER_PART: u64 = 128;
 
 fn proportions(plan: &Plan) -> [Proportions; 2] {
@@ -105,7 +105,7 @@ fn proportions(plan: &Plan) -> [Proportions; 2] {
     ]
 }
 
-/// Figure 8 of the paper: how many bytes are written to the log and to the pages.
+/// Measures figure 8 of the paper: how many bytes the store writes to the log and to the pages.
 pub(crate) fn figure8(plan: &Plan) -> Result<Table> {
     let columns = ["workload", "sizes", "of the log", "log MB", "pages MB", "log / pages", "paper"];
     let mut table = Table::new("store_figure8", "NV-Logging figure 8: bytes to log and pages", &columns);
@@ -153,10 +153,10 @@ pub(crate) fn figure8(plan: &Plan) -> Result<Table> {
     Ok(table)
 }
 
-/// How long filling the log may take, at most.
+/// The longest time that filling the log may take.
 const LONGEST_TRAFFIC: Duration = Duration::from_secs(40);
 
-/// The median time of this many calls, in nanoseconds.
+/// Returns the median time of this many calls, in nanoseconds.
 fn each(count: usize, mut call: impl FnMut() -> Result<()>) -> Result<f64> {
     let mut times = Vec::with_capacity(count);
     for _ in 0..count {
@@ -167,7 +167,7 @@ fn each(count: usize, mut call: impl FnMut() -> Result<()>) -> Result<f64> {
     Ok(median(&times))
 }
 
-/// Figure 9 of the paper: the file interface compared with the memory interface.
+/// Measures figure 9 of the paper: the file interface compared with the memory interface.
 pub(crate) fn figure9(plan: &Plan) -> Result<Table> {
     let columns = [
         "bytes",
@@ -235,7 +235,7 @@ const PRICES: [Prices; 2] = [
     Prices { title: "2026", memory: 10.0, flash: 0.15, disk: 0.02 },
 ];
 
-/// Figure 16 of the paper: what a transaction per second costs.
+/// Measures figure 16 of the paper: what a transaction per second costs.
 pub(crate) fn figure16(plan: &Plan) -> Result<Table> {
     let ratios = [1.0, 4.0, 16.0, 24.0, 64.0, 256.0];
     let mut columns = vec!["prices".to_owned(), "what".to_owned(), "transactions/s".to_owned()];

@@ -4,21 +4,21 @@ use std::collections::VecDeque;
 
 use super::stations::Time;
 
-/// The number of parts of the lock table. A thread that takes a lock of a part depends on each commit that was not
-/// durable yet when its thread released a lock of this part.
+/// The number of parts of the lock table. A thread may release a lock of a part before its commit is durable. Another
+/// thread that then takes a lock of the same part depends on that commit.
 const PARTS: usize = 16;
 
 /// The answer to a lock request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Asked {
-    /// The thread has the lock. It may have seen changes of commits up to this number, which are not durable yet.
+    /// The thread has the lock. It may have seen changes of commits that are not durable yet, up to this number.
     Granted(u64),
     Waits,
     /// If the thread waited, there would be a deadlock. So it must give way.
     Circle,
 }
 
-/// Which locks a thread holds, for which one it waits, and since when.
+/// The locks that a thread holds, the lock for which it waits, and the time since which it waits.
 #[derive(Debug, Default)]
 struct Owner {
     has: Vec<usize>,
@@ -39,7 +39,7 @@ pub(super) struct Rows {
     rows: Vec<Row>,
     owners: Vec<Owner>,
     early: [u64; PARTS],
-    /// How often a thread waited for a row, and how long all threads waited together.
+    /// The number of waits for a row, and the time that all threads waited together.
     pub(super) waits: u64,
     pub(super) waited: Time,
 }
@@ -97,7 +97,7 @@ impl Rows {
         (Asked::Granted(self.early[row % PARTS]), next.map(|(next, _)| *next))
     }
 
-    /// Whether the thread waits for itself through other threads.
+    /// Returns whether the thread waits for itself through other threads.
     fn is_circle(&self, thread: usize) -> bool {
         let mut seen = vec![false; self.owners.len()];
         let mut look = vec![thread];

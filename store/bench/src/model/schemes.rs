@@ -1,8 +1,8 @@
 //! The transactions of a workload in terms of stations, and the logs of the schemes.
 //!
 //! Each simulated thread runs recorded transactions one after another. A recorded transaction has rows, and the time
-//! that each operation took. Row locks are held until the commit has its number. The page of a changed row is latched
-//! while the object is put into the log. At its commit, a thread waits for what its scheme demands.
+//! that each operation took. A thread holds its row locks until its commit has a number. It latches the page of a
+//! changed row while it puts the object into the log. At its commit, it waits for what its scheme demands.
 
 use std::collections::VecDeque;
 
@@ -17,7 +17,7 @@ pub(crate) struct Op {
     /// The row, if more than one thread uses it, and whether the operation changes the row.
     pub(crate) row: Option<(usize, bool)>,
     pub(crate) work: Time,
-    /// The page that the operation changes, and how long it is latched.
+    /// The page that the operation changes, and the time for which the page is latched.
     pub(crate) change: Option<(usize, Time)>,
 }
 
@@ -25,24 +25,24 @@ pub(crate) struct Op {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Script {
     pub(crate) ops: Vec<Op>,
-    /// How long it takes to build the commit's object and to release the locks.
+    /// The time to build the commit's object and to release the locks.
     pub(crate) end: Time,
 }
 
-/// What a scheme's log costs. All of this is measured.
+/// The costs of a scheme's log. All of them are measured.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct LogCosts {
-    /// How long an object occupies the mutex of the central buffer.
+    /// The time for which an object occupies the mutex of the central buffer.
     pub(crate) central: Time,
-    /// How long it takes to fetch the cache line of the next object number from another core.
+    /// The time to fetch the cache line of the next object number from another core.
     pub(crate) number: Time,
-    /// Making objects durable: what a call costs, and what each object adds.
+    /// The cost of making objects durable: of a call, and of each object.
     pub(crate) force: Time,
     pub(crate) force_object: Time,
-    /// Checking an object that another thread has made durable or is making durable.
+    /// The cost of checking an object that another thread has made durable or is making durable.
     pub(crate) look: Time,
-    /// Writing a file: what a call costs, and what each byte adds. The other two are the added delays, per byte of
-    /// whole blocks and per call.
+    /// The cost of writing a file: of a call, and of each byte. The two fields after these are the added delays, per
+    /// byte of whole blocks and per call.
     pub(crate) write: Time,
     pub(crate) write_byte: f64,
     pub(crate) added_byte: f64,
@@ -73,17 +73,17 @@ pub(crate) struct Outcome {
     pub(crate) per_second: f64,
     /// The processor time of a transaction, including background work, in nanoseconds.
     pub(crate) cpu_ns: f64,
-    /// How many transactions one write of the log makes durable.
+    /// The number of transactions that one write of the log makes durable.
     pub(crate) group: f64,
-    /// How often a transaction waits for a row lock.
+    /// The number of times that a transaction waits for a row lock.
     pub(crate) lock_waits: f64,
-    /// How busy each station was, from 0 to 1, beginning with the busiest.
+    /// The share of the time for which each station was busy, from 0 to 1, beginning with the busiest station.
     pub(crate) busy: Vec<(&'static str, f64)>,
-    /// How many cores were busy cleaning pages.
+    /// The number of cores that were busy cleaning pages.
     pub(crate) cleaning: f64,
 }
 
-/// Whether the scheme keeps its log in a file.
+/// Returns whether the scheme keeps its log in a file.
 pub(crate) fn is_file(scheme: Scheme) -> bool {
     matches!(scheme, Scheme::NvDisk | Scheme::NvDiskDecentralized)
 }
@@ -95,18 +95,18 @@ const FIRST_PAGE: usize = 2;
 /// The indexes of the cache lines.
 const NUMBER_LINE: usize = 0;
 const LINES: usize = 1;
-/// How many logs `distributed` has.
+/// The number of logs of `distributed`.
 const RINGS: usize = 16;
-/// How many objects a thread takes at a time to make them durable. Other threads can take the next ones.
+/// The number of objects that a thread takes at a time to make them durable. Other threads can take the next ones.
 const CHUNK: usize = 8;
-/// How often the log's daemon and the page cleaners run, in nanoseconds, and how many cleaners there are.
+/// The intervals at which the log's daemon and the page cleaners run, in nanoseconds, and the number of cleaners.
 const DAEMON_EVERY: f64 = 500e3;
 const CLEAN_EVERY: f64 = 5e6;
 const CLEANERS: usize = 4;
-/// How long a thread waits after giving way in a deadlock, in nanoseconds.
+/// The time for which a thread waits after giving way in a deadlock, in nanoseconds.
 const GIVE_WAY: f64 = 20e3;
 
-/// What a thread can ask the program with [`Act::Ask`].
+/// The requests that a thread can make to the program with [`Act::Ask`].
 const NUMBER: u32 = 0;
 const DONE: u32 = 1;
 const RELEASE: u32 = 2;
@@ -115,7 +115,7 @@ const WRITTEN: u32 = 4;
 const COMMITTED: u32 = 5;
 const DAEMON: u32 = 6;
 const CLEAN: u32 = 7;
-/// Asks for a row lock: `LOCK`, plus twice the number of the row, plus one if the thread changes the row.
+/// The request for a row lock: `LOCK`, plus twice the number of the row, plus one if the thread changes the row.
 const LOCK: u32 = 16;
 
 /// A simulated thread.
@@ -139,7 +139,7 @@ struct Log {
     written: u64,
     is_writing: bool,
     waiting: Vec<usize>,
-    /// Threads to wake. Each one wakes the next.
+    /// The threads to wake. Each one wakes the next.
     chain: VecDeque<usize>,
     writes: u64,
     writing_since: Time,
@@ -168,7 +168,7 @@ struct Store<'a> {
     cleaning: Time,
 }
 
-/// The first transactions warm the model up, and are not counted. They are one part in this many of the counted ones.
+/// The number of counted transactions for each transaction that only warms the model up, before the counted ones.
 const WARM: u64 = 10;
 
 /// Simulates this many threads until they have committed this many transactions.
@@ -238,7 +238,8 @@ impl Store<'_> {
     fn transaction(&mut self, thread: usize, world: &mut World) {
         let model = self.model;
         let recorded = model.scripts.len();
-        // If there are few threads, each runs its share of the lists. So all recorded transactions are run in any case.
+        // If there are few threads, each runs its share of the lists. So the simulation runs all recorded transactions
+        // in any case.
         let turn = self.rng.usize(0..(recorded / self.workers).max(1));
         let scripts = &model.scripts[(thread + turn * self.workers) % recorded];
         let drawn = self.rng.usize(0..scripts.len());

@@ -22,7 +22,7 @@ pub(crate) fn ns(ns: f64) -> Time {
     (ns.max(0.0) * 1000.0) as Time
 }
 
-/// What a thread does next.
+/// An act: what a thread does next.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Act {
     /// Works on a core for this time.
@@ -52,9 +52,10 @@ pub(crate) enum Answer {
     Spin,
 }
 
-/// What the threads do.
+/// The program, which says what the threads do.
 pub(crate) trait Program {
-    /// Called when a thread has nothing left to do. Adds what it does next, or nothing if the thread has ended.
+    /// Adds what the thread does next, or nothing if the thread has ended. The simulation calls this when a thread has
+    /// nothing left to do.
     fn next(&mut self, thread: usize, world: &mut World);
     /// Answers whether the thread may continue. May also add acts for it to do first.
     fn ask(&mut self, thread: usize, what: u32, world: &mut World) -> Answer;
@@ -64,16 +65,16 @@ pub(crate) trait Program {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Machine {
     pub(crate) cores: usize,
-    /// How long a thread may run while other threads are ready.
+    /// The time for which a thread may run while other threads are ready.
     pub(crate) slice: Time,
-    /// What waking a thread costs. The waking thread pays one half, and the woken thread the other.
+    /// The cost of waking a thread. The waking thread pays one half, and the woken thread the other.
     pub(crate) switch: Time,
-    /// How long it takes until an idle core runs a woken thread.
+    /// The time until an idle core runs a woken thread.
     pub(crate) idle_wake: Time,
-    /// How long a thread spins for a mutex before it sleeps.
+    /// The time for which a thread spins for a mutex before it sleeps.
     pub(crate) spin: Time,
-    /// By which factor work takes longer while other cores work too, and which share of its time shared cache lines
-    /// add. Both are measured on two cores, where a core itself has the line half of the time.
+    /// The factor by which work takes longer while other cores work too, and the share of its time that shared cache
+    /// lines add. Both are measured on two cores, where a core itself has the line half of the time.
     pub(crate) beside: f64,
     pub(crate) sharing: f64,
 }
@@ -94,9 +95,9 @@ struct Thread {
     /// A number that changes with the thread's state. An event with an older number no longer counts.
     stamp: u64,
     slice_left: Time,
-    /// How often the thread has yielded its core while it wanted the same mutex.
+    /// The number of times that the thread has yielded its core while it wanted the same mutex.
     yields: u32,
-    /// When the thread began to spin.
+    /// The time at which the thread began to spin.
     since: Time,
     is_background: bool,
 }
@@ -115,7 +116,7 @@ struct Line {
     busy: Time,
 }
 
-/// How often a thread yields its core for a mutex before it sleeps, as with `parking_lot`.
+/// The number of times that a thread yields its core for a mutex before it sleeps, as with `parking_lot`.
 const YIELDS: u32 = 7;
 
 /// The state of the simulation, without that of the program.
@@ -181,17 +182,17 @@ impl World {
         self.is_over = true;
     }
 
-    /// The processor time that all threads have used so far, including spinning.
+    /// Returns the processor time that all threads have used so far, including spinning.
     pub(crate) fn core_time(&self) -> Time {
         self.core_time
     }
 
-    /// How long the mutex has been held so far.
+    /// Returns how long the mutex has been held so far.
     pub(crate) fn mutex_busy(&self, mutex: usize) -> Time {
         self.mutexes[mutex].busy
     }
 
-    /// How long the line has been in transfer so far.
+    /// Returns how long the line has been in transfer so far.
     pub(crate) fn line_busy(&self, line: usize) -> Time {
         self.lines[line].busy
     }
@@ -283,7 +284,7 @@ impl World {
         }
     }
 
-    /// How many cores are neither idle nor spinning.
+    /// Returns how many cores are neither idle nor spinning.
     fn busy(&self) -> usize {
         self.machine.cores - self.idle - self.spinning.len()
     }
@@ -303,7 +304,7 @@ impl World {
         self.leave_core(thread, State::Ready);
     }
 
-    /// The probability that a shared cache line is at another busy core.
+    /// Returns the probability that a shared cache line is at another busy core.
     fn elsewhere(&self) -> f64 {
         let busy = self.busy().max(1) as f64;
         (busy - 1.0) / busy

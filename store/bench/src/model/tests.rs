@@ -5,13 +5,13 @@ use duralite_store::Scheme;
 use super::schemes::{LogCosts, Model, Op, Outcome, Script, run};
 use super::stations::{Act, Answer, Machine, Program, Time, World, ns, simulate};
 
-/// Cores on which neither switching nor sharing costs anything.
+/// Returns a machine with cores on which neither switching nor sharing costs anything.
 fn plain(cores: usize) -> Machine {
     Machine { cores, slice: ns(1e6), switch: 0, idle_wake: 0, spin: 0, beside: 1.0, sharing: 0.0 }
 }
 
-/// Each thread alternates between a time away, and a time with a mutex or on a core. Both times are exponentially
-/// distributed.
+/// A program in which each thread alternates between a time away, and a time with a mutex or on a core. Both times are
+/// exponentially distributed.
 struct Cycle {
     away: f64,
     there: f64,
@@ -64,8 +64,8 @@ impl Program for Cycle {
     }
 }
 
-/// How many rounds threads make per millisecond if each is away for an exponentially distributed time, and then needs
-/// one of these servers. This is the machine repairman model (M/M/c//N).
+/// Returns how many rounds threads make per millisecond if each is away for an exponentially distributed time, and then
+/// needs one of these servers. This is the machine repairman model (M/M/c//N).
 fn repairman(away: f64, there: f64, servers: usize, threads: usize) -> f64 {
     let mut shares = vec![1.0];
     for n in 1..=threads {
@@ -106,7 +106,7 @@ fn a_mutex_is_the_machine_repairmans_with_one_server() {
     }
 }
 
-/// Each thread works, and then works with a mutex. Both times are constant.
+/// A program in which each thread works, and then works with a mutex. Both times are constant.
 struct Bounded {
     work: Time,
     held: Time,
@@ -182,8 +182,8 @@ fn work_is_stretched_by_what_others_do() {
     close(bounded(machine, 2, 1000.0, 0.0, 0.0), 2.0e6 / 1750.0, 0.02);
 }
 
-/// Transactions of ten operations of a microsecond each. The last operation changes a page. There are as many pages and
-/// rows as threads.
+/// Returns a model of transactions of ten operations of a microsecond each. The last operation changes a page. There
+/// are as many pages and rows as threads.
 fn model(scheme: Scheme) -> Model {
     let script = |thread: usize| {
         let mut ops = vec![Op { work: ns(1000.0), ..Op::default() }; 9];
@@ -217,7 +217,7 @@ const SCHEMES: [Scheme; 5] = [
 
 #[test]
 fn a_thread_alone_takes_what_its_parts_take() {
-    // What a single thread takes is the work, the end of the transaction, and then the time to make it durable.
+    // A single thread takes the time of the work, then of the end of the transaction, and then of making it durable.
     for (scheme, force) in SCHEMES.into_iter().zip([1000.0, 1000.0, 0.0, 500.0, 500.0]) {
         let rate = of(&model(scheme), 2, 1).per_second;
         // The daemon may already have made some objects durable, so the rate is not exact.

@@ -29,7 +29,7 @@ pub(crate) const PEERS: [(&str, bool); 7] = [
     ("turso", cfg!(feature = "turso")),
 ];
 
-/// The name that the tables show for a peer.
+/// Returns the name that the tables show for a peer.
 pub(crate) fn title(name: &str) -> &'static str {
     match name {
         "sqlite" => "stock SQLite, WAL",

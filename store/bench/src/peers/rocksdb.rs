@@ -52,7 +52,7 @@ impl Db for Rocks {
 
 struct RocksSession<'d>(&'d Rocks);
 
-/// A transaction that got a lock timeout or a deadlock is tried again.
+/// Converts an error. The benchmark tries a transaction again if it got a lock timeout or a deadlock.
 fn fail(error: rocksdb::Error) -> Fail {
     match error.kind() {
         ErrorKind::Busy | ErrorKind::TimedOut | ErrorKind::TryAgain => Fail::Retry,

@@ -88,7 +88,7 @@ struct SqliteSession<'d> {
     statements: &'d [Statements],
 }
 
-/// If the database is busy, the transaction is tried again.
+/// Converts an error. The benchmark tries a transaction again if the database was busy.
 fn fail(error: rusqlite::Error) -> Fail {
     match error.sqlite_error_code() {
         Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => Fail::Retry,

@@ -54,7 +54,7 @@ const USUAL: [&str; 4] = ["load-5x-1t-100b", "scan-5x-1t-100b", "tpc-b-5x-16t-10
 const WAREHOUSE_BYTES: u64 = 4 << 20;
 
 impl Case {
-    /// All rows of the table. Rows that use the same data are adjacent.
+    /// Returns all rows of the table. Rows that use the same data are adjacent.
     pub(super) fn all() -> Vec<Self> {
         let mut all = Vec::new();
         for multiple in [1, 5, 10] {
@@ -90,7 +90,7 @@ impl Case {
         Self::all().into_iter().filter(|case| USUAL.contains(&case.name().as_str())).collect()
     }
 
-    /// Whether only loading is measured.
+    /// Returns whether the row measures only loading.
     pub(super) fn is_load(self) -> bool {
         matches!(self.kind, Kind::Load | Kind::LoadByTransactions)
     }
@@ -105,8 +105,8 @@ impl Case {
         format!("{}-{multiple}x-{threads}t-{row_bytes}b{drawn}", self.title())
     }
 
-    /// The size of all keys and values in bytes. If the multiple is 1, the keys and values take four fifths of the
-    /// cache, so that everything fits.
+    /// Returns the size of all keys and values in bytes. If the multiple is 1, the keys and values take four fifths of
+    /// the cache, so that everything fits.
     pub(super) fn data_bytes(self, cache_bytes: u64) -> u64 {
         if self.multiple == 1 { cache_bytes / 5 * 4 } else { cache_bytes * self.multiple }
     }
@@ -115,7 +115,7 @@ impl Case {
         self.data_bytes(cache_bytes) / (self.row_bytes + 8)
     }
 
-    /// The name of the data. All rows of the table that use the same data have the same name for it.
+    /// Returns the name of the data. All rows of the table that use the same data have the same name for it.
     pub(super) fn data(self) -> String {
         match self.kind {
             Kind::TpcB | Kind::TpcC => format!("{}-{}x", self.title(), self.multiple),
@@ -148,8 +148,8 @@ impl Case {
         })
     }
 
-    /// How many bytes of keys and values a transaction changes, as the mean over the mix; `None` if this number depends
-    /// on anything else.
+    /// Returns how many bytes of keys and values a transaction changes, as the mean over the mix; `None` if this number
+    /// depends on anything else.
     pub(super) fn user_bytes(self) -> Option<f64> {
         let row = (self.row_bytes + 8) as f64;
         match self.kind {

@@ -24,10 +24,10 @@ use crate::workload::{Workload, run};
 
 pub(super) const STORE: &str = "duralite";
 
-/// What a child has measured: numbers by name.
+/// The measurements of a child: numbers by name.
 pub(super) type Found = BTreeMap<String, f64>;
 
-/// What a child has to do.
+/// The task of a child.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Task {
     pub(super) store: String,
@@ -46,7 +46,7 @@ impl Task {
         let mut command = Command::new(std::env::current_exe()?);
         command.env(CHILD, serde_json::to_string(self)?).stdin(Stdio::piped()).stdout(Stdio::piped());
         // By default, malloc makes an arena for nearly every thread, for which the group's limit leaves no memory. So
-        // allow only two arenas.
+        // the child may make only two arenas.
         command.env("MALLOC_ARENA_MAX", "2");
         let mut child = command.spawn()?;
         let mut begin = || -> Result<()> {
@@ -98,13 +98,13 @@ fn forget(dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// How many bytes a directory takes on the disk.
+/// Returns how many bytes a directory takes on the disk.
 fn space_bytes(dir: &Path) -> Result<u64> {
     use std::os::unix::fs::MetadataExt;
     files(dir)?.iter().map(|path| Ok(fs::metadata(path)?.blocks() * 512)).sum()
 }
 
-/// How many bytes devices have read and written for this process.
+/// Returns how many bytes devices have read and written for this process.
 fn device_bytes() -> Result<(f64, f64)> {
     let text = fs::read_to_string("/proc/self/io")?;
     let field = |name: &str| -> Result<f64> {
@@ -129,13 +129,13 @@ fn open(task: &Task, workload: &dyn Workload) -> Result<Box<dyn Db>> {
     crate::peers::open(&task.store, &task.dir, &task.dir, workload.schema(), memory)
 }
 
-/// A percentile of the times, in microseconds.
+/// Returns a percentile of the times, in microseconds.
 fn microseconds(times: &Histogram, part: f64) -> f64 {
     times.percentile(part).unwrap_or(0) as f64 / 1000.0
 }
 
-/// The main function of a child process: waits until it is in its control group, does the task, and reports what it
-/// measured.
+/// Does the task of a child process: waits until the process is in its control group, does the work, and reports what
+/// it measured.
 pub(crate) fn child(task: &Task) -> Result<()> {
     set_parent_process_death_signal(Some(Signal::KILL))?;
     let mut line = String::new();

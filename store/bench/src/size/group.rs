@@ -12,7 +12,7 @@ pub(super) struct Group {
     is_v2: bool,
 }
 
-/// The group that counts this process's memory, and whether it is of cgroup version 2.
+/// Returns the group that counts this process's memory, and whether it is of cgroup version 2.
 fn own() -> Result<(PathBuf, bool)> {
     let groups = fs::read_to_string("/proc/self/cgroup")?;
     let mounts = fs::read_to_string("/proc/mounts")?;
@@ -55,7 +55,7 @@ impl Group {
         Ok(fs::write(self.dir.join("cgroup.procs"), process.to_string())?)
     }
 
-    /// The most memory that the group has used at a time, including the system's cache of its files.
+    /// Returns the most memory that the group has used at a time, including the system's cache of its files.
     pub(super) fn most_bytes(&self) -> Option<u64> {
         let name = if self.is_v2 { "memory.peak" } else { "memory.max_usage_in_bytes" };
         fs::read_to_string(self.dir.join(name)).ok()?.trim().parse().ok()
@@ -74,7 +74,7 @@ impl Drop for Group {
     }
 }
 
-/// Why no group can be made; `None` if one can be made.
+/// Returns why no group can be made; `None` if one can be made.
 pub(super) fn why_not() -> Option<String> {
     Group::new(1 << 30).err().map(|error| format!("{error:#}"))
 }

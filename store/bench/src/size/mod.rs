@@ -10,19 +10,20 @@ mod table;
 pub(crate) use self::child::{Task, child};
 pub(crate) use self::table::measure;
 
-/// How many bytes each child may use besides the cache: for its program, its log, its threads, and data that waits to
-/// be written.
+/// The memory that each child may use besides the cache, in bytes: for its program, its log, its threads, and data that
+/// waits to be written.
 const SHARE_BYTES: u64 = 64 << 20;
 
 /// The command-line options of this measurement.
 #[derive(Clone, Debug)]
 pub(crate) struct Sizes {
     pub(crate) cache_bytes: u64,
-    /// How many seconds a store is measured for a row, in all turns together.
+    /// The time for which a store is measured for a row, in seconds, in all turns together.
     pub(crate) seconds: f64,
-    /// How many turns each store gets for a row.
+    /// The number of turns that each store gets for a row.
     pub(crate) turns: u32,
-    /// Measures only the rows whose names contain one of these texts. If there are no texts, measures the usual rows.
+    /// The texts that choose the rows: a row is measured if its name contains one of them. If there are no texts, the
+    /// usual rows are measured.
     pub(crate) rows: Vec<String>,
     pub(crate) is_all: bool,
     /// The stores to measure. If there are none, all stores that were built in are measured.

@@ -14,7 +14,7 @@ const FILE_BYTES: u64 = 256 << 20;
 const PAGE_BYTES: u64 = 8192;
 const TIME: Duration = Duration::from_millis(700);
 
-/// What the disk can do per second without the system's cache.
+/// The rates of the disk per second, without the system's cache.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Disk {
     pub(super) reads_of_one: f64,
@@ -23,7 +23,7 @@ pub(super) struct Disk {
 }
 
 impl Disk {
-    /// How many pages per second this many threads can read.
+    /// Returns how many pages per second this many threads can read.
     pub(super) fn reads(&self, threads: u64) -> f64 {
         if threads > 1 { self.reads_of_16 } else { self.reads_of_one }
     }

@@ -33,10 +33,10 @@ const COLUMNS: [&str; 16] = [
     "failed",
 ];
 
-/// How many seconds a turn that scans may take.
+/// The time that a turn that scans may take, in seconds.
 const LONGEST_SCANNING: f64 = 5.0;
 
-/// What one store has achieved in a row, turn by turn.
+/// The results of one store in a row, turn by turn.
 #[derive(Debug, Default)]
 struct Score {
     turns: Vec<Found>,
@@ -48,7 +48,7 @@ impl Score {
         self.turns.iter().filter_map(|found| found.get(name).copied()).collect()
     }
 
-    /// The median over the turns, or 0 if nothing was measured.
+    /// Returns the median over the turns, or 0 if nothing was measured.
     fn middle(&self, name: &str) -> f64 {
         let values = self.values(name);
         if values.is_empty() { 0.0 } else { median(values) }
@@ -92,7 +92,7 @@ fn chosen(sizes: &Sizes) -> Result<Vec<Case>> {
     Ok(found)
 }
 
-/// A store's directory with data, and how loading it went. The data are loaded once for all rows that use them.
+/// A store's directory with data, and the result of loading it. The data are loaded once for all rows that use them.
 struct Loaded {
     dir: tempfile::TempDir,
     load: Result<Found>,
@@ -275,7 +275,7 @@ fn note(sizes: &Sizes, disk: Disk, why_not: Option<String>) -> String {
     )
 }
 
-/// The commit that was measured, and the date.
+/// Returns the commit that was measured, and the date.
 fn stamp() -> String {
     let said = |program: &str, arguments: &[&str]| {
         let output = std::process::Command::new(program).args(arguments).output().ok()?;

@@ -53,7 +53,7 @@ fn customers(
     Ok(())
 }
 
-/// One order for each customer. Seven out of ten are delivered.
+/// Makes one order for each customer. Seven out of ten orders are delivered.
 fn orders(
     scale: &TpcC,
     loader: &mut Loader<'_>,

@@ -49,7 +49,7 @@ pub(super) mod stock {
 
 pub(super) const DISTRICTS_OF_A_WAREHOUSE: u32 = 10;
 
-/// How large the tables are. The specification demands 3,000 customers per district, and 100,000 items.
+/// The sizes of the tables. The specification demands 3,000 customers per district, and 100,000 items.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TpcC {
     pub(crate) warehouses: u32,
@@ -57,13 +57,13 @@ pub(crate) struct TpcC {
     pub(crate) items: u32,
 }
 
-/// The largest power of two up to `most`, minus one.
+/// Returns the largest power of two up to `most`, minus one.
 fn mask(most: u32) -> u32 {
     (1 << most.max(1).ilog2()) - 1
 }
 
-/// A number in `low..=high` from a non-uniform distribution (clause 2.1.6). The constant that the clause chooses for
-/// each run is 0 here.
+/// Returns a number in `low..=high` from a non-uniform distribution (clause 2.1.6). The constant that the clause
+/// chooses for each run is 0 here.
 fn uneven(rng: &mut fastrand::Rng, mask: u32, low: u32, high: u32) -> u32 {
     (rng.u32(0..=mask) | rng.u32(low..=high)) % (high - low + 1) + low
 }
@@ -78,7 +78,7 @@ impl TpcC {
         uneven(rng, mask(self.items / 12), 1, self.items)
     }
 
-    /// How many different names there are. Three customers share each name.
+    /// Returns how many different names there are. Three customers share each name.
     pub(super) fn names(&self) -> u32 {
         (self.customers_of_a_district / 3).max(1)
     }

@@ -84,7 +84,7 @@ impl NewOrder {
     }
 }
 
-/// A random warehouse other than `home`.
+/// Returns a random warehouse other than `home`.
 fn other(home: u32, scale: &TpcC, rng: &mut fastrand::Rng) -> u32 {
     let drawn = rng.u32(1..scale.warehouses.max(2));
     if drawn >= home { drawn + 1 } else { drawn }.min(scale.warehouses)
@@ -97,7 +97,7 @@ enum Who {
 }
 
 impl Who {
-    /// Six customers out of ten are identified by name.
+    /// Draws a customer. Six customers out of ten are identified by name.
     fn draw(scale: &TpcC, rng: &mut fastrand::Rng) -> Self {
         if rng.u8(0..10) < 6 { Self::Name(scale.name_number(rng)) } else { Self::Number(scale.customer(rng)) }
     }
@@ -225,7 +225,7 @@ pub(super) fn deliver(tx: &mut dyn Tx, home: u32, carrier: i64) -> Done<()> {
     Ok(())
 }
 
-/// Counts the different items of the last twenty orders of which little is in stock.
+/// Counts the items of the last twenty orders of which little is in stock. Each item counts once.
 pub(super) fn stock_level(tx: &mut dyn Tx, home: u32, of: u32, least: i64) -> Done<()> {
     let found = present(tx.get(DISTRICTS, &key(&[home, of]))?, "a district")?;
     let next = field(&found, district::NEXT_ORDER)? as u32;

@@ -20,13 +20,13 @@ use crate::workload::{Run, Workload, run};
 const PAGE_BYTES: u64 = 8192;
 /// The size in bytes of a cache line, for which a delay may be added.
 const LINE_BYTES: f64 = 64.0;
-/// How many threads are recorded, and how many transactions of each.
+/// The number of threads that are recorded, and the number of transactions that are recorded of each.
 const TRACED: (u64, usize) = (16, 200);
-/// How often a thread uses the cache line of the next object number for each object: to read the number, to take it,
-/// and to publish it.
+/// The number of times that a thread uses the cache line of the next object number for each object: to read the number,
+/// to take it, and to publish it.
 pub(super) const NUMBER_USES: f64 = 3.0;
 
-/// What a run costs per committed transaction: times in nanoseconds, and counts.
+/// The costs of a run per committed transaction: times in nanoseconds, and counts.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Cost {
     pub(super) per_second: f64,
@@ -37,19 +37,19 @@ pub(super) struct Cost {
     pub(super) bytes: f64,
     pub(super) pages: f64,
     pub(super) lock_waits: f64,
-    /// How many writes to the log's medium there were.
+    /// The number of writes to the log's medium.
     pub(super) writes: f64,
-    /// How many cores other processes used during the run.
+    /// The number of cores that other processes used during the run.
     pub(super) foreign: f64,
 }
 
-/// The processor time of all processes together, in seconds.
+/// Returns the processor time of all processes together, in seconds.
 fn machine_seconds() -> f64 {
     let stat = std::fs::read_to_string("/proc/stat").unwrap_or_default();
     let fields = stat.lines().next().unwrap_or_default().split_whitespace().skip(1);
     let ticks: Vec<f64> = fields.filter_map(|field| field.parse().ok()).collect();
-    // Everything except idle time and waiting for a disk. Guest time is left out, because other fields already contain
-    // it.
+    // Counts everything except idle time and the wait for a disk. Leaves guest time out, because other fields already
+    // contain it.
     ticks
         .iter()
         .take(8)
@@ -84,8 +84,8 @@ pub(super) fn cost(db: &NvDb, workload: &dyn Workload, threads: u64, plan: &Plan
     })
 }
 
-/// The medians of several runs. For processor times, takes the minimum instead, because every disturbance makes them
-/// longer.
+/// Returns the medians of several runs. For processor times, takes the minimum instead, because every disturbance makes
+/// them longer.
 pub(super) fn middle(costs: &[Cost]) -> Cost {
     let all = |field: fn(&Cost) -> f64| costs.iter().map(field).collect::<Vec<_>>();
     let of = |field: fn(&Cost) -> f64| median(all(field));
@@ -106,10 +106,10 @@ pub(super) fn middle(costs: &[Cost]) -> Cost {
 /// A row: its table and its key.
 type Key = (usize, Vec<u8>);
 
-/// Where rows are: the numbers of the rows and of their pages.
+/// The places of rows: the numbers of the rows and of their pages.
 #[derive(Default)]
 struct Places {
-    /// For each row, its number if it existed before the run, and the number of its page.
+    /// The number of each row, if the row existed before the run, and the number of the row's page.
     of: HashMap<Key, (Option<usize>, usize)>,
     rows: usize,
     pages: usize,
@@ -119,7 +119,7 @@ struct Places {
 pub(super) struct Recorded {
     traces: Vec<Vec<Trace>>,
     places: Places,
-    /// What a commit costs, and how much longer a change takes than a read, as recorded.
+    /// The recorded costs: those of a commit, and by how much a change takes longer than a read.
     pieces: LogPieces,
 }
 
@@ -158,8 +158,8 @@ impl Recorded {
         Ok(Self { traces, places, pieces })
     }
 
-    /// The transactions of each thread, as the model runs them. Each change latches its page for the time `change`, and
-    /// a transaction takes the time `mean` on average.
+    /// Returns the transactions of each thread, as the model runs them. Each change latches its page for the time
+    /// `change`, and a transaction takes the time `mean` on average.
     fn scripts(&self, change: f64, mean: f64, clock: f64) -> Vec<Vec<Script>> {
         let typical = self.typical(clock);
         // An operation that took far longer than usual was disturbed. So its time counts as at most three times the
@@ -191,13 +191,13 @@ impl Recorded {
         self.traces.iter().map(|traces| traces.iter().map(script).collect()).collect()
     }
 
-    /// How long an operation takes apart from the change of its page.
+    /// Returns how long an operation takes apart from the change of its page.
     fn rest(&self, kind: Kind, ns: f64) -> f64 {
         if kind == Kind::Change { (ns - self.pieces.change).max(ns / 4.0) } else { ns }
     }
 
-    /// How long a transaction takes to end, without the wait for its objects: its time minus that of its operations.
-    /// The result is limited, because the transaction may have been disturbed.
+    /// Returns how long a transaction takes to end, without the wait for its objects: the transaction's time minus that
+    /// of its operations. Limits the result, because something may have disturbed the transaction.
     fn end(&self, trace: &Trace) -> f64 {
         let ops: f64 = trace.ops.iter().map(|op| op.ns).sum();
         let is_change = trace.ops.iter().any(|op| op.kind == Kind::Change);
@@ -205,7 +205,7 @@ impl Recorded {
         (trace.ns - ops - force).clamp(0.0, 5000.0)
     }
 
-    /// The median time of each kind of operation on each table.
+    /// Returns the median time of each kind of operation on each table.
     fn typical(&self, clock: f64) -> HashMap<(usize, usize), f64> {
         let mut times: HashMap<(usize, usize), Vec<f64>> = HashMap::new();
         for op in self.traces.iter().flatten().flat_map(|trace| &trace.ops) {
@@ -214,7 +214,7 @@ impl Recorded {
         times.into_iter().map(|(of, times)| (of, median(&times))).collect()
     }
 
-    /// The share of transactions that change any row.
+    /// Returns the share of transactions that change any row.
     pub(super) fn changing(&self) -> f64 {
         let all = self.traces.iter().flatten();
         let changes = |trace: &&Trace| trace.ops.iter().any(|op| op.kind == Kind::Change);
@@ -247,12 +247,12 @@ impl Inputs<'_> {
         (bytes / self.block_bytes).ceil() * self.block_bytes
     }
 
-    /// The average size of an object in bytes.
+    /// Returns the average size of an object in bytes.
     pub(super) fn object_bytes(&self) -> f64 {
         self.alone.bytes / self.alone.objects.max(0.01)
     }
 
-    /// The costs of the scheme's log.
+    /// Returns the costs of the scheme's log.
     pub(super) fn costs(&self) -> LogCosts {
         let (few, many) = (self.pieces.force[0], self.pieces.force[1]);
         let bytes = self.object_bytes();
@@ -288,7 +288,7 @@ impl Inputs<'_> {
         costs
     }
 
-    /// How long a transaction waits for its own objects if no other transaction runs.
+    /// Returns how long a transaction waits for its own objects if no other transaction runs.
     fn force_alone(&self, costs: &LogCosts) -> f64 {
         let changing = self.recorded.changing().max(0.01);
         let objects = self.alone.objects / changing;

@@ -30,11 +30,11 @@ const ADDED: [(Added, bool); 4] = [
     (Added { line_ns: 420, call_ns: 0 }, true),
     (Added { line_ns: 0, call_ns: 5000 }, false),
 ];
-/// How long Linux lets a thread run while other threads are ready, and how long a thread spins for a mutex, in
-/// nanoseconds.
+/// The time for which Linux lets a thread run while other threads are ready, and the time for which a thread spins for
+/// a mutex, in nanoseconds.
 const SLICE_NS: f64 = 3e6;
 const SPIN_NS: f64 = 1500.0;
-/// How many rounds are made at most. There are many rows, so more would take too long.
+/// The largest number of rounds. There are many rows, so more rounds would take too long.
 const ROUNDS: usize = 3;
 
 /// Makes all four tables.
@@ -106,7 +106,7 @@ fn contention(plan: &Plan, workload: &dyn Workload, stores: [&NvDb; 2], parts: &
     Ok(Contention { beside, sharing: (more - lines).max(0.0), lines: (more / lines.max(1e-9)).min(1.0) })
 }
 
-/// What all rows of a workload use.
+/// The inputs that all rows of a workload use.
 struct Bench<'a> {
     plan: &'a Plan,
     workload: &'a dyn Workload,

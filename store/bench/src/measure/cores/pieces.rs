@@ -13,47 +13,48 @@ use rustix::time::{ClockId, clock_gettime};
 use crate::nv::NvDb;
 use crate::row::{key, row};
 
-/// The processor time that this process or this thread has used, in nanoseconds.
+/// Returns the processor time that this process or this thread has used, in nanoseconds.
 pub(super) fn cpu_ns(clock: ClockId) -> f64 {
     let time = clock_gettime(clock);
     time.tv_sec as f64 * 1e9 + time.tv_nsec as f64
 }
 
-/// What the machine's basic operations cost, in nanoseconds.
+/// The costs of the machine's basic operations, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Parts {
-    /// Taking and releasing a mutex that no other thread uses.
+    /// The time to take and release a mutex that no other thread uses.
     pub(super) mutex: f64,
     /// The processor time that it takes to wake a sleeping thread, and to be woken.
     pub(super) switch: f64,
-    /// How long it takes after a wake-up call until the woken thread runs, if both cores are otherwise idle. Does
-    /// not include the processor time `switch`.
+    /// The time from a wake-up call until the woken thread runs, if both cores are otherwise idle. Does not include the
+    /// processor time `switch`.
     pub(super) idle_wake: f64,
-    /// An atomic increment of a cache line that no other core uses, and of one that another core increments all the
-    /// time.
+    /// The time of an atomic increment of a cache line that no other core uses, and of one that another core increments
+    /// all the time.
     pub(super) alone: f64,
     pub(super) contended: f64,
-    /// How long a cache line takes from one core to another, if two cores change it in turn.
+    /// The time that a cache line takes from one core to another, if two cores change it in turn.
     pub(super) transfer: f64,
-    /// Reading the clock once.
+    /// The time to read the clock once.
     pub(super) clock: f64,
 }
 
-/// How often each operation is measured. The minimum counts, because any other load on the machine makes it longer.
+/// The number of measurements of each operation. The minimum counts, because any other load on the machine makes an
+/// operation take longer.
 const ROUNDS: usize = 50;
 
 fn least(mut once: impl FnMut() -> f64) -> f64 {
     (0..ROUNDS).fold(f64::INFINITY, |least, _| once().min(least))
 }
 
-/// How long one call takes, as the mean of this many calls.
+/// Returns how long one call takes, as the mean of this many calls.
 fn per_call(calls: u32, mut call: impl FnMut()) -> f64 {
     let begun = Instant::now();
     (0..calls).for_each(|_| call());
     begun.elapsed().as_nanos() as f64 / f64::from(calls)
 }
 
-/// How long one call takes, as the mean of this many calls, while another thread makes the same calls.
+/// Returns how long one call takes, as the mean of this many calls, while another thread makes the same calls.
 fn contended(calls: u32, call: impl Fn() + Sync) -> f64 {
     let (begun, over) = (AtomicBool::new(false), AtomicBool::new(false));
     std::thread::scope(|scope| {
@@ -73,7 +74,7 @@ fn contended(calls: u32, call: impl Fn() + Sync) -> f64 {
     })
 }
 
-/// How long a word takes from one core to another, if both change it in turn.
+/// Returns how long a word takes from one core to another, if both change it in turn.
 fn transfer(turns: u32) -> f64 {
     let word = AtomicU64::new(0);
     let take = |from: u64| {
@@ -146,7 +147,7 @@ pub(super) fn parts() -> Parts {
     }
 }
 
-/// How long it takes to seal an object of this many bytes, and to copy it into the central buffer.
+/// Returns how long it takes to seal an object of this many bytes, and to copy it into the central buffer.
 pub(super) fn seal(bytes: f64) -> f64 {
     let mut object = Object::build(ObjectKind::Commit, 1, 0, &vec![7; bytes as usize], &[]);
     let mut buffer: Vec<u8> = Vec::with_capacity(1 << 20);
@@ -161,19 +162,19 @@ pub(super) fn seal(bytes: f64) -> f64 {
     })
 }
 
-/// What a scheme's log costs, in nanoseconds.
+/// The costs of a scheme's log, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct LogPieces {
-    /// How much longer it takes to change a row than to read the row for a change.
+    /// The time by which changing a row takes longer than reading the row for a change.
     pub(super) change: f64,
-    /// How long a commit waits until it is durable, after few and after many changes.
+    /// The time for which a commit waits until it is durable, after few and after many changes.
     pub(super) force: [f64; 2],
-    /// How many objects each of these two commits has, and how many bytes.
+    /// The number of objects of each of these two commits, and the number of bytes.
     pub(super) objects: [f64; 2],
     pub(super) bytes: [f64; 2],
 }
 
-/// How many changes there are before the commit: few and many.
+/// The numbers of changes before the commit: few and many.
 const FEW_AND_MANY: [u32; 2] = [1, 40];
 
 /// Measures a log with the transactions of a single thread, on rows that only this thread uses.

@@ -8,18 +8,18 @@ use crate::model::schemes::{Model, Outcome};
 
 /// The numbers of cores that are modelled.
 pub(super) const CORES: [usize; 6] = [1, 2, 4, 8, 16, 32];
-/// How many transactions one simulation runs.
+/// The number of transactions that one simulation runs.
 pub(super) const COMMITS: u64 = 3000;
 
-/// How cores slow each other down.
+/// The measures of how cores slow each other down.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Contention {
-    /// By which factor a transaction takes longer while the other core runs another store.
+    /// The factor by which a transaction takes longer while the other core runs another store.
     pub(super) beside: f64,
-    /// How much longer a transaction takes if both cores run the same store, as a share of its time alone. Does not
-    /// include the modelled cache lines.
+    /// The time by which a transaction takes longer if both cores run the same store, as a share of its time alone.
+    /// Does not include the modelled cache lines.
     pub(super) sharing: f64,
-    /// What the modelled cache lines cost as measured, as a share of what the model would charge for them.
+    /// The measured cost of the modelled cache lines, as a share of what the model would charge for them.
     pub(super) lines: f64,
 }
 
