@@ -54,14 +54,14 @@ impl Active {
         self.part(tx).lock().remove(&tx);
     }
 
-    /// The oldest log object that a transaction may still need; `next` if there is no transaction.
+    /// Returns the oldest log object that a transaction may still need; `next` if there is no transaction.
     pub(crate) fn oldest(&self, next: Lsn) -> Lsn {
         let first = |part: &Part| part.lock().values().map(|(first, _)| *first).min();
         let oldest = self.0.iter().filter_map(first).min();
         oldest.map_or(next, |oldest| oldest.min(next))
     }
 
-    /// All transactions, the oldest first.
+    /// Returns all transactions, the oldest first.
     pub(crate) fn by_age(&self) -> Vec<Entry> {
         let mut all = Vec::new();
         for part in &self.0 {

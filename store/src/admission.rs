@@ -12,7 +12,7 @@ use parking_lot::{Condvar, Mutex};
 use crate::error::Error;
 use crate::log::{Log, Space};
 
-/// How much longer than the caller's limit a thread waits when checkpoints are slow.
+/// The time for which a thread waits beyond the caller's limit when checkpoints are slow.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
 const MIB: u128 = 1 << 20;
@@ -23,9 +23,9 @@ pub(crate) struct Admission {
     log: Arc<dyn Log>,
     bytes: AtomicU64,
     objects: AtomicU64,
-    /// How many threads wait.
+    /// The number of threads that wait.
     waiting: Mutex<u64>,
-    /// How many checkpoints have ended.
+    /// The number of checkpoints that have ended.
     rounds: AtomicU64,
     changed: Condvar,
 }
@@ -107,8 +107,8 @@ impl Admission {
         Err(space)
     }
 
-    /// Whether something other than a step may use this much of the log. What is then left has to be enough to undo
-    /// every transaction.
+    /// Returns whether something other than a step may use this much of the log. What is then left has to be enough to
+    /// undo every transaction.
     pub(crate) fn may_spend(&self, room: Room) -> bool {
         let space = self.log.space();
         space.free_bytes >= self.bytes.load(Ordering::SeqCst) + room.bytes
@@ -116,14 +116,14 @@ impl Admission {
     }
 
     /// Gives back the room of a step, and reserves room for the undo of that step. The room for the undo is smaller, so
-    /// this needs no check against the log's free space.
+    /// the exchange needs no check against the log's free space.
     pub(crate) fn exchange(&self, step: Room, undo: Room) {
         self.bytes.fetch_add(undo.bytes.wrapping_sub(step.bytes), Ordering::SeqCst);
         self.objects.fetch_add(undo.objects.wrapping_sub(step.objects), Ordering::SeqCst);
     }
 
     /// Reserves room for the undo of what a step has written. The step's own room, which the caller still has to give
-    /// back, is larger. So this needs no check against the log's free space.
+    /// back, is larger. So the reservation needs no check against the log's free space.
     pub(crate) fn keep_for_undo(&self, room: Room) {
         self.exchange(Room::default(), room);
     }
@@ -133,12 +133,13 @@ impl Admission {
         self.objects.fetch_sub(room.objects, Ordering::SeqCst);
     }
 
-    /// Whether a thread waits for room.
+    /// Returns whether a thread waits for room.
     pub(crate) fn is_short(&self) -> bool {
         *self.waiting.lock() > 0
     }
 
-    /// Called after each checkpoint: wakes the waiting threads, which then check again whether there is room.
+    /// Wakes the waiting threads, which then check again whether there is room. The engine calls this after each
+    /// checkpoint.
     pub(crate) fn look_again(&self) {
         self.rounds.fetch_add(1, Ordering::SeqCst);
         self.changed.notify_all();
@@ -152,8 +153,8 @@ fn could_fit(room: Room, own: Room, space: Space) -> Result<(), Error> {
     if needs.bytes <= space.all_bytes && needs.objects <= space.all_objects {
         return Ok(());
     }
-    // The number of objects that fit grows with the log's size. The factor 3/2 allows for padding, because up to a
-    // quarter of a log on blocks fills up partial blocks.
+    // The number of objects that fit grows with the log's size. The factor 3/2 allows for padding, because in a log on
+    // blocks up to a quarter of the bytes only fill up partial blocks.
     let all = u128::from(space.all_bytes);
     let for_objects = all * u128::from(needs.objects) / u128::from(space.all_objects.max(1));
     let bytes = u128::from(needs.bytes).max(for_objects) * 3 / 2 + MIB;

@@ -68,8 +68,8 @@ fn copy(engine: &Engine, dir: &Path, (begin, start): (Lsn, Lsn)) -> Result<Lsn, 
     pool.file().copy_to(&mut write, &|id| {
         let is_whole = engine.space.is_whole(&engine.pager, id)?;
         if is_whole {
-            // The page at home may still be from the time when it was free, with the new content only in the cache. So
-            // dirty pages go home before the page is read again.
+            // The file may still have the page as it was while it was free, and only the cache has the new content. So
+            // writes dirty pages home before the page is read again.
             pool.clean_before(engine.pager.log.next(), &|| false)?;
         }
         Ok(is_whole)

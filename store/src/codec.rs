@@ -8,7 +8,7 @@ use std::borrow::Borrow;
 ///
 /// Unsigned numbers are encoded with the largest byte first. Signed numbers have the sign bit inverted. Text and byte
 /// strings are stored unchanged if they are the last part of the key. Otherwise 255 is inserted after each zero byte,
-/// and two zero bytes mark the end. A tuple is the bytes of its parts, one after another.
+/// and two zero bytes mark the end. A tuple is encoded as the bytes of its parts, one after another.
 ///
 /// ```
 /// use duralite_store::Key;
@@ -20,7 +20,7 @@ use std::borrow::Borrow;
 /// assert!(bytes(&(-1, "b".to_owned())) < bytes(&(1, "a".to_owned())));
 /// ```
 pub trait Key: Sized + Borrow<Self::Borrowed> {
-    /// The type that a key is looked up by; for `String` it is `str`.
+    /// The type by which a program looks a key up; for `String` it is `str`.
     type Borrowed: ?Sized;
 
     /// Appends the bytes of a key that another part follows.
@@ -60,13 +60,13 @@ pub trait Key: Sized + Borrow<Self::Borrowed> {
 /// }
 /// ```
 pub trait Value: Sized + Borrow<Self::Borrowed> {
-    /// The type that a value is stored by; for `String` it is `str`.
+    /// The type in which a program passes a value to the store; for `String` it is `str`.
     type Borrowed: ?Sized;
 
     /// Appends the bytes of a value.
     fn encode(value: &Self::Borrowed, out: &mut Vec<u8>);
 
-    /// Decodes a value; `None` if the bytes are not a valid one.
+    /// Decodes a value. Returns `None` if the bytes are not a valid value.
     fn decode(bytes: &[u8]) -> Option<Self>;
 }
 
@@ -264,7 +264,7 @@ impl Value for String {
 
 macro_rules! tuples {
     ($(($($first:ident)*, $last:ident);)*) => {$(
-        #[allow(non_snake_case)] // parts are called as their types are
+        #[allow(non_snake_case)] // each part has the name of its type
         impl<$($first: Key,)* $last: Key> Key for ($($first,)* $last,) {
             type Borrowed = Self;
 

@@ -1,6 +1,6 @@
 //! Giving free space in the page file back to the file system while transactions continue.
 //!
-//! Invariant 52: the file is cut only behind the last page in use, while the space maps of the removed pages are
+//! Invariant 52: the file is cut only after the last page in use, while the space maps of the removed pages are
 //! latched. No object that recovery would redo refers to a removed page. The cut always leaves enough pages to undo the
 //! open transactions.
 
@@ -14,8 +14,8 @@ use crate::format::{PageId, Value, leaf_value};
 use crate::table::Table;
 use crate::tree::MOST_MOVES;
 
-/// For how long, at most, `cut` repeats checkpoints until the log that refers to pages at the end of the file is given
-/// up.
+/// The longest time for which `cut` repeats checkpoints until the store has given up the log that refers to pages at
+/// the end of the file.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The result of compacting a store.
@@ -30,7 +30,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Compacted {
-    /// How many pages were moved, not counting pages of long values.
+    /// The number of moved pages, not counting pages of long values.
     pub pages_moved: u64,
     /// The size of the page file before, in bytes.
     pub bytes_before: u64,
@@ -38,7 +38,7 @@ pub struct Compacted {
     pub bytes_after: u64,
 }
 
-/// The size of the page file in bytes.
+/// Returns the size of the page file in bytes.
 pub(crate) fn file_bytes(engine: &Engine) -> u64 {
     let file = engine.pager.pool.file();
     file.pages() * file.page_bytes() as u64
@@ -64,7 +64,7 @@ pub(crate) fn relocate(engine: &Engine, root: PageId, limit: PageId) -> Result<u
     }
 }
 
-/// The keys of rows whose values are currently stored as chains of pages.
+/// Returns the keys of rows whose values are currently stored as chains of pages.
 pub(crate) fn long_rows(engine: &Engine, table: &Table) -> Result<Vec<Vec<u8>>, Error> {
     let mut keys = Vec::new();
     engine.tree(table.root()).each_cell((Bound::Unbounded, Bound::Unbounded), |key, cell| {

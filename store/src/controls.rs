@@ -72,7 +72,7 @@ impl Controls {
         Self { broken: AtomicU8::new(rule.map_or(0, |rule| rule as u8)) }
     }
 
-    /// Whether a rule is kept.
+    /// Returns whether a rule is kept.
     pub(crate) fn keep(&self, rule: Rule) -> bool {
         self.broken.load(Ordering::Relaxed) != rule as u8
     }
@@ -85,7 +85,7 @@ impl Controls {
 
 #[cfg(not(feature = "controls"))]
 impl Controls {
-    /// Whether a rule is kept.
+    /// Returns whether a rule is kept.
     #[expect(clippy::unused_self, reason = "with the feature there is something to look at")]
     pub(crate) fn keep(&self, _rule: Rule) -> bool {
         true

@@ -59,8 +59,8 @@ pub(crate) struct Engine {
     /// Positions from which backups still need the log. A checkpoint holds the mutex while it gives up log, so that no
     /// backup that needs this log begins at the same time.
     pub(crate) pinned: Mutex<Vec<Lsn>>,
-    /// How many backups have begun. A backup holds the mutex while it begins, and a bulk load while it commits, so each
-    /// of them knows whether the other came first.
+    /// The number of backups that have begun. A backup holds the mutex while it begins, and a bulk load while it
+    /// commits, so each of them knows whether the other came first.
     pub(crate) backups: Mutex<u64>,
     pub(crate) store_id: [u8; 16],
     pub(crate) versions: Versions,
@@ -70,12 +70,12 @@ pub(crate) struct Engine {
 }
 
 impl Engine {
-    /// The tree with this root.
+    /// Returns the tree with this root.
     pub(crate) fn tree(&self, root: PageId) -> Tree<'_> {
         Tree { pager: &self.pager, space: &self.space, root, found: None }
     }
 
-    /// The root of the tree of table names.
+    /// Returns the root of the tree of table names.
     pub(crate) fn catalog(&self) -> PageId {
         self.space.first_data_page()
     }
@@ -110,8 +110,8 @@ impl Engine {
         let limit = self.pinned.lock().iter().copied().fold(upto, Lsn::min);
         move_oldest(&self.pager, &self.active, &self.admission, limit)
             .map_err(|error| self.poison.set(&error))?;
-        // `next` is read before the checks below. Each change is announced before its object gets a number, so the
-        // checks see every object before `next`.
+        // Reads `next` before the checks below. Each change is announced before its object gets a number, so the checks
+        // see every object before `next`.
         let next = log.next();
         let pinned = self.pinned.lock();
         let mut head = next;
@@ -142,7 +142,7 @@ impl Engine {
     }
 }
 
-/// Nanoseconds since 1970.
+/// Returns the nanoseconds since 1970.
 pub(crate) fn now_ns() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)

@@ -11,7 +11,7 @@ use crate::format::{KEY_LIMIT, PageId};
 /// The longest value of a row, in bytes: 1 GiB.
 pub const VALUE_LIMIT: u64 = 1 << 30;
 
-/// Why an operation was refused or failed.
+/// The reason why an operation was refused or failed.
 ///
 /// After [`Deadlock`](Self::Deadlock), [`Timeout`](Self::Timeout) or [`Full`](Self::Full) a transaction can only be
 /// rolled back, either completely or to a savepoint.
@@ -76,7 +76,7 @@ pub enum Error {
     Locked {
         /// The path of the store.
         path: PathBuf,
-        /// Which process has the store open.
+        /// The process that has the store open.
         holder: String,
     },
     /// A system call failed.
@@ -170,7 +170,7 @@ pub enum Error {
     NotAStore {
         /// The path of the directory.
         path: PathBuf,
-        /// Why it is not a store.
+        /// The reason why it is not a store.
         why: String,
     },
     /// An option is not valid, or options contradict each other.
@@ -182,7 +182,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Whether the same transaction may succeed if it is run again: true for [`Deadlock`](Self::Deadlock) and
+    /// Returns whether the same transaction may succeed if it is run again: true for [`Deadlock`](Self::Deadlock) and
     /// [`Timeout`](Self::Timeout).
     #[must_use]
     pub fn is_retryable(&self) -> bool {
@@ -208,12 +208,12 @@ impl Error {
         Self::Corrupt { what: what.to_owned(), page: None }
     }
 
-    /// The error for a page whose content is not valid.
+    /// Returns the error for a page whose content is not valid.
     pub(crate) fn page(page: PageId, error: FormatError) -> Self {
         Self::Corrupt { what: error.to_string(), page: Some(page) }
     }
 
-    /// The error for a failed operation of a medium.
+    /// Returns the error for a failed operation of a medium.
     pub(crate) fn medium(what: &str, error: MediumError) -> Self {
         match error {
             MediumError::NoSpace => {

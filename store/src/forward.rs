@@ -13,11 +13,11 @@ use crate::error::Error;
 use crate::format::{Lsn, OBJECT_HEADER_BYTES, ObjectKind};
 use crate::pager::{Author, Pager};
 
-/// How long to wait for a transaction that is in the middle of a step.
+/// The time to wait for a transaction that is in the middle of a step.
 const PATIENCE: Duration = Duration::from_millis(10);
-/// Moving transactions must free at least this many times as much log as it writes.
+/// The least ratio of the log that moving transactions must free to the log that it writes.
 const GAIN: u64 = 2;
-/// Moving transactions must free at least one part in this many of the used log.
+/// The least part of the used log that moving transactions must free: one part in this many.
 const PART: u64 = 4;
 
 /// Moves the oldest transactions forward, if that frees a good part of the log. Does so only if less than half of the
@@ -58,7 +58,7 @@ pub(crate) fn move_oldest(
     all.iter().take(count).try_for_each(|entry| move_one(pager, active, admission, entry))
 }
 
-/// The room in the log that moving a transaction takes.
+/// Returns the room in the log that moving a transaction takes.
 fn needs(entry: &Entry) -> Room {
     let list = entry.undoable.list.lock();
     let header = OBJECT_HEADER_BYTES as u64;

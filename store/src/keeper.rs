@@ -9,11 +9,12 @@ use crate::error::Error;
 use crate::options::Durability;
 use crate::running::Stop;
 
-/// How often the log thread makes waiting objects persistent.
+/// The interval at which the log thread makes waiting objects persistent.
 const PERSIST_EVERY: Duration = Duration::from_micros(500);
-/// How often the log thread makes everything durable, in a store with eventual durability.
+/// The interval at which the log thread makes everything durable, in a store with eventual durability.
 const FORCE_EVERY: Duration = Duration::from_millis(10);
-/// How often the page thread checks the log. The thread also runs whenever the cache wakes it for lack of frames.
+/// The interval at which the page thread checks the log. The thread also runs whenever the cache wakes it for lack of
+/// frames.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
 /// Starts the two background threads.
@@ -41,7 +42,7 @@ fn persist(engine: &Engine, stop: &Stop) {
     }
 }
 
-/// Whether a checkpoint is due, that is, whether a given part of the log has been consumed (section 4.5).
+/// Returns whether a checkpoint is due, that is, whether a given part of the log has been consumed (section 4.5).
 fn is_checkpoint_due(engine: &Engine) -> bool {
     let space = engine.pager.log.space();
     engine.admission.is_short()

@@ -1,6 +1,6 @@
 //! Metrics of an open store.
 
-/// What a store has done since it was opened, and what state it is in now. Sizes are in bytes.
+/// Counts of what a store has done since it was opened, and its present state. Sizes are in bytes.
 ///
 /// ```
 /// # let dir = tempfile::tempdir()?;

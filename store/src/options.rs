@@ -10,7 +10,7 @@ use crate::controls::Rule;
 use crate::error::Error;
 use crate::format::{LARGEST_PAGE, SMALLEST_PAGE};
 
-/// On what medium the log is kept.
+/// The medium on which the log is kept.
 ///
 /// ```
 /// use duralite_store::{LogMedium, Options};
@@ -29,8 +29,8 @@ pub enum LogMedium {
     Disk,
 }
 
-/// How the log is written: the schemes of the paper's table 3. All schemes give the same guarantees; they differ in
-/// speed.
+/// The way in which the log is written: the schemes of the paper's table 3. All schemes give the same guarantees; they
+/// differ in speed.
 ///
 /// ```
 /// use duralite_store::{Options, Scheme};
@@ -72,7 +72,7 @@ impl Scheme {
         Self::Distributed,
     ];
 
-    /// The name of the scheme in the paper.
+    /// Returns the name of the scheme in the paper.
     ///
     /// ```
     /// assert_eq!(duralite_store::Scheme::NvDisk.as_str(), "nv-disk");
@@ -90,7 +90,7 @@ impl Scheme {
     }
 }
 
-/// What [`Transaction::commit`](crate::Transaction::commit) waits for.
+/// The durability for which [`Transaction::commit`](crate::Transaction::commit) waits.
 ///
 /// ```
 /// use duralite_store::{Durability, Options};
@@ -170,82 +170,83 @@ impl Default for Options {
 
 /// Each of these methods sets one option.
 impl Options {
-    /// Where the log is kept. Default: on the disk.
+    /// Sets where the log is kept. Default: on the disk.
     #[must_use]
     pub fn log(self, log: LogMedium) -> Self {
         Self { log, ..self }
     }
 
-    /// How the log is written. Default: the best scheme for its medium.
+    /// Sets how the log is written. Default: the best scheme for its medium.
     #[must_use]
     pub fn scheme(self, scheme: Scheme) -> Self {
         Self { scheme, ..self }
     }
 
-    /// The page size in bytes, a power of two from 4,096 to 32,768. Default for a new store: 8,192. An existing store
-    /// keeps its page size.
+    /// Sets the page size in bytes, a power of two from 4,096 to 32,768. Default for a new store: 8,192. An existing
+    /// store keeps its page size.
     #[must_use]
     pub fn page_bytes(self, bytes: u32) -> Self {
         Self { page_bytes: Some(bytes), ..self }
     }
 
-    /// Bytes of memory for pages and their bookkeeping, and for log objects that wait to be written. Default: 64 MiB.
-    /// The least is [`smallest_cache_bytes`](Self::smallest_cache_bytes).
+    /// Sets the bytes of memory for pages and their bookkeeping, and for log objects that wait to be written. Default:
+    /// 64 MiB. The least is [`smallest_cache_bytes`](Self::smallest_cache_bytes).
     #[must_use]
     pub fn cache_bytes(self, bytes: u64) -> Self {
         Self { cache_bytes: bytes, ..self }
     }
 
-    /// The size of the log in bytes, at least 4 MiB. Default: 64 MiB. A transaction may use about a third of it.
+    /// Sets the size of the log in bytes, at least 4 MiB. Default: 64 MiB. A transaction may use about a third of the
+    /// log.
     #[must_use]
     pub fn log_bytes(self, bytes: u64) -> Self {
         Self { log_bytes: bytes, ..self }
     }
 
-    /// Bytes of memory for old row versions while a [`Snapshot`](crate::Snapshot) is open. Default: 64 MiB. An old
-    /// version takes about 250 bytes in addition to the row itself. If this memory is not enough, the store ends the
-    /// oldest snapshots, whose reads then fail with [`Error::SnapshotTooOld`].
+    /// Sets the bytes of memory for old row versions while a [`Snapshot`](crate::Snapshot) is open. Default: 64 MiB. An
+    /// old version takes about 250 bytes in addition to the row itself. If this memory is not enough, the store ends
+    /// the oldest snapshots, whose reads then fail with [`Error::SnapshotTooOld`].
     #[must_use]
     pub fn snapshot_bytes(self, bytes: u64) -> Self {
         Self { snapshot_bytes: bytes, ..self }
     }
 
-    /// How long a transaction waits for a lock before it fails with [`Error::Timeout`]. Default: one second.
+    /// Sets how long a transaction waits for a lock before it fails with [`Error::Timeout`]. Default: one second.
     #[must_use]
     pub fn lock_timeout(self, limit: Duration) -> Self {
         Self { lock_timeout: limit, ..self }
     }
 
-    /// What a commit waits for. Default: until the transaction is durable.
+    /// Sets what a commit waits for. Default: until the transaction is durable.
     #[must_use]
     pub fn durability(self, durability: Durability) -> Self {
         Self { durability, ..self }
     }
 
-    /// Whether a transaction releases its locks before its commit is durable. Default: yes. Other transactions may then
-    /// read changes that are not durable yet. The commit of such a reader waits until those changes are durable. So the
-    /// store never acknowledges a transaction that depends on changes that a crash could undo.
+    /// Sets whether a transaction releases its locks before its commit is durable. Default: yes. Other transactions may
+    /// then read changes that are not durable yet. The commit of such a reader waits until those changes are durable.
+    /// So the store never acknowledges a transaction that depends on changes that a crash could undo.
     #[must_use]
     pub fn early_lock_release(self, is_early: bool) -> Self {
         Self { early_lock_release: is_early, ..self }
     }
 
-    /// Whether a transaction leaves its table locks to the next transaction on its thread (speculative lock
+    /// Sets whether a transaction leaves its table locks to the next transaction on its thread (speculative lock
     /// inheritance). Default: yes.
     #[must_use]
     pub fn lock_inheritance(self, inherits: bool) -> Self {
         Self { lock_inheritance: inherits, ..self }
     }
 
-    /// The directory to which the store moves log that it no longer needs itself. With it, a backup can be restored to
-    /// any later moment. The store makes the directory if it does not exist. Default: no archive.
+    /// Sets the directory to which the store moves log that it no longer needs itself. With it, a backup can be
+    /// restored to any later moment. The store makes the directory if it does not exist. Default: no archive.
     #[must_use]
     pub fn archive(self, dir: impl Into<PathBuf>) -> Self {
         Self { archive: Some(dir.into()), ..self }
     }
 
-    /// Whether opening a store that does not exist makes it. Default: yes. If not, opening a missing store fails with
-    /// [`Error::NotAStore`], and makes no file.
+    /// Sets whether opening a store that does not exist makes it. Default: yes. If not, opening a missing store fails
+    /// with [`Error::NotAStore`], and makes no file.
     ///
     /// ```
     /// use duralite_store::{Error, Options, Store};
@@ -303,8 +304,8 @@ impl Options {
         Ok(())
     }
 
-    /// The smallest [`cache_bytes`](Self::cache_bytes) for pages of this size: 64 pages, and the buffer of the page
-    /// file. Recovery never needs more, whatever it has to undo. Log objects that wait take some memory beyond the
+    /// Returns the smallest [`cache_bytes`](Self::cache_bytes) for pages of this size: 64 pages, and the buffer of the
+    /// page file. Recovery never needs more, whatever it has to undo. Log objects that wait take some memory beyond the
     /// smallest cache.
     ///
     /// ```
@@ -331,7 +332,7 @@ impl Options {
         })
     }
 
-    /// The scheme that these options select for their log medium.
+    /// Returns the scheme that these options select for their log medium.
     pub(crate) fn chosen_scheme(&self) -> Scheme {
         match (self.scheme, &self.log) {
             (Scheme::Auto, LogMedium::Nvram(_) | LogMedium::Emulated) => Scheme::FlushOnCommit,

@@ -17,7 +17,7 @@ thread_local! {
     static OBJECT: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
 
-/// Who makes a step, and how it is marked in the log.
+/// The author of a step, and how the step is marked in the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Author {
     pub(crate) kind: ObjectKind,

@@ -11,8 +11,8 @@ pub(crate) fn edge<K: Deref<Target = [u8]>>(bound: &Bound<K>) -> Edge<'_> {
     bound.as_ref().map(|key| &**key)
 }
 
-/// The bound that the adjacent range has at the same key. If one range ends with `bound`, the next one begins with the
-/// result, and the other way round.
+/// Returns the bound that the adjacent range has at the same key. If one range ends with `bound`, the next one begins
+/// with the result, and the other way round.
 pub(crate) fn beside<K>(bound: Bound<K>) -> Bound<K> {
     match bound {
         Bound::Included(key) => Bound::Excluded(key),
@@ -21,7 +21,7 @@ pub(crate) fn beside<K>(bound: Bound<K>) -> Bound<K> {
     }
 }
 
-/// Whether a range that ends with `to` may contain `key` or a larger key.
+/// Returns whether a range that ends with `to` may contain `key` or a larger key.
 pub(crate) fn is_below(key: &[u8], to: Edge<'_>) -> bool {
     match to {
         Bound::Included(to) => key <= to,
@@ -30,7 +30,7 @@ pub(crate) fn is_below(key: &[u8], to: Edge<'_>) -> bool {
     }
 }
 
-/// Whether a range that begins with `from` may contain a key below `key`.
+/// Returns whether a range that begins with `from` may contain a key below `key`.
 pub(crate) fn is_above(key: &[u8], from: Edge<'_>) -> bool {
     match from {
         Bound::Included(from) | Bound::Excluded(from) => key > from,
@@ -38,8 +38,8 @@ pub(crate) fn is_above(key: &[u8], from: Edge<'_>) -> bool {
     }
 }
 
-/// Whether a range that began at `before` and now begins at `now` has become smaller. If rows are out of order, it has
-/// not become smaller. The caller then has to stop, because the scan would never end.
+/// Returns whether a range that began at `before` and now begins at `now` has become smaller. If rows are out of order,
+/// the range has not become smaller. The caller then has to stop, because the scan would never end.
 pub(crate) fn is_later(before: Edge<'_>, now: Edge<'_>) -> bool {
     match (before, now) {
         (_, Bound::Unbounded) => false,
@@ -51,7 +51,7 @@ pub(crate) fn is_later(before: Edge<'_>, now: Edge<'_>) -> bool {
     }
 }
 
-/// The same check as `is_later`, for the end of a range.
+/// Makes the check of `is_later` for the end of a range.
 pub(crate) fn is_earlier(now: Edge<'_>, before: Edge<'_>) -> bool {
     match (now, before) {
         (Bound::Unbounded, _) => false,

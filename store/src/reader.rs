@@ -9,8 +9,8 @@ use crate::value_reader::ValueReader;
 /// A row: its key and its value.
 pub type Row = (Vec<u8>, Vec<u8>);
 
-/// Reads rows through a shared reference, so that several scans and reads can be open at once. Generic code takes
-/// `&impl Reader`. [`Transaction`](crate::Transaction) has methods of the same names that need no import.
+/// A type that reads rows through a shared reference, so that several scans and reads can be open at once. Generic code
+/// takes `&impl Reader`. [`Transaction`](crate::Transaction) has methods of the same names that need no import.
 ///
 /// ```
 /// use duralite_store::{Error, Options, Reader, Store, Table};
@@ -60,13 +60,13 @@ pub trait Reader {
     /// As [`get`](Self::get). Errors of later reads are the source of an [`io::Error`](std::io::Error).
     fn get_stream(&self, table: &Table, key: &[u8]) -> Result<Option<ValueReader<'_>>, Error>;
 
-    /// About how many rows a table has, estimated from a few of its pages.
+    /// Returns about how many rows a table has, estimated from a few of its pages.
     ///
     /// # Errors
     /// As [`get`](Self::get).
     fn approximate_len(&self, table: &Table) -> Result<u64, Error>;
 
-    /// Whether there is a row with this key.
+    /// Returns whether there is a row with this key.
     ///
     /// # Errors
     /// As [`get`](Self::get).
@@ -98,7 +98,7 @@ pub trait Reader {
     }
 }
 
-/// The smallest key above all keys with this prefix; `None` if there is no such key.
+/// Returns the smallest key above all keys with this prefix; `None` if there is no such key.
 pub(crate) fn after_prefix(prefix: &[u8]) -> Option<Vec<u8>> {
     let last = prefix.iter().rposition(|byte| *byte != u8::MAX)?;
     let mut after = prefix[..=last].to_vec();

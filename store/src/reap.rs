@@ -25,22 +25,22 @@ use crate::tree::{Reaped, chain_pages};
 const HIDDEN: u8 = 0;
 /// The prefix of a dropped table's name. The number of the table's root page follows, with the largest byte first.
 const DROPPED: &[u8] = b"\0dropped ";
-/// How many bytes of log freeing a page of a chain takes.
+/// The bytes of log that freeing a page of a chain takes.
 const OBJECT_BYTES: u64 = 128;
-/// How long the reaper waits for a lock on a dropped table before it goes on to the next table.
+/// The time for which the reaper waits for a lock on a dropped table before it goes on to the next table.
 const PATIENCE: Duration = Duration::from_millis(20);
-/// How often the reaper tries again what it could not do.
+/// The interval after which the reaper tries again what it could not do.
 const TRY_EVERY: Duration = Duration::from_millis(200);
-/// Practically forever. The reaper needs no timer, because a transaction that drops a table wakes it, and so does a
-/// snapshot that ends.
+/// A time that is practically forever. The reaper needs no timer, because a transaction that drops a table wakes it,
+/// and so does a snapshot that ends.
 const UNTIL_WOKEN: Duration = Duration::from_secs(3600);
 
-/// Whether a row of the table of tables has a name that no program can use.
+/// Returns whether a row of the table of tables has a name that no program can use.
 pub(crate) fn is_hidden(name: &[u8]) -> bool {
     name.first() == Some(&HIDDEN)
 }
 
-/// The name that the row of a dropped table has.
+/// Returns the name that the row of a dropped table has.
 pub(crate) fn dropped_key(root: PageId) -> Vec<u8> {
     [DROPPED, &root.to_be_bytes()].concat()
 }
@@ -84,7 +84,7 @@ fn reap(engine: &Engine, stop: &Stop) -> Result<(), Error> {
     done.map(|_| ())
 }
 
-/// The roots of all dropped tables, including those that were dropped by transactions that have not committed.
+/// Returns the roots of all dropped tables, including those that were dropped by transactions that have not committed.
 fn dropped(engine: &Engine) -> Result<Vec<PageId>, Error> {
     let mut roots = Vec::new();
     let range = (Bound::Included(DROPPED), Bound::Excluded(&[HIDDEN + 1][..]));
@@ -96,7 +96,7 @@ fn dropped(engine: &Engine) -> Result<Vec<PageId>, Error> {
     Ok(roots)
 }
 
-/// How the reaper continues with a dropped table.
+/// The way in which the reaper continues with a dropped table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Next {
     /// The table has more pages.

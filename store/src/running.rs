@@ -8,7 +8,7 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::engine::Engine;
 
-/// Tells the background threads to end, and wakes them.
+/// The signal that tells the background threads to end, and wakes them.
 #[derive(Debug, Default)]
 pub(crate) struct Stop {
     is_over: Mutex<bool>,
@@ -43,7 +43,7 @@ pub(crate) struct Running {
 
 #[cfg(test)]
 impl Running {
-    /// A store without background threads; a test does their work itself.
+    /// Returns a store without background threads; a test does their work itself.
     pub(crate) fn alone(engine: Engine) -> Arc<Self> {
         let (stop, threads) = (Arc::default(), Mutex::default());
         Arc::new(Self { engine: Arc::new(engine), stop, threads, held: None })

@@ -19,14 +19,15 @@ pub(crate) struct Step {
 /// step.
 #[derive(Debug, Default)]
 pub(crate) struct Undoable {
-    /// Excludes the keeper while the transaction makes or undoes a step. To make a step, the transaction locks this
-    /// mutex before it logs the step, and holds it until the step is on the list. To undo a step, the transaction
-    /// holds the mutex until it has logged the undo and removed the step from the list. The keeper locks the mutex to
-    /// move the steps. No thread waits for room in the log while it holds the mutex.
+    /// The mutex that excludes the keeper while the transaction makes or undoes a step. To make a step, the transaction
+    /// locks this mutex before it logs the step, and holds it until the step is on the list. To undo a step, the
+    /// transaction holds the mutex until it has logged the undo and removed the step from the list. The keeper locks
+    /// the mutex to move the steps. No thread waits for room in the log while it holds the mutex.
     pub(crate) busy: Mutex<()>,
-    /// Excludes the thread that notes what the transaction has changed. The transaction locks this mutex before it
-    /// checks whether it has to note a row. It holds the mutex until the step that changes the row is on the list. It
-    /// also holds the mutex while it undoes a step. A thread that holds the mutex reads pages only to undo a step.
+    /// The mutex that excludes the thread that notes what the transaction has changed. The transaction locks this mutex
+    /// before it checks whether it has to note a row. It holds the mutex until the step that changes the row is on the
+    /// list. It also holds the mutex while it undoes a step. A thread that holds the mutex reads pages only to undo a
+    /// step.
     pub(crate) noting: Mutex<()>,
     pub(crate) list: Mutex<Steps>,
     /// Whether and when the transaction ended, from the point of view of snapshots.

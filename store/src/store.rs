@@ -29,7 +29,7 @@ use crate::transaction::{Ticket, Transaction};
 use crate::verify::{Verified, verify};
 use crate::waiters;
 
-/// How many times [`Store::run`] runs a transaction again, at most.
+/// The most times that [`Store::run`] runs a transaction again.
 const TRIES: u32 = 1000;
 const LONGEST_PAUSE_US: u64 = 10_000;
 
@@ -320,8 +320,8 @@ impl Store {
         }
     }
 
-    /// Rolls a transaction back whose error the program gets. The program may tell others of what the transaction has
-    /// read, so first waits until all of that is durable.
+    /// Rolls a transaction back whose error the program gets, and waits until everything that the transaction has read is durable. The
+    /// program may tell others what the transaction has read.
     fn give_up(&self, tx: Transaction) -> Result<(), Error> {
         let upto = tx.depends_on();
         // If this fails, the store is poisoned, and the next call of any transaction gets the error.

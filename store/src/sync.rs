@@ -1,4 +1,4 @@
-//! What threads use to wait for each other. The schedule explorer replaces this module with its own.
+//! The primitives with which threads wait for each other. The schedule explorer replaces this module with its own.
 
 use std::cell::Cell;
 use std::sync::PoisonError;
@@ -35,7 +35,7 @@ pub(crate) fn pause(time: Duration) {
     if time.is_zero() { std::thread::yield_now() } else { std::thread::sleep(time) }
 }
 
-/// Lets one thread sleep until another wakes it.
+/// A place where one thread sleeps until another wakes it.
 #[derive(Debug, Default)]
 pub(crate) struct Parker {
     is_woken: std::sync::Mutex<bool>,
@@ -43,8 +43,8 @@ pub(crate) struct Parker {
 }
 
 impl Parker {
-    /// Sleeps until [`wake`](Self::wake) is called, or for at most `limit`. Returns at once if it was called since the
-    /// last sleep.
+    /// Sleeps until [`wake`](Self::wake) is called, or for at most `limit`. Returns at once if `wake` was called since
+    /// the last sleep.
     pub(crate) fn sleep(&self, limit: Duration) {
         let woken = self.is_woken.lock().unwrap_or_else(PoisonError::into_inner);
         let waited = self.changed.wait_timeout_while(woken, limit, |woken| !*woken);
@@ -73,13 +73,13 @@ impl Deadline {
         Instant::now() >= self.0
     }
 
-    /// How much time is left until the deadline.
+    /// Returns how much time is left until the deadline.
     pub(crate) fn left(&self) -> Duration {
         self.0.saturating_duration_since(Instant::now())
     }
 }
 
-/// A number that belongs to this thread as long as it lives.
+/// Returns a number that belongs to this thread as long as the thread lives.
 pub(crate) fn thread_number() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     thread_local!(static OWN: Cell<Option<usize>> = const { Cell::new(None) });

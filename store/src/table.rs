@@ -50,11 +50,11 @@ pub(crate) struct TreeOfTable {
     loaded: AtomicU64,
 }
 
-/// Stands in `loaded` for the moment of a load that has not ended for snapshots yet, so that no snapshot shows the
-/// rows.
+/// The value of `loaded` for a load that has not ended for snapshots yet. It stands for the load's moment, so that no
+/// snapshot shows the rows.
 const BEING_LOADED: u64 = u64::MAX;
 
-/// Which snapshots may read a table's pages.
+/// The snapshots that may read a table's pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ForSnapshots {
     /// No snapshot.
@@ -76,7 +76,7 @@ impl TreeOfTable {
 }
 
 impl Table {
-    /// The name by which the program got this handle.
+    /// Returns the name by which the program got this handle.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -93,7 +93,7 @@ impl Table {
         self.tree.root
     }
 
-    /// The error that reports rows that are not in the order of their keys.
+    /// Returns the error that reports rows that are not in the order of their keys.
     pub(crate) fn out_of_order(&self) -> Error {
         Error::Corrupt { what: "a table, whose rows are out of order,".to_owned(), page: Some(self.root()) }
     }
@@ -107,15 +107,15 @@ impl Table {
         Ok(())
     }
 
-    /// Whether a snapshot of this moment sees no rows, because they were bulk-loaded later. The caller has to read the
-    /// table's pages first.
+    /// Returns whether a snapshot of this moment sees no rows, because they were bulk-loaded later. The caller has to
+    /// read the table's pages first.
     pub(crate) fn is_loaded_after(&self, moment: u64) -> bool {
         let loaded = self.tree.loaded.load(Ordering::SeqCst);
         loaded != 0 && moment <= loaded
     }
 
-    /// Which snapshots may read the pages. The caller holds no lock. If the table was dropped, the caller reads the
-    /// table of tables, and then calls this again.
+    /// Returns which snapshots may read the pages. The caller holds no lock. If the table was dropped, the caller reads
+    /// the table of tables, and then calls this again.
     pub(crate) fn for_snapshots(&self) -> ForSnapshots {
         let is = |word: &AtomicBool| word.load(Ordering::SeqCst);
         if is(&self.tree.is_given_back) || is(&self.tree.is_new) {
@@ -154,7 +154,7 @@ pub(crate) struct Tables {
     pub(crate) are_dropped: AtomicBool,
     /// Whether open snapshots may keep pages of dropped tables in use.
     are_kept: AtomicBool,
-    /// The reaper sleeps on this parker.
+    /// The parker on which the reaper sleeps.
     reaper: Parker,
 }
 
@@ -176,7 +176,7 @@ impl Default for Tables {
 }
 
 impl Tables {
-    /// A handle of the table with this name and root.
+    /// Returns a handle of the table with this name and root.
     pub(crate) fn handle(&self, name: &str, root: PageId) -> Table {
         Table { name: name.into(), tree: self.tree(root) }
     }
@@ -207,7 +207,7 @@ impl Tables {
         self.generation.load(Ordering::SeqCst)
     }
 
-    /// The table of this name, if it was looked up since names last changed.
+    /// Returns the table of this name, if it was looked up since names last changed.
     pub(crate) fn known(&self, name: &str) -> Option<Table> {
         let names = self.names.read();
         let (table, generation) = names.get(name)?;
@@ -218,7 +218,7 @@ impl Tables {
         self.names.write().insert(table.name().to_owned(), (table.clone(), generation));
     }
 
-    /// Forgets all remembered names. Called when names have changed, and when a change of names was rolled back.
+    /// Forgets all remembered names, because names have changed, or because a change of names was rolled back.
     pub(crate) fn changed(&self) {
         self.generation.fetch_add(1, Ordering::SeqCst);
         self.names.write().clear();
@@ -229,8 +229,8 @@ impl Tables {
         self.roots.lock().remove(&tree.root);
     }
 
-    /// Hands a dropped table over to the reaper. Called when the drop has committed. Once no snapshot reads the table,
-    /// its root page may become the root of another table.
+    /// Hands a dropped table over to the reaper, now that the drop has committed. Once no snapshot reads the table, its
+    /// root page may become the root of another table.
     pub(crate) fn dropped(&self, tree: &Arc<TreeOfTable>, versions: &Versions) {
         let dropped = Dropped { tree: Arc::clone(tree), moment: versions.pass() };
         self.dropped.lock().insert(tree.root, dropped);
@@ -238,9 +238,9 @@ impl Tables {
         self.are_dropped.store(true, Ordering::SeqCst);
     }
 
-    /// Whether the pages of a table may be freed. The caller has made sure that the transaction that dropped the table
-    /// has ended. The pages must stay while a snapshot from before the drop is open. If this returns true, no snapshot
-    /// can begin to read the table any more.
+    /// Returns whether the pages of a table may be freed. The caller has made sure that the transaction that dropped
+    /// the table has ended. The pages must stay while a snapshot from before the drop is open. If this returns true, no
+    /// snapshot can begin to read the table any more.
     pub(crate) fn may_give_back(&self, root: PageId, versions: &Versions) -> bool {
         let all = self.dropped.lock();
         // The table was dropped before the store was opened, so no snapshot can show it.
@@ -254,8 +254,8 @@ impl Tables {
         true
     }
 
-    /// Called when a snapshot was closed or ended. If snapshots kept pages of dropped tables, wakes the reaper, which
-    /// may now be able to free them.
+    /// Wakes the reaper, if snapshots kept pages of dropped tables. A thread calls this when a snapshot was closed or
+    /// ended, because the reaper may then be able to free these pages.
     pub(crate) fn snapshot_has_ended(&self) {
         if self.are_kept.load(Ordering::SeqCst) && self.are_kept.swap(false, Ordering::SeqCst) {
             self.are_dropped.store(true, Ordering::SeqCst);
@@ -273,14 +273,14 @@ impl Tables {
         self.reaper.wake();
     }
 
-    /// Hides a table's rows from all snapshots. Called before a load adds rows. The table is locked, and no open
-    /// snapshot sees a row of it.
+    /// Hides a table's rows from all snapshots, before a load adds rows. The table is locked, and no open snapshot sees
+    /// a row of it.
     pub(crate) fn begin_load(&self, table: &Table) {
         let before = table.tree.loaded.swap(BEING_LOADED, Ordering::SeqCst);
         self.loaded.lock().push((table.clone(), before));
     }
 
-    /// Restores what snapshots see of a table. Called when a load has failed.
+    /// Restores what snapshots see of a table, because a load has failed.
     pub(crate) fn load_failed(&self, table: &Table) {
         let mut loaded = self.loaded.lock();
         let at = loaded.iter().rposition(|(other, _)| Arc::ptr_eq(&other.tree, &table.tree));
@@ -289,9 +289,8 @@ impl Tables {
         }
     }
 
-    /// Shows the loaded rows to snapshots that are opened from now on; older ones never see them. Called when a load
-    /// has committed, before the table's lock is released. So a snapshot that once saw an empty table never sees rows
-    /// in it.
+    /// Shows the loaded rows to snapshots that are opened from now on; older ones never see them. The load has
+    /// committed, and still holds the table's lock. So a snapshot that once saw an empty table never sees rows in it.
     pub(crate) fn loaded(&self, table: &Table, versions: &Versions) {
         let mut loaded = self.loaded.lock();
         versions.pass_and(|moment| table.tree.loaded.store(moment, Ordering::SeqCst));
@@ -303,7 +302,7 @@ impl Tables {
         });
     }
 
-    /// Forgets a dropped table. Called when all of its pages have been freed.
+    /// Forgets a dropped table, because all of its pages have been freed.
     pub(crate) fn given_back(&self, root: PageId) {
         let mut all = self.dropped.lock();
         all.remove(&root);

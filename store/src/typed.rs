@@ -45,7 +45,7 @@ impl<K, V> From<Table> for TypedTable<K, V> {
     }
 }
 
-/// The bytes under which the store has a key.
+/// Returns the bytes under which the store has a key.
 fn encoded<K: Key>(key: &K::Borrowed) -> Vec<u8> {
     let mut bytes = Vec::new();
     K::encode_last(key, &mut bytes);
@@ -53,7 +53,7 @@ fn encoded<K: Key>(key: &K::Borrowed) -> Vec<u8> {
 }
 
 impl<K: Key, V: Value> TypedTable<K, V> {
-    /// The underlying table of bytes.
+    /// Returns the underlying table of bytes.
     #[must_use]
     pub fn table(&self) -> &Table {
         &self.table

@@ -16,13 +16,13 @@ impl<'r> ValueReader<'r> {
         Self { len, from: Box::new(from) }
     }
 
-    /// The length of the whole value in bytes.
+    /// Returns the length of the whole value in bytes.
     #[must_use]
     pub fn len(&self) -> u64 {
         self.len
     }
 
-    /// Whether the value has no bytes.
+    /// Returns whether the value has no bytes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0

@@ -1,4 +1,5 @@
-//! Verifying a store: checks each page's checksum and order, whether it is reachable, and whether its space map agrees.
+//! Verification of a store: each page's checksum and order, whether the page is reachable, and whether its space map
+//! agrees.
 
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
@@ -23,19 +24,19 @@ use crate::tree::Ahead;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Verified {
-    /// How many tables the store has.
+    /// The number of tables that the store has.
     pub tables: u64,
-    /// How many tables were dropped, but still have pages, which are being freed.
+    /// The number of tables that were dropped, but still have pages, which are being freed.
     pub dropped: u64,
-    /// How many rows all tables have together.
+    /// The number of rows that all tables have together.
     pub rows: u64,
-    /// How many pages are in use.
+    /// The number of pages in use.
     pub pages: u64,
-    /// How many free pages there are before the last page in use.
+    /// The number of free pages before the last page in use.
     pub free_pages: u64,
 }
 
-/// How long to wait for open transactions to end.
+/// The longest wait for open transactions to end.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 #[derive(Debug, Default)]

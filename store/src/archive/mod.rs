@@ -20,7 +20,7 @@ use crate::error::Error;
 use crate::format::Lsn;
 use crate::log::Log;
 
-/// A segment is closed once it has this many bytes; its last object may exceed the limit.
+/// The size in bytes at which a segment is closed. The segment's last object may exceed it.
 const SEGMENT_BYTES: usize = 16 << 20;
 
 /// The archive's directory, and the log that it contains.
@@ -83,12 +83,13 @@ impl Archive {
         Ok(Self { dir: dir.to_owned(), store_id, line: Mutex::new(line) })
     }
 
-    /// The first log object of the newest run without a gap; 0 if the archive is empty.
+    /// Returns the first log object of the newest run without a gap; 0 if the archive is empty.
     pub(crate) fn from(&self) -> Lsn {
         self.line.lock().from
     }
 
-    /// Archives every log object below `head` that the archive does not have yet. Durable on return.
+    /// Archives every log object below `head` that the archive does not have yet. The objects are durable in the
+    /// archive on return.
     pub(crate) fn take(&self, log: &dyn Log, head: Lsn) -> Result<(), Error> {
         let mut line = self.line.lock();
         let mut first = line.end.max(log.head());

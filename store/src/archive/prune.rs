@@ -9,7 +9,8 @@ use super::segment::list;
 use super::{Archive, Line};
 use crate::error::Error;
 
-/// What [pruning](crate::Store::prune_archive) leaves of an archive. The newest segment always remains.
+/// The rule that says which part of an archive [pruning](crate::Store::prune_archive) keeps. The newest segment always
+/// remains.
 ///
 /// ```
 /// use duralite_store::Keep;
@@ -27,7 +28,7 @@ pub enum Keep {
     After(u64),
 }
 
-/// What pruning removed from an archive.
+/// The amount that pruning removed from an archive.
 ///
 /// ```
 /// assert_eq!(duralite_store::Pruned::default().bytes, 0);
@@ -35,14 +36,15 @@ pub enum Keep {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Pruned {
-    /// Files removed.
+    /// The number of removed files.
     pub segments: u64,
-    /// Bytes of these files.
+    /// The size of these files in bytes.
     pub bytes: u64,
 }
 
 impl Archive {
-    /// Removes segments, the oldest first, so that no gap arises even if pruning stops halfway. Durable on return.
+    /// Removes segments, the oldest first, so that no gap arises even if pruning stops halfway. The removal is durable
+    /// on return.
     pub(crate) fn prune(&self, keep: Keep) -> Result<Pruned, Error> {
         // While this thread holds the mutex, no other thread adds a segment.
         let mut line = self.line.lock();

@@ -31,12 +31,12 @@ pub(crate) struct SegmentHead {
     pub(crate) previous: Lsn,
 }
 
-/// The file name of the segment that begins with this object.
+/// Returns the file name of the segment that begins with this object.
 pub(crate) fn name_of(first: Lsn) -> String {
     format!("{NAME}{first:020}")
 }
 
-/// The checksum of a head, in which the checksum's own four bytes count as zeros.
+/// Returns the checksum of a head, in which the checksum's own four bytes count as zeros.
 fn check_of(head: &[u8]) -> [u8; 4] {
     let mut head = head.to_vec();
     head.iter_mut().skip(CHECK_AT).take(4).for_each(|byte| *byte = 0);
@@ -79,14 +79,14 @@ impl SegmentHead {
     }
 }
 
-/// Writes a segment. Durable on return. A crash leaves either the whole segment or none.
+/// Writes a segment, which is durable on return. A crash leaves either the whole segment or none.
 pub(crate) fn write_segment(dir: &Path, head: &SegmentHead, objects: &[u8]) -> Result<(), Error> {
     let path = dir.join(name_of(head.first));
     write_whole(&path, &[&head.encode(), objects])
 }
 
-/// Writes a file, in place of an older one if there is one. Durable on return. A crash leaves either the new file or
-/// the older one, whole.
+/// Writes a file, in place of an older one if there is one. The file is durable on return. A crash leaves either the
+/// whole new file or the whole older one.
 fn write_whole(path: &Path, parts: &[&[u8]]) -> Result<(), Error> {
     let unfinished = path.with_extension("new");
     let write = || {
@@ -108,7 +108,7 @@ fn write_whole(path: &Path, parts: &[&[u8]]) -> Result<(), Error> {
 /// at the archive's end.
 const REACHED: &str = "reached";
 
-/// Records that the store's history goes up to, but not including, the object `end`. Durable on return.
+/// Records that the store's history goes up to, but not including, the object `end`. The record is durable on return.
 pub(crate) fn write_reached(dir: &Path, end: Lsn) -> Result<(), Error> {
     write_whole(&dir.join(REACHED), &[format!("{end}\n").as_bytes()])
 }
@@ -125,7 +125,7 @@ pub(crate) fn read_reached(dir: &Path) -> Result<Lsn, Error> {
     }
 }
 
-/// The segments of a directory, ordered by their first object.
+/// Returns the segments of a directory, ordered by their first object.
 pub(crate) fn list(dir: &Path) -> Result<Vec<Segment>, Error> {
     let reading = |error| Error::io("reading the archive", dir, error);
     let mut segments = Vec::new();

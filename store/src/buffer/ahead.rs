@@ -20,8 +20,8 @@ use super::frame::{Content, Pinned};
 use crate::format::{PageId, lsn};
 use crate::page_file::runs;
 
-/// At most one frame in this many may hold a page that was read ahead and is still unused. Those frames fill at most
-/// half of the probation queue, so that no such page is evicted before its use.
+/// The number of frames of which at most one may hold a page that was read ahead and is still unused. All such frames
+/// together fill at most half of the probation queue, so that no such page is evicted before its use.
 const AHEAD_PART: usize = 16;
 /// The most pages that one call of [`Pool::read_ahead`] reads.
 pub(crate) const MOST_AHEAD: usize = 32;
@@ -53,8 +53,8 @@ impl Pool {
             missing.truncate(room);
         }
         missing.sort_unstable();
-        // Pages that are not adjacent are read one after another. So tell the system about all of them now, and it may
-        // fetch them in parallel.
+        // The scan reads pages that are not adjacent one after another. So it tells the system about all of them now,
+        // and the system may fetch them in parallel.
         if !is_fetched && runs(&missing).nth(1).is_some() {
             self.file.will_read(&missing);
         }
@@ -64,7 +64,7 @@ impl Pool {
         if self.bring_in(&missing) { count } else { 0 }
     }
 
-    /// Reserves room for up to this many pages. Returns for how many there is room.
+    /// Reserves room for up to this many pages. Returns the number of pages for which it has reserved room.
     fn keep_room(&self, pages: usize) -> usize {
         let owed = self.tallies.owed.load(Ordering::Relaxed);
         let most = (self.frames.len() / AHEAD_PART).saturating_sub(owed);
@@ -74,7 +74,7 @@ impl Pool {
         before.map_or(0, |unused| with(unused) - unused)
     }
 
-    /// Whether a page is in the file but not in the cache.
+    /// Returns whether a page is in the file but not in the cache.
     fn is_missing(&self, id: PageId) -> bool {
         id < self.file.pages() && !self.part(id).lock().frames.contains_key(&id)
     }
@@ -97,7 +97,7 @@ impl Pool {
         }
         let failed: SmallVec<[u32; MOST_AHEAD]> =
             coming.into_iter().filter_map(|page| self.come(page).err()).collect();
-        // `give_back` waits for other threads to unpin these frames, so no latch may be held here.
+        // `give_back` waits for other threads to unpin these frames, so this thread must hold no latch here.
         failed.into_iter().for_each(|at| self.give_back(at));
         frames.len() == pages.len()
     }

@@ -15,8 +15,8 @@ use crate::error::Error;
 use crate::format::{DOUBLE_WRITE_PAGES, Lsn, lsn};
 use crate::page_file::Batch;
 
-/// How long a checkpoint waits for a page's latch. The thread that holds the latch may be waiting for a frame, and so
-/// for the cleaning mutex that the checkpoint holds. Without a limit both would wait forever.
+/// The time for which a checkpoint waits for a page's latch. The thread that holds the latch may be waiting for a
+/// frame, and so for the cleaning mutex that the checkpoint holds. Without a limit both would wait forever.
 const LATCH_PATIENCE: Duration = Duration::from_millis(2);
 
 /// A page in the batch that is being written home, with the LSN of the copy.
@@ -63,7 +63,7 @@ impl Pool {
         self.write_home_alone(&cleaning, frames, patience)
     }
 
-    /// As [`write_home`](Self::write_home), for a caller that holds the cleaning mutex.
+    /// Does the work of [`write_home`](Self::write_home), for a caller that holds the cleaning mutex.
     pub(super) fn write_home_alone<'a>(
         &self,
         _cleaning: &MutexGuard<'_, ()>,

@@ -30,8 +30,8 @@ pub(crate) struct Frame {
     pub(super) content: RwLock<Content>,
     /// The page for which the frame is mapped.
     pub(super) id: AtomicU64,
-    /// How many users pin the frame. While the frame is pinned, it keeps its page. The count rises from 0 only under
-    /// the lock of the page's part of the map.
+    /// The number of users that pin the frame. While the frame is pinned, it keeps its page. The count rises from 0
+    /// only under the lock of the page's part of the map.
     pub(super) pins: AtomicU32,
     /// Whether the page was used since it came in, or since the cache last considered it for eviction.
     pub(super) is_used: AtomicBool,
@@ -42,10 +42,10 @@ pub(crate) struct Frame {
     /// Whether the page is an inner page of a tree. Every thread that goes down that tree needs the page, so it is
     /// evicted last.
     pub(super) is_inner: AtomicBool,
-    /// The LSN of the oldest change that is missing at home; 0 if the page is clean. It may be too low, because it is
-    /// set before that change gets its LSN.
+    /// The LSN of the oldest change that is missing at home; 0 if the page is clean. The LSN may be too low, because a
+    /// thread sets it before that change gets its own LSN.
     pub(super) first_change: AtomicU64,
-    /// A number that increases when a page that has a shared copy is changed, and when the frame loses its page.
+    /// A number that grows when a thread changes a page that has a shared copy, and when the frame loses its page.
     pub(super) changes: AtomicU64,
 }
 
@@ -81,7 +81,7 @@ impl Frame {
         }
     }
 
-    /// Notes that the page came in when `now` pages had come in before.
+    /// Notes that the page came into the cache. `now` is the number of pages that had come in before.
     pub(super) fn came(&self, now: u32) {
         self.came_at.store(now, Ordering::Relaxed);
         self.is_used.store(false, Ordering::Relaxed);
@@ -102,8 +102,8 @@ impl Frame {
         was_ahead
     }
 
-    /// Notes a use of the page, when `now` pages have come in. If at most `moment` of them came in after this page, the
-    /// use does not count, because it is part of the access that brought the page in.
+    /// Notes a use of the page. `now` is the number of pages that have come in so far. If at most `moment` of them came
+    /// in after this page, the use does not count, because it is part of the access that brought the page in.
     pub(super) fn touched(&self, now: u32, moment: u32, tallies: &Tallies) {
         if self.ends_ahead(tallies) {
             tallies.needed();
@@ -113,7 +113,8 @@ impl Frame {
         }
     }
 
-    /// Notes a use that counts. Because of it, the page gets a second chance when the cache would evict it.
+    /// Notes a use that counts. Because of this use, the cache gives the page a second chance when it would evict the
+    /// page.
     pub(super) fn used(&self) {
         if !self.is_used.load(Ordering::Relaxed) {
             self.is_used.store(true, Ordering::Relaxed);
@@ -141,25 +142,26 @@ pub(crate) struct Pinned<'p> {
     pub(super) tallies: &'p Tallies,
 }
 
-/// Counts of the cache's frames by state, and what reading ahead owes.
+/// The numbers of the cache's frames by state, and the debt of reading ahead.
 #[derive(Debug, Default)]
 pub(super) struct Tallies {
-    /// Frames with a dirty page.
+    /// The number of frames with a dirty page.
     pub(super) dirty: AtomicUsize,
-    /// Frames with an inner page of a tree.
+    /// The number of frames with an inner page of a tree.
     pub(super) inner: AtomicUsize,
-    /// Frames whose page was read ahead and is still unused, and frames that are about to get such a page.
+    /// The number of frames whose page was read ahead and is still unused, or that are about to get such a page.
     pub(super) ahead: AtomicUsize,
-    /// How many more pages must be needed before the cache reads ahead at full depth again. Each page that was read
-    /// ahead but evicted unused adds [`VAIN_COSTS`].
+    /// The number of pages that threads must still need before the cache reads ahead at full depth again. Each page
+    /// that was read ahead but evicted unused adds [`VAIN_COSTS`].
     pub(super) owed: AtomicUsize,
 }
 
-/// How many needed pages make up for one that was read ahead but evicted unused.
+/// The number of needed pages that make up for one page that was read ahead but evicted unused.
 const VAIN_COSTS: usize = 4;
 
 impl Tallies {
-    /// Called when a thread needs a page that was read ahead or is not in the cache. Pays off one page of what is owed.
+    /// Pays off one owed page. The cache calls this when a thread needs a page that was read ahead or is not in the
+    /// cache.
     pub(super) fn needed(&self) {
         if self.owed.load(Ordering::Relaxed) > 0 {
             let one_less = |owed: usize| owed.checked_sub(1);
@@ -168,7 +170,7 @@ impl Tallies {
         }
     }
 
-    /// Called when a page that was read ahead is evicted unused. Adds to what is owed.
+    /// Adds to the owed pages. The cache calls this when it evicts a page that was read ahead and never used.
     pub(super) fn was_in_vain(&self) {
         self.owed.fetch_add(VAIN_COSTS, Ordering::Relaxed);
     }
@@ -203,8 +205,8 @@ pub(crate) trait Latched {
     fn content(&self) -> &Content;
     fn pin(&self) -> &Pinned<'_>;
 
-    /// A copy of the page, which the caller may read after it has released the latch. `pool` is the number of the cache
-    /// that holds the page.
+    /// Returns a copy of the page, which the caller may read after it has released the latch. `pool` is the number of
+    /// the cache that holds the page.
     fn snapshot(&self, pool: u64) -> Arc<Snapshot> {
         let content = self.content();
         let copied = || Snapshot {
@@ -294,8 +296,8 @@ impl Writing<'_> {
     }
 }
 
-/// Sorts by keys that other threads may change at the same time, such as the page of a frame. It reads each key only
-/// once, because if a key changed between two comparisons, the order would contradict itself, and the sort might panic.
+/// Sorts by keys that other threads may change at the same time, such as the page of a frame. Reads each key only once.
+/// If a key changed between two comparisons, the order would contradict itself, and the sort might panic.
 pub(super) fn sort_by_changing<T, K: Ord>(items: &mut [T], key: impl FnMut(&T) -> K) {
     items.sort_by_cached_key(key);
 }

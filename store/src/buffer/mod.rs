@@ -34,7 +34,7 @@ use crate::page_file::PageFile;
 use crate::poison::Poison;
 use crate::sync::Parker;
 
-/// How many parts the map from pages to frames has.
+/// The number of parts of the map from pages to frames.
 const PARTS: usize = 64;
 /// The memory that a frame takes besides its page, in bytes, including the entry in the map.
 const FRAME_BYTES: u64 = 248;
@@ -49,7 +49,8 @@ const FRAME_BYTES: u64 = 248;
 /// In an open store the other threads find room in the remaining frames, because nearly every step pins only one leaf.
 const FEWEST_FRAMES: usize = 64;
 
-/// The size in bytes of the smallest cache for pages of this size: the fewest frames, and the page file's buffer.
+/// Returns the size in bytes of the smallest cache for pages of this size: the fewest frames, and the page file's
+/// buffer.
 pub(crate) const fn smallest_cache_bytes(page_bytes: u64) -> u64 {
     FEWEST_FRAMES as u64 * (page_bytes + FRAME_BYTES) + (1 + DOUBLE_WRITE_PAGES as u64) * page_bytes
 }
@@ -60,7 +61,7 @@ pub(crate) const fn smallest_cache_bytes(page_bytes: u64) -> u64 {
 struct Part {
     /// Indexes into [`Pool::frames`].
     frames: FxHashMap<PageId, u32>,
-    /// How often a lookup in this part found its page.
+    /// The number of lookups in this part that found their page.
     hits: u64,
 }
 
@@ -75,22 +76,22 @@ pub(crate) struct Pool {
     frames: Box<[Frame]>,
     map: Box<[Mutex<Part>]>,
     queues: Mutex<Queues>,
-    /// How many pages have come in.
+    /// The number of pages that have come in.
     came: AtomicU32,
-    /// How many pages must come in after a page before a use of that page counts.
+    /// The number of pages that must come in after a page before a use of that page counts.
     moment: u32,
-    /// Held by the thread that writes pages home.
+    /// The cleaning mutex, which a thread holds while it writes pages home.
     cleaning: Mutex<()>,
     tallies: Tallies,
-    /// The keeper sleeps on this parker. The flag says that another thread has woken the keeper since.
+    /// The parker on which the keeper sleeps. The flag says that another thread has woken the keeper since.
     keeper: Parker,
     is_keeper_woken: AtomicBool,
     pub(crate) misses: AtomicU64,
-    /// Misses that found no ready frame, and had to write dirty pages home first.
+    /// The number of misses that found no ready frame, and had to write dirty pages home first.
     pub(crate) waits: AtomicU64,
-    /// How many inner pages were evicted.
+    /// The number of inner pages that were evicted.
     pub(crate) inner_left: AtomicU64,
-    /// How many pages were read ahead, and how many of them were evicted unused.
+    /// The number of pages that were read ahead, and the number of those that were evicted unused.
     pub(crate) came_ahead: AtomicU64,
     pub(crate) came_in_vain: AtomicU64,
 }
@@ -147,7 +148,7 @@ impl Pool {
         Pinned { frame, tallies: &self.tallies }
     }
 
-    /// How often a lookup found its page in the cache.
+    /// Returns how often a lookup found its page in the cache.
     pub(crate) fn hits(&self) -> u64 {
         self.map.iter().map(|part| part.lock().hits).sum()
     }
@@ -273,7 +274,7 @@ impl Pool {
     }
 
     /// Frees a frame that is no longer mapped for a page. A thread that was waiting for the frame's latch finds the
-    /// frame invalid, but may keep it pinned for a moment. So this waits until no pins are left.
+    /// frame invalid, but may keep it pinned for a moment. So this function waits until no pins are left.
     fn give_back(&self, at: u32) {
         while self.frame(at).pins.load(Ordering::Acquire) != 0 {
             std::thread::yield_now();
@@ -281,15 +282,15 @@ impl Pool {
         self.queues.lock().free.push(at);
     }
 
-    /// The oldest object whose change may be missing at home; `next` if every page is home. This overlooks changes that
-    /// are announced during the call. Their objects have numbers from `next` on if the caller has read `next` before
-    /// the call (see [`Writing::announce`]).
+    /// Returns the oldest object whose change may be missing at home; `next` if every page is home. The result does not
+    /// cover changes that are announced during the call. The objects of these changes have numbers from `next` on if
+    /// the caller has read `next` before the call (see [`Writing::announce`]).
     pub(crate) fn first_change(&self, next: Lsn) -> Lsn {
         let changes = self.frames.iter().map(Frame::first_change).filter(|lsn| *lsn != 0);
         changes.min().map_or(next, |first| first.min(next))
     }
 
-    /// How many pages are dirty.
+    /// Returns how many pages are dirty.
     pub(crate) fn dirty(&self) -> usize {
         self.tallies.dirty.load(Ordering::Relaxed)
     }

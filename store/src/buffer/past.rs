@@ -5,9 +5,9 @@ use crate::error::Error;
 use crate::format::{PageId, lsn};
 
 impl Pool {
-    /// Writes adjacent pages home, past the cache. No transaction may be reading these pages. They are not durable on
-    /// return, and a crash may tear them. Their LSN has to be that of a durable log object. If it were higher than the
-    /// log's end after a crash, redo would skip the page.
+    /// Writes adjacent pages home, past the cache. No transaction may be reading these pages. The pages are not durable
+    /// on return, and a crash may tear them. The pages' LSN has to be that of a durable log object. If the LSN were
+    /// higher than the log's end after a crash, redo would skip the page.
     ///
     /// # Errors
     /// [`Error::Full`] if the disk is full; any other error has poisoned the store.
@@ -27,7 +27,7 @@ impl Pool {
         self.file.flush().map_err(|error| self.poison.set(&error))
     }
 
-    /// If the cache has an old copy of a page that `write_past` has written, reads the page again.
+    /// Reads a page again that `write_past` has written, if the cache has an old copy of the page.
     ///
     /// # Errors
     /// As [`read`](Self::read).

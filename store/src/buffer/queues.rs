@@ -14,13 +14,13 @@ use std::sync::atomic::Ordering;
 use super::frame::Frame;
 use crate::format::PageId;
 
-/// One frame in this many is for pages on probation. After a page has come in, its uses count only once half as many
-/// other pages have come in as the probation queue holds.
+/// The number of frames of which one is for pages on probation. After a page has come in, its uses count only once half
+/// as many other pages have come in as the probation queue holds.
 const PROBATION_PART: usize = 8;
-/// How many used pages in a row get a second chance; the next one is evicted even though it was used.
+/// The most used pages in a row that get a second chance. The next page is evicted even though it was used.
 const MOST_CHANCES: usize = 128;
 
-/// A page that was evicted, and how many pages had come in when it was.
+/// An evicted page, and the number of pages that had come in when it was evicted.
 #[derive(Clone, Copy, Debug, Default)]
 struct Left {
     page: PageId,
@@ -43,7 +43,7 @@ pub(super) struct Queues {
     left: Box<[Left]>,
 }
 
-/// How many pages must come in after a page before a use of that page counts.
+/// Returns how many pages must come in after a page before a use of that page counts.
 pub(super) const fn moment(frames: usize) -> u32 {
     (frames / PROBATION_PART / 2) as u32
 }
@@ -61,7 +61,7 @@ impl Queues {
         }
     }
 
-    /// How many dirty pages may wait before the thread that needs a frame has to write some home itself.
+    /// Returns how many dirty pages may wait before the thread that needs a frame has to write some home itself.
     pub(super) fn most_waiting(&self) -> usize {
         self.left.len() / 4
     }
@@ -134,7 +134,7 @@ impl Queues {
         None
     }
 
-    /// How many frames are in a queue; the test compares this with the size of the cache.
+    /// Returns how many frames are in a queue; the test compares this with the size of the cache.
     #[cfg(test)]
     fn len(&self) -> usize {
         self.free.len()

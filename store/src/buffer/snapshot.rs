@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::format::PageId;
 
-/// How many copies each thread keeps, each at the index `page mod AT_HAND`.
+/// The number of copies that each thread keeps, each at the index `page mod AT_HAND`.
 const AT_HAND: usize = 32;
 
 /// A copy of a page, made when the change number of its frame was `changes`.
@@ -52,7 +52,7 @@ pub(super) fn kept<T>(id: PageId, work: impl FnOnce(&mut Option<Arc<Snapshot>>) 
     KEPT.try_with(with).ok().flatten()
 }
 
-/// A number that no other cache in the process has.
+/// Returns a number that no other cache in the process has.
 pub(super) fn number() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     NEXT.fetch_add(1, Ordering::Relaxed)

@@ -11,13 +11,13 @@ use crate::controls::Rule;
 use crate::error::Error;
 use crate::format::DOUBLE_WRITE_PAGES;
 
-/// How long a thread looks for a frame while all frames are in use.
+/// The time for which a thread looks for a frame while all frames are in use.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// The keeper keeps one frame in this many ready, within the limits below.
+/// The number of frames of which the keeper keeps one ready, within the limits below.
 const READY_PART: usize = 16;
 const MOST_READY: usize = 1024;
 const FEWEST_READY: usize = 8;
-/// How many pages the keeper writes at a time, sorted by their order in the file.
+/// The number of pages that the keeper writes at a time, sorted by their order in the file.
 const SORTED_AT_A_TIME: usize = 4 * DOUBLE_WRITE_PAGES;
 
 impl Pool {
@@ -48,12 +48,12 @@ impl Pool {
         }
     }
 
-    /// Whether inner pages leave too few frames for leaves. If so, inner pages are evicted like leaves.
+    /// Returns whether inner pages leave too few frames for leaves. If so, inner pages are evicted like leaves.
     fn has_too_many_inner(&self) -> bool {
         self.tallies.inner.load(Ordering::Relaxed) > self.frames.len() / 4 * 3
     }
 
-    /// How many frames the keeper keeps ready.
+    /// Returns how many frames the keeper keeps ready.
     fn wanted_ready(&self) -> usize {
         (self.frames.len() / READY_PART).clamp(FEWEST_READY, MOST_READY)
     }
@@ -177,8 +177,8 @@ impl Pool {
         done.map(|()| ready)
     }
 
-    /// The keeper's work. When few frames are free, makes some ready before threads need them. Returns whether still
-    /// more should be made ready.
+    /// Does the keeper's work: when few frames are free, makes some ready before threads need them. Returns whether
+    /// more frames should still be made ready.
     ///
     /// # Errors
     /// Errors of the log or the page file, which have poisoned the store.

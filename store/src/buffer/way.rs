@@ -35,7 +35,7 @@ impl<'p> Way<'p> {
         self
     }
 
-    /// Whether a page has not changed since it was copied. If so, counts a use of the page.
+    /// Returns whether a page has not changed since it was copied. If so, counts a use of the page.
     fn is_as_copied(&self, copy: &Snapshot) -> bool {
         let Some(frame) = self.frames.get(copy.frame as usize) else { return false };
         let is_current = copy.pool == self.pool && frame.changes.load(Ordering::Acquire) == copy.changes;
@@ -70,7 +70,7 @@ impl<'p> Way<'p> {
         &self.pages[at]
     }
 
-    /// Whether no page on the path has changed since it was copied.
+    /// Returns whether no page on the path has changed since it was copied.
     pub(crate) fn is_current(&self) -> bool {
         self.pages.iter().all(|page| self.is_as_copied(page))
     }

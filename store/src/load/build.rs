@@ -37,7 +37,7 @@ impl Builder {
         self.rows
     }
 
-    /// Whether a key is above the key of the last row.
+    /// Returns whether a key is above the key of the last row.
     pub(super) fn is_next(&self, key: &[u8]) -> bool {
         self.rows == 0 || key > self.last.as_slice()
     }

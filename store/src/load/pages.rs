@@ -10,7 +10,7 @@ use crate::space::Run;
 use crate::table::Table;
 use crate::transaction::{Backups, Loaded, Transaction};
 
-/// How many pages a load allocates at first, and the most bytes that it allocates at a time.
+/// The number of pages that a load allocates at first, and the most bytes that it allocates at a time.
 const FIRST_RUN: u64 = 64;
 const LONGEST_RUN_BYTES: u64 = 64 << 20;
 
@@ -22,7 +22,7 @@ pub(super) struct Pages {
     table: Table,
     backups: Backups,
     runs: Vec<Run>,
-    /// How many pages of the last run are not used yet.
+    /// The number of pages of the last run that are not used yet.
     left: u64,
     page_bytes: u64,
 }

@@ -13,7 +13,7 @@ use crate::format::{Lsn, PageId, set_lsn};
 
 /// The most bytes in one write.
 const WRITE_BYTES: usize = 1 << 20;
-/// How many writes may be waiting or in progress while the load fills the next buffer.
+/// The most writes that may be waiting or in progress while the load fills the next buffer.
 const AT_WORK: usize = 2;
 
 /// Adjacent pages that are written together.

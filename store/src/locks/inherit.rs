@@ -13,7 +13,7 @@ const IDLE: u64 = 0;
 /// The state of an inherited lock that another transaction has taken away.
 const GONE: u64 = u64::MAX;
 
-/// Which transaction uses an inherited lock.
+/// The transaction that uses an inherited lock, if one does.
 #[derive(Debug, Default)]
 pub(super) struct Use(AtomicU64);
 

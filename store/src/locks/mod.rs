@@ -32,17 +32,17 @@ pub(crate) use self::ranges::{KeyRange, is_empty};
 use self::waits::Waits;
 use crate::sync::{Deadline, Mutex, MutexGuard, thread_number};
 
-/// How many threads have a place for inherited locks. The thread number selects the place.
+/// The number of places for inherited locks. A thread's number selects its place.
 const THREADS: usize = 64;
 /// The most locks that a thread's place keeps for the next transaction.
 const MOST_LEFT: usize = 32;
 /// The number of parts of the lock table. A row's hash selects the part; a range is locked in every part.
 pub(crate) const PARTS: usize = 16;
-/// How often a waiting transaction checks again for whom it waits. This finds cycles that arise after the wait has
-/// begun.
+/// The interval at which a waiting transaction checks again for whom it waits. The check finds cycles that arise after
+/// the wait has begun.
 const LOOK_AROUND: Duration = Duration::from_millis(5);
 
-/// Why a lock was refused.
+/// The reason why a lock was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refused {
     Deadlock,
@@ -54,7 +54,7 @@ pub(crate) enum Refused {
 pub(crate) struct Locks {
     sections: Box<[Section]>,
     waits: Waits,
-    /// A place for each thread; none if locks are not inherited.
+    /// The places of the threads; none if locks are not inherited.
     places: Box<[Place]>,
     pub(crate) waited: AtomicU64,
     pub(crate) deadlocks: AtomicU64,
@@ -67,21 +67,21 @@ pub(crate) struct Locks {
 #[repr(align(128))]
 struct Section {
     part: Mutex<Part>,
-    /// How many transactions wait for a lock in this part.
+    /// The number of transactions that wait for a lock in this part.
     waiting: AtomicUsize,
 }
 
-/// Where a thread's transactions leave locks for the next one. It has cache lines of its own.
+/// The place where a thread's transactions leave locks for the next one. It has cache lines of its own.
 #[derive(Debug)]
 #[repr(align(128))]
 struct Place {
     /// What the last transaction left; `None` while a transaction is using it.
     left: Mutex<Option<Inherited>>,
-    /// How often a transaction used an inherited lock of this place.
+    /// The number of times that a transaction used an inherited lock of this place.
     used: AtomicU64,
 }
 
-/// What a transaction leaves to the next transaction on its thread.
+/// The locks and the memory that a transaction leaves to the next transaction on its thread.
 #[derive(Debug, Default)]
 struct Inherited {
     /// The inherited locks, each with a flag that says whether the current transaction uses it.
@@ -90,7 +90,7 @@ struct Inherited {
     list: Vec<(usize, Target)>,
 }
 
-/// A list keeps memory for at most this many entries, so that one large transaction does not hold memory forever.
+/// The most entries for which a list keeps memory, so that one large transaction does not hold memory forever.
 const MOST_LISTED: usize = 256;
 
 /// The locks of a transaction.
@@ -102,8 +102,8 @@ pub(crate) struct Held {
     /// back to the place of `thread` when the transaction ends.
     left: Vec<(Left, bool)>,
     thread: Option<usize>,
-    /// What the transaction has read is certain only once this log object, and all before it, are durable. So the
-    /// transaction's own commit waits for them.
+    /// The log object on which the transaction depends. What the transaction has read is certain only once this object,
+    /// and all before it, are durable. So the transaction's own commit waits for them.
     depends_on: u64,
 }
 
@@ -118,7 +118,7 @@ impl Held {
         }
     }
 
-    /// How many locks the transaction holds, without inherited ones. A range counts once per part.
+    /// Returns how many locks the transaction holds, without inherited ones. A range counts once per part.
     #[cfg(test)]
     pub(crate) fn count(&self) -> usize {
         self.locks.len()
@@ -129,7 +129,7 @@ impl Held {
     }
 }
 
-/// The index of the part that has the locks of a row.
+/// Returns the index of the part that has the locks of a row.
 pub(crate) fn part_of(table: TableId, key: &[u8]) -> usize {
     let mut hasher = FxHasher::default();
     (table, key).hash(&mut hasher);
@@ -166,7 +166,7 @@ impl Locks {
         held
     }
 
-    /// How often a transaction used an inherited lock.
+    /// Returns how often a transaction used an inherited lock.
     pub(crate) fn inherited(&self) -> u64 {
         self.places.iter().map(|place| place.used.load(Ordering::Relaxed)).sum()
     }
@@ -344,7 +344,7 @@ impl Locks {
     }
 
     #[cfg(test)]
-    /// Whether no transaction holds a lock or waits for one.
+    /// Returns whether no transaction holds a lock or waits for one.
     pub(crate) fn is_idle(&self) -> bool {
         self.sections.iter().all(|section| section.part.lock().is_idle())
     }

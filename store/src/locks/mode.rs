@@ -1,6 +1,6 @@
 //! Lock modes, and which of them are compatible.
 
-/// What a lock permits its holder to do, and what it prevents other transactions from doing.
+/// The mode of a lock: what the lock permits its holder to do, and what it prevents other transactions from doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
     /// The holder reads some rows of the table.
@@ -16,7 +16,7 @@ pub(crate) enum Mode {
 }
 
 impl Mode {
-    /// Whether two transactions may hold locks in these modes at once.
+    /// Returns whether two transactions may hold locks in these modes at once.
     pub(crate) fn goes_with(self, other: Self) -> bool {
         use Mode::{Exclusive as X, IntentionExclusive as IX, IntentionShared as IS, Shared as S};
         match (self, other) {
@@ -26,7 +26,7 @@ impl Mode {
         }
     }
 
-    /// The weakest mode that permits what both modes permit.
+    /// Returns the weakest mode that permits what both modes permit.
     pub(crate) fn and(self, other: Self) -> Self {
         use Mode::{
             Exclusive as X, IntentionExclusive as IX, IntentionShared as IS, Shared as S,
@@ -41,7 +41,7 @@ impl Mode {
         }
     }
 
-    /// Whether the mode permits changes.
+    /// Returns whether the mode permits changes.
     pub(crate) fn changes(self) -> bool {
         self == Self::Exclusive
     }

@@ -17,7 +17,7 @@ use super::ranges::{KeyRange, Ranges, is_empty};
 /// The number of a table.
 pub(crate) type TableId = u64;
 
-/// What is locked.
+/// The target of a lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Target {
     Table(TableId),
@@ -37,8 +37,8 @@ pub(super) struct Part {
     /// Table locks that transactions have left to the next transactions on their threads.
     left: Vec<Left>,
     waiting: Vec<Waiting>,
-    /// What a transaction reads under this part's locks is certain only once this log object, and all before it, are
-    /// durable. So the transaction's own commit waits for them.
+    /// The log object on which the readers of this part depend. What a transaction reads under this part's locks is
+    /// certain only once this object, and all before it, are durable. So the transaction's own commit waits for them.
     early: u64,
 }
 
@@ -60,7 +60,7 @@ pub(super) enum Answer {
 }
 
 impl Target {
-    /// Whether two requests conflict: one for `self` in `mode`, one for `other` in `other_mode`.
+    /// Returns whether two requests conflict: one for `self` in `mode`, one for `other` in `other_mode`.
     fn conflicts(&self, mode: Mode, other: &Self, other_mode: Mode) -> bool {
         match (self, other) {
             (Self::Table(a), Self::Table(b)) => a == b && !mode.goes_with(other_mode),
@@ -87,7 +87,7 @@ impl Part {
         }
     }
 
-    /// Whether the owner already holds the lock, in this mode or a stronger one.
+    /// Returns whether the owner already holds the lock, in this mode or a stronger one.
     fn has(&self, owner: u64, target: &Target, mode: Mode) -> bool {
         if let Target::Range(table, range) = target {
             return self.ranges.get(table).is_some_and(|ranges| ranges.has(owner, range));
@@ -96,7 +96,7 @@ impl Part {
         held.is_some_and(|(_, held)| held.and(mode) == *held)
     }
 
-    /// The other owners whose locks conflict with the request.
+    /// Returns the other owners whose locks conflict with the request.
     fn held_against(&self, owner: u64, target: &Target, mode: Mode) -> Vec<u64> {
         let mut against: Vec<u64> = Vec::new();
         let mut hold = |holders: &Holders| {
@@ -129,10 +129,10 @@ impl Part {
         against
     }
 
-    /// The owners for whom a request has to wait: those that hold conflicting locks, and those of conflicting requests
-    /// among the first `ahead` in the queue. Two kinds of request overtake the queue: one whose owner already has the
-    /// lock in a weaker mode, and one for a row in a range that its owner has read. A request also overtakes every
-    /// queued request that waits for its owner, because otherwise the two would wait for each other.
+    /// Returns the owners for whom a request has to wait: those that hold conflicting locks, and those of conflicting
+    /// requests among the first `ahead` in the queue. Two kinds of request overtake the queue: one whose owner already
+    /// has the lock in a weaker mode, and one for a row in a range that its owner has read. A request also overtakes
+    /// every queued request that waits for its owner, because otherwise the two would wait for each other.
     fn against(&self, owner: u64, target: &Target, mode: Mode, ahead: usize) -> Vec<u64> {
         let mut against = self.held_against(owner, target, mode);
         if ahead > 0 && !self.is_upgrade(owner, target) {
@@ -146,7 +146,8 @@ impl Part {
         against
     }
 
-    /// Whether the owner already holds a lock that covers the target. Other owners may be waiting for that lock.
+    /// Returns whether the owner already holds a lock that covers the target. Other owners may be waiting for that
+    /// lock.
     fn is_upgrade(&self, owner: u64, target: &Target) -> bool {
         let holds = self.holders(target).is_some_and(|holders| holders.iter().any(|held| held.0 == owner));
         holds
@@ -158,7 +159,7 @@ impl Part {
             }
     }
 
-    /// How many owners wait.
+    /// Returns how many owners wait.
     pub(super) fn waiting(&self) -> usize {
         self.waiting.len()
     }
@@ -214,7 +215,7 @@ impl Part {
         self.waiting.push(Waiting { owner: Arc::clone(owner), target: target.clone(), mode });
     }
 
-    /// The owners for whom a queued request still has to wait; `None` once the request is granted.
+    /// Returns the owners for whom a queued request still has to wait; `None` once the request is granted.
     pub(super) fn waits_for(&self, owner: u64) -> Option<Vec<u64>> {
         let at = self.waiting.iter().position(|waiting| waiting.owner.id == owner)?;
         let waiting = &self.waiting[at];
@@ -279,7 +280,7 @@ impl Part {
     }
 
     #[cfg(test)]
-    /// Whether no owner holds a lock or waits for one.
+    /// Returns whether no owner holds a lock or waits for one.
     pub(super) fn is_idle(&self) -> bool {
         self.waiting.is_empty()
             && self.ranges.values().all(Ranges::is_idle)

@@ -12,8 +12,8 @@ use super::key::Key;
 /// A range of row keys.
 pub(crate) type KeyRange = (Bound<Key>, Bound<Key>);
 
-/// Whether the range contains no key. `BTreeMap::range` would panic for some of these ranges, so callers exclude them
-/// first.
+/// Returns whether the range contains no key. `BTreeMap::range` would panic for some of these ranges, so callers
+/// exclude them first.
 pub(crate) fn is_empty(range: &KeyRange) -> bool {
     match (&range.0, &range.1) {
         (Bound::Included(from), Bound::Included(to)) => from > to,
@@ -36,7 +36,7 @@ enum Place {
 
 #[cfg(test)]
 thread_local! {
-    /// How often this thread has compared places.
+    /// The number of comparisons of places that this thread has made.
     static COMPARED: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
 }
 
@@ -61,7 +61,7 @@ impl PartialOrd for Place {
     }
 }
 
-/// The places at which a range begins and ends.
+/// Returns the places at which a range begins and ends.
 fn places(range: &KeyRange) -> (Place, Place) {
     let from = match &range.0 {
         Bound::Included(key) => Place::Before(key.clone()),
@@ -81,7 +81,7 @@ fn places(range: &KeyRange) -> (Place, Place) {
 struct Merged(BTreeMap<Place, Place>);
 
 impl Merged {
-    /// Whether one of the ranges covers everything between two places.
+    /// Returns whether one of the ranges covers everything between two places.
     fn has(&self, from: &Place, to: &Place) -> bool {
         self.0.range(..=from).next_back().is_some_and(|(_, end)| to <= end)
     }
@@ -114,19 +114,19 @@ impl Merged {
 pub(super) struct Ranges(FxHashMap<u64, Merged>);
 
 impl Ranges {
-    /// Whether the owner holds every key of a range.
+    /// Returns whether the owner holds every key of a range.
     pub(super) fn has(&self, owner: u64, range: &KeyRange) -> bool {
         let (from, to) = places(range);
         self.0.get(&owner).is_some_and(|merged| merged.has(&from, &to))
     }
 
-    /// Whether one of the owner's ranges contains this key.
+    /// Returns whether one of the owner's ranges contains this key.
     pub(super) fn covers(&self, owner: u64, key: &Key) -> bool {
         let (from, to) = (Place::Before(key.clone()), Place::After(key.clone()));
         self.0.get(&owner).is_some_and(|merged| merged.has(&from, &to))
     }
 
-    /// The other owners of which a range contains this key.
+    /// Returns the other owners that have a range with this key.
     pub(super) fn others(&self, owner: u64, key: &Key) -> impl Iterator<Item = u64> {
         let (from, to) = (Place::Before(key.clone()), Place::After(key.clone()));
         let others = self.0.iter().filter(move |(other, _)| **other != owner);

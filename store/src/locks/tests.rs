@@ -66,7 +66,8 @@ fn tables_are_locked_by_intentions() {
     assert!(locks.is_idle());
 }
 
-/// Each of `count` owners locks a row, and then the row of the next owner. Returns which of the owners had to give way.
+/// Lets each of `count` owners lock a row, and then the row of the next owner. Returns which of the owners had to give
+/// way.
 fn circle(count: u64) -> Vec<bool> {
     let locks = Locks::new(false);
     let barrier = Barrier::new(count as usize);
@@ -127,7 +128,7 @@ fn whoever_takes_a_lock_that_was_released_early_depends_on_that_commit() {
     locks.take(&mut b, &row("k"), Mode::Shared, SHORT).unwrap();
     assert_eq!(b.depends_on(), 77);
     locks.release(&mut b, 99);
-    // The second transaction changed nothing, so whoever takes the lock after it does not depend on its commit.
+    // The second transaction changed nothing, so a transaction that takes the lock later does not depend on its commit.
     let mut c = Held::new(3);
     locks.take(&mut c, &range("a", "z"), Mode::Shared, SHORT).unwrap();
     assert_eq!(c.depends_on(), 77);
@@ -161,8 +162,8 @@ fn those_who_wait_are_let_through_in_order() {
     assert!(locks.is_idle());
 }
 
-/// The first owner gets its lock, and the second one waits for its own. The third one, whose request conflicts with the second
-/// one's only, waits too.
+/// Lets the first owner get its lock, and the second one wait for its own. The third one, whose request conflicts only
+/// with the second one's, has to wait too.
 fn waits_behind([has, second, third]: [(Target, Mode); 3]) {
     let locks = Locks::new(false);
     let (mut first_held, mut third_held) = (Held::new(1), Held::new(3));
@@ -177,7 +178,7 @@ fn waits_behind([has, second, third]: [(Target, Mode); 3]) {
             thread::yield_now();
         }
         let taken = locks.take(&mut third_held, &third.0, third.1, SHORT);
-        // Before the assertion, so that the second owner does not wait on if it fails.
+        // Releases the locks before the assertion, so that the second owner does not wait on if the assertion fails.
         locks.release(&mut third_held, 0);
         locks.release(&mut first_held, 0);
         assert_eq!(taken, Err(Refused::Timeout), "{third:?} overtakes {second:?}");
@@ -185,7 +186,7 @@ fn waits_behind([has, second, third]: [(Target, Mode); 3]) {
     assert!(locks.is_idle());
 }
 
-/// A key whose locks are in the same part as those of the key `k`.
+/// Returns a key whose locks are in the same part as those of the key `k`.
 fn near_k() -> String {
     (0..).map(|n| format!("k{n}")).find(|key| part_of(1, key.as_bytes()) == part_of(1, b"k")).unwrap()
 }
@@ -197,8 +198,8 @@ fn whoever_waits_for_a_range_or_for_a_row_in_it_is_not_overtaken() {
     waits_behind([(row("k"), Mode::Shared), change, scan]);
 }
 
-/// One owner holds the locks `has`, and others wait for the locks `other`. The first owner then takes `wants`, and no
-/// owner has to give way.
+/// Lets one owner hold the locks `has`, and others wait for the locks `other`. The first owner then takes `wants`, and
+/// no owner has to give way.
 fn goes_first(has: &[Target], other: &[(Target, Mode)], wants: &Target) {
     let locks = Locks::new(false);
     let mut one = Held::new(1);
@@ -303,8 +304,8 @@ fn whoever_waits_for_an_inherited_lock_is_woken_when_its_user_ends() {
     }
 }
 
-/// A table was made, and its creation was undone. Whoever waits for it goes on, though the transaction goes on too. The
-/// transaction keeps its other locks.
+/// A transaction makes a table, and undoes its creation. Then another transaction that waits for the table gets its
+/// lock, though the first one has not ended. The first transaction keeps its other locks.
 #[test]
 fn inv51_the_lock_on_a_table_that_was_not_made_is_released_alone() {
     let locks = Locks::new(false);
@@ -327,7 +328,7 @@ fn inv51_the_lock_on_a_table_that_was_not_made_is_released_alone() {
     for target in &kept {
         assert_eq!(locks.take(&mut other, target, Mode::Shared, Duration::ZERO), Err(Refused::Timeout));
     }
-    // The maker does not hold it any more, so it gets no lock on another table that has the page by now.
+    // The maker does not hold the table's lock any more, so it gets no lock on another table that has the page by now.
     assert_eq!(
         locks.take(&mut maker, &Target::Table(9), Mode::Exclusive, Duration::ZERO),
         Err(Refused::Timeout)

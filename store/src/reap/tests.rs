@@ -15,7 +15,7 @@ use crate::transaction::Transaction;
 
 const ROWS: u32 = 200;
 
-/// A store with two tables, without background threads.
+/// Returns a store with two tables, without background threads.
 fn opened() -> (Arc<Running>, Table) {
     let options = Options { page_bytes: Some(4096), snapshot_bytes: 100_000, ..Options::default() };
     let running = Running::alone(opening::in_memory(&options));
@@ -34,7 +34,7 @@ fn drop_table(running: &Arc<Running>) {
     tx.commit().unwrap();
 }
 
-/// Whether the reaper has work. If it has, checks that it was also woken; otherwise it would sleep forever.
+/// Returns whether the reaper has work. If it has, checks that it was also woken; otherwise it would sleep forever.
 fn is_woken(running: &Running) -> bool {
     let tables = &running.engine.tables;
     let is_due = tables.are_dropped.load(Ordering::SeqCst);

@@ -7,7 +7,7 @@ use crate::options::Options;
 use crate::running::Running;
 use crate::transaction::Transaction;
 
-/// How many steps the transaction has that is rolled back.
+/// The number of steps of the transaction that is rolled back.
 const STEPS: u64 = 3000;
 
 /// Recovery visits each step at most twice: when it undoes that step, and when it undoes the step after it. So recovery

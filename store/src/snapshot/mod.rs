@@ -65,7 +65,8 @@ pub struct Snapshot(Arc<Inner>);
 struct Inner {
     running: Arc<Running>,
     seen: Arc<Seen>,
-    /// Once this log object is durable, everything that the snapshot shows is durable.
+    /// The last log object on which the snapshot depends. Once it is durable, everything that the snapshot shows is
+    /// durable.
     upto: Lsn,
     is_certain: AtomicBool,
 }
@@ -86,9 +87,9 @@ impl Snapshot {
             engine.active.by_age().iter().for_each(|entry| note_all(versions, &entry.undoable));
         }
         let seen = versions.open();
-        // A transaction that the snapshot shows had written the number of its commit before `open` returned. So this
-        // number, which is read afterwards, is not below that commit's. Later objects are not forced, because no
-        // transaction has reserved room in the log for the block in which such a force would write them.
+        // Each transaction that the snapshot shows wrote the number of its commit before `open` returned. So the number
+        // that is read here is not below the number of any of these commits. The snapshot does not force later objects,
+        // because no transaction has reserved room in the log for the block in which such a force would write them.
         let upto = engine.newest_commit.load(Ordering::SeqCst);
         let is_certain = AtomicBool::new(engine.tuning.durability == Durability::Eventual);
         Self(Arc::new(Inner { running: Arc::clone(running), seen, upto, is_certain }))
@@ -136,7 +137,7 @@ impl Snapshot {
         SnapshotScan::new(self.clone(), table, range)
     }
 
-    /// About how many rows a table has. The number is exact if the table is small and has not changed since the
+    /// Returns about how many rows a table has. The number is exact if the table is small and has not changed since the
     /// snapshot was opened. Otherwise it is an estimate from a few paths down the tree, and counts the table's present
     /// rows.
     ///
@@ -190,39 +191,39 @@ impl Snapshot {
         if is_there { Ok(()) } else { Err(Error::NoTable { name: table.name().to_owned() }) }
     }
 
-    /// Whether the table was empty at the snapshot's moment, and its rows were bulk-loaded later. The caller has to
-    /// read the table's pages first.
+    /// Returns whether the table was empty at the snapshot's moment, and its rows were bulk-loaded later. The caller
+    /// has to read the table's pages first.
     fn is_before_load(&self, table: &Table) -> bool {
         table.is_loaded_after(self.0.seen.moment())
     }
 
-    /// Fails if the snapshot has ended. Called after reading pages and versions, because these are unreliable once the
-    /// snapshot has ended.
+    /// Fails if the snapshot has ended. The caller checks this after it has read pages and versions, because these are
+    /// unreliable once the snapshot has ended.
     fn check_age(&self) -> Result<(), Error> {
         if self.0.seen.has_ended() { Err(Error::SnapshotTooOld) } else { Ok(()) }
     }
 
-    /// The error to report. If the snapshot has ended, pages of a dropped table may have been freed, which may be the
-    /// cause of the error.
+    /// Returns the error to report. If the snapshot has ended, pages of a dropped table may have been freed, which may
+    /// be the cause of the error.
     fn or_too_old(&self, error: Error) -> Error {
         if self.0.seen.has_ended() { Error::SnapshotTooOld } else { error }
     }
 
-    /// The row's version for this snapshot; `None` if it is the version in the page.
+    /// Returns the row's version for this snapshot; `None` if it is the version in the page.
     fn version(&self, root: PageId, key: &[u8]) -> Option<Image> {
         let versions = &self.engine().versions;
         let looks = self.engine().controls.keep(Rule::LookAtVersions);
         looks.then(|| versions.find(&self.0.seen, root, key)).flatten()
     }
 
-    /// The row as this snapshot shows it. If the table was bulk-loaded after the snapshot, there is no row (invariant
-    /// 53).
+    /// Returns the row as this snapshot shows it. If the table was bulk-loaded after the snapshot, there is no row
+    /// (invariant 53).
     fn image_in(&self, table: &Table, key: &[u8]) -> Result<Image, Error> {
         let image = self.image(table.root(), key)?;
         Ok(if self.is_before_load(table) { Image::Absent } else { image })
     }
 
-    /// The row as this snapshot shows it, apart from bulk loads.
+    /// Returns the row as this snapshot shows it, apart from bulk loads.
     fn image(&self, root: PageId, key: &[u8]) -> Result<Image, Error> {
         let page = self.engine().tree(root).get(key)?;
         let image = match self.version(root, key) {

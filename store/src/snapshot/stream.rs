@@ -58,7 +58,7 @@ fn open<'s>(snapshot: &'s Snapshot, table: &Table, key: &[u8]) -> Result<Option<
     Ok(Some(ValueReader::new(len, long)))
 }
 
-/// Where the rest of a value is.
+/// The place of the rest of a value.
 enum Rest<'s> {
     /// In pages, as long as the row has not changed since the pages were found.
     Pages(Chain<'s>),
@@ -66,7 +66,7 @@ enum Rest<'s> {
     Copied(Arc<Vec<u8>>),
 }
 
-/// Where the rest of a long value is, from byte `at` on.
+/// Returns where the rest of a long value is, from byte `at` on.
 fn rest_of<'s>(snapshot: &'s Snapshot, image: &Image, len: u64, at: u64) -> Result<Rest<'s>, Error> {
     match image {
         Image::Copied(value) if value.len() as u64 == len => Ok(Rest::Copied(Arc::clone(value))),
@@ -85,10 +85,10 @@ struct Long<'s> {
     snapshot: &'s Snapshot,
     table: Table,
     key: Vec<u8>,
-    /// The row as this snapshot shows it, when it was last checked.
+    /// The row as this snapshot showed it at the last check.
     image: Image,
     len: u64,
-    /// How many bytes of the value have been read.
+    /// The number of bytes of the value that have been read.
     at: u64,
     rest: Rest<'s>,
 }

@@ -9,17 +9,17 @@ use crate::error::Error;
 use crate::format::{Lsn, PageId, is_set, lsn, pages_in_use};
 use crate::pager::Pager;
 
-/// How many pages are checked at a time, while their space maps are latched.
+/// The number of pages that are checked at a time, while their space maps are latched.
 const PAGES_AT_A_TIME: u64 = 512;
 
 impl Space {
-    /// How many pages the file must keep: those in use, and those that undoing open transactions may need.
+    /// Returns how many pages the file must keep: those in use, and those that undoing open transactions may need.
     pub(crate) fn pages_wanted(&self) -> PageId {
         let pages = self.used.load(Ordering::SeqCst) + self.kept.load(Ordering::SeqCst) + SPARE_PAGES;
         self.first_map + pages + pages.div_ceil(self.bits - 1)
     }
 
-    /// Whether no log object from `head` on refers to the free page `page`.
+    /// Returns whether no log object from `head` on refers to the free page `page`.
     fn is_unspoken_of(&self, pager: &Pager, page: PageId, head: Lsn) -> Result<bool, Error> {
         match pager.pool.read(page) {
             Ok(page) => Ok(lsn(page.bytes()) < head),
@@ -70,7 +70,7 @@ impl Space {
             // Another thread may have reserved pages at the same time. Either that thread sees the shorter
             // file and makes it larger itself, or its reservation is counted here.
             file.grow_to(self.pages_wanted())?;
-            // Stop if a page was in use, or if the medium could not shrink.
+            // Stops if a page was in use, or if the medium could not shrink.
             if end > from || file.pages() > end {
                 return Ok(());
             }

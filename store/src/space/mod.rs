@@ -1,5 +1,5 @@
-//! Which pages are in use. A map page has a bit for each page that it covers; the map itself is the first of these
-//! pages.
+//! The record of which pages are in use. A map page has a bit for each page that it covers; the map itself is the first
+//! of these pages.
 //!
 //! Invariant 41: before a transaction removes a row or makes it shorter, it reserves the pages that the undo may need.
 //! The reason is that other transactions may fill the freed space. So a rollback never fails for lack of room in the
@@ -20,13 +20,14 @@ use crate::error::Error;
 use crate::format::{Change, Lsn, PageId, bits_of, first_clear, is_set, pages_in_use};
 use crate::pager::{Author, Logged, Pager};
 
-/// How many pages changes leave free for undo and its reservations. Thanks to these pages, rows can be removed even
-/// when the disk is full.
+/// The number of pages that changes leave free for undo and its reservations. Thanks to these pages, transactions can
+/// remove rows even when the disk is full.
 const SPARE_PAGES: u64 = 32;
-/// How often a search is repeated if other transactions free pages behind it. Practically without limit.
+/// The most searches for free pages, if other transactions free pages before the place where a search began.
+/// Practically without limit.
 const MOST_LOOKS: u32 = 1000;
 
-/// What pages are needed for.
+/// The purpose for which pages are needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purpose {
     /// For a change, which may fail.
@@ -35,16 +36,16 @@ pub(crate) enum Purpose {
     Undo,
 }
 
-/// Allocates and frees the pages of the page file.
+/// The allocator of the pages of the page file.
 #[derive(Debug)]
 pub(crate) struct Space {
     first_map: PageId,
     bits: u64,
     /// A lower bound of the free pages, relative to the first map.
     hint: AtomicU64,
-    /// How many pages other than maps are in use or have been found for use.
+    /// The number of pages other than maps that are in use or have been found for use.
     used: AtomicU64,
-    /// How many pages are reserved for the undo of open transactions.
+    /// The number of pages that are reserved for the undo of open transactions.
     kept: AtomicU64,
     runs: Mutex<Runs>,
 }
@@ -70,7 +71,7 @@ pub(crate) struct Given<'s> {
 }
 
 impl Given<'_> {
-    /// Marks the pages as in use. Called when that object is in the log.
+    /// Marks the pages as in use, now that the object that records this is in the log.
     pub(crate) fn taken(&mut self) {
         self.is_taken = true;
     }
@@ -121,12 +122,12 @@ impl Space {
         Ok(())
     }
 
-    /// The first page that is not a map.
+    /// Returns the first page that is not a map.
     pub(crate) fn first_data_page(&self) -> PageId {
         self.first_map + 1
     }
 
-    /// The map that covers a page, and the page's bit in that map.
+    /// Returns the map that covers a page, and the page's bit in that map.
     pub(crate) fn place_of(&self, page: PageId) -> (PageId, u32) {
         let at = page - self.first_map;
         (self.first_map + at / self.bits * self.bits, (at % self.bits) as u32)
@@ -155,7 +156,8 @@ impl Space {
     /// a flush, for which every thread would wait that needs a latched page. If other threads use the pages before the
     /// caller does, `find` grows the file under latches all the same.
     ///
-    /// # Errors
+    /// An error of the medium, but none if the disk is full. [`find`](Self::find) decides whether there are enough
+    /// pages.
     /// An error of the medium, but none if the disk is full. Whether there are enough pages, `find` decides.
     pub(crate) fn prepare(&self, pager: &Pager) -> Result<(), Error> {
         let pages = self.used.load(Ordering::SeqCst) + self.kept.load(Ordering::SeqCst) + 2 * SPARE_PAGES;

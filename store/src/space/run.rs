@@ -12,7 +12,8 @@ use crate::error::Error;
 use crate::format::{Change, Lsn, PageId, Undo, first_clear, is_set};
 use crate::pager::{Author, Logged, Pager};
 
-/// If more pages than this are wanted, a shorter run is left to other uses.
+/// The length of the shortest run that the store takes if a load wants at least this many pages. The store leaves
+/// shorter runs to other uses.
 const SHORTEST: u64 = 64;
 
 impl Space {
@@ -57,8 +58,8 @@ impl Space {
         }
     }
 
-    /// The first run of adjacent free pages in a map to which no log object from `head` on refers: its bit and its
-    /// length.
+    /// Returns the first run of adjacent free pages in a map to which no log object from `head` on refers: its bit and
+    /// its length.
     fn find_run(&self, map: &[u8], first_of_map: PageId, want: u64, head: Lsn) -> Option<(u32, u32)> {
         let runs = self.runs.lock();
         let mut from = 1;
@@ -127,13 +128,13 @@ impl Space {
         self.hint.fetch_min(first - self.first_map, Ordering::SeqCst);
     }
 
-    /// Whether no log object from `head` on refers to the free page `page`.
+    /// Returns whether no log object from `head` on refers to the free page `page`.
     pub(super) fn is_forgotten(&self, page: PageId, head: Lsn) -> bool {
         self.runs.lock().is_forgotten(page, head)
     }
 
-    /// Whether the page at home has to be valid, unless a newer version is in the cache. A page that is free, or that
-    /// a load is writing, need not be valid.
+    /// Returns whether the page at home has to be valid, unless a newer version is in the cache. A page that is free,
+    /// or that a load is writing, need not be valid.
     ///
     /// # Errors
     /// Errors of reading the map.

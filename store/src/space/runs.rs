@@ -4,7 +4,7 @@ use rustc_hash::FxHashMap;
 
 use crate::format::{Lsn, PageId};
 
-/// How many pages form a group. For each group, the store remembers the last object that freed one of its pages.
+/// The number of pages in a group. For each group, the store remembers the last object that freed one of its pages.
 pub(super) const GROUP: u64 = 256;
 
 /// A run of adjacent pages.
@@ -17,7 +17,7 @@ pub(crate) struct Run {
     pub(crate) head: Lsn,
 }
 
-/// To which free pages log objects may still refer, and which pages a load is writing.
+/// The free pages to which log objects may still refer, and the pages that a load is writing.
 #[derive(Debug, Default)]
 pub(super) struct Runs {
     /// For each group of pages, the newest object that has freed one of its pages since the store was opened.
@@ -35,7 +35,7 @@ impl Runs {
         (self.known, self.opened) = (pages, newest);
     }
 
-    /// Whether no log object from `head` on refers to the free page `page`.
+    /// Returns whether no log object from `head` on refers to the free page `page`.
     pub(super) fn is_forgotten(&self, page: PageId, head: Lsn) -> bool {
         let opened = if page < self.known { self.opened } else { 0 };
         self.freed.get(&(page / GROUP)).copied().unwrap_or(0).max(opened) < head

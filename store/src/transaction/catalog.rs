@@ -133,7 +133,7 @@ impl Transaction {
         Ok(())
     }
 
-    /// The table of this name, if there is one.
+    /// Returns the table of this name, if there is one.
     pub(crate) fn find_table(&mut self, name: &str) -> Result<Option<Table>, Error> {
         let root = self.root_of(name)?;
         Ok(root.map(|root| self.engine().tables.handle(name, root)))
@@ -147,8 +147,8 @@ impl Transaction {
         table.check_there()
     }
 
-    /// The root of the table of this name. Until this transaction ends, no other transaction can give the name to
-    /// another table.
+    /// Returns the root of the table of this name. Until this transaction ends, no other transaction can give the name
+    /// to another table.
     fn root_of(&mut self, name: &str) -> Result<Option<PageId>, Error> {
         check_name(name)?;
         self.check()?;
@@ -168,8 +168,8 @@ impl Transaction {
         self.change_row(intent, |tree, may| tree.remove(intent.author, key, may)).map(|_| ())
     }
 
-    /// Called when all steps after the first `steps` ones have been undone. Reverts what those steps changed in the
-    /// handles of tables.
+    /// Reverts what the steps after the first `steps` ones changed in the handles of tables. The caller has undone all
+    /// of these steps.
     pub(super) fn tables_back(&mut self, steps: usize) {
         if self.renamed.is_empty() {
             return;
@@ -188,7 +188,7 @@ impl Transaction {
         self.engine().tables.changed();
     }
 
-    /// Updates the handles of tables. Called when the transaction has committed, and has ended for snapshots.
+    /// Updates the handles of tables, after the transaction has committed and has ended for snapshots.
     pub(super) fn tables_committed(&mut self) {
         if let Some(table) = self.loaded.take() {
             self.engine().tables.loaded(&table, &self.engine().versions);

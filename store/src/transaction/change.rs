@@ -12,7 +12,7 @@ use crate::noting;
 use crate::pager::{Author, Logged};
 use crate::tree::{Before, Found, MayChange, Outcome, Tree, chain_pages};
 
-/// How many bytes a log object has in addition to its content, at most.
+/// The most bytes that a log object has in addition to its content.
 pub(super) const OBJECT_OVERHEAD: u64 = 128;
 
 /// A change that a transaction is about to make.
@@ -31,8 +31,8 @@ pub(super) struct Intent<'k> {
 }
 
 impl Transaction {
-    /// Reserves room in the log until the end of the transaction. If there is none, waits until a checkpoint frees
-    /// some.
+    /// Reserves room in the log until the end of the transaction. If the log has no room, waits until a checkpoint
+    /// frees some.
     ///
     /// # Errors
     /// [`Error::Full`].
@@ -107,12 +107,12 @@ impl Transaction {
     }
 }
 
-/// The room to reserve for the undo of a step.
+/// Returns the room to reserve for the undo of a step.
 pub(super) fn undo_room(logged: Logged) -> Room {
     Room { bytes: logged.bytes + OBJECT_OVERHEAD, objects: 1 }
 }
 
-/// How many pages a cell's long value has; 0 if the value is not long.
+/// Returns how many pages a cell's long value has; 0 if the value is not long.
 fn chain_of(engine: &Engine, before: &Before<'_>) -> u64 {
     match before.old.map(leaf_value) {
         Some(Ok(Value::Long { bytes, .. })) => chain_pages(engine.pager.pool.page_bytes(), bytes),

@@ -55,7 +55,7 @@ impl Ticket {
         if self.upto == 0 { Ok(()) } else { self.running.engine.force(self.upto) }
     }
 
-    /// Whether the transaction is already durable.
+    /// Returns whether the transaction is already durable.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;

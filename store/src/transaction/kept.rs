@@ -11,29 +11,29 @@ use crate::format::PageId;
 use crate::table::TreeOfTable;
 use crate::tree::Before;
 
-/// How many pages above the leaves the undo may need.
+/// The number of pages above the leaves that the undo may need.
 const INNER_PAGES: u64 = 4;
 
 #[derive(Debug, Default)]
 pub(super) struct Kept {
-    /// Reserved room in the log.
+    /// The reserved room in the log.
     pub(super) room: Room,
-    /// Reserved pages in the page file. Undo may need them to put back rows that are longer than the present ones.
+    /// The reserved pages in the page file. Undo may need them to put back rows that are longer than the present ones.
     pages: u64,
     /// The leaves that had such rows.
     leaves: FxHashMap<PageId, Leaf>,
 }
 
-/// What this transaction has freed in a leaf. Other transactions may use the freed space, so undo may have to split
-/// the leaf, for which pages are reserved.
+/// The space that this transaction has freed in a leaf. Other transactions may use that space, so undo may have to
+/// split the leaf, for which pages are reserved.
 #[derive(Clone, Copy, Debug, Default)]
 struct Leaf {
     freed: u64,
     pages: u64,
 }
 
-/// How many times a leaf has to be split, at most, until `freed` bytes fit in again. After a split, each half has a
-/// quarter of a page free.
+/// Returns how many times a leaf has to be split, at most, until `freed` bytes fit in again. After a split, each half
+/// has a quarter of a page free.
 fn splits(page_bytes: u64, freed: u64) -> u64 {
     if freed == 0 { 0 } else { 1 + freed / (page_bytes / 4) }
 }
@@ -41,15 +41,15 @@ fn splits(page_bytes: u64, freed: u64) -> u64 {
 /// A change of the table of tables that affects handles when the transaction commits or is rolled back.
 #[derive(Debug)]
 pub(super) struct Renamed {
-    /// How many steps the transaction had made before this change.
+    /// The number of steps that the transaction had made before this change.
     pub(super) steps: usize,
     /// The table, if it was made or dropped, and whether it was dropped.
     pub(super) tree: Option<(Arc<TreeOfTable>, bool)>,
 }
 
 impl Kept {
-    /// Reserves the pages that undoing a change of a cell may need. `shorter` is how many bytes the cell loses. The
-    /// caller has the leaf latched.
+    /// Reserves the pages that undoing a change of a cell may need. `shorter` is the number of bytes that the cell
+    /// loses. The caller has the leaf latched.
     pub(super) fn keep_pages(
         &mut self,
         engine: &Engine,
@@ -69,8 +69,8 @@ impl Kept {
         Ok(())
     }
 
-    /// Called when all steps after the first `steps` ones have been undone. Gives back the room in the log for these
-    /// steps. Gives back reserved pages only if no step is left.
+    /// Gives back the room in the log for all steps after the first `steps` ones, which have been undone. Gives back
+    /// reserved pages only if no step is left.
     pub(super) fn back_to(&mut self, engine: &Engine, steps: usize, room: Room) {
         engine.admission.give_back(Room {
             bytes: self.room.bytes - room.bytes,

@@ -20,17 +20,17 @@ use crate::space::Run;
 use crate::table::Table;
 use crate::tree::Reaped;
 
-/// For how many page images at a time the load reserves room in the log.
+/// The number of page images for which the load reserves room in the log at a time.
 const IMAGES_AT_ONCE: usize = 16;
 
-/// How many backups had begun when the load began, and whether one was running.
+/// The number of backups that had begun when the load began, and whether one was running.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Backups {
     begun: u64,
     is_one_open: bool,
 }
 
-/// What a load adds to the table when it commits.
+/// The content that a load adds to the table when it commits.
 #[derive(Debug)]
 pub(crate) struct Loaded<'l> {
     pub(crate) table: &'l Table,
@@ -38,7 +38,7 @@ pub(crate) struct Loaded<'l> {
     pub(crate) root: &'l [u8],
     /// The pages below the root. All of them are durable at home, apart from the spare ones.
     pub(crate) runs: &'l [Run],
-    /// How many pages at the end of the last run were not written.
+    /// The number of pages at the end of the last run that were not written.
     pub(crate) spare: u64,
     pub(crate) backups: Backups,
 }
@@ -91,7 +91,7 @@ impl Transaction {
         })
     }
 
-    /// Commits the load. It is durable on return.
+    /// Commits the load, which is durable on return.
     ///
     /// # Errors
     /// As [`commit`](Self::commit). After any error other than [`Error::Poisoned`] the table is unchanged.

@@ -14,8 +14,8 @@ use crate::table::Table;
 use crate::tree::{Chain, ChainPage, add_to_chain, chain_pages, chain_piece, end_chain, inline_limit};
 use crate::value_reader::ValueReader;
 
-/// For how many pages at a time room in the log is reserved. Between reservations, earlier pages may be written home
-/// and their log be given up, so a long value does not need room for all of its pages at once.
+/// The number of pages for which a transaction reserves room in the log at a time. Between reservations, the store may
+/// write earlier pages home and give up their log, so a long value does not need room for all of its pages at once.
 const PAGES_AHEAD: u64 = 16;
 
 /// A reader of a value, which fails once its transaction has ended or failed.
@@ -194,7 +194,7 @@ struct Ahead {
 }
 
 impl Ahead {
-    /// The room for [`PAGES_AHEAD`] pages and one more, which ends the chain.
+    /// Returns the room for [`PAGES_AHEAD`] pages and one more, which ends the chain.
     fn room(page_bytes: usize) -> Room {
         let pages = PAGES_AHEAD + 1;
         Room { bytes: pages * (page_bytes as u64 + 2 * OBJECT_OVERHEAD), objects: pages * 2 }

@@ -69,7 +69,7 @@ pub struct Transaction {
     /// The transaction's locks. Reads take locks too. The cell is borrowed only while a lock is taken, and never during
     /// a call of other code.
     held: RefCell<Held>,
-    /// Why a lock was refused, if that made the transaction fail.
+    /// The reason why a lock was refused, if that made the transaction fail.
     refused: Cell<Option<Refused>>,
     tables: RefCell<Vec<(TableId, Mode)>>,
     /// Whether the transaction has objects in the log.
@@ -140,7 +140,7 @@ impl Transaction {
         &self.running.engine
     }
 
-    /// The number that identifies the transaction in the log.
+    /// Returns the number that identifies the transaction in the log.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -201,7 +201,7 @@ impl Transaction {
         Ok(())
     }
 
-    /// How many steps a complete rollback would undo.
+    /// Returns how many steps a complete rollback would undo.
     fn step_count(&self) -> usize {
         self.undoable.as_ref().map_or(0, |undoable| undoable.list.lock().steps.len())
     }
@@ -264,17 +264,18 @@ impl Transaction {
             self.refused.set(Some(refused));
             return Err(refused.into());
         }
-        // If the undo failed, the locks were released all the same, but the store was poisoned before that. Report it.
+        // If the undo failed, the locks were released all the same, but the store was poisoned before that. So reports
+        // the poison.
         self.engine().poison.check()
     }
 
-    /// The log object that has to be durable before anybody is told of what the transaction has read; 0 if there is
-    /// none.
+    /// Returns the log object that has to be durable before anybody is told of what the transaction has read; 0 if
+    /// there is none.
     pub(crate) fn depends_on(&self) -> Lsn {
         self.held.borrow().depends_on()
     }
 
-    /// The error of the refused lock, if the transaction failed because of it.
+    /// Returns the error of the refused lock, if the transaction failed because of it.
     pub(crate) fn refused(&self) -> Option<Error> {
         self.refused.get().filter(|_| self.state.get() == State::Failed).map(Error::from)
     }

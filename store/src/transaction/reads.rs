@@ -11,7 +11,7 @@ use crate::table::Table;
 use crate::value_reader::ValueReader;
 
 impl Transaction {
-    /// Whether there is a row with this key. Takes a shared lock on the key, and does not read the value.
+    /// Returns whether there is a row with this key. Takes a shared lock on the key, and does not read the value.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -82,8 +82,9 @@ impl Transaction {
         self.scan(table, (Bound::Included(prefix), end))
     }
 
-    /// About how many rows a table has. The number is exact for a table of a few pages, and otherwise an estimate from
-    /// a few paths down the tree. No rows are locked, so uncommitted changes of other transactions may count.
+    /// Returns about how many rows a table has. The number is exact for a table of a few pages, and otherwise an
+    /// estimate from a few paths down the tree. The transaction locks no rows, so uncommitted changes of other
+    /// transactions may count.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;

@@ -81,7 +81,7 @@ impl Transaction {
         }
     }
 
-    /// The key and the value of a cell.
+    /// Returns the key and the value of a cell.
     pub(super) fn row(&self, cell: &[u8]) -> Result<(Vec<u8>, Vec<u8>), Error> {
         Ok((self.row_key(cell)?, self.value(cell)?))
     }
@@ -191,7 +191,7 @@ impl Transaction {
         self.change_row(intent, |tree, may| tree.put(intent.author, key, cell, may)).map(|_| ())
     }
 
-    /// Where this row was found, if it is the row that the transaction last read in order to change it.
+    /// Returns where this row was found, if it is the row that the transaction last read in order to change it.
     fn found_row(&self, root: PageId, key: &[u8]) -> Option<Found> {
         let is_it = |row: &&(PageId, Key, Found)| row.0 == root && *row.1 == *key;
         self.found.borrow().as_ref().filter(is_it).map(|(.., found)| *found)
@@ -243,8 +243,8 @@ impl Transaction {
         Ok(room)
     }
 
-    /// Gives back the room of a step that was made or failed. The room for undoing it is reserved by
-    /// [`add_step`](Self::add_step).
+    /// Gives back the room of a step that was made or failed. [`add_step`](Self::add_step) reserves the room for
+    /// undoing the step.
     pub(crate) fn admitted(&self, room: Room) {
         self.engine().admission.give_back(room);
     }
@@ -289,14 +289,14 @@ impl Transaction {
         undoable.list.lock().steps.push(Step { lsn: logged.lsn, undo });
     }
 
-    /// The chains of long values that the steps on the list have replaced or removed.
+    /// Returns the chains of long values that the steps on the list have replaced or removed.
     pub(super) fn chains_given_up(&self) -> Vec<PageId> {
         let Some(undoable) = &self.undoable else { return Vec::new() };
         undoable.list.lock().steps.iter().filter_map(|step| chain_given_up(&step.undo)).collect()
     }
 }
 
-/// The first page of the chain of the long value that a step has replaced or removed.
+/// Returns the first page of the chain of the long value that a step has replaced or removed.
 pub(crate) fn chain_given_up(undo: &[u8]) -> Option<PageId> {
     match Undo::decode(undo) {
         Ok(Undo::Row { old: Some(old), .. }) => match leaf_value(old) {

@@ -11,7 +11,7 @@ use crate::reader::Row;
 use crate::table::Table;
 use crate::tree::{Ahead, Rows};
 
-/// How many rows a scan locks at a time, at most.
+/// The most rows that a scan locks at a time.
 const MOST_AHEAD: usize = 512;
 
 /// The rows of a range, in key order, or backwards with `.rev()`. Until the transaction ends, no other transaction can
@@ -37,7 +37,7 @@ pub struct Scan<'t> {
     rest: Option<KeyRange>,
     front: Rows,
     back: Rows,
-    /// How many rows the scan locks next time.
+    /// The number of rows that the scan locks next time.
     most: usize,
     /// The state of reading leaves ahead, from the front and from the back.
     ahead: (Ahead, Ahead),

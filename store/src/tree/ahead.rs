@@ -5,10 +5,10 @@ use smallvec::SmallVec;
 use crate::buffer::{MOST_AHEAD, Pool};
 use crate::format::PageId;
 
-/// A scan reads ahead once it has reached this many leaves in order after its first one. A program that reads only a
-/// few rows may reach two leaves, for which nothing should be read ahead.
+/// The number of leaves that a scan must reach in order, after its first one, before it reads ahead. A program that
+/// reads only a few rows may reach two leaves, for which nothing should be read ahead.
 const FROM_LEAF: u32 = 2;
-/// How many leaves are read ahead the first time. The number then doubles each time.
+/// The number of leaves that are read ahead the first time. The number then doubles each time.
 const FIRST: usize = 2;
 
 /// The leaves that come next, as many as the page above names.
@@ -21,15 +21,16 @@ pub(crate) struct Ahead {
     leaf: PageId,
     next: Option<PageId>,
     in_order: u32,
-    /// How many leaves were read ahead the last time, and how many of them the scan has not reached yet.
+    /// The number of leaves that were read ahead the last time, and the number of those that the scan has not reached
+    /// yet.
     window: usize,
     left: usize,
-    /// How many leaves after the window the system was told to fetch.
+    /// The number of leaves after the window that the system was told to fetch.
     fetched: usize,
 }
 
 impl Ahead {
-    /// How many of the next leaves the caller has to pass to [`come_to`](Self::come_to).
+    /// Returns how many of the next leaves the caller has to pass to [`come_to`](Self::come_to).
     pub(crate) fn most(&self) -> usize {
         let window = larger(self.window);
         if self.in_order + 1 >= FROM_LEAF && self.left <= 1 { window + larger(window) } else { 1 }
@@ -63,7 +64,7 @@ impl Ahead {
     }
 }
 
-/// The size of the window that follows one of this size.
+/// Returns the size of the window that follows one of this size.
 fn larger(window: usize) -> usize {
     (window * 2).clamp(FIRST, MOST_AHEAD)
 }

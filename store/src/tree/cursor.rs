@@ -100,9 +100,10 @@ impl Tree<'_> {
         Ok(leaf)
     }
 
-    /// Whether it is certain that a leaf has not changed since it was copied, and still has all rows up to the end of
-    /// its range. That is certain if the copy has rows, and the leaf has no newer change ([`Found`](super::Found)). The
-    /// leaf's range may have grown, because a leaf takes over the range of a neighbour that is freed.
+    /// Returns whether it is certain that a leaf has not changed since it was copied, and still has all rows up to the
+    /// end of its range. That is certain if the copy has rows, and the leaf has no newer change
+    /// ([`Found`](super::Found)). The leaf's range may have grown, because a leaf takes over the range of a neighbour
+    /// that is freed.
     pub(crate) fn is_current(&self, leaf: &LeafCopy) -> bool {
         // If the page cannot be read, this returns false, and the scan's next descent from the root reports the error.
         let now = self.pager.pool.read(leaf.id).ok();
@@ -111,7 +112,7 @@ impl Tree<'_> {
 }
 
 impl LeafCopy {
-    /// The indexes of the rows that are in a range.
+    /// Returns the indexes of the rows that are in a range.
     pub(crate) fn places(&self, (from, to): Edges<'_>) -> Result<Range<usize>, Error> {
         let first = match from {
             Bound::Included(key) => position(&self.bytes, self.id, key)?.0,
@@ -126,17 +127,17 @@ impl LeafCopy {
         Ok(first..end.max(first))
     }
 
-    /// The cell at this index.
+    /// Returns the cell at this index.
     pub(crate) fn cell(&self, place: usize) -> Result<&[u8], Error> {
         cell(&self.bytes, place).map_err(damaged(self.id))
     }
 
-    /// The key at this index.
+    /// Returns the key at this index.
     pub(crate) fn key(&self, place: usize) -> Result<&[u8], Error> {
         cell_key(PageKind::Leaf, self.cell(place)?).map_err(damaged(self.id))
     }
 
-    /// The rows at these indexes.
+    /// Returns the rows at these indexes.
     pub(crate) fn rows(self, places: Range<usize>) -> Rows {
         Rows(Some(self), places)
     }
@@ -169,13 +170,13 @@ impl Rows {
     }
 }
 
-/// How many paths down a tree are used to estimate how many rows it has.
+/// The number of paths down a tree from which the store estimates how many rows the tree has.
 const WAYS: usize = 16;
 
 impl Tree<'_> {
-    /// About how many rows there are. For each of a few paths down the tree, computes how many rows the tree would have
-    /// if all of it looked like that path. Returns the mean. If there are no more leaves than paths, counts the rows
-    /// exactly.
+    /// Returns about how many rows there are. For each of a few paths down the tree, computes how many rows the tree
+    /// would have if all of it looked like that path. Returns the mean. If there are no more leaves than paths, counts
+    /// the rows exactly.
     pub(crate) fn approximate_len(&self) -> Result<u64, Error> {
         let mut rows = 0.0;
         let mut leaves = 0.0_f64;
@@ -208,7 +209,7 @@ impl Tree<'_> {
     }
 
     /// Passes the key and the cell of each row in a range to `give`, leaf by leaf. Changes that other threads make
-    /// during this may or may not be included. Ends early if leaves are out of order.
+    /// meanwhile may or may not be included. Ends early if leaves are out of order.
     pub(crate) fn each_cell(
         &self,
         (from, to): Edges<'_>,
@@ -231,12 +232,12 @@ impl Tree<'_> {
     }
 }
 
-/// The key at this index of an inner page.
+/// Returns the key at this index of an inner page.
 fn key_of(page: &[u8], id: PageId, index: usize) -> Result<&[u8], Error> {
     cell_key(PageKind::Inner, cell(page, index).map_err(damaged(id))?).map_err(damaged(id))
 }
 
-/// The index of the first cell whose key is not below `key`, and of the first one whose key is above it.
+/// Returns the index of the first cell whose key is not below `key`, and of the first one whose key is above it.
 fn position(page: &[u8], id: PageId, key: &[u8]) -> Result<(usize, usize), Error> {
     Ok(match search(page, key).map_err(damaged(id))? {
         Ok(index) => (index, index + 1),

@@ -10,7 +10,7 @@ use crate::format::{
 use crate::pager::Author;
 use crate::space::{GivenPage, Purpose};
 
-/// How many bytes an inner page must have free, so that it can take any key from a split of a child.
+/// The number of bytes that an inner page must have free, so that it can take any key from a split of a child.
 const ROOM_FOR_A_CHILD: usize = INNER_CELL_HEAD + KEY_LIMIT + SLOT;
 
 /// The result of a split: the right page, and the smallest key that belongs to it.
@@ -107,7 +107,7 @@ fn not_in_use(given: &[GivenPage], latched: &[PageId]) -> Result<(), Error> {
     }
 }
 
-/// Whether a page has to be split before a cell can be added below or in it.
+/// Returns whether a page has to be split before a cell can be added below or in it.
 fn is_full(page: &Writing<'_>, key: &[u8], bytes: usize) -> Result<bool, Error> {
     if kind(page.bytes()) == PageKind::Inner {
         return Ok(free_bytes(page.bytes()) < ROOM_FOR_A_CHILD);
@@ -145,8 +145,8 @@ fn halves(page: &Writing<'_>, key: &[u8]) -> Result<Halves, Error> {
     Ok(Halves { right, separator, cut })
 }
 
-/// The index of the cell with which the right page begins, so that each page gets about half of the bytes. It is never
-/// the first cell. In an inner page, it is never the last one either.
+/// Returns the index of the cell with which the right page begins, so that each page gets about half of the bytes. It
+/// is never the first cell. In an inner page, it is never the last one either.
 fn middle(page: &Writing<'_>) -> Result<usize, Error> {
     let bytes = page.bytes();
     let cells = cell_count(bytes);
@@ -164,7 +164,7 @@ fn middle(page: &Writing<'_>) -> Result<usize, Error> {
     Ok(middle.unwrap_or(1).clamp(1, most.max(1)))
 }
 
-/// The shortest key above `left` that is not above `right`.
+/// Returns the shortest key above `left` that is not above `right`.
 pub(crate) fn shortest_between(left: &[u8], right: &[u8]) -> Vec<u8> {
     let same = left.iter().zip(right).take_while(|(a, b)| a == b).count();
     right[..(same + 1).min(right.len())].to_vec()

@@ -39,7 +39,7 @@ const MOST_SPLITS: u32 = 1000;
 /// The size of a slot in bytes.
 const SLOT: usize = 2;
 
-/// The longest cell that holds its value in the leaf, in bytes. A longer value goes to a chain of pages.
+/// Returns the longest cell that holds its value in the leaf, in bytes. A longer value goes to a chain of pages.
 pub(crate) fn inline_limit(page_bytes: usize) -> usize {
     (page_bytes - PAGE_HEADER_BYTES) / 4
 }
@@ -50,7 +50,7 @@ pub(crate) struct Tree<'a> {
     pub(crate) pager: &'a Pager,
     pub(crate) space: &'a Space,
     pub(crate) root: PageId,
-    /// Where the caller has just found the row that it will change.
+    /// The place where the caller has just found the row that it will change.
     pub(crate) found: Option<Found>,
 }
 
@@ -95,7 +95,7 @@ fn damaged(page: PageId) -> impl Fn(FormatError) -> Error {
     move |error| Error::page(page, error)
 }
 
-/// The cell with this key, if there is one.
+/// Returns the cell with this key, if there is one.
 fn find<'a>(page: &'a [u8], id: PageId, key: &[u8]) -> Result<Option<&'a [u8]>, Error> {
     match search(page, key).map_err(damaged(id))? {
         Ok(index) => cell(page, index).map(Some).map_err(damaged(id)),
@@ -103,8 +103,8 @@ fn find<'a>(page: &'a [u8], id: PageId, key: &[u8]) -> Result<Option<&'a [u8]>, 
     }
 }
 
-/// Whether a page of a tree is a leaf. Fails unless the page is one level below `above`, the level of the page that led
-/// to it. So every descent ends, whatever damaged pages contain.
+/// Returns whether a page of a tree is a leaf. Fails unless the page is one level below `above`, the level of the page
+/// that led to it. So every descent ends, whatever damaged pages contain.
 fn is_leaf(page: &[u8], id: PageId, above: Option<u8>) -> Result<bool, Error> {
     let is_below = above.is_none_or(|above| u16::from(level(page)) + 1 == u16::from(above));
     match (kind(page), level(page)) {
@@ -117,7 +117,8 @@ fn is_leaf(page: &[u8], id: PageId, above: Option<u8>) -> Result<bool, Error> {
     }
 }
 
-/// The child at this index. Fails if it is the page itself, because latching that page again would block forever.
+/// Returns the child at this index. Fails if the child is the page itself, because latching that page again would block
+/// forever.
 fn child_of(page: &[u8], id: PageId, place: usize) -> Result<PageId, Error> {
     let child = child_at(page, place).map_err(damaged(id))?;
     if child == id {
@@ -127,12 +128,12 @@ fn child_of(page: &[u8], id: PageId, place: usize) -> Result<PageId, Error> {
     }
 }
 
-/// The index of the child that covers a key.
+/// Returns the index of the child that covers a key.
 fn place_for(page: &[u8], id: PageId, key: &[u8]) -> Result<usize, Error> {
     child_for(page, key).map_err(damaged(id))
 }
 
-/// The child that covers a key.
+/// Returns the child that covers a key.
 fn child(page: &[u8], id: PageId, key: &[u8]) -> Result<PageId, Error> {
     child_of(page, id, place_for(page, id, key)?)
 }
@@ -194,14 +195,14 @@ impl<'a> Tree<'a> {
         Ok(find(page.bytes(), page.id(), key)?.map(|cell| (cell.to_vec(), found)))
     }
 
-    /// The leaf in which the row was found, latched for writing, if the leaf has not changed since.
+    /// Returns the leaf in which the row was found, latched for writing, if the leaf has not changed since.
     fn found_leaf(&self) -> Option<Writing<'a>> {
         let Found { leaf, lsn } = self.found?;
         // If the page cannot be read, this returns `None`, and the descent from the root reports the error.
         self.pager.pool.write(leaf).ok().filter(|page| page.lsn() == lsn)
     }
 
-    /// The leaf that covers a key, latched for writing.
+    /// Returns the leaf that covers a key, latched for writing.
     fn leaf(&self, key: &[u8]) -> Result<Writing<'a>, Error> {
         if let Some(leaf) = self.found_leaf() {
             return Ok(leaf);
@@ -278,7 +279,8 @@ impl<'a> Tree<'a> {
     }
 }
 
-/// Whether a cell of this size fits into the page after the old cell with the same key, if there is one, is removed.
+/// Returns whether a cell of this size fits into the page after the old cell with the same key, if there is one, is
+/// removed.
 fn has_room(page: &[u8], old: Option<&[u8]>, bytes: usize) -> bool {
     free_bytes(page) + old.map_or(0, |old| old.len() + SLOT) >= bytes + SLOT
 }

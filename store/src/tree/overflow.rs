@@ -10,7 +10,7 @@ use crate::format::{
 use crate::pager::{Author, Logged, Pager};
 use crate::space::{GivenPage, Purpose, Space};
 
-/// How many pages a value of this many bytes takes.
+/// Returns how many pages a value of this many bytes takes.
 pub(crate) fn chain_pages(page_bytes: usize, bytes: u64) -> u64 {
     bytes.div_ceil((page_bytes - PAGE_HEADER_BYTES) as u64).max(1)
 }
@@ -84,22 +84,22 @@ pub(crate) fn chain_piece(pager: &Pager, page: PageId) -> Result<(Vec<u8>, PageI
 #[derive(Debug)]
 pub(crate) struct Chain<'p> {
     pager: &'p Pager,
-    /// How many bytes follow the current piece.
+    /// The number of bytes that follow the current piece.
     left: u64,
     next: PageId,
-    /// How many bytes to skip before the first one that is returned.
+    /// The number of bytes to skip before the first one that is returned.
     over: u64,
     piece: Vec<u8>,
     at: usize,
 }
 
 impl<'p> Chain<'p> {
-    /// A reader of a value of `bytes` bytes, from byte `over` on.
+    /// Returns a reader of a value of `bytes` bytes, from byte `over` on.
     pub(crate) fn new(pager: &'p Pager, first: PageId, bytes: u64, over: u64) -> Self {
         Self { pager, left: bytes, next: first, over, piece: Vec::new(), at: 0 }
     }
 
-    /// Whether the current piece is used up, so that [`fill`](Self::fill) has to read the next one.
+    /// Returns whether the current piece is used up, so that [`fill`](Self::fill) has to read the next one.
     pub(crate) fn is_empty(&self) -> bool {
         self.at == self.piece.len() && self.left > 0
     }

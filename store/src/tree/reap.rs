@@ -12,9 +12,9 @@ use crate::format::{
 };
 use crate::pager::Author;
 
-/// How many maps are latched for one log object, at most.
+/// The most maps that are latched for one log object.
 const MOST_MAPS: usize = 4;
-/// How many leaves one log object frees, at most. The object must have room for the changes of their maps.
+/// The most leaves that one log object frees. The object must have room for the changes of their maps.
 const MOST_PAGES: usize = 128;
 
 /// The result of freeing part of a tree.

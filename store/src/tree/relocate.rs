@@ -9,10 +9,10 @@ use crate::format::{
 use crate::pager::Author;
 use crate::space::{GivenPage, Purpose};
 
-/// How many pages one call moves, at most. The caller has reserved room in the log for them.
+/// The most pages that one call moves. The caller has reserved room in the log for them.
 pub(crate) const MOST_MOVES: u64 = 4;
 
-/// What one call has moved, and where to continue.
+/// The number of pages that one call has moved, and the place where the next call continues.
 #[derive(Debug)]
 pub(crate) struct Moved {
     pub(crate) pages: u64,
@@ -57,8 +57,8 @@ impl<'a> Tree<'a> {
         Ok(moved)
     }
 
-    /// Moves a child of a latched page, if there is a free page before `limit`. Returns whether it did. The log object
-    /// is never undone.
+    /// Moves a child of a latched page, if there is a free page before `limit`. Returns whether it has moved the child.
+    /// The log object is never undone.
     fn move_child(&self, parent: &mut Writing<'a>, place: usize, limit: PageId) -> Result<bool, Error> {
         let id = child_of(parent.bytes(), parent.id(), place)?;
         if id < limit {

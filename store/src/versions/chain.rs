@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 use super::fate::Fate;
 use super::moments::Moments;
 
-/// About how many bytes a version takes in addition to its row.
+/// The number of bytes that a version takes in addition to its row, approximately.
 const VERSION_BYTES: u64 = 256;
 
 /// The content of a row at some moment.
@@ -43,7 +43,7 @@ impl Image {
 #[derive(Debug)]
 struct Version {
     fate: Arc<Fate>,
-    /// How many steps the transaction had made before that change.
+    /// The number of steps that the transaction had made before that change.
     step: usize,
     image: Image,
     /// The moment of the oldest snapshot that needs this version; 0 until the transaction has ended.
@@ -66,7 +66,7 @@ impl Chain {
         self.0.is_empty()
     }
 
-    /// The content of the row at a moment, if a later change is noted.
+    /// Returns the content of the row at a moment, if a later change is noted.
     pub(super) fn at(&self, moment: u64) -> Option<&Image> {
         self.0.iter().find(|version| version.fate.moment() > moment).map(|version| &version.image)
     }
@@ -97,7 +97,7 @@ impl Chain {
         }
     }
 
-    /// Whether any version is this cell.
+    /// Returns whether any version is this cell.
     pub(super) fn has(&self, cell: &[u8]) -> bool {
         self.0.iter().any(|version| version.image.is_cell(cell))
     }

@@ -25,7 +25,7 @@ impl Fate {
         }
     }
 
-    /// Ends the transaction, if none of its changes was noted. Returns whether that is the case.
+    /// Ends the transaction, if none of its changes was noted. Returns whether it has ended the transaction.
     pub(super) fn end_unnoted(&self) -> bool {
         self.0.compare_exchange(OPEN, UNNOTED, Ordering::SeqCst, Ordering::SeqCst).is_ok()
     }
@@ -36,12 +36,12 @@ impl Fate {
         self.0.store(moment, Ordering::SeqCst);
     }
 
-    /// Whether the transaction is open, and its changes are noted.
+    /// Returns whether the transaction is open, and its changes are noted.
     pub(super) fn is_pending(&self) -> bool {
         self.moment() == PENDING
     }
 
-    /// The moment at which the transaction ended; if it is still open and noted, later than all moments.
+    /// Returns the moment at which the transaction ended; a value later than all moments if it is still open and noted.
     pub(super) fn moment(&self) -> u64 {
         self.0.load(Ordering::SeqCst)
     }

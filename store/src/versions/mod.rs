@@ -34,7 +34,8 @@ use crate::range::Edges;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Each change checks up to this many rows with versions that were kept for snapshots that have since been ended.
+/// The most rows that each change checks, of those with versions that were kept for snapshots that have since been
+/// ended.
 const AT_ONCE: usize = 64;
 
 /// The old versions of rows, of all tables.
@@ -71,8 +72,8 @@ impl Versions {
         }
     }
 
-    /// Whether transactions have to note their changes. A transaction asks before each change, while it holds the
-    /// leaf's latch and `noting`. If the answer is no, the first snapshot, which then waits for `noting`, finds the
+    /// Returns whether transactions have to note their changes. A transaction asks before each change, while it holds
+    /// the leaf's latch and `noting`. If the answer is no, the first snapshot, which then waits for `noting`, finds the
     /// change on the transaction's list.
     pub(crate) fn is_on(&self) -> bool {
         self.is_on.load(Ordering::SeqCst)
@@ -135,12 +136,12 @@ impl Versions {
         self.noted.look_at(row, &self.moments);
     }
 
-    /// Whether any version of a row is this cell.
+    /// Returns whether any version of a row is this cell.
     pub(crate) fn has(&self, table: TableId, key: &[u8], cell: &[u8]) -> bool {
         self.noted.has(table, key, cell)
     }
 
-    /// Whether there is an old version of any row of a table.
+    /// Returns whether there is an old version of any row of a table.
     pub(crate) fn has_rows_of(&self, table: TableId) -> bool {
         self.noted.has_rows_of(table)
     }
@@ -150,14 +151,14 @@ impl Versions {
         self.noted.replace(table, key, cell, by);
     }
 
-    /// The content of a row for a snapshot, if this content differs from the page. The caller has to read the page
-    /// first.
+    /// Returns the content of a row for a snapshot, if this content differs from the page. The caller has to read the
+    /// page first.
     pub(crate) fn find(&self, seen: &Seen, table: TableId, key: &[u8]) -> Option<Image> {
         self.noted.find(seen.moment(), table, key)
     }
 
-    /// The rows of a range that, for this snapshot, differ from their pages. Considers only the first `most` rows that
-    /// have versions. The caller has to read the pages first.
+    /// Returns the rows of a range that, for this snapshot, differ from their pages. Considers only the first `most`
+    /// rows that have versions. The caller has to read the pages first.
     pub(crate) fn changed(
         &self,
         seen: &Seen,
@@ -182,29 +183,29 @@ impl Versions {
         work(moment);
     }
 
-    /// Whether any snapshot of this moment, or of an earlier one, is open and was not ended.
+    /// Returns whether any snapshot of this moment, or of an earlier one, is open and was not ended.
     pub(crate) fn has_snapshots_until(&self, moment: u64) -> bool {
         self.moments.lock().has_until(moment)
     }
 
-    /// How many bytes the versions take.
+    /// Returns how many bytes the versions take.
     pub(crate) fn bytes(&self) -> u64 {
         self.noted.bytes()
     }
 
-    /// How many snapshots are open and were not ended.
+    /// Returns how many snapshots are open and were not ended.
     pub(crate) fn open_snapshots(&self) -> usize {
         self.moments.lock().count()
     }
 
-    /// How many snapshots were ended because old versions took too much memory.
+    /// Returns how many snapshots were ended because old versions took too much memory.
     pub(crate) fn ended(&self) -> u64 {
         self.ended.load(Ordering::Relaxed)
     }
 
-    /// Keeps the versions within their limit. Called after a change of a row, without a latch. If the versions take too
-    /// much memory, ends the oldest snapshots. Also drops some versions that were kept for ended snapshots. Returns
-    /// whether it has ended any snapshot.
+    /// Keeps the versions within their limit. A thread calls this after it has changed a row, without a latch. If the
+    /// versions take too much memory, ends the oldest snapshots. Also drops some versions that were kept for ended
+    /// snapshots. Returns whether it has ended any snapshot.
     pub(crate) fn keep_to_limit(&self) -> bool {
         // While versions of ended snapshots remain to be dropped, no more snapshots are ended.
         let is_too_much = self.is_on() && !self.is_due.load(Ordering::SeqCst) && self.bytes() > self.limit;

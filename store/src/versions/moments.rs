@@ -19,8 +19,8 @@ impl Seen {
         self.moment
     }
 
-    /// Whether the store has ended the snapshot because old versions took too much memory. The caller asks only after
-    /// it has read the versions, because the snapshot may end during the read.
+    /// Returns whether the store has ended the snapshot because old versions took too much memory. The caller asks only
+    /// after it has read the versions, because the snapshot may end during the read.
     pub(crate) fn has_ended(&self) -> bool {
         self.has_ended.load(Ordering::SeqCst)
     }
@@ -41,7 +41,7 @@ struct Open<R> {
 pub(super) struct Moments<R> {
     now: u64,
     open: BTreeMap<u64, Open<R>>,
-    /// How many snapshots are currently being opened.
+    /// The number of snapshots that are currently being opened.
     opening: usize,
     /// Whether all changes of open transactions are noted, including those from before the first snapshot.
     pub(super) is_complete: bool,
@@ -66,12 +66,12 @@ impl<R> Moments<R> {
         self.now - 1
     }
 
-    /// Whether any snapshot of this moment, or of an earlier one, is open.
+    /// Returns whether any snapshot of this moment, or of an earlier one, is open.
     pub(super) fn has_until(&self, moment: u64) -> bool {
         self.open.range(..=moment).next().is_some()
     }
 
-    /// Whether transactions have to note their changes.
+    /// Returns whether transactions have to note their changes.
     pub(super) fn is_on(&self) -> bool {
         self.opening > 0 || !self.open.is_empty()
     }
@@ -112,8 +112,8 @@ impl<R> Moments<R> {
         (open.seen.len(), open.rows)
     }
 
-    /// The moment of the oldest snapshot that needs a version. It is not before `from`, and is before `until`, the
-    /// moment at which the version's transaction ended.
+    /// Returns the moment of the oldest snapshot that needs a version. It is not before `from`, and is before `until`,
+    /// the moment at which the version's transaction ended.
     pub(super) fn oldest(&self, from: u64, until: u64) -> Option<u64> {
         // A test that breaks a rule may let transactions end out of order. Then `until` is below `from`, and the range
         // would panic.

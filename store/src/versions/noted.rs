@@ -53,7 +53,7 @@ pub(crate) struct Changed {
     pub(crate) cut: Option<Key>,
 }
 
-/// Writers search the list of unordered places for removed ones only when it is at least this long.
+/// The least length at which writers search the list of unordered places for removed ones.
 const AT_LEAST: usize = 64;
 /// The number of parts. A row's hash selects the part.
 const PARTS: usize = 64;
@@ -76,10 +76,10 @@ pub(super) struct Noted {
     parts: Box<[Part]>,
     /// The places that scans have put in order.
     rows: SkipMap<Row, Arc<Place>>,
-    /// Held by the scan that puts rows in order. Without this mutex, another scan could miss rows that this scan has
-    /// taken out of `fresh` but not inserted yet.
+    /// The mutex of the scan that puts rows in order. Without it, another scan could miss rows that this scan has taken
+    /// out of `fresh` but not inserted yet.
     ordering: Mutex<()>,
-    /// How many bytes the versions take. This may be too high for a moment, but never too low.
+    /// The number of bytes that the versions take. It may be too high for a moment, but never too low.
     bytes: AtomicU64,
 }
 
@@ -158,7 +158,7 @@ impl Noted {
         self.part(row).rows.get(row).cloned()
     }
 
-    /// The place of a row. Makes one if there is none.
+    /// Returns the place of a row. Makes one if there is none.
     fn place(&self, row: &Row) -> Arc<Place> {
         let mut part = self.part(row);
         if let Some(place) = part.rows.get(row) {
@@ -205,12 +205,12 @@ impl Noted {
         }
     }
 
-    /// Whether any version of a row is this cell.
+    /// Returns whether any version of a row is this cell.
     pub(super) fn has(&self, table: TableId, key: &[u8], cell: &[u8]) -> bool {
         self.find_place(&row(table, key)).is_some_and(|place| place.kept.lock().chain.has(cell))
     }
 
-    /// Whether there is a version of any row of a table.
+    /// Returns whether there is a version of any row of a table.
     pub(super) fn has_rows_of(&self, table: TableId) -> bool {
         self.parts.iter().any(|part| part.0.lock().rows.keys().any(|row| row.0 == table))
     }
@@ -224,8 +224,8 @@ impl Noted {
         }
     }
 
-    /// The content of a row for a snapshot, if this content differs from the page. The caller has to read the page
-    /// first.
+    /// Returns the content of a row for a snapshot, if this content differs from the page. The caller has to read the
+    /// page first.
     pub(super) fn find(&self, moment: u64, table: TableId, key: &[u8]) -> Option<Image> {
         if self.bytes() == 0 {
             return None;
@@ -235,8 +235,8 @@ impl Noted {
         kept.chain.at(moment).cloned()
     }
 
-    /// The rows of a range that, for this snapshot, differ from their pages. Considers only the first `most` rows that
-    /// have versions. The caller has to read the pages first.
+    /// Returns the rows of a range that, for this snapshot, differ from their pages. Considers only the first `most`
+    /// rows that have versions. The caller has to read the pages first.
     pub(super) fn changed(
         &self,
         moment: u64,
@@ -275,7 +275,7 @@ impl Noted {
         changed
     }
 
-    /// How many bytes the versions take.
+    /// Returns how many bytes the versions take.
     pub(super) fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::SeqCst)
     }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::*;
 use crate::snapshot::Snapshot;
 
-/// How many rows the table has.
+/// The number of rows in the table.
 const ROWS: u64 = FRAMES * 12 * ROWS_OF_A_LEAF;
 /// The most pages that may be read ahead and still unused, in a cache of this many frames.
 const MOST: u64 = FRAMES / 16;
@@ -15,13 +15,13 @@ const MOST: u64 = FRAMES / 16;
 #[derive(Clone, Copy, Debug)]
 struct Counted {
     misses: u64,
-    /// Read calls of the page file.
+    /// The number of read calls of the page file.
     reads: u64,
-    /// The pages that these calls have read.
+    /// The number of pages that these calls have read.
     pages: u64,
-    /// The pages that were read ahead.
+    /// The number of pages that were read ahead.
     ahead: u64,
-    /// The pages that were read ahead and evicted unused.
+    /// The number of pages that were read ahead and evicted unused.
     in_vain: u64,
 }
 
@@ -52,7 +52,7 @@ impl Tried {
         }
     }
 
-    /// How many pages are read ahead and still unused, by the cache's own count.
+    /// Returns how many pages are read ahead and still unused, by the cache's own count.
     fn unused(&self) -> usize {
         self.running.engine.pager.pool.tallies.ahead.load(Ordering::Relaxed)
     }
@@ -96,7 +96,7 @@ fn inv54_a_scan_reads_each_page_once_many_by_one_call_and_none_in_vain() {
     for (is_reverse, by_snapshot) in WAYS {
         let what = format!("reverse {is_reverse}, by a snapshot {by_snapshot}");
         let from = if is_reverse { ROWS } else { 0 };
-        // First scan in the other direction. That scan ends where the measured one begins, so the measured one always
+        // First scans in the other direction. That scan ends where the measured one begins, so the measured one always
         // finds its first pages in the cache.
         tried.read(ROWS - from, ROWS, !is_reverse, by_snapshot);
         let counted = tried.count(|tried| tried.read(from, ROWS, is_reverse, by_snapshot));

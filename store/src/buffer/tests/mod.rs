@@ -13,12 +13,12 @@ use crate::running::Running;
 use crate::table::Table;
 use crate::transaction::Transaction;
 
-/// Frames of the cache. There are half as many hot leaves, and twelve times as many leaves in all.
+/// The number of frames of the cache. There are half as many hot leaves, and twelve times as many leaves in all.
 const FRAMES: u64 = 256;
-/// How many frames are kept ready for eviction.
+/// The number of frames that are kept ready for eviction.
 const READY: u64 = FRAMES / 16;
 const ROW_BYTES: usize = 900;
-/// Rows in a leaf of 4096 bytes.
+/// The number of rows in a leaf of 4096 bytes.
 const ROWS_OF_A_LEAF: u64 = 3;
 
 struct Tried {
