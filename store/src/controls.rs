@@ -36,9 +36,9 @@ pub enum Rule {
     ChangedMeanwhile,
     /// A dirty page is not evicted.
     DirtyStays,
-    /// The log keeps every object from the oldest change that is not home on.
+    /// The log keeps the object of the oldest change that is not home, and every later object.
     ChangesHoldLog,
-    /// The log keeps every object from the oldest object that an open transaction may need.
+    /// The log keeps the oldest object that an open transaction may need, and every later object.
     OpenHoldsLog,
     /// Before log is given up, the commits and rollbacks of the transactions in it are durable.
     EndsBeforeGivingUp,

@@ -15,7 +15,8 @@ use crate::pager::{Author, Pager};
 
 /// The time to wait for a transaction that is in the middle of a step.
 const PATIENCE: Duration = Duration::from_millis(10);
-/// The least ratio of the log that moving transactions must free to the log that it writes.
+/// The factor by which a move of transactions has to pay off: it must free at least this many times as much log as it
+/// writes.
 const GAIN: u64 = 2;
 /// The least part of the used log that moving transactions must free: one part in this many.
 const PART: u64 = 4;

@@ -189,8 +189,8 @@ impl Options {
         Self { page_bytes: Some(bytes), ..self }
     }
 
-    /// Sets the bytes of memory for pages and their bookkeeping, and for log objects that wait to be written. Default:
-    /// 64 MiB. The least is [`smallest_cache_bytes`](Self::smallest_cache_bytes).
+    /// Sets the size of the memory for pages and their bookkeeping, and for log objects that wait to be written, in
+    /// bytes. Default: 64 MiB. The least is [`smallest_cache_bytes`](Self::smallest_cache_bytes).
     #[must_use]
     pub fn cache_bytes(self, bytes: u64) -> Self {
         Self { cache_bytes: bytes, ..self }
@@ -203,9 +203,9 @@ impl Options {
         Self { log_bytes: bytes, ..self }
     }
 
-    /// Sets the bytes of memory for old row versions while a [`Snapshot`](crate::Snapshot) is open. Default: 64 MiB. An
-    /// old version takes about 250 bytes in addition to the row itself. If this memory is not enough, the store ends
-    /// the oldest snapshots, whose reads then fail with [`Error::SnapshotTooOld`].
+    /// Sets the size of the memory for old row versions while a [`Snapshot`](crate::Snapshot) is open, in bytes.
+    /// Default: 64 MiB. An old version takes about 250 bytes in addition to the row itself. If this memory is not
+    /// enough, the store ends the oldest snapshots, whose reads then fail with [`Error::SnapshotTooOld`].
     #[must_use]
     pub fn snapshot_bytes(self, bytes: u64) -> Self {
         Self { snapshot_bytes: bytes, ..self }
@@ -238,8 +238,8 @@ impl Options {
         Self { lock_inheritance: inherits, ..self }
     }
 
-    /// Sets the directory to which the store moves log that it no longer needs itself. With it, a backup can be
-    /// restored to any later moment. The store makes the directory if it does not exist. Default: no archive.
+    /// Sets the directory to which the store moves log that it no longer needs itself. With the archive, a backup can
+    /// be restored to any later moment. The store makes the directory if it does not exist. Default: no archive.
     #[must_use]
     pub fn archive(self, dir: impl Into<PathBuf>) -> Self {
         Self { archive: Some(dir.into()), ..self }

@@ -20,8 +20,9 @@ use super::frame::{Content, Pinned};
 use crate::format::{PageId, lsn};
 use crate::page_file::runs;
 
-/// The number of frames of which at most one may hold a page that was read ahead and is still unused. All such frames
-/// together fill at most half of the probation queue, so that no such page is evicted before its use.
+/// The largest share of the frames that may hold pages that were read ahead and are still unused: one frame in this
+/// many. All such frames together fill at most half of the probation queue, so that no such page is evicted before its
+/// use.
 const AHEAD_PART: usize = 16;
 /// The most pages that one call of [`Pool::read_ahead`] reads.
 pub(crate) const MOST_AHEAD: usize = 32;

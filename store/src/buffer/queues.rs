@@ -14,8 +14,8 @@ use std::sync::atomic::Ordering;
 use super::frame::Frame;
 use crate::format::PageId;
 
-/// The number of frames of which one is for pages on probation. After a page has come in, its uses count only once half
-/// as many other pages have come in as the probation queue holds.
+/// The share of the frames that is for pages on probation: one frame in this many. After a page has come in, its uses
+/// count only once half as many other pages have come in as the probation queue holds.
 const PROBATION_PART: usize = 8;
 /// The most used pages in a row that get a second chance. The next page is evicted even though it was used.
 const MOST_CHANCES: usize = 128;

@@ -309,8 +309,8 @@ impl Locks {
         self.leave(held, inherited);
     }
 
-    /// Releases the lock on a table whose creation was undone. The transaction goes on. It keeps its locks on rows of the
-    /// table, because what it has noted of them for snapshots counts until it ends.
+    /// Releases the lock on a table whose creation was undone. The transaction goes on. It keeps its locks on rows of
+    /// the table, because the versions of these rows that it has noted for snapshots count until it ends.
     pub(crate) fn release_table(&self, held: &mut Held, table: u64) {
         let at = part_of(table, &[]);
         let is_it = |held: &(usize, Target)| matches!(held.1, Target::Table(found) if found == table);
@@ -330,8 +330,8 @@ impl Locks {
             *is_used = false;
             left.by.end();
             let at = part_of(left.table, &[]);
-            // If a transaction already waits for this lock, the count shows that, so let it through. A transaction that
-            // begins to wait later finds the lock unused.
+            // If a transaction already waits for this lock, the count is not 0, and the transaction is let through
+            // here. A transaction that begins to wait later finds the lock unused.
             if self.sections[at].waiting.load(Ordering::SeqCst) > 0 {
                 self.part(at).let_through();
             }

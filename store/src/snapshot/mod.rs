@@ -120,8 +120,8 @@ impl Snapshot {
         self.value(table, key).map_err(|error| self.or_too_old(error))
     }
 
-    /// Returns the rows of a range of keys, in key order, or backwards with `.rev()`. An item may be an error, as of
-    /// [`get`](Self::get); the scan ends after it.
+    /// Returns the rows of a range of keys, in key order, or backwards with `.rev()`. An item may be one of the errors
+    /// of [`get`](Self::get); the scan ends after it.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -248,7 +248,7 @@ impl Snapshot {
                 Value::Long { bytes, first } => (bytes, first),
             };
             // The pages of the value may be freed during the read. Before that happens, the row or its noted version
-            // changes, so comparing them again shows it.
+            // changes, so a comparison after the read shows it.
             let value = read_chain(&self.engine().pager, first, bytes);
             let now = self.image_in(table, key)?;
             if now == image {

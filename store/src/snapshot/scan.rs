@@ -21,7 +21,7 @@ const MOST: usize = 512;
 type Found = (Vec<u8>, Option<Vec<u8>>);
 
 /// The rows of a range in a [`Snapshot`], in key order, or backwards with `.rev()`. No transaction waits for a scan,
-/// however long the scan takes, because it copies each page as a whole, and holds no lock or latch between two rows.
+/// however long the scan takes. The scan copies each page as a whole, and holds no lock or latch between two rows.
 ///
 /// ```
 /// # let dir = tempfile::tempdir()?;

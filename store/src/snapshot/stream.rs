@@ -13,7 +13,7 @@ use crate::versions::Image;
 
 impl Snapshot {
     /// Returns a row's value as a reader, which reads the value piece by piece. Later changes of the row do not affect
-    /// it.
+    /// the reader.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;

@@ -23,8 +23,8 @@ use crate::pager::{Author, Logged, Pager};
 /// The number of pages that changes leave free for undo and its reservations. Thanks to these pages, transactions can
 /// remove rows even when the disk is full.
 const SPARE_PAGES: u64 = 32;
-/// The most searches for free pages, if other transactions free pages before the place where a search began.
-/// Practically without limit.
+/// The most searches for free pages in one call. A search is repeated if it fails because other transactions freed
+/// pages before the place where it began. In practice this is no limit.
 const MOST_LOOKS: u32 = 1000;
 
 /// The purpose for which pages are needed.
@@ -152,13 +152,13 @@ impl Space {
         self.kept.fetch_sub(pages, Ordering::SeqCst);
     }
 
-    /// Makes the file large enough for a later [`find`](Self::find), for a caller that holds no latch yet. Growing ends with
-    /// a flush, for which every thread would wait that needs a latched page. If other threads use the pages before the
-    /// caller does, `find` grows the file under latches all the same.
+    /// Makes the file large enough for a later [`find`](Self::find), for a caller that holds no latch yet. Growing the
+    /// file ends with a flush. If the file grew under latches, every thread that needs a latched page would wait for
+    /// that flush. If other threads use the pages before the caller does, `find` grows the file under latches all the
+    /// same.
     ///
-    /// An error of the medium, but none if the disk is full. [`find`](Self::find) decides whether there are enough
-    /// pages.
-    /// An error of the medium, but none if the disk is full. Whether there are enough pages, `find` decides.
+    /// # Errors
+    /// An error of the medium, but none if the disk is full. Then `find` decides whether there are enough pages.
     pub(crate) fn prepare(&self, pager: &Pager) -> Result<(), Error> {
         let pages = self.used.load(Ordering::SeqCst) + self.kept.load(Ordering::SeqCst) + 2 * SPARE_PAGES;
         match self.make_room(pager, pages) {
@@ -236,7 +236,7 @@ impl Space {
     /// Frees a page. From then on, other threads may allocate the page.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] if the page is already free; errors as of [`Pager::step`].
+    /// [`Error::Corrupt`] if the page is already free; the errors of [`Pager::step`].
     pub(crate) fn give_back(&self, pager: &Pager, author: Author, page: PageId) -> Result<Logged, Error> {
         let (map, bit) = self.place_of(page);
         let mut map = pager.pool.write(map)?;

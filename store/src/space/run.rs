@@ -1,8 +1,8 @@
 //! Runs of adjacent pages, for a bulk load that writes them home without the cache.
 //!
 //! Recovery redoes all changes of a page that are in the log, even if the page has since been freed and used again.
-//! Recovery could not redo the changes if a load's write had torn the page. So a run contains only pages to which no
-//! object in the log refers, because none of them was freed after the log's head.
+//! Recovery could not redo the changes if a load's write had torn the page. So a run contains only pages that were not
+//! freed after the log's head, because no object in the log refers to these.
 
 use std::sync::atomic::Ordering;
 
@@ -21,7 +21,7 @@ impl Space {
     /// that took it, and the undo of that object.
     ///
     /// # Errors
-    /// [`Error::Full`] if the file cannot grow; errors as of [`Pager::step`].
+    /// [`Error::Full`] if the file cannot grow; the errors of [`Pager::step`].
     pub(crate) fn take_run(
         &self,
         pager: &Pager,
@@ -83,7 +83,7 @@ impl Space {
     /// Frees adjacent pages.
     ///
     /// # Errors
-    /// Errors as of [`give_back`](Self::give_back).
+    /// The errors of [`give_back`](Self::give_back).
     pub(crate) fn give_run_back(
         &self,
         pager: &Pager,

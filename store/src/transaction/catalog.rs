@@ -38,7 +38,7 @@ impl Transaction {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a name that is empty or too long; errors as of [`put`](Self::put).
+    /// [`Error::Invalid`] for a name that is empty or too long; the errors of [`put`](Self::put).
     pub fn table(&mut self, name: &str) -> Result<Table, Error> {
         if let Some(root) = self.root_of(name)? {
             return Ok(self.engine().tables.handle(name, root));
@@ -114,7 +114,7 @@ impl Transaction {
     /// ```
     ///
     /// # Errors
-    /// [`Error::NoTable`], [`Error::TableExists`], [`Error::Invalid`] for a name that is not valid; errors as of
+    /// [`Error::NoTable`], [`Error::TableExists`], [`Error::Invalid`] for a name that is not valid; the errors of
     /// [`put`](Self::put).
     pub fn rename_table(&mut self, from: &str, to: &str) -> Result<(), Error> {
         let Some(root) = self.root_of(from)? else { return Err(Error::NoTable { name: from.to_owned() }) };

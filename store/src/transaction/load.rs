@@ -56,7 +56,7 @@ impl Transaction {
     /// Locks a table for a load. The table must not have rows, not even in an open snapshot.
     ///
     /// # Errors
-    /// [`Error::NotEmpty`]; errors as of [`Transaction::put`].
+    /// [`Error::NotEmpty`]; the errors of [`Transaction::put`].
     pub(crate) fn begin_load(&mut self, table: &Table) -> Result<Backups, Error> {
         self.check()?;
         self.check_table(table)?;

@@ -130,7 +130,7 @@ impl Transaction {
         self.write(table, key, value, true)
     }
 
-    /// Sets rows, each like [`put`](Self::put). This is fastest if the keys ascend.
+    /// Sets rows, each like [`put`](Self::put). The call is fastest if the keys ascend.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;

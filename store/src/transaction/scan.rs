@@ -65,7 +65,7 @@ impl Transaction {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
-    /// An item may be an error, as of [`get`](Self::get); the scan ends after it.
+    /// An item may be one of the errors of [`get`](Self::get); the scan ends after it.
     pub fn scan<'k>(&self, table: &Table, range: impl RangeBounds<&'k [u8]>) -> Scan<'_> {
         let owned = |bound: Bound<&&[u8]>| bound.map(|key| Key::from(*key));
         let range = (owned(range.start_bound()), owned(range.end_bound()));

@@ -13,8 +13,8 @@
 //! the snapshot is closed, or is marked as ended. So a reader that reads first the page and then the versions finds the
 //! right content, whatever changes in between. It need not hold a latch for that.
 //!
-//! Invariant 57: old versions take no more memory than their limit. Only while the oldest snapshots are being ended may
-//! changes that note versions exceed it.
+//! Invariant 57: old versions take no more memory than their limit. Changes that note versions may exceed the limit
+//! only while the oldest snapshots are being ended.
 
 mod chain;
 mod fate;
@@ -34,8 +34,8 @@ use crate::range::Edges;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// The most rows that each change checks, of those with versions that were kept for snapshots that have since been
-/// ended.
+/// The most rows of the list `due` that each change checks. These rows have versions that were kept for snapshots that
+/// have since been ended.
 const AT_ONCE: usize = 64;
 
 /// The old versions of rows, of all tables.

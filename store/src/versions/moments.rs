@@ -30,13 +30,13 @@ impl Seen {
 #[derive(Debug)]
 struct Open<R> {
     seen: Vec<Arc<Seen>>,
-    /// Rows with a version that these snapshots need, and no older snapshot. When the snapshots are closed, the rows
-    /// are checked.
+    /// Rows with a version that these snapshots need, and that no older snapshot needs. When the snapshots are closed,
+    /// the rows are checked.
     rows: Vec<R>,
 }
 
-/// The moments. Whenever a transaction that was noted ends, the moment advances, under the same lock under which
-/// snapshots are opened. `R` stands for a row.
+/// The moments. The moment advances whenever a transaction ends whose changes were noted. That happens under the lock
+/// under which snapshots are opened. `R` stands for a row.
 #[derive(Debug)]
 pub(super) struct Moments<R> {
     now: u64,

@@ -24,7 +24,7 @@ pub struct Course {
     pub options: Options,
     pub seed: u64,
     pub steps: u64,
-    /// The number of calls of which, on average, one has a crash.
+    /// The average number of calls per crash.
     pub crash_every: u8,
 }
 

@@ -168,7 +168,7 @@ struct Store<'a> {
     cleaning: Time,
 }
 
-/// The number of counted transactions for each transaction that only warms the model up, before the counted ones.
+/// The share of transactions that run first to warm the model up, and are not counted: one for this many counted ones.
 const WARM: u64 = 10;
 
 /// Simulates this many threads until they have committed this many transactions.
