@@ -162,7 +162,7 @@ fn a_store_whose_log_is_missing_says_which_file_it_needs() {
     let error = place.open("moved").unwrap_err().to_string();
     let name = |path: &Path| path.file_name().unwrap().to_str().unwrap().to_owned();
     assert!(error.contains(&name(&log)) && error.contains("rename"), "{error}");
-    // The error names the file name that the log has to get.
+    // The error says which name the log file has to get.
     let wanted = name(&log).replace("_2fs.", "_2fmoved.");
     assert!(error.contains(&wanted), "{error}");
     assert_eq!(place.only_log(), log);

@@ -19,7 +19,8 @@ use duralite_store::{Options, Scheme, Store};
 
 const DISK_BYTES: u64 = 24 << 20;
 const KIND: FileSystemKind = FileSystemKind::Ext4;
-/// The number of images that the test makes at each sync. They differ in which unsynced writes have reached the disk.
+/// The number of images that the test makes at each sync. The images differ in which unsynced writes have reached the
+/// disk.
 const IMAGES_PER_SYNC: u32 = 5;
 const SCHEMES: [Scheme; 3] = [Scheme::Auto, Scheme::NvDisk, Scheme::NvDiskDecentralized];
 

@@ -28,7 +28,7 @@ pub(crate) type Visit<'a> = dyn FnMut(&[u8], &[u8]) -> bool + 'a;
 /// A transaction. `table` is an index into [`Schema`].
 pub(crate) trait Tx {
     fn get(&mut self, table: usize, key: &[u8]) -> Done<Option<Vec<u8>>>;
-    /// Reads a row like [`get`](Self::get), if the transaction will change the row.
+    /// Reads a row that the transaction will change, otherwise like [`get`](Self::get).
     fn get_for_update(&mut self, table: usize, key: &[u8]) -> Done<Option<Vec<u8>>> {
         self.get(table, key)
     }

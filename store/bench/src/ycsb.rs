@@ -36,7 +36,7 @@ pub(crate) struct Ycsb {
     pub(crate) row_bytes: usize,
     /// The distribution from which rows are drawn; uniform if there is none.
     pub(crate) zipf: Option<Zipf>,
-    /// The distribution of the number of rows by which a read row is older than the newest one.
+    /// The distribution of the number of rows that are newer than the row that is read.
     latest: Zipf,
     /// A number that distinguishes the rows inserted in this run from those of other runs.
     run: u64,

@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 
 use super::stations::Time;
 
-/// The number of parts of the lock table. A thread may release a lock of a part before its commit is durable. Another
-/// thread that then takes a lock of the same part depends on that commit.
+/// The number of parts of the lock table. A thread may release a lock of a part before the thread's commit is durable.
+/// Another thread that then takes a lock of the same part depends on that commit.
 const PARTS: usize = 16;
 
 /// The answer to a lock request.

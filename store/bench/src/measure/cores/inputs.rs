@@ -22,8 +22,8 @@ const PAGE_BYTES: u64 = 8192;
 const LINE_BYTES: f64 = 64.0;
 /// The number of threads that are recorded, and the number of transactions that are recorded of each.
 const TRACED: (u64, usize) = (16, 200);
-/// The number of times that a thread uses the cache line of the next object number for each object: to read the number,
-/// to take it, and to publish it.
+/// The number of times per object that a thread uses the cache line of the next object number: to read the number, to
+/// take it, and to publish it.
 pub(super) const NUMBER_USES: f64 = 3.0;
 
 /// The costs of a run per committed transaction: times in nanoseconds, and counts.
