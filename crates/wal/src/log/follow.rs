@@ -24,8 +24,8 @@ use crate::shared::archived::{ARCHIVED_OFFSET, ArchivedWords, Behind};
 use crate::shared::pins;
 use crate::{DatabaseIdentity, EngineOptions, ErrorKind, Log, LogError, placement};
 
-/// How long a follower sleeps before it checks again. It has to check, because under Group Synch nobody wakes followers
-/// when transactions become durable.
+/// How long a follower sleeps before it checks the log again. A follower has to check, because under Group Synch nobody
+/// wakes followers when transactions become durable.
 const SLICE: Duration = Duration::from_millis(20);
 
 /// A transaction, as a follower reads it.
@@ -68,10 +68,11 @@ pub struct Follower {
 }
 
 impl Follower {
-    /// Follows the log that a database names. Recovers the log if no other process uses it. Not for a process that has
-    /// SQLite connections to the database. The follower opens a descriptor of the database, and closing that descriptor
-    /// would release the locks of those connections. Such a process calls [`Follower::open_log`], which opens no
-    /// descriptor.
+    /// Follows the log that a database names. Recovers the log if no other process uses it.
+    ///
+    /// A process that has SQLite connections to the database must not call this function. The follower opens a descriptor
+    /// of the database, and closing that descriptor would release the locks of those connections. Such a process calls
+    /// [`Follower::open_log`], which opens no descriptor.
     ///
     /// # Errors
     /// `NoLog` if the database names no log, `Busy` if it is not in WAL mode; otherwise as [`Follower::open_log`].
@@ -96,7 +97,7 @@ impl Follower {
         }
     }
 
-    /// Follows a log of a database. If the log stores differences, pages are rebuilt from the database `file`
+    /// Follows a log of a database. If the log stores differences, the follower rebuilds pages from the database `file`
     /// ([`crate::engine::home::NoDatabase`] is enough for engines whose pages are all in the log).
     ///
     /// # Errors
@@ -156,8 +157,8 @@ impl Follower {
         self.own_log()?.guarded(|stream| {
             stream.engine_mut().refresh()?;
             let engine = stream.engine();
-            // Only the newest transaction can still be open, because each earlier transaction is final or was replaced.
-            // Replaced transactions are never given to followers.
+            // Only the newest transaction can still be open, because each earlier transaction is final or was replaced. A
+            // follower gets no replaced transaction.
             let newest = engine.transactions().checked_sub(1).and_then(|last| engine.transaction_after(last));
             let open = newest.is_some_and(|newest| !is_final(engine, newest.last_frame, acknowledged));
             Ok(engine.position() - u64::from(open))
@@ -213,18 +214,17 @@ impl Follower {
         oldest.map_or(Ok(()), |oldest| Err(LogError::LostPlace { position, oldest }))
     }
 
-    /// Pins a position instead of the position pinned before, so that the log keeps everything after `position`. The
-    /// pin ends when the log reaches three quarters of its limit, when a transaction finds no space, or when the
-    /// follower or its process ends. Returns `false` if the log is about to start over past that position. The earlier
-    /// pin then stays, and the caller should read on, as long as the log still has the transactions, before it pins
-    /// again.
+    /// Pins a position instead of the position pinned before, so that the log keeps everything after `position`. The pin
+    /// ends when the log reaches three quarters of its limit, when a transaction finds no space, or when the follower or
+    /// its process ends. Returns `false` if the log is about to start over past that position. The earlier pin then stays.
+    /// As long as the log still has the transactions, the caller should read on, and pin again after that.
     ///
     /// # Errors
     /// As [`Follower::read_since`].
     pub fn pin(&mut self, position: u64) -> Result<bool, LogError> {
         let pins = self.own_log()?.pins().clone();
         let pinned = pins.pin(position);
-        // The log may have started over before the pin was stored, so check that it still has the position.
+        // The log may have started over before the pin was stored, so check that the log still has the position.
         let oldest = self.oldest()?;
         if position < oldest {
             pins.unpin();
@@ -233,9 +233,9 @@ impl Follower {
         Ok(pinned)
     }
 
-    /// Whether a connection that wants to start the log over has asked to read beyond a position. A follower that keeps
-    /// its pin after what it has read answers by reading on, keeping what it has read, and pinning the position after
-    /// it. Otherwise the log grows up to its limit.
+    /// Returns whether a connection that wants to start the log over has asked followers to read beyond a position. To
+    /// answer, a follower reads on, keeps what it has read, and pins the position after that. Without an answer the log
+    /// grows up to its limit.
     ///
     /// # Errors
     /// `Poisoned`.
@@ -281,16 +281,16 @@ impl Follower {
     }
 }
 
-/// What the sidecar, which copies the log into an archive, tells the log's users (invariant 70). A commit with
-/// `replicated=on` waits for this.
+/// Methods with which the sidecar, which copies the log into an archive, tells the log's users what the archive has
+/// (invariant 70). A commit with `replicated=on` waits for the sidecar to tell.
 impl Follower {
     /// Announces this follower as the sidecar. The archive holds every transaction up to `position`, of which the newest
     /// was sealed at `time_ms` (0 if unknown). The caller has made sure that the database has no other sidecar. If this
     /// follower is dropped, or its process dies, the log's users see that no sidecar runs.
     ///
-    /// Where a power loss may take back commits that were acknowledged (`durability=normal`, Group Synch), the log may
-    /// give a position again to another transaction. So after a start of the system the caller compares the transaction
-    /// at `position` with the archive's before it relies on it.
+    /// Where a power loss may take back commits that were acknowledged (`durability=normal`, Group Synch), the log may give
+    /// a position again to another transaction. So after a start of the system the caller first compares the log's
+    /// transaction at `position` with the archive's.
     ///
     /// # Errors
     /// `Poisoned`.
@@ -301,8 +301,8 @@ impl Follower {
     }
 
     /// Acknowledges every transaction up to `position`, of which the newest was sealed at `time_ms` (0 if unknown), and
-    /// wakes the commits that wait. The caller has stored them in the archive, and has seen afterwards that no other
-    /// primary has taken the archive over.
+    /// wakes the commits that wait. The caller has stored these transactions in the archive, and has seen afterwards that
+    /// no other primary has taken the archive over.
     ///
     /// # Errors
     /// `Poisoned`.
@@ -311,8 +311,9 @@ impl Follower {
         Ok(())
     }
 
-    /// Shows how much the archive lacks, for [`duralite top`](crate::placement::Glance), and returns it: what the sidecar has
-    /// read up to `position` and holds, which the log may no longer have, and what the log has after that.
+    /// Returns how much the archive lacks, and shows it to [`duralite top`](crate::placement::Glance). The archive lacks
+    /// two parts: `held`, which the sidecar has read up to `position` and which the log may no longer have, and what the
+    /// log has after `position`.
     ///
     /// # Errors
     /// `Corrupt`, `Poisoned`.
@@ -322,8 +323,8 @@ impl Follower {
         Ok(behind)
     }
 
-    /// Says that another primary has taken the archive over. From now on no commit that waits is acknowledged; each fails
-    /// at once.
+    /// Tells the log's users that another primary has taken the archive over. From now on no waiting commit is
+    /// acknowledged: each fails at once.
     ///
     /// # Errors
     /// `Poisoned`.
@@ -409,7 +410,8 @@ impl Log {
         ArchivedWords::new(&**self.segment(), ARCHIVED_OFFSET)
     }
 
-    /// What was committed after a position. Of what the log no longer has, only the transactions are counted.
+    /// Returns how much was committed after a position. Of what the log no longer has, the result counts only the
+    /// transactions.
     ///
     /// # Errors
     /// `Corrupt`, `Poisoned`.
@@ -430,8 +432,9 @@ impl Log {
         })
     }
 
-    /// The position after everything that a reader may see whose wal-index says that `frames` frames are committed, and
-    /// the name of the newest of these commits if the log still has it. The reader holds a read mark.
+    /// Returns the position after everything that a reader may see, if the reader's wal-index says that `frames` frames are
+    /// committed. Also returns the name of the newest of these commits, if the log still has that commit. The reader holds
+    /// a read mark.
     ///
     /// # Errors
     /// `Corrupt`, `Poisoned`.
@@ -440,7 +443,7 @@ impl Log {
             stream.engine_mut().refresh()?;
             let engine = stream.engine();
             if frames == 0 {
-                // Either the log has just started over, or it is about to, and then everything in it counts.
+                // The log has just started over, or is about to start over. In both cases everything in the log counts.
                 return Ok((engine.position(), None));
             }
             let origin = engine.origin();
@@ -471,7 +474,7 @@ pub struct ListedTransaction {
     pub position: u64,
     /// Size of the transaction's records in the log in bytes; `None` if the log does not store a record for each frame.
     pub bytes: Option<u64>,
-    /// Whether the transaction would already survive what the log's guarantee says that a commit survives.
+    /// Whether the transaction is durable already, that is, survives what the log's guarantee names.
     pub durable: bool,
 }
 
@@ -497,8 +500,8 @@ impl Listing {
 }
 
 impl Log {
-    /// Lists what is in the log now. This takes time and memory in proportion to the frames. The log may start over at
-    /// any time after this call.
+    /// Lists the transactions that are in the log now. The call takes time and memory in proportion to the frames. The
+    /// log may start over at any time after this call.
     ///
     /// # Errors
     /// `Corrupt`, `Poisoned`; `Busy` for a user who may only read the log, if another process recovers the log during

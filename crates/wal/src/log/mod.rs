@@ -47,7 +47,7 @@ pub struct Log {
     is_provisional: bool,
     /// Why a sync does not make data survive a power loss; `None` if no such reason is known.
     unsynced: Option<String>,
-    /// Present only for a user who may only read the log.
+    /// How a user who may only read the log has attached it; `None` for all other users.
     outside: Option<Arc<Outside>>,
     on_close: OnClose,
     /// Why this process acknowledges no more commits (invariant 9).
@@ -184,13 +184,14 @@ impl Log {
         self.unsynced.as_deref()
     }
 
-    /// Metrics, by name. Counters count what this process has done since it attached the log.
+    /// Returns the metrics, each with its name. Counters count what this process has done since it attached the log.
     #[must_use]
     pub fn metrics(&self) -> Vec<(&'static str, String)> {
         self.stream.engine().metrics()
     }
 
-    /// How much of the log's usual size is in use, as of the last operation, and whether the log should start over soon.
+    /// Returns how much of the log's usual size is in use, as of the last operation, and whether the log should start over
+    /// soon.
     #[must_use]
     pub fn fill(&self) -> (Fill, bool) {
         let engine = self.stream.engine();
@@ -248,7 +249,7 @@ impl Log {
         self.outside.as_ref()
     }
 
-    /// For a user who may only read the log: attaches the log again if other processes have used it since this process last
+    /// Attaches the log again for a user who may only read it, if other processes have used the log since this process last
     /// looked. Returns whether other processes use the log now.
     ///
     /// # Errors
@@ -262,8 +263,8 @@ impl Log {
         Ok(outside.is_live())
     }
 
-    /// For a user who may only read the log: fails with `Busy` if other processes have recovered the log since this process
-    /// attached it, because in that case what this process has read is not valid.
+    /// Fails with `Busy` for a user who may only read the log, if other processes have recovered the log since this process
+    /// attached it. In that case what this process has read is not valid.
     pub(crate) fn check_outside(&self) -> Result<(), LogError> {
         let engine = self.stream.engine();
         let is_lost = |outside: &Arc<Outside>| outside.is_lost() || outside.is_overtaken(engine);
@@ -312,8 +313,8 @@ impl Log {
         })
     }
 
-    /// The database page of each of these committed frames, and the size of the database (0 except for a commit frame). For the
-    /// holder of the WRITE lock.
+    /// Returns, for each of these committed frames, its database page and the size of the database in pages (0 unless the
+    /// frame is a commit frame). The caller holds the WRITE lock.
     ///
     /// # Errors
     /// `Corrupt`, `Poisoned`; `Unexpected` for a frame that does not exist.
@@ -368,7 +369,8 @@ impl Log {
         self.stream.limit_size(bytes);
     }
 
-    /// Frees the space of a transaction that was rolled back. Called when SQLite releases the WRITE lock.
+    /// Frees the space of a transaction that was rolled back. The VFS calls this method when SQLite releases the WRITE
+    /// lock.
     pub fn end_write(&mut self) {
         if self.stream.engine().has_staged() {
             // An error here is ignored, because it occurs again in the next writer's operation.
@@ -446,7 +448,7 @@ impl Log {
         self.stream.engine().position()
     }
 
-    /// The position from which on the log has all transactions: 0 until it starts over after a commit.
+    /// Returns the position from which on the log has all transactions: 0 until the log starts over after a commit.
     #[must_use]
     pub fn first_position(&self) -> u64 {
         self.stream.engine().origin().position
@@ -483,9 +485,10 @@ impl Log {
         Ok(())
     }
 
-    /// Has to be called before a page is written to the database file, because the page's log records must be durable first
-    /// (invariant 5). May wait for other processes while the log is locked. [`DurabilityWaiter::force`], if there is a
-    /// waiter, waits without locking the log, so a caller can call it first.
+    /// Makes everything sealed durable. The caller calls this method before it writes a page to the database file, because
+    /// the page's log records must be durable first (invariant 5). The call may wait for other processes while the log is
+    /// locked. If there is a waiter, a caller can first call [`DurabilityWaiter::force`], which waits without locking the
+    /// log.
     ///
     /// # Errors
     /// `Corrupt`, `Poisoned`.
@@ -496,8 +499,9 @@ impl Log {
         })
     }
 
-    /// The pages within the database's size that have committed frames up to `last`, or at all, each with the number of its
-    /// newest such frame, in ascending order of pages. `last` ends a transaction.
+    /// Returns the pages within the database's size that have committed frames, each with the number of its newest
+    /// committed frame, in ascending order of pages. With `last`, only frames up to `last` count. `last` ends a
+    /// transaction.
     ///
     /// # Errors
     /// `Corrupt`, `Poisoned`.
@@ -564,7 +568,8 @@ impl Log {
     }
 
     /// Makes durable a log that a provisional guard names, together with the log's name and space for its first
-    /// transactions. Called before the first transaction is written. After this call the guard can be made final.
+    /// transactions. The caller calls this method before the first transaction is written. Afterwards the caller can make
+    /// the guard final.
     ///
     /// # Errors
     /// `NoSpace`, `LimitReached`: the caller may try again. `Io`, `Medium`.
@@ -589,7 +594,7 @@ impl Log {
         may_stay && self.on_close == OnClose::Keep && !self.kind.is_long_to_find(&self.file)
     }
 
-    /// Declares that everything committed is in the database file and synced. Durable on return.
+    /// Declares that everything committed is in the database file and synced. The declaration is durable on return.
     ///
     /// # Errors
     /// `Corrupt`, `Poisoned`.
@@ -598,8 +603,9 @@ impl Log {
     }
 
     /// Deletes the log's files, wherever the log has been moved. If somebody has deleted the log already, deletes the files
-    /// that are left. The caller has made sure that the log holds nothing any more. The deletion is not durable: if a power
-    /// loss brings the log back, the log is deleted when the database is opened next.
+    /// that are left. The caller has made sure that the log holds nothing any more. The deletion is durable only if the
+    /// engine keeps rollback journals. If a power loss brings a log back, the log is deleted when the database is opened
+    /// next.
     ///
     /// # Errors
     /// `Io`.

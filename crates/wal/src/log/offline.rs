@@ -27,8 +27,8 @@ pub struct Checkpointed {
     pub kept: Option<PathBuf>,
 }
 
-/// Reads and classifies a database file's header. Not for a process that has the database open through SQLite, because
-/// closing the file here would release all POSIX locks that the process holds on the file.
+/// Reads and classifies a database file's header. A process that has the database open through SQLite must not call this
+/// function, because closing the file here would release all POSIX locks that the process holds on the file.
 ///
 /// # Errors
 /// `Io`.
@@ -190,8 +190,8 @@ fn dispose(log: &mut Log, own: bool, afterwards: Afterwards) -> Result<Option<Pa
     }
 }
 
-/// The attached log. Returns `None` for a log that could not be attached, if nothing has been committed in it. That is
-/// so if no process uses the log and it is only what a power loss has left.
+/// Returns the attached log. If the log could not be attached, but no process uses it and it is only what a power loss has
+/// left, returns `None`, because nothing has been committed in it.
 fn or_nothing(
     attached: Result<OpenLog, LogError>,
     file: &dyn DatabaseFile,
@@ -203,7 +203,7 @@ fn or_nothing(
     }
 }
 
-/// Locks a log that this process has opened and no other process uses, so that none can begin to use it.
+/// Locks a log that this process has opened and no other process uses, so that no other process can begin to use it.
 fn lock_alone(open: &OpenLog, database: &Path) -> Result<OwnFile, LogError> {
     if !open.alone {
         return Err(busy(database));
@@ -217,17 +217,17 @@ fn busy(database: &Path) -> LogError {
     LogError::Busy { path: database.to_path_buf(), what: "a process has the database open; close it first" }
 }
 
-/// Whether a log that is kept for its own database would lose something of that database by being written home into a
-/// copy. A home that shares the file holds no pages of its own, so nothing is lost there. But any other home would be
-/// emptied, and a journal would be gone after it was played back into the copy.
+/// Returns whether writing a log home into a copy would lose something of the log's own database, for which the log is
+/// kept. A home that shares the file holds no pages of its own, so nothing is lost there. Any other home would be emptied.
+/// A journal would be gone after it was played back into the copy.
 fn loses_by_checkpoint(log: &Log) -> Result<bool, LogError> {
     let holds_pages = log.home().is_some_and(|home| home.header() != Header::Shared);
     let has_journal = log.rollback_journal().map_or(Ok(None), |journal| journal.size())?.is_some();
     Ok(holds_pages || has_journal)
 }
 
-/// Whether the log has every change of its database since the log was made, so that it completes any copy that was made of the
-/// database since. It then has never started over, and no home has taken changes from it.
+/// Returns whether the log has every change of its database since the log was made. Such a log completes any copy that was
+/// made of the database since. It has never started over, and no home has taken changes from it.
 fn has_every_change(log: &Log) -> bool {
     log.first_position() == 0 && log.home().is_none()
 }

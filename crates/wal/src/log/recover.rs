@@ -1,4 +1,5 @@
-//! Recovery of a log that a process has attached: [`who_recovers`] decides who does it, [`recovered`] does it.
+//! Recovery of a log that a process has attached: [`who_recovers`] decides who recovers the log, and [`recovered`] acts
+//! on the decision.
 
 use std::cell::RefCell;
 use std::collections::HashSet;
@@ -122,11 +123,11 @@ pub fn recover(
         if open.is_of_another_boot {
             return Err(LogError::Missing { database: db.path.clone(), id, searched: placement.dir.clone() });
         }
-        // Clear leftovers, as before a new log is made. No process changes the header during this, because processes
-        // that would change it wait until this process has checked the log.
+        // Clear leftovers, as a process does before it makes a new log. No process changes the header meanwhile, because
+        // processes that would change it wait until this process has checked the log.
         placement::collect_leftovers(file, placement, db);
     }
-    // The database's archive may not have what is in the log, so the log keeps it.
+    // The database's archive may not have the log's transactions, so recovery leaves them in the log.
     let has_archive = identity::archive_of(&db.path).symlink_metadata().is_ok();
     let may = if has_archive { WriteHome::NotAllowed } else { WriteHome::Allowed };
     recovered(open, file, may, options, &db.path)
@@ -192,7 +193,8 @@ impl DatabaseFile for Counted<'_> {
 }
 
 /// Writes every committed page home and drains the home into the file. Returns how many pages of the file were written.
-/// Durable on return. After an error or a crash the caller can repeat the call, because the log is unchanged.
+/// The pages are durable on return. After an error or a crash the caller can repeat the call, because the log is
+/// unchanged.
 ///
 /// # Errors
 /// `NoFirstPage` if the database's first page is damaged and neither the log nor its home holds that page; the errors
@@ -230,8 +232,8 @@ fn header_is_legible(file: &dyn DatabaseFile) -> Result<bool, LogError> {
     Ok(matches!(inspect_file(file)?, DatabaseHeader::Guarded { .. }))
 }
 
-/// Whether the home holds the header, and its copy is intact. A power loss while the home wrote the header to the file
-/// may have damaged the copy in the file. Draining the home repairs the copy in the file.
+/// Returns whether the home holds the header, and its copy is intact. The copy in the file may be damaged, if power was
+/// lost while the home wrote the header to the file. Draining the home repairs the copy in the file.
 fn home_has_header(log: &Log, file: &dyn DatabaseFile) -> Result<bool, LogError> {
     let Some(home) = log.home().filter(|home| home.header() == Header::Held) else { return Ok(false) };
     let mut header = [0; HEADER_BYTES];

@@ -4,11 +4,11 @@
 //! the frames in those writes and decides when a transaction is sealed. On reads it rebuilds the bytes, checksums included,
 //! so that SQLite's own recovery accepts them. The state of this module does not survive a crash, and need not.
 //!
-//! **SQLite's checksums.** They do not protect the log, because each engine has checksums of its own. SQLite before 3.41 may
-//! compute wrong checksums if it overwrites pages of spilled frames in place, and `ROLLBACK TO` then truncates those frames.
-//! The commit frame then has zeros as its checksum, or a sum over bytes that were truncated. All later checksums continue
-//! from that wrong one, until the wal-index is rebuilt. So a stored checksum may differ from the true one. When SQLite's
-//! recovery reads the log, this module computes the checksums that it reads, from the first frame on.
+//! **SQLite's checksums.** They do not protect the log, because each engine has checksums of its own. SQLite before 3.41
+//! may compute wrong checksums if it overwrites pages of spilled frames in place, and `ROLLBACK TO` then truncates those
+//! frames. The commit frame then has zeros as its checksum, or a sum over bytes that were truncated. All later checksums
+//! continue from that wrong one, until the wal-index is rebuilt. So a stored checksum may differ from the true one. When
+//! SQLite's recovery reads the log, this module computes the checksums that SQLite reads, from the first frame on.
 //!
 //! **When a transaction is sealed.** A transaction is sealed when SQLite has written its commit frame (the frame whose size
 //! field is not 0), at every setting of `PRAGMA synchronous` (invariant 4). There is one exception. If SQLite has
@@ -25,7 +25,8 @@ use crate::{ErrorKind, LogError};
 /// Offset and length of the checksum in a frame's header.
 const CHECKSUM: (usize, usize) = (16, 8);
 
-/// A sealed transaction: every process can see it. The stream returns it once; the caller keeps it until it is acknowledged.
+/// A sealed transaction, which every process can see. The stream returns the transaction once. The caller keeps it until
+/// the commit is acknowledged.
 #[derive(Debug)]
 #[must_use]
 pub struct Sealed {
@@ -77,7 +78,7 @@ struct Cursor {
 struct OpenTransaction {
     first_frame: u32,
     headers: Vec<FrameHeader>,
-    /// The lowest frame whose page was overwritten in place: the headers from there on have old checksums.
+    /// The lowest frame whose page SQLite has overwritten in place. The headers from that frame on have old checksums.
     rewritten_from: Option<u32>,
     /// The commit frame, once its page has been written.
     commit_frame: Option<u32>,
@@ -90,7 +91,8 @@ impl OpenTransaction {
         self.headers.get(frame.checked_sub(self.first_frame)? as usize)
     }
 
-    /// Whether SQLite has written the checksums of all frames up to `last`. Also true if it has rewritten no header.
+    /// Returns whether SQLite has written the checksums of all frames up to `last`. That is also so if SQLite has rewritten
+    /// no header.
     fn is_summed(&self, last: u32) -> bool {
         let count = (last - self.first_frame) as usize + 1;
         !self.was_rewritten || self.headers.iter().take(count).all(|header| header.checksum != UNKNOWN)
@@ -109,14 +111,14 @@ struct Pieces {
 }
 
 impl<E: Engine> WalStream<E> {
-    /// A stream over an engine that has recovered its log.
+    /// Makes a stream over an engine that has recovered its log.
     pub fn new(engine: E) -> Self {
         Self::over(Box::new(engine))
     }
 }
 
 impl<E: Engine + ?Sized> WalStream<E> {
-    /// A stream over an engine that has recovered its log.
+    /// Makes a stream over an engine that has recovered its log.
     pub fn over(engine: Box<E>) -> Self {
         Self {
             engine,
@@ -239,8 +241,8 @@ impl<E: Engine + ?Sized> WalStream<E> {
         self.engine.clear(file, 0)
     }
 
-    /// Called when SQLite releases the WRITE lock. Drops the frames that SQLite has written and not committed, so that
-    /// others may use the space.
+    /// Drops the frames that SQLite has written and not committed, so that others may use the space. The log calls this
+    /// method when SQLite releases the WRITE lock.
     ///
     /// # Errors
     /// As [`crate::engine::LogWriter::discard_staged`].
@@ -399,7 +401,8 @@ impl<E: Engine + ?Sized> WalStream<E> {
         let ticket = match self.engine.seal(file, &commit) {
             Ok(ticket) => ticket,
             Err(error) => {
-                // SQLite rolls this transaction back. Its next writes must not be taken for a part of it.
+                // SQLite rolls this transaction back. The stream must not take SQLite's next writes for a part of this
+                // transaction.
                 self.reset_transaction()?;
                 self.has_dropped = error.kind() == ErrorKind::Busy;
                 return Err(error);
@@ -412,7 +415,7 @@ impl<E: Engine + ?Sized> WalStream<E> {
         Ok(Some(Sealed { commit, ticket, fill: engine.fill(), position }))
     }
 
-    /// The error for a frame that does not follow on those that are there.
+    /// Returns the error for a frame that does not follow on the frames that the log has.
     fn out_of_order(&self, what: &'static str) -> LogError {
         if self.has_dropped { LogError::Dropped } else { LogError::Unexpected(what) }
     }

@@ -1,16 +1,16 @@
-//! The words in which the sidecar, the process that copies a log into an archive, tells the log's users how far the
-//! archive has come, and with which commits wait for the archive (invariant 70).
+//! The words in which the sidecar, the process that copies a log into an archive, tells the log's users how much of the
+//! log the archive has. With the same words commits wait for the archive (invariant 70).
 //!
-//! **How far.** The sidecar stores a position: the archive holds every transaction up to it, and the sidecar has looked
-//! afterwards that no other primary has taken the archive over. A position is never given to two transactions of a log,
-//! so a commit that knows its own position needs nothing else. There is one sidecar for a database, so it stores the
-//! word without looking at it.
+//! **How far.** The sidecar stores a position. The archive then holds every transaction up to that position, and the
+//! sidecar has seen afterwards that no other primary has taken the archive over. No two transactions of a log get the same
+//! position, so a commit that knows its own position needs nothing else. A database has one sidecar, so the sidecar stores
+//! the word without looking at it first.
 //!
 //! **Sleeping.** A commit that is about to sleep makes a word of `WATCHES` odd, and then looks at the position again. The
-//! sidecar stores the position first, and then looks at the word; if the word is odd, it makes the word even and wakes all
-//! that sleep on it. So one acknowledgement wakes a whole group, and none is missed. A commit chooses the word by its
-//! position ([`watch_of`]), so that hundreds of commits that wait for the next acknowledgement sleep on. The sidecar may
-//! die between the two steps, so nobody sleeps longer than [`SLICE`] without looking.
+//! sidecar stores the position first, and then looks at the word. If the word is odd, the sidecar makes it even and wakes
+//! all that sleep on it. So one acknowledgement wakes a whole group, and no commit misses it. A commit chooses the word by
+//! its position ([`watch_of`]), so that an acknowledgement does not wake the hundreds of commits that wait for the next
+//! one. The sidecar may die between the two steps, so no commit sleeps longer than [`SLICE`] without looking.
 //!
 //! **Whether a sidecar runs.** The word `SIDECAR` names the sidecar's process slot. The kernel tells whether the process
 //! in that slot lives.
@@ -21,11 +21,11 @@ use duralite_medium::Segment;
 
 /// The position up to which the archive holds every transaction.
 const POSITION: u64 = 0;
-/// When the newest of these transactions was sealed, in milliseconds since 1970; 0 if unknown.
+/// When the newest transaction before `POSITION` was sealed, in milliseconds since 1970; 0 if unknown.
 const TIME: u64 = 8;
 /// [`RUNS`] and the process slot, [`FENCED`], or 0.
 const SIDECAR: u64 = 16;
-/// Bytes of pages that were committed and are not in the archive, when the sidecar last looked.
+/// Bytes of pages that were committed and are not in the archive, as of the sidecar's last look.
 const BEHIND_BYTES: u64 = 24;
 /// When the oldest transaction that is not in the archive was sealed, as of the sidecar's last look, in milliseconds
 /// since 1970; 0 if there is none.
@@ -33,9 +33,9 @@ const BEHIND_SINCE: u64 = 32;
 /// The first of the words on which commits sleep.
 const WATCHES: u64 = 64;
 const WATCH_COUNT: u64 = 8;
-/// So many neighbouring positions share a word.
+/// The number of neighbouring positions that share a word.
 const WATCHED_TOGETHER: u64 = 64;
-/// The position after the newest acknowledged commit. Only kept up to date once there has been a sidecar.
+/// The position after the newest acknowledged commit. Commits keep it up to date only once there has been a sidecar.
 const NEWEST: u64 = 128;
 
 /// Offset of these words in the segment.
@@ -43,12 +43,12 @@ pub const ARCHIVED_OFFSET: u64 = 512;
 /// Bytes of the segment that these words occupy; initially zeros.
 pub const ARCHIVED_BYTES: u64 = 192;
 
-/// The low byte of `SIDECAR` while a sidecar runs. The other bytes are its process slot.
+/// The low byte of `SIDECAR` while a sidecar runs. The other bytes are the sidecar's process slot.
 const RUNS: u64 = 1;
 /// The value of `SIDECAR` once another primary has taken the archive over.
 const FENCED: u64 = 2;
 
-/// How long a commit sleeps before it looks again, in case that the sidecar has died before it woke anybody.
+/// How long a commit sleeps before it looks again, because the sidecar may have died before it woke anybody.
 const SLICE: Duration = Duration::from_millis(100);
 
 /// The word on which the commit before a position sleeps.
@@ -63,13 +63,13 @@ fn watches() -> impl Iterator<Item = u64> {
 /// What is known of the sidecar.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sidecar {
-    /// There has been none since the log's first user attached it, or the last one has ended.
+    /// There has been no sidecar since the log's first user attached it, or the last sidecar has ended.
     None,
-    /// It runs.
+    /// The sidecar runs.
     Runs,
-    /// Its process has died.
+    /// The sidecar's process has died.
     Died,
-    /// It has found that another primary has taken the archive over.
+    /// The sidecar has found that another primary has taken the archive over.
     Fenced,
 }
 
@@ -93,20 +93,21 @@ pub struct Archived {
     pub sidecar: Sidecar,
     /// The position up to which the archive holds every transaction; 0 if no sidecar has said.
     pub position: u64,
-    /// When the newest of these was sealed, in milliseconds since 1970; 0 if unknown.
+    /// When the newest transaction before `position` was sealed, in milliseconds since 1970; 0 if unknown.
     pub time_ms: u64,
-    /// The position after the newest acknowledged commit; 0 if there was none since the first sidecar came.
+    /// The position after the newest acknowledged commit; 0 if nobody has acknowledged a commit since the first sidecar
+    /// came.
     pub newest: u64,
-    /// As the sidecar has seen it last.
+    /// What the archive lacks, as of the sidecar's last look.
     pub behind: Behind,
 }
 
-/// What of a log is not in the archive.
+/// The part of a log that is not in the archive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Behind {
-    /// Positions, and so at least as many as transactions.
+    /// The number of positions, which is at least the number of transactions.
     pub transactions: u64,
-    /// Bytes of pages, of those that the log still has.
+    /// Bytes of the pages that the log still has.
     pub bytes: u64,
     /// When the oldest of these transactions that the log still has was sealed, in milliseconds since 1970; 0 if there is
     /// none, or the log does not say.
@@ -114,7 +115,7 @@ pub struct Behind {
 }
 
 impl Behind {
-    /// This, and what comes after it.
+    /// Returns the sum of this part and the part that comes after it.
     #[must_use]
     pub fn and(self, later: Self) -> Self {
         Self {
@@ -128,9 +129,9 @@ impl Behind {
 /// Why a commit that waited is not known to be in the archive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NotArchived {
-    /// Another primary has taken the archive over, so it will never be.
+    /// Another primary has taken the archive over, so the archive will never have the commit.
     Fenced,
-    /// The time was up.
+    /// The archive did not have the commit when the time was up.
     Late(Sidecar),
 }
 
@@ -156,7 +157,7 @@ impl<'a> ArchivedWords<'a> {
         self.segment.store(self.base + word, value);
     }
 
-    /// Whether there has been a sidecar since the segment began. This is one load, or two.
+    /// Returns whether there has been a sidecar since the segment began. Costs one load, or two.
     #[must_use]
     pub fn have_been_set(&self) -> bool {
         self.load(SIDECAR) != 0 || self.load(TIME) != 0
@@ -183,7 +184,7 @@ impl<'a> ArchivedWords<'a> {
         match self.load(SIDECAR) {
             0 => Sidecar::None,
             FENCED => Sidecar::Fenced,
-            // If the kernel does not say, the sidecar counts as alive: commits then wait for it.
+            // If the kernel does not say whether the process lives, the sidecar counts as alive. Commits then wait for it.
             word if self.segment.is_alive((word >> 8) as usize).unwrap_or(true) => Sidecar::Runs,
             _ => Sidecar::Died,
         }
@@ -196,18 +197,19 @@ impl ArchivedWords<'_> {
     pub fn announce(&self, position: u64, time_ms: u64) {
         self.store(SIDECAR, RUNS | (self.segment.process_slot() as u64) << 8);
         self.set(position, time_ms);
-        // The sidecar before may have died before it had woken everybody.
+        // The previous sidecar may have died before it had woken everybody.
         self.wake_all();
     }
 
-    /// Takes the announcement back, unless the archive was taken over.
+    /// Takes the announcement back, unless another primary has taken the archive over.
     pub fn withdraw(&self) {
         let own = RUNS | (self.segment.process_slot() as u64) << 8;
         let _ = self.segment.compare_exchange(self.base + SIDECAR, own, 0);
         self.wake_all();
     }
 
-    /// Says up to which position the archive holds the log, and when the last transaction before it was sealed.
+    /// Stores up to which position the archive holds the log, and when the last transaction before that position was
+    /// sealed.
     pub fn set(&self, position: u64, time_ms: u64) {
         let before = self.load(POSITION);
         self.store(TIME, time_ms);
@@ -217,13 +219,13 @@ impl ArchivedWords<'_> {
         }
     }
 
-    /// Says what the sidecar has not archived yet.
+    /// Stores what the sidecar has not archived yet.
     pub fn set_behind(&self, bytes: u64, since_ms: u64) {
         self.store(BEHIND_BYTES, bytes);
         self.store(BEHIND_SINCE, since_ms);
     }
 
-    /// Says that another primary has taken the archive over.
+    /// Stores that another primary has taken the archive over.
     pub fn set_fenced(&self) {
         self.store(SIDECAR, FENCED);
         self.wake_all();
@@ -250,7 +252,7 @@ impl ArchivedWords<'_> {
 
 /// For the log's users.
 impl ArchivedWords<'_> {
-    /// Notes that the commit before this position is acknowledged. Without a sidecar this is one load.
+    /// Records that the commit before this position is acknowledged. Without a sidecar, costs one load.
     pub fn committed(&self, position: u64) {
         if self.load(SIDECAR) == 0 {
             return;
@@ -267,7 +269,7 @@ impl ArchivedWords<'_> {
     /// Waits until the archive holds every transaction up to a position, for at most `limit`.
     ///
     /// # Errors
-    /// Why that is not known.
+    /// `Fenced` or `Late`: the archive is not known to hold the transactions.
     pub fn wait(&self, position: u64, limit: Duration) -> Result<(), NotArchived> {
         let start = self.segment.clock_ns();
         loop {
@@ -277,13 +279,15 @@ impl ArchivedWords<'_> {
             let watch = watch_of(position);
             let watched = self.announce_sleep(watch);
             if self.load(POSITION) >= position {
-                // The acknowledgement may have come before the announcement. Nobody else would take it back soon.
+                // The acknowledgement may have come before this commit announced its sleep. No other thread would take the
+                // announcement back soon.
                 self.wake(watch);
                 return Ok(());
             }
             let sidecar = self.sidecar();
             if sidecar == Sidecar::Fenced {
-                // What was acknowledged before the archive was taken over is acknowledged.
+                // A transaction that the sidecar acknowledged before another primary took the archive over stays
+                // acknowledged.
                 let is_archived = self.load(POSITION) >= position;
                 return if is_archived { Ok(()) } else { Err(NotArchived::Fenced) };
             }

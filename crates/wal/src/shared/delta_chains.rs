@@ -32,7 +32,7 @@ impl FoundRecord {
     }
 }
 
-/// The most bytes of page images that recovery keeps until the log starts over. The images are kept because, without an
+/// The most bytes of page images that recovery keeps until the log starts over. Recovery keeps images because, without an
 /// image, rebuilding a page costs a read of the device for each of the page's records.
 const RECOVERY_BYTES: usize = 64 << 20;
 
@@ -63,9 +63,9 @@ impl DeltaChains {
         }
     }
 
-    /// Sets whether to cache images of the pages that are found from now on, as far as the cache has room. Recovery caches
-    /// images, because it reads the newest image of each page next, and a page's records are scattered over the log. Other
-    /// processes cache none, because they read few of the pages whose records they apply.
+    /// Sets whether to cache images of the pages that a scan finds from now on, as far as the cache has room. Recovery
+    /// caches images, because it reads the newest image of each page next, and a page's records are scattered over the log.
+    /// Other processes cache none, because they read few of the pages whose records they apply.
     pub(crate) fn keep_images(&mut self, keep: bool) {
         self.keeps_images = keep;
         self.widen();
@@ -113,12 +113,12 @@ impl DeltaChains {
         self.index.staged_frames()
     }
 
-    /// Stages the records of a transaction that a scan has found in the log at `at`. A cached image stays as of an older record
-    /// until its page is read.
+    /// Stages the records of a transaction that a scan has found in the log at `at`. A cached image stays at an older
+    /// record until its page is read.
     ///
     /// # Errors
-    /// `Corrupt` if a frame leaves a gap, or if the frames are not those of the transaction. Also if a chain is longer than
-    /// any valid chain, because reading the pages of a damaged log must not take longer than usual.
+    /// `Corrupt` if a frame leaves a gap, or if the frames are not those of the transaction. `Corrupt` also if a chain is
+    /// longer than any valid chain, because reading the pages of a damaged log must not take longer than usual.
     pub(crate) fn found(
         &mut self,
         at: u64,
@@ -144,9 +144,9 @@ impl DeltaChains {
         Some(staged).filter(|staged| !staged.head.is_impossible(self.zeros.len() as u32))
     }
 
-    /// Stages one record that a scan has found. Also uses `change` to bring the cached image of the page, if there is one,
-    /// up to this record. That is done now because the record's bytes are in memory, and would later cost a read of the
-    /// device. Returns `false` where [`DeltaChains::found`] fails.
+    /// Stages one record that a scan has found. If the cache has an image of the page, uses `change` to bring the image up
+    /// to this record. The scan does so now because it has the record's bytes in memory, and reading them later would cost
+    /// a read of the device. Returns `false` where [`DeltaChains::found`] fails.
     pub(crate) fn found_at_hand(
         &mut self,
         at: u64,
@@ -258,7 +258,7 @@ impl DeltaChains {
         Ok(())
     }
 
-    /// Makes the record of a frame. Encodes the page into `payload`, by [`DeltaChains::difference`], and returns the
+    /// Makes the record of a frame. Encodes the page into `payload` as [`DeltaChains::difference`] decides, and returns the
     /// record's header.
     pub(crate) fn encode_record(
         &mut self,
@@ -346,8 +346,9 @@ pub(crate) fn apply_record(page: &mut [u8], record: &[u8]) -> Result<(), FormatE
     header.apply(page, payload)
 }
 
-// The volatile index of committed and staged records. It says which record holds a frame, and which earlier record of the same
-// page that record builds on. Each process rebuilds the index from the log.
+// The volatile index of committed and staged records. For each frame the index has the record that holds the frame. For
+// each record it has the earlier record of the same page on which that record builds. Each process rebuilds the index from
+// the log.
 
 /// The next record of a page is a whole image if the page's chain has this many differences.
 pub(crate) const CHAIN_RECORDS: u32 = 64;
@@ -404,7 +405,7 @@ struct CommittedTransaction {
 pub(crate) struct Index {
     records: Vec<Record>,
     frames: Vec<CommittedFrame>,
-    /// Ascending by number and by frame.
+    /// The committed transactions, ascending by number and by frame.
     transactions: Vec<CommittedTransaction>,
     heads: FxHashMap<u32, Head>,
     /// Number of records of committed transactions. The records after them are staged.

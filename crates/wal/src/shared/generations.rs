@@ -69,7 +69,8 @@ impl InForce {
         Ok(Self { active, slot, origin: Origin::decode(&bytes, id, generation), wal_header })
     }
 
-    /// Stores the generation, then a fence, and then the word that puts the generation in force. Durable on return.
+    /// Stores the generation, then a fence, and then the word that puts the generation in force. All of this is durable on
+    /// return.
     pub(crate) fn store(&self, nvm: &dyn Nvm, id: LogId) {
         for (at, bytes) in self.parts(id) {
             nvm.store(at, &bytes);
@@ -81,7 +82,7 @@ impl InForce {
         nvm.fence();
     }
 
-    /// Stores everything for a new log that no other process knows yet. Not durable.
+    /// Stores everything for a new log that no other process knows yet. Makes nothing durable.
     pub(crate) fn write(&self, nvm: &dyn Nvm, id: LogId) {
         for (at, bytes) in self.parts(id) {
             nvm.store(at, &bytes);
@@ -111,17 +112,17 @@ fn extents_of(generation: u64) -> [(u64, u64); 3] {
         .map(|(at, bytes)| (at, at + bytes as u64))
 }
 
-/// When the last transaction of a generation was sealed or, without a transaction, when the generation began. This time is
-/// kept because a transaction stores only the time since the transaction before it.
+/// When the last transaction of a generation was sealed or, without a transaction, when the generation began. An engine
+/// needs this time because a transaction stores only the time since the previous transaction.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct SealTime {
-    /// In milliseconds since 1970. Meaningless if the log does not say when the generation began.
+    /// The time in milliseconds since 1970. It has no meaning if the log does not say when the generation began.
     ms: u64,
     is_known: bool,
 }
 
 impl SealTime {
-    /// The beginning of a generation.
+    /// Returns the time of the beginning of a generation.
     pub(crate) fn at_begin(origin: &Origin) -> Self {
         Self { ms: origin.time_ms, is_known: origin.time_ms > 0 }
     }
@@ -132,7 +133,7 @@ impl SealTime {
         u32::try_from(now.saturating_sub(self.ms)).unwrap_or(u32::MAX)
     }
 
-    /// Advances to a transaction that was sealed `elapsed_ms` milliseconds after the one before it.
+    /// Advances to a transaction that was sealed `elapsed_ms` milliseconds after the previous one.
     pub(crate) fn advance(&mut self, elapsed_ms: u32) {
         self.ms = self.ms.saturating_add(u64::from(elapsed_ms));
     }

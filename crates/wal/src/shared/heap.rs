@@ -2,8 +2,8 @@
 //!
 //! A block is free, pending or in use. The writer takes a block in four steps: state *pending*, block header, link, state
 //! *in use*. Each step is durable before the next. So a crash leaves either a linked block, or a block to which no link
-//! leads, and which recovery frees. The table of states in NVRAM is the only copy. Processes share the table, and only the
-//! holder of SQLite's WRITE lock changes it (invariant 11).
+//! leads. Recovery frees such a block. The table of states in NVRAM is the only copy. Processes share the table, and only
+//! the holder of SQLite's WRITE lock changes it (invariant 11).
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -17,14 +17,14 @@ use rustc_hash::FxHashSet;
 
 use crate::LogError;
 
-/// Least bytes by which the file grows at a time, unless the file system is nearly full.
+/// The least number of bytes by which the file grows at a time, unless the file system is nearly full.
 const CHUNK_BYTES: u32 = 1 << 20;
-/// Most bytes by which the file grows at a time.
+/// The most bytes by which the file grows at a time.
 const LARGEST_STEP: u32 = 256 << 20;
-/// How many states are read from the table at once.
+/// The number of states that one read of the table reads.
 const TABLE_STEP: usize = 256;
 
-/// Where a record's space comes from (section 3.3, and the variants of figure 7).
+/// Where the space of a record comes from (section 3.3, and the variants of figure 7).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum HeapMode {
     /// Many records share a block of the user-level heap, as in the paper.
@@ -96,7 +96,7 @@ pub(crate) struct Heap {
     pub(crate) path: PathBuf,
     mode: HeapMode,
     grown: u32,
-    /// Whether the value of `grown` is what another process stored.
+    /// Whether another process stored the value of `grown`.
     grown_by_another: bool,
     /// Where the search for a free block begins.
     hint: u32,
@@ -128,12 +128,12 @@ impl Heap {
         self.geometry.block_offset(block) + u64::from(offset)
     }
 
-    /// Bytes of the medium that have file space, as far as this process knows.
+    /// Returns how many bytes of the medium have file space, as far as this process knows.
     pub(crate) fn file_bytes(&self) -> u64 {
         self.geometry.file_bytes(self.grown)
     }
 
-    /// Blocks that have file space, as far as this process knows.
+    /// Returns how many blocks have file space, as far as this process knows.
     pub(crate) fn grown(&self) -> u32 {
         self.grown
     }
@@ -172,7 +172,7 @@ impl Heap {
         }
     }
 
-    /// Takes a free block. On return the block is pending; it has a header and an empty body. All of this is durable.
+    /// Takes a free block. On return the block is pending, and has a header and an empty body. All of this is durable.
     ///
     /// # Errors
     /// `NoSpace`, `LimitReached`.
@@ -206,7 +206,7 @@ impl Heap {
         self.set_state(to, BlockState::InUse);
     }
 
-    /// Ends the list at a block: no block follows it. Durable on return.
+    /// Ends the list at a block, so that no block follows it. The end is durable on return.
     pub(crate) fn unlink_after(&self, block: u32) {
         self.store_link(block, 0);
     }
@@ -269,7 +269,8 @@ impl Heap {
         self.nvm.fence();
     }
 
-    /// Returns the blocks that are not free according to the table. The table is only a hint here. Skips holes in the table.
+    /// Returns the blocks that are not free according to the table. The caller takes the table only for a hint. Skips holes
+    /// in the table.
     pub(crate) fn taken(&self) -> Vec<u32> {
         let (mut taken, mut states, mut at) = (Vec::new(), [0; TABLE_STEP], 0);
         while at < self.grown {
@@ -314,7 +315,8 @@ impl Heap {
         None
     }
 
-    /// Gives more blocks file space: a chunk, or half as many blocks as there are if that is more. Returns the first new block.
+    /// Gives more blocks file space: a chunk, or half as many blocks as the log has if that is more. Returns the first new
+    /// block.
     fn grow(&mut self) -> Result<u32, LogError> {
         let limit = self.limit_blocks();
         if self.grown >= limit {
@@ -345,21 +347,21 @@ impl Heap {
         self.geometry.limit_blocks.min(mapped)
     }
 
-    /// Bytes of all the blocks that this process can use.
+    /// Returns the bytes of all the blocks that this process can use.
     pub(crate) fn limit_bytes(&self) -> u64 {
         u64::from(self.limit_blocks()) * u64::from(self.block_bytes())
     }
 
-    /// Number of blocks that stay if the file shrinks to `keep_bytes`: at least as many as a new log has.
+    /// Returns the number of blocks that stay if the file shrinks to `keep_bytes`, at least as many as a new log has.
     pub(crate) fn kept_blocks(&self, keep_bytes: u64) -> u32 {
         let body = keep_bytes.saturating_sub(self.geometry.blocks_offset);
         let blocks = u32::try_from(body / u64::from(self.block_bytes())).unwrap_or(u32::MAX);
         blocks.max(self.geometry.initial_blocks())
     }
 
-    /// Gives back to the file system the space of the blocks beyond `keep_bytes`. No block may be in use. The file keeps its
-    /// length, because other processes have it mapped, and must see zeros instead of faulting if they still read in that
-    /// part.
+    /// Gives back to the file system the space of the blocks beyond `keep_bytes`. No block may be in use. The file keeps
+    /// its length, because other processes have it mapped. If they still read in that part, they must see zeros instead of
+    /// faulting.
     pub(crate) fn shrink(&mut self, keep_bytes: u64) {
         let kept = self.kept_blocks(keep_bytes);
         if kept >= self.grown {
@@ -380,7 +382,7 @@ impl Heap {
         self.grown = grown;
     }
 
-    /// Gives the blocks below number `blocks` file space. The file may have holes there, left when blocks were given back.
+    /// Gives the blocks below number `blocks` file space. The file may have holes there, which a shrink has left.
     fn back(&self, blocks: u32) -> Result<(), MediumError> {
         let (from, to) = (self.geometry.file_bytes(self.grown), self.geometry.file_bytes(blocks));
         if from < self.nvm.len() { self.nvm.restore(from, to - from) } else { self.nvm.grow(to) }
@@ -408,7 +410,7 @@ impl Heap {
         Ok(())
     }
 
-    /// The error for damage at byte `offset` of a block.
+    /// Returns the error for damage at byte `offset` of a block.
     pub(crate) fn corrupt(&self, block: u32, offset: u32, what: duralite_format::FormatError) -> LogError {
         LogError::Corrupt { offset: self.at(block, offset), what }
     }
@@ -423,8 +425,8 @@ impl Heap {
 
 // The list of a generation's blocks, as far as this process has followed the links.
 
-/// Blocks in the order of the list. No block is in the list twice, because a list that returns to one of its own blocks is
-/// refused as damaged. So following a damaged list takes no more steps than the log has blocks with valid headers.
+/// Blocks in the order of the list. No block is in the list twice: a list that returns to one of its own blocks is damaged,
+/// and refused. So following a damaged list takes no more steps than the log has blocks with valid headers.
 #[derive(Debug, Default)]
 pub(crate) struct BlockList {
     order: Vec<u32>,

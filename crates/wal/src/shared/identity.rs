@@ -48,8 +48,8 @@ fn birth_ns(stat: &Statx) -> u64 {
     seconds.wrapping_mul(1_000_000_000).wrapping_add(u64::from(stat.stx_btime.tv_nsec))
 }
 
-/// The stamp of the database at its path, without what its first page says. `None` if the path leads to another file, or
-/// the file system does not note when within a second a file was written.
+/// Returns the stamp of the database at its path, without what its first page says. Returns `None` if the path leads to
+/// another file, or if the file system stores the time of a write only in whole seconds.
 pub(crate) fn stamp(database: &DatabaseIdentity) -> Result<Option<Stamp>, LogError> {
     let path = &database.path;
     let stat = statx(CWD, path, AtFlags::empty(), WANTED)
@@ -80,7 +80,8 @@ pub fn beside(database: &Path, end: &str) -> PathBuf {
     name.into()
 }
 
-/// The path of the file that says which archive a database has. It exists if, and only if, the database has one.
+/// Returns the path of the file that says which archive a database has. The file exists if, and only if, the database
+/// has an archive.
 pub(crate) fn archive_of(database: &Path) -> PathBuf {
     beside(database, "-archive")
 }
@@ -137,9 +138,10 @@ impl DatabaseIdentity {
         &bytes[..bytes.len().min(PATH_LIMIT)]
     }
 
-    /// Whether a log's file can be trusted, because a user made it who may write the database anyway. The database's
-    /// owner, this user and the superuser are trusted. If the database's group may write the database, so is every user
-    /// who could give the log's file to that group. If everybody may write the database, every file is trusted.
+    /// Returns whether this process can trust a log's file, because a user made the file who may write the database
+    /// anyway. The process trusts the database's owner, its own user and the superuser. If the database's group may
+    /// write the database, the process trusts every user who could give the log's file to that group. If everybody may
+    /// write the database, it trusts every file.
     pub(crate) fn trusts(&self, file: &Metadata) -> bool {
         let owner = file.uid();
         owner == self.uid
@@ -188,7 +190,7 @@ mod tests {
         if own != 0 {
             return;
         }
-        // The superuser alone can make a file that belongs to somebody else.
+        // Only the superuser can make a file that belongs to another user.
         let other = tempfile::NamedTempFile::new().unwrap();
         std::os::unix::fs::chown(other.path(), Some(4321), Some(77)).unwrap();
         let other = other.as_file().metadata().unwrap();

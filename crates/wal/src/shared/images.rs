@@ -1,6 +1,6 @@
-//! A bounded cache of page images. The engine computes the next difference of a page from the image as of the page's
-//! newest record. If that image is not cached, the engine rebuilds it from the log. The version of an image is the
-//! number of a record or of a transaction.
+//! A bounded cache of page images. The engine computes the next difference of a page from the page's image at its
+//! newest record. If the cache does not have that image, the engine rebuilds it from the log. The version of an image
+//! is the number of a record or of a transaction.
 
 use rustc_hash::FxHashMap;
 
@@ -39,7 +39,7 @@ impl<V: Copy + PartialEq> Images<V> {
         }
     }
 
-    /// Raises the limit to this many bytes, until [`Images::clear`].
+    /// Raises the limit to this many bytes, until [`Images::clear`] restores it.
     pub(crate) fn widen(&mut self, limit_bytes: usize) {
         self.limit_pages = self.limit_pages.max(limit_bytes / self.page_bytes);
     }

@@ -2,14 +2,14 @@
 //! durable, and deleting it (invariant 13). The callers decide when to take these steps. No code here knows what a log
 //! holds.
 //!
-//! A file with the name of a log may be any file, because a database's name may end like a log's. It may even be a database
-//! that this process has open through some other SQLite or VFS. Closing any descriptor of such a database would release all
-//! POSIX locks that the process holds on it, while SQLite goes on as if it still held them. So a file that turns out to be
-//! no log stays open until the process ends. This costs at most one descriptor for each such file, and later checks read the
-//! file through that descriptor.
+//! A file with the name of a log may be any file, because a database's name may end like a log's. The file may even be a
+//! database that this process has open through some other SQLite or VFS. Closing any descriptor of such a database would
+//! release all POSIX locks that the process holds on it, while SQLite goes on as if it still held them. So if a file turns
+//! out to be no log, the process keeps it open until the process ends. This costs at most one descriptor for each such
+//! file, and later checks read the file through that descriptor.
 //!
-//! Nothing here waits for a lock without limit, because another process may be stopped. An attempt is repeated as often
-//! as the caller's patience permits.
+//! Nothing here waits for a lock without limit, because another process may be stopped. Each function repeats an attempt as
+//! often as the caller's patience permits.
 
 use std::fs::{File, Metadata, OpenOptions, TryLockError};
 use std::io;
@@ -34,7 +34,8 @@ const MAGIC_BYTES: u64 = 8;
 
 /// Length in bytes of what a log stores about itself before it has transactions.
 const BEGINNING: u64 = 12 << 10;
-/// The most bytes that follow the beginning before the log has been used: a table of blocks, and the first blocks.
+/// The most bytes that follow the beginning before the log has been used: those of a table of blocks, and of the first
+/// blocks.
 const SHORT: u64 = 4 << 20;
 
 /// Device and inode: while a file is open, no other file can get the same pair.
@@ -44,7 +45,7 @@ type FileNumber = (u64, u64);
 /// child process, which holds no locks, begins with an empty list.
 static NO_LOGS: PerProcess<Mutex<Vec<(FileNumber, OwnFile)>>> = PerProcess::new();
 
-/// The directory through which this process can name its open files.
+/// The directory with names for this process's open files.
 const OWN_FILES: &str = "/proc/self/fd";
 
 /// Opens an existing log. `is_log` judges the file by its first eight bytes, or fewer if the file is shorter.
@@ -55,7 +56,7 @@ pub(crate) fn open(path: &Path, write: bool, is_log: fn(&[u8]) -> bool) -> Resul
     let failed = |error: io::Error| LogError::io("open the log", path, &error);
     hooks::step(FileStep::Open, path).map_err(failed)?;
     let meta = path.symlink_metadata().map_err(failed)?;
-    // Refuse a pipe here, because opening it may block for ever. Symbolic links are refused below.
+    // Refuse a pipe here, because opening a pipe may block for ever. Opening the file refuses symbolic links.
     if !meta.is_file() && !meta.is_symlink() {
         return Err(LogError::Format { log: path.to_path_buf(), source: FormatError::Magic });
     }
@@ -76,7 +77,7 @@ pub(crate) fn open(path: &Path, write: bool, is_log: fn(&[u8]) -> bool) -> Resul
     }
 }
 
-/// Refuses a file that was no log when this process first opened it, unless it is a log by now.
+/// Refuses a file that was no log when this process first opened it, unless the file is a log by now.
 fn check_kept(path: &Path, number: FileNumber, is_log: fn(&[u8]) -> bool) -> Result<(), LogError> {
     let kept = NO_LOGS.get().lock().unwrap_or_else(PoisonError::into_inner);
     let found = kept.iter().find(|(other, _)| *other == number);
@@ -90,7 +91,7 @@ fn check_magic(path: &Path, file: &File, is_log: fn(&[u8]) -> bool) -> Result<()
     Err(LogError::Format { log: path.to_path_buf(), source: FormatError::Magic })
 }
 
-/// Opens `/dev/null` under each number of a standard stream that is free.
+/// Opens `/dev/null` under each free number of a standard stream.
 fn fill_standard_streams() -> io::Result<Vec<File>> {
     let mut fillers = Vec::new();
     loop {
@@ -104,7 +105,7 @@ fn fill_standard_streams() -> io::Result<Vec<File>> {
 
 fn keep(file: OwnFile) {
     let Ok(meta) = file.metadata() else {
-        // This hardly ever fails for an open file. Whatever the file is, keep it open, because closing it might release
+        // The call hardly ever fails for an open file. Whatever the file is, keep it open, because closing it might release
         // locks.
         std::mem::forget(file);
         return;
@@ -125,7 +126,7 @@ pub(crate) fn first_bytes(path: &Path, file: &File, limit: u64) -> Result<Vec<u8
     Ok(bytes)
 }
 
-/// Whether the name of a log still leads to the open file.
+/// Returns whether the name of a log still leads to the open file.
 pub(crate) fn is_in_place(path: &Path, file: &File) -> Result<bool, LogError> {
     let failed = |error: io::Error| LogError::io("examine", path, &error);
     let opened = file.metadata().map_err(failed)?;

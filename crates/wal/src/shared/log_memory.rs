@@ -22,11 +22,12 @@ pub(crate) enum Access {
 
 /// The address space that a mapping reserves, in bytes.
 pub(crate) struct Reserved {
-    /// What is mapped at first; more as soon as the log needs it.
+    /// The bytes that are mapped at first. The log maps more as soon as it needs more.
     pub(crate) first: u64,
     /// The most that the log may need.
     pub(crate) capacity: u64,
-    /// If this process may not reserve `first`, less, but at least this and the file's length.
+    /// The least bytes to reserve, if this process may not reserve `capacity`. The mapping then still reserves at least
+    /// the file's length.
     pub(crate) least: u64,
 }
 
@@ -51,7 +52,7 @@ pub(crate) fn map(
     };
     loop {
         match FileNvm::map(file.try_clone().map_err(io)?, path, &options) {
-            // Only address space is reserved, but a process may be short of it too.
+            // Mapping reserves only address space, but a process may be short of that too.
             Err(MediumError::Io { op: "mmap", source }) if source == rustix::io::Errno::NOMEM => {
                 let less = options.capacity / 2;
                 if less < length.max(reserved.least) {
@@ -72,7 +73,8 @@ pub(crate) fn hooked(path: &Path, nvm: FileNvm) -> Result<Arc<dyn Nvm>, LogError
     hooks::nvm(path, Arc::new(nvm)).map_err(|source| LogError::Medium { path: path.to_path_buf(), source })
 }
 
-/// Starts flushing ranges, each given as its first offset and its end. They are durable after the caller's next fence.
+/// Starts flushing ranges, each given as its first offset and its end. The ranges are durable after the caller's next
+/// fence.
 pub(crate) fn flush_all(nvm: &dyn Nvm, ranges: &[(u64, u64)]) {
     for &(from, to) in ranges {
         nvm.flush(from, to - from);

@@ -1,8 +1,8 @@
 //! Chooses between non-temporal stores and ordinary stores that are flushed.
 //!
 //! The paper assumes that for a line that is written once, a non-temporal store costs less (Xu et al., JCST 2016,
-//! section 5.2). But the costs depend on the memory, and no documentation states them. So the process uses each way now
-//! and then and measures the time. The choice affects only speed, never what is durable at which point.
+//! section 5.2). But the costs depend on the memory, and no documentation states them. So the process now and then uses
+//! each way and measures the time. The choice affects only speed, never what is durable at which point.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -10,15 +10,16 @@ use std::time::{Duration, Instant};
 
 use crate::engine::media::HomeSync;
 
-/// How many units of work are done in each way during a trial.
+/// The number of units of work for which a trial uses each way.
 const TRIED: u32 = 16;
 /// The most measurements for one price.
 const MEASURED: usize = 1024;
-/// Units from the end of one trial to the beginning of the next. So the more expensive way is used for one unit of 128.
+/// The number of units from the end of one trial to the beginning of the next. So the process uses the more expensive
+/// way for one unit of 128.
 const INTERVAL: u32 = 126 * TRIED;
 
-/// The measured cost of a line. The most expensive quarter of the measurements is ignored, because the machine may have
-/// been busy with something else during these.
+/// The measured cost of a line. `per_line` ignores the most expensive quarter of the measurements, because the machine
+/// may have been busy with something else during these.
 #[derive(Debug, Default)]
 pub(crate) struct Price(Vec<(u64, Duration)>);
 
@@ -53,7 +54,7 @@ pub(crate) struct Work {
 }
 
 impl Work {
-    /// Runs a part of the work that stores `lines`, and measures it if this unit is timed.
+    /// Runs a part of the work that stores `lines`. Measures the part if this unit is timed.
     pub(crate) fn part<T>(&mut self, lines: u64, work: impl FnOnce() -> T) -> T {
         if !self.timed {
             return work();
@@ -69,7 +70,7 @@ impl Work {
 /// The choice for lines that are all written once, such as the lines of a log.
 #[derive(Debug)]
 pub(crate) struct Choice {
-    /// `None` where the setting fixes the choice.
+    /// The trial between the two ways; `None` where the setting fixes the choice.
     trial: Option<Mutex<Trial>>,
     through: AtomicBool,
 }
@@ -82,15 +83,15 @@ struct Trial {
 }
 
 impl Choice {
-    /// The choice that the setting asks for. By the rule of the average ([`HomeSync::Average`]), a log is always
-    /// written through, because its pages are all written less often than the average of all pages.
+    /// Returns the choice that the setting asks for. By the rule of the average ([`HomeSync::Average`]), a log is
+    /// always written through, because each of its pages is written less often than the average of all pages.
     pub(crate) fn new(sync: HomeSync) -> Self {
         let trial = (sync == HomeSync::Adaptive).then(Mutex::default);
         let through = matches!(sync, HomeSync::WriteThrough | HomeSync::Average);
         Self { trial, through: AtomicBool::new(through) }
     }
 
-    /// A choice that always uses ordinary stores, which are flushed.
+    /// Returns a choice that always uses ordinary stores, which are flushed.
     pub(crate) fn write_back() -> Self {
         Self::new(HomeSync::WriteBack)
     }
@@ -105,7 +106,7 @@ impl Choice {
         Work { through: self.through.load(Ordering::Relaxed), timed, ..Work::default() }
     }
 
-    /// Ends a unit of work. All lines of the unit are durable.
+    /// Ends a unit of work. The caller has made all lines of the unit durable.
     pub(crate) fn end(&self, work: &Work) {
         let Some(mut trial) = self.trial() else { return };
         trial.units += 1;
@@ -150,7 +151,8 @@ mod tests {
         assert_eq!(Price::default().per_line(), None);
     }
 
-    /// Runs units of one line each, with the given cost of each way.
+    /// Runs units of one line each, with the given cost of each way. Returns for each unit whether it used non-temporal
+    /// stores.
     fn run(choice: &Choice, units: u32, (back, through): (u64, u64)) -> Vec<bool> {
         let one = || {
             let mut work = choice.begin();

@@ -1,26 +1,28 @@
 //! The words that followers of a log share with its writers: the position that each follower has pinned, and the word
 //! that wakes followers.
 //!
-//! **Pins.** Each process slot has one word: the position that its follower has pinned plus 1, or 0. A writer starts
-//! the log over under SQLite's WRITE lock. It first announces in `RECYCLABLE` the position up to which it would recycle
-//! the log, and then reads the pins. A follower stores its pin first, and then reads the announcement. So at least one
-//! of the two sees the other, and either the log is kept or the pin is refused. The pin of a dead process is ignored.
+//! **Pins.** Each process slot has one word: the position that its follower has pinned plus 1, or 0. A writer starts the
+//! log over under SQLite's WRITE lock. The writer first announces in `RECYCLABLE` the position up to which it would recycle
+//! the log, and then reads the pins. A follower stores its pin first, and then reads the announcement. So at least one of
+//! the two sees the other: either the writer keeps the log, or the follower withdraws its pin. The writer ignores the pin
+//! of a dead process.
 //!
-//! The writer's decision is stored in `DECIDED`, and holds as long as no transaction is added to the log. It is stored
-//! because the VFS asks before SQLite resets the wal-index, but the log starts over only later. By that time a follower
-//! may have stored a pin that it is about to withdraw, and the writer must not change its answer because of such a pin.
+//! The writer stores its decision in `DECIDED`. The decision holds as long as no transaction is added to the log. The
+//! writer stores it because the VFS asks before SQLite resets the wal-index, but the log starts over only later. By that
+//! time a follower may have stored a pin that it is about to withdraw, and the writer must not change its answer because of
+//! such a pin.
 //!
-//! **Requests.** A follower that copies what it reads to a slow place pins the position up to which that place has it. While
-//! connections commit all the time, such a pin is never at the log's end, and the log would grow up to its limit. So a
-//! writer that wants to start the log over asks in `ASKED` that followers read up to a position, keep what they have read,
-//! and pin that position. The word is only a request: a follower that does not answer keeps its pin.
+//! **Requests.** A follower that copies what it reads to a slow place pins the position up to which that place has the log.
+//! While connections commit all the time, such a pin is never at the log's end, and the log would grow up to its limit. So
+//! a writer that wants to start the log over asks in `ASKED` that followers read up to a position, keep what they have
+//! read, and pin that position. The word is only a request: a follower that does not answer keeps its pin.
 //!
-//! If a writer dies after its announcement, the announcement stays in place. Until another writer starts the log over
-//! or asks again, pins before the announced position are refused, although the log still has those transactions. No
+//! If a writer dies after its announcement, the announcement stays in place. Until another writer starts the log over or
+//! asks again, followers may not pin positions before the announced one, although the log still has those transactions. No
 //! transaction is lost by that.
 //!
 //! **Sleeping.** A follower that is about to sleep makes `WATCH` odd. A process that acknowledges a commit and finds
-//! `WATCH` odd makes it even and wakes all followers. If no follower sleeps, a commit only loads the word.
+//! `WATCH` odd makes the word even and wakes all followers. If no follower sleeps, a commit only loads the word.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,7 +33,7 @@ const RECYCLABLE: u64 = 0;
 const PRESSED: u64 = 8;
 /// The position, plus 1, up to which a writer has decided that the log may be recycled.
 const DECIDED: u64 = 16;
-/// The position, plus 1, up to which a writer has asked followers to read; 0 if none has.
+/// The position, plus 1, up to which a writer has asked followers to read; 0 if no writer has asked.
 const ASKED: u64 = 24;
 const WATCH: u64 = 64;
 const TABLE: u64 = 128;
@@ -60,15 +62,15 @@ pub struct Recycling {
     pub is_full: bool,
 }
 
-/// What followers mean for a try to start the log over.
+/// What followers mean for an attempt to start the log over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Followers {
-    /// Nobody has pinned anything.
+    /// No follower has pinned a position.
     None,
-    /// The try would be in vain now: one of them is behind, and has not answered a request of this log yet.
+    /// The attempt would be in vain now: a follower is behind, and has not answered a request of this log yet.
     Behind,
-    /// They are at the log's end, do not count any more, or have answered a request of this log. Who has answered one is
-    /// expected to answer the next while the holder of the WRITE lock waits.
+    /// The followers are at the log's end, do not count any more, or have answered a request of this log. A follower that
+    /// has answered one request is expected to answer the next while the holder of the WRITE lock waits.
     Answer,
 }
 
@@ -85,8 +87,8 @@ impl Pins {
         self.words.store(self.own, 0);
     }
 
-    /// Pins the log from a position on. Returns whether the pin was accepted; if not, an earlier pin stays. A pin that
-    /// is in force may always be moved forward.
+    /// Pins the log from a position on. Returns whether the pin is in force; if it is not, an earlier pin stays. A follower
+    /// may always move a pin that is in force forward.
     #[must_use]
     pub fn pin(&self, position: u64) -> bool {
         let held = self.words.load(self.own);
@@ -144,8 +146,8 @@ impl Pins {
         Ok(oldest)
     }
 
-    /// Asks followers to read up to the log's end, if the lowest position that a living process has pinned is before it. A
-    /// request that is not answered stays as it is: if each one moved it, many processes would move it faster than a
+    /// Asks followers to read up to the log's end, if the lowest position that a living process has pinned is before it.
+    /// Leaves an unanswered request as it is. If each attempt moved the request, many processes would move it faster than a
     /// follower reads.
     #[must_use]
     pub fn ask(&self, pinned: u64, recycling: &Recycling) -> Followers {

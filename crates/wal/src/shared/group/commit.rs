@@ -71,7 +71,7 @@ impl Group {
                 self.set(DIRECT_END, tail.position);
             }
             self.set(FRONTIER, end.max(self.get(FRONTIER)));
-            // A reader that sees any byte written from here on also sees the new `FRONTIER` when it checks again.
+            // A reader that sees any byte written from here on also sees the new `FRONTIER` when the reader checks again.
             self.segment.fence();
             if tail.closed {
                 if group_start - tail.position < self.block_bytes() {
@@ -109,8 +109,8 @@ impl Group {
         end.next_multiple_of(self.block_bytes()) <= self.durable().position + RING_BYTES
     }
 
-    /// Whether another group may be opened after the last group, which is closed. The answer is no if two groups are
-    /// not durable yet, because `ENDS` has entries for only two groups, and a third group would overwrite the entry of
+    /// Returns whether a writer may open another group after the last group, which is closed. The answer is no if two
+    /// groups are not durable yet. `ENDS` has entries for only two groups, and a third group would overwrite the entry of
     /// the first.
     fn may_open_behind(&self, tail: Mark) -> bool {
         tail.group.wrapping_sub(self.durable().group) % GROUP_NUMBERS <= 1
@@ -132,27 +132,28 @@ impl Group {
         self.learn_len(offset)
     }
 
-    /// Allocates the first blocks for groups. That also makes durable everything before them in the file.
+    /// Allocates the first blocks for groups. The allocation also makes durable everything before them in the file.
     pub(crate) fn make_first_blocks(&self) -> Result<(), LogError> {
         let first = self.first_bytes();
         self.reach(first, first)
     }
 
-    /// Whether the file has space for any group. While it has none, the log holds nothing that needs to be durable.
+    /// Returns whether the file has space for any group. While the file has none, the log holds nothing that needs to be
+    /// durable.
     pub(crate) fn has_blocks(&self) -> bool {
         self.get(LENGTH) > self.geometry.data_offset
     }
 
-    /// The length in bytes of the file with its first blocks. The file system has to have space for them.
+    /// Returns the length in bytes of the file with its first blocks. The file system has to have space for these blocks.
     pub(crate) fn first_bytes(&self) -> u64 {
         let Geometry { data_offset, block_bytes, limit_bytes, .. } = self.geometry;
         (data_offset + first_step(block_bytes)).min(limit_bytes) / AREA_BYTES * AREA_BYTES
     }
 
-    /// Makes the file durably reach to an offset, even if it seems to reach that far already, because another process
-    /// may have allocated the space without making it durable. In that case a commit would have to rely on its own
-    /// write to make the file's size and blocks durable. The medium does not promise that, and it would cost a
-    /// transaction of the file system's journal at every commit.
+    /// Makes the file durably reach to an offset. Does so even if the file seems to reach that far already, because another
+    /// process may have allocated the space without making it durable. A commit would then have to rely on its own write to
+    /// make the file's size and blocks durable. The medium does not promise that, and every commit would cost a transaction
+    /// of the file system's journal.
     pub(super) fn extend(&self, offset: u64) -> Result<(), LogError> {
         self.block.refresh_len().map_err(|source| self.failed(source))?;
         let length = self.block.len();
@@ -176,9 +177,9 @@ impl Group {
 
     /// Makes the file durably `wanted` bytes long, or at least `least` bytes where there is not enough space.
     ///
-    /// Growing the file ends with a flush. If that flush fails, a group that this process is writing is in doubt, and the
-    /// leader's own flush may not report that, because the kernel reports a failure to only one of two callers. So no group
-    /// is written meanwhile, and a failed flush poisons the log.
+    /// Growing the file ends with a flush. If that flush fails, a group that this process is writing is in doubt. The
+    /// leader's own flush may not report the failure, because the kernel reports a failure to only one of two callers. So
+    /// this process writes no group meanwhile, and a failed flush poisons the log.
     fn reach(&self, wanted: u64, least: u64) -> Result<(), LogError> {
         let _buffer = self.buffer.lock().unwrap_or_else(PoisonError::into_inner);
         self.check()?;
@@ -196,16 +197,16 @@ impl Group {
         Ok(())
     }
 
-    /// Returns the byte position for a transaction that bypasses the ring. On return everything before that position is
-    /// as durable as other groups are, and the last group is closed.
+    /// Returns the byte position for a transaction that bypasses the ring. On return everything before that position is as
+    /// durable as `durability` makes groups, and the last group is closed.
     pub(crate) fn begin_direct(&self) -> Result<u64, LogError> {
         self.drain()?;
         self.refuse_during_switch()?;
         Ok(self.group_start(self.tail().position))
     }
 
-    /// Seals a group that was written to the device, bypassing the ring, at the byte position that
-    /// [`Group::begin_direct`] gave. The group is as durable as other groups are. The holder of WRITE calls this
+    /// Seals a group that its writer has written to the device, bypassing the ring, at the byte position that
+    /// [`Group::begin_direct`] gave. The group is as durable as `durability` makes groups. The holder of WRITE calls this
     /// method, so no other process appends, and a leader finds nothing to write.
     pub(crate) fn publish_direct(&self, end: u64) -> Result<Ticket, LogError> {
         self.check()?;
@@ -215,7 +216,7 @@ impl Group {
             return Err(LogError::Unexpected("a large transaction behind one that is not durable"));
         }
         let new = Mark { position: end, group: tail.group + 1, closed: true };
-        // Tells a process that becomes leader that there is nothing to write.
+        // Tell a process that becomes leader that there is nothing to write.
         self.set(DIRECT_END, end);
         let sealed = self.exchange(TAIL, word, new.pack());
         sealed.map_err(|_| LogError::Unexpected("two writers at once"))?;
@@ -227,7 +228,7 @@ impl Group {
 /// The number of blocks by which a log grows at first. The number is small, because zeroing the blocks takes part of the
 /// time of a program that opens a database, commits once and closes it.
 const FIRST_BLOCKS: u64 = 16;
-/// The number of blocks by which a log grows once it has as many.
+/// The number of blocks by which a log grows once it has that many blocks.
 const STEP_BLOCKS: u64 = 256;
 const LARGEST_STEP: u64 = 16 << 20;
 
@@ -239,9 +240,9 @@ fn first_step(block_bytes: u32) -> u64 {
 /// The number of bytes by which a log grows that has `bytes` in blocks for groups.
 ///
 /// Each growth costs the zeros of its blocks, and a transaction of the file system's journal of some six blocks. So a small
-/// log becomes four times as long, which takes few growths. A longer log grows by a quarter or less, so that it has few
-/// blocks that were zeroed and are never used. The usual log of a database ends by such a step: SQLite checkpoints it after
-/// 1,000 pages, and a log with as many blocks has grown by [`STEP_BLOCKS`] a few times.
+/// log becomes four times as long, which takes few growths. A longer log grows by a quarter or less, so that few of its
+/// blocks are zeroed and never used. The usual log of a database ends with such a step: SQLite checkpoints the database
+/// after 1,000 pages, and a log with as many blocks has grown by [`STEP_BLOCKS`] a few times.
 fn step(bytes: u64, block_bytes: u32) -> u64 {
     let usual = u64::from(block_bytes) * STEP_BLOCKS;
     bytes.saturating_mul(3).min(usual).max(bytes / 4).clamp(first_step(block_bytes), LARGEST_STEP)
@@ -253,8 +254,8 @@ fn step(bytes: u64, block_bytes: u32) -> u64 {
 const SLICE: Duration = Duration::from_millis(20);
 
 impl Group {
-    /// Closes a group, if it is open: transactions sealed from now on belong to the next group. Returns where the group
-    /// ends. `group` has to be one of the two groups that may not be durable yet.
+    /// Closes a group, if the group is open. Transactions sealed from now on belong to the next group. Returns where the
+    /// group ends. `group` has to be one of the two groups that may not be durable yet.
     fn close(&self, group: u64) -> u64 {
         loop {
             let word = self.get(TAIL);
@@ -282,7 +283,8 @@ impl Group {
         }
     }
 
-    /// Makes the oldest group durable that is not durable yet. Returns whether this leader was still the one to do so.
+    /// Makes the oldest group durable that is not durable yet. Returns whether this leader has done so, and not another
+    /// one.
     fn flush_group(&self, leader: &Leader<'_>, durable: u64) -> Result<bool, LogError> {
         let before = Mark::unpack(durable);
         let group = (before.group + 1) % GROUP_NUMBERS;
@@ -294,8 +296,8 @@ impl Group {
         Ok(self.made_durable(durable, Mark { position: end, group, closed: false }))
     }
 
-    /// Publishes to all processes that the group after `before` is durable, unless another leader has done so. With
-    /// `durability=normal` the group is only written.
+    /// Publishes to all processes that the group after `before` is durable, unless another leader has done so. Returns
+    /// whether this leader has published it. With `durability=normal` the group is only written.
     pub(super) fn made_durable(&self, before: u64, mark: Mark) -> bool {
         if self.exchange(DURABLE, before, mark.pack()).is_err() {
             return false;
@@ -329,9 +331,9 @@ impl Group {
         let (content, padding) = whole.split_at_mut(bytes.unwrap_or(0) as usize);
         padding.fill(0);
         self.read_ring(start, content);
-        // Check that the bytes just read were those of this group. They were if `DURABLE` has not changed, because only
-        // after a change of `DURABLE` may the group's place, and its bytes in the ring, belong to another group. The
-        // write that follows may come late, but it then writes the same bytes as any other write of this group.
+        // Check that the bytes just read were those of this group. They were if `DURABLE` has not changed. Only after a
+        // change of `DURABLE` may the group's place, and its bytes in the ring, belong to another group. The write that
+        // follows may come late, but it then writes the same bytes as any other write of this group.
         self.segment.fence();
         if self.get(DURABLE) != durable || !leader.leads() {
             return Ok(false);
@@ -341,7 +343,7 @@ impl Group {
         bytes.ok_or(LogError::Unexpected("a group that ends before it begins")).map_err(poison)?;
         let completed = self.framing.complete(content, generation, offset, self.is_ordered());
         let transactions = completed.map_err(poison)?;
-        // The writer that sealed the group's last transaction may have extended the file, and made that durable.
+        // The writer that sealed the group's last transaction may have extended the file, and made the new length durable.
         self.learn_len(offset + whole.len() as u64).map_err(poison)?;
         let committed = self.block.write_durably(offset, whole, self.options.durability);
         committed.map_err(|source| self.failed(source)).map_err(poison)?;
@@ -366,7 +368,7 @@ impl Group {
     }
 
     /// Makes everything that is sealed at the call survive a power loss, even if commits are acknowledged before they
-    /// do (invariant 5).
+    /// survive one (invariant 5).
     pub(crate) fn force(&self) -> Result<(), LogError> {
         self.drain()?;
         if self.get(FLUSHED) >= self.durable().position {
@@ -476,7 +478,7 @@ impl DurabilityWaiter for Group {
 
 /// How long a thread that waits for the leader lock sleeps before it looks again.
 const PAUSE: Duration = Duration::from_micros(50);
-/// How many times to look again at a process that writes without leading: its write may be about to end.
+/// How many times to look again at a process that writes without leading, because its write may be about to end.
 const LOOKS: u32 = 20;
 
 /// The leader lock, while a thread holds it.
@@ -486,7 +488,7 @@ pub(super) struct Leader<'a> {
 }
 
 impl Leader<'_> {
-    /// Whether this thread still leads: no other thread has taken over.
+    /// Returns whether this thread still leads, that is, whether no other thread has taken over.
     pub(super) fn leads(&self) -> bool {
         self.group.get(LEADER) == self.token
     }
@@ -501,7 +503,7 @@ impl Drop for Leader<'_> {
     }
 }
 
-/// The leader word with the leader removed, as its holder leaves it.
+/// Returns the leader word without its leader, as the leader leaves it.
 fn freed(token: u64) -> u64 {
     token / EPOCH * EPOCH
 }
@@ -564,7 +566,7 @@ impl Group {
     }
 
     /// Takes the leader lock from a leader that has made no progress for too long. The more leaders have been replaced
-    /// already, the longer this method waits, because the cause may be a slow device, which more writers do not help.
+    /// already, the longer this method waits. The cause may be a slow device, and more writers would not make it faster.
     pub(super) fn take_over(&self, watch: &mut Watch) -> Result<Option<Leader<'_>>, LogError> {
         let word = self.get(LEADER);
         if process_of(word).is_none() || word & ALONE != 0 && self.get(INTENT) != self.get(GENERATION) {
@@ -611,7 +613,7 @@ impl Group {
     }
 
     /// Takes the leader lock, and waits until no other thread can write to the device any more, not even late. Returns
-    /// `Busy` if another process that may still write does not finish in time, because it is stopped, or because its
+    /// `Busy` if another process that may still write does not finish in time, because that process is stopped or its
     /// device hardly makes progress.
     pub(super) fn lead_alone(&self) -> Result<Leader<'_>, LogError> {
         let deadline = self.deadline();
@@ -641,7 +643,7 @@ impl Group {
         }
     }
 
-    /// Whether the caller, who leads, is the only thread that may write.
+    /// Returns whether the caller, which leads, is the only thread that may write.
     fn is_alone(&self) -> Result<bool, LogError> {
         Ok(self.writers()? <= 1)
     }
@@ -666,7 +668,7 @@ impl Group {
         self.words.wait(LEADER, (word & 0xffff_ffff) as u32, PAUSE);
     }
 
-    /// Makes everything sealed durable, for the holder of the WRITE lock that is about to start the log over. Returns
+    /// Makes everything sealed durable, for the holder of the WRITE lock, which is about to start the log over. Returns
     /// whether no thread is left that could still write to the log.
     pub(super) fn settle(&self) -> Result<bool, LogError> {
         self.force()?;
@@ -698,7 +700,7 @@ impl Group {
 mod tests {
     use super::*;
 
-    /// How often a log grows, and the bytes of its blocks, when groups take `blocks` blocks.
+    /// Returns how often a log grows, and the bytes of its blocks, when groups take `blocks` blocks.
     fn grown_to(blocks: u64, block_bytes: u32) -> (u32, u64) {
         let (mut growths, mut bytes) = (0, 0);
         while bytes < blocks * u64::from(block_bytes) {

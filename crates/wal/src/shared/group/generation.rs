@@ -13,8 +13,8 @@ const STATE_EMPTY: u64 = 1;
 const STATE_RETIRED: u64 = 2;
 
 impl Group {
-    /// The length that the file keeps when it is to be shrunk to `keep_bytes`. That is at least as much as SQLite fills
-    /// between two automatic checkpoints, so that the file need not grow again each time.
+    /// Returns the length that the file keeps when the caller asks to shrink it to `keep_bytes`. The file keeps at
+    /// least as much as SQLite fills between two automatic checkpoints, so that it need not grow again each time.
     pub(crate) fn kept_bytes(&self, keep_bytes: u64) -> u64 {
         let keep = keep_bytes.max(u64::from(self.geometry.block_bytes) * 1024);
         keep.checked_next_multiple_of(AREA_BYTES).unwrap_or(u64::MAX)
@@ -59,8 +59,8 @@ impl Group {
     }
 
     /// Completes a switch whose process died. The switch has to be completed, because the announcement in `INTENT`
-    /// decided it, and no process may apply the old generation any more. A switch whose process is alive is left to
-    /// that process.
+    /// decided it, and no process may apply the old generation any more. If the process of a switch is alive, leaves
+    /// the switch to that process.
     pub(crate) fn adopt_switch(&self) -> Result<(), LogError> {
         // A user who may only read leaves the switch to others, because such a user needs no frame of a log that is
         // about to start over.

@@ -11,7 +11,7 @@ use crate::shared::group::{
 };
 use duralite_medium::PROCESS_SLOTS;
 
-/// The state in which a log was left.
+/// The state in which the last processes left a log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Left {
     /// The end of the log: everything before it is durable, and nothing was written after it.
@@ -22,8 +22,8 @@ pub(crate) struct Left {
     pub(crate) settings: u64,
 }
 
-/// Determines from the words in which state the last processes left the log. `None` if an operation was in progress or
-/// had failed. `data_offset` is the file offset of a generation's first group.
+/// Determines from the words in which state the last processes left the log. Returns `None` if an operation was in
+/// progress or had failed. `data_offset` is the file offset of a generation's first group.
 pub(crate) fn left(words: &[u8], data_offset: u64) -> Option<Left> {
     let word = |at: u64| {
         let bytes = words.get(at as usize..at as usize + 8)?;
@@ -41,7 +41,7 @@ pub(crate) fn left(words: &[u8], data_offset: u64) -> Option<Left> {
         && word(FLUSHED)? >= end
         && reached.iter().all(|position| *position <= end);
     let start = word(STARTS[(generation % 2) as usize])?;
-    // A generation without a group may itself not be durable yet, so this log has to be recovered.
+    // The generation itself may not be durable yet if it has no group, so such a log has to be recovered.
     if !is_quiet || end <= start {
         return None;
     }
@@ -95,7 +95,7 @@ mod tests {
             (LEADER, 1 << 20 | 3),
             (writing(5), 1),
             (writing(PROCESS_SLOTS - 1), u64::MAX),
-            // No group yet.
+            // The generation has no group yet.
             (STARTS[0], 20_480),
         ] {
             assert!(left(&words(&[change]), OFFSET).is_none(), "{change:?}");

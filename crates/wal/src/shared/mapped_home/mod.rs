@@ -10,25 +10,25 @@
 //! file.
 //!
 //! Every process sees a line that another process has stored but not flushed, although the line is not durable. If the
-//! process that stored it dies, the next writer writes the same pages again and finds no difference. So a writer also has to
-//! flush lines that it does not store itself, if another process may have stored them. Processes that share a word
+//! process that stored it dies, the next writer writes the same pages again and finds no difference. So a writer also has
+//! to flush lines that it does not store itself, if another process may have stored them. Processes that share a word
 //! ([`MappedHome::sharing`]) know when to do so. The word names the one process that has written since the last sync, or
-//! says that several have. If several have, a writer flushes all lines of each page that it writes, and the sync is a sync
-//! of the file: the kernel writes back what any process has stored. Without such a word, a home always assumes several
+//! says that several have. If several have, a writer flushes all lines of each page that it writes, and `sync` syncs the
+//! file, so that the kernel writes back what any process has stored. Without such a word, a home always assumes several
 //! writers.
 //!
 //! # The file's size
 //!
 //! In every process the file has the size of the database, and nothing is allocated beyond that. A write makes the file
-//! grow, or, in advance, a hint of SQLite. The new part is allocated and its page faults are taken before anything is stored
-//! there, so that no store can fail. Other processes may cut or grow the file under SQLite's locks. So the home learns the
-//! file's size when SQLite asks for it, before a writer begins, and when an access lies beyond the known size. SQLite does
-//! not read a part that is gone.
+//! grow. A hint of SQLite makes it grow in advance. The home allocates the new part and takes its page faults before it
+//! stores anything there, so that no store can fail. Other processes may cut or grow the file under SQLite's locks. So the
+//! home learns the file's size when SQLite asks for it, before a writer begins, and when an access lies beyond the known
+//! size. SQLite does not read a part that is gone.
 //!
 //! # A file that another program truncates
 //!
-//! If a program that does not hold these locks truncates the file, the home reports an error. It notices because after each
-//! access it checks that what it has read or stored was still in the file ([`duralite_medium::Nvm::check`]).
+//! If a program that does not hold these locks truncates the file, the home reports an error. After each access it checks
+//! that what it has read or stored was still in the file ([`duralite_medium::Nvm::check`]).
 
 mod policy;
 #[cfg(test)]
@@ -52,12 +52,12 @@ pub struct MappedHome {
     nvm: Arc<dyn Nvm>,
     page_bytes: u32,
     sync: HomeSync,
-    /// Whether every page is stored whole, as in the paper.
+    /// Whether the home stores every page whole, as in the paper.
     whole_pages: bool,
     writers: Writers,
     /// The file's size, as last learnt. The mapped memory is at least that long.
     size: AtomicU64,
-    /// Held while a thread learns or changes the size.
+    /// A mutex that a thread holds while it learns or changes the size.
     resizing: Mutex<()>,
     state: Mutex<State>,
 }
@@ -65,22 +65,22 @@ pub struct MappedHome {
 #[derive(Default)]
 struct State {
     dirty: Dirty,
-    /// `None` if the setting prescribes one way for all pages.
+    /// The policy that chooses the way for each page; `None` if the setting prescribes one way for all pages.
     policy: Option<Policy>,
-    /// Whether anything was stored since the last fence.
+    /// Whether this process has stored anything since the last fence.
     unfenced: bool,
     page: Vec<u8>,
     counts: Counts,
 }
 
-/// What was done through a home, as metrics.
+/// Counts of what a process has done through a home, as metrics.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Writes of pages, or of parts of pages.
     pub writes: u64,
     /// The writes among those that used non-temporal stores.
     pub through: u64,
-    /// Lines stored.
+    /// The lines that were stored.
     pub lines: u64,
 }
 
@@ -89,7 +89,7 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl MappedHome {
-    /// A home over a mapped database file ([`DatabaseFile::map`]), with pages of this many bytes.
+    /// Makes a home over a mapped database file ([`DatabaseFile::map`]), with pages of this many bytes.
     #[must_use]
     pub fn new(nvm: Arc<dyn Nvm>, page_bytes: u32, sync: HomeSync) -> Self {
         let size = AtomicU64::new(nvm.len());
@@ -119,8 +119,8 @@ impl MappedHome {
         self
     }
 
-    /// On a medium that survives a power loss, makes durable what dead processes may have stored but not flushed. Durable on
-    /// return. No other process may use the log yet.
+    /// Makes durable, on a medium that survives a power loss, what dead processes may have stored but not flushed. It is
+    /// durable on return. No other process may use the log yet.
     ///
     /// # Errors
     /// The error of syncing `file`.
@@ -235,9 +235,9 @@ impl MappedHome {
         }
     }
 
-    /// Makes durable what this process has stored. Returns whether no other process has stored anything. The word that names
-    /// the writers changes while the state is locked. So if a thread of this process stores something later, it enters the
-    /// process's name after that change, and the name is not lost.
+    /// Makes durable what this process has stored. Returns whether no other process has stored anything. The caller changes
+    /// the word that names the writers while it has the state locked. So if a thread of this process stores something
+    /// later, the thread enters the process's name after that change, and the name is not lost.
     fn flush(&self, state: &mut State) -> Result<bool, LogError> {
         let start = state.is_timed().then(Instant::now);
         state.dirty.flush(&*self.nvm);
@@ -256,7 +256,7 @@ impl MappedHome {
     }
 }
 
-/// The number of lines stored, and of those among them that need a flush and did not need one before.
+/// The number of stored lines, and how many of them need a flush and did not need one before.
 #[derive(Debug, Default, Clone, Copy)]
 struct Stored {
     lines: u64,
@@ -280,8 +280,8 @@ fn failed(source: MediumError) -> LogError {
     LogError::Medium { path: "the database in memory".into(), source }
 }
 
-/// The ranges in which `old` and `new` differ, as whole cache lines; the first and the last may be cut. Both slices begin at
-/// offset `at`.
+/// Returns the ranges in which `old` and `new` differ, as whole cache lines. The beginning or the end of the slices may cut
+/// the first and the last line. Both slices begin at offset `at`.
 fn differing_lines<'a>(old: &'a [u8], new: &'a [u8], at: u64) -> impl Iterator<Item = Range<usize>> + 'a {
     let line = LINE_BYTES as usize;
     let skew = (at % LINE_BYTES) as usize;
@@ -348,7 +348,7 @@ impl Home for MappedHome {
     }
 
     fn checkpointed(&self, _file: &dyn DatabaseFile) -> Result<(), LogError> {
-        // Flush now, because not every checkpoint is followed by a sync, and the next sync may be that of another process,
+        // Flush now, because not every checkpoint is followed by a sync. The next sync may be that of another process,
         // which does not know which lines to flush.
         self.flush(&mut locked(&self.state)).map(drop)
     }
@@ -368,7 +368,7 @@ impl Home for MappedHome {
         }
         self.size.store(bytes, Ordering::Release);
         self.nvm.shrink(bytes).map_err(failed)?;
-        // Sync now, because another process may do the next sync, and does not know of this truncation.
+        // Sync now, because another process may do the next sync, and that process does not know of this truncation.
         if self.survives_power_loss() { file.sync() } else { Ok(()) }
     }
 
@@ -389,7 +389,7 @@ impl Home for MappedHome {
 const LINES: u64 = 64;
 /// Bytes of memory that one word covers.
 const CHUNK_BYTES: u64 = LINES * LINE_BYTES;
-/// The most words that are kept, enough for 64 MiB of pages. Beyond that all lines are flushed.
+/// The most words that `Dirty` keeps, enough for 64 MiB of pages. With more, a sync flushes all lines.
 const MOST_CHUNKS: usize = 16 << 10;
 
 /// The dirty lines, with a bit for each.
@@ -458,7 +458,7 @@ fn runs(mut lines: u64) -> impl Iterator<Item = Range<u64>> {
 
 /// No process.
 const NOBODY: u64 = 0;
-/// Several processes, or one process that may be dead.
+/// Several processes have stored something, or one process that may be dead.
 const SEVERAL: u64 = u64::MAX;
 
 /// A word that the processes share, and this process's name in it. SQLite's locks let only one process write at a time, so
@@ -481,8 +481,8 @@ impl Writers {
         Self(me.map(|me| Shared { segment, at, me }))
     }
 
-    /// Has to be called before anything is stored. Returns whether only this process can have stored something that is not
-    /// durable.
+    /// Enters this process as a writer. The caller calls this method before it stores anything. Returns whether only this
+    /// process can have stored something that is not durable.
     fn claim(&self) -> bool {
         let Some(Shared { segment, at, me }) = &self.0 else { return false };
         loop {
@@ -504,16 +504,16 @@ impl Writers {
         }
     }
 
-    /// Has to be called after this process has made its own stores durable. Returns whether no other process can have stored
-    /// anything.
+    /// Returns whether no other process can have stored anything. The caller has made its own stores durable before.
     fn synced(&self) -> bool {
         let Some(Shared { segment, at, me }) = &self.0 else { return false };
         let word = segment.load(*at);
         word == NOBODY || word == *me
     }
 
-    /// Clears the word, because everything stored is durable. With `own`, only this process had stored something, and it has
-    /// flushed its lines. Without `own`, several processes may have, and the file was synced.
+    /// Clears the word, because everything stored is durable. With `own`, only this process had stored something, and it
+    /// has flushed its lines. Without `own`, several processes may have stored something, and the caller has synced the
+    /// file.
     fn end(&self, own: bool) {
         let Some(Shared { segment, at, me }) = &self.0 else { return };
         let expected = if own { *me } else { SEVERAL };
@@ -569,7 +569,7 @@ mod shared_tests {
         assert!(one.claim() && one.claim() && one.synced());
         one.end(true);
         assert!(other.claim(), "the first has synced");
-        // The second process dies after its store, and the first process writes.
+        // The second process dies after its store. Then the first process writes.
         assert!(!one.claim() && !one.synced());
         one.end(true);
         assert!(!one.claim(), "its own stores are not all");

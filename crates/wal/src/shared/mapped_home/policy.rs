@@ -2,8 +2,8 @@
 //! by a flush (paper, section 5.2.3).
 //!
 //! Writing back costs only one flush of a line for all its stores before the next sync. So writing through may cost less
-//! only for a page that is written once. As in the paper, every page is written back at first, and its writes are counted.
-//! The paper then writes through the pages that were written less often than the average.
+//! only for a page that is written once between syncs. As in the paper, the policy at first writes back every page, and
+//! counts its writes. The paper then writes through the pages that were written less often than the average.
 //!
 //! The paper assumes which way is cheaper. It also takes a page for hot if every transaction writes it once, although
 //! writing that page back saves no flush. The policy here writes a page through if that costs less. To find out, it times
@@ -16,15 +16,16 @@ use std::time::Duration;
 use crate::engine::media::HomeSync;
 use crate::shared::past_cache::Price;
 
-/// The number of writes for which writing back is counted; then as many are used to time writing through.
+/// The number of writes for which the policy counts the lines of writing back. For as many writes it then times writing
+/// through.
 const SAMPLE_WRITES: u32 = 128;
 /// The number of writes that the paper's rule counts: those of some hundred transactions, so that the average means something.
 const AVERAGE_WRITES: u32 = 2048;
-/// Writes between two samplings, for each write that is sampled. The number is large, because sampling also uses the more
-/// expensive way: so it is taken for one write of 64, or, by the paper's rule, for one of 16.
+/// The number of writes between two samplings, for each write that is sampled. The number is large, because sampling also
+/// uses the more expensive way: it uses that way for one write of 64 or, by the paper's rule, for one of 16.
 const INTERVAL: u32 = 62;
 const AVERAGE_INTERVAL: u32 = 15;
-/// The most pages that are counted. A limit is needed because a checkpoint may write all pages before it syncs.
+/// The most pages that the policy counts. It needs a limit because a checkpoint may write all pages before it syncs.
 const MOST_PAGES: usize = 16 << 10;
 
 /// The rule that chooses how to write a page.
@@ -40,7 +41,7 @@ enum Rule {
 #[derive(Debug)]
 pub(super) struct Policy {
     rule: Rule,
-    /// Writes since the phase began.
+    /// The number of writes since the phase began.
     writes: u32,
     phase: Phase,
     pages: HashMap<u64, Lines>,
@@ -62,16 +63,17 @@ struct Lines {
 
 #[derive(Debug)]
 enum Phase {
-    /// All pages are written back, and their lines are counted.
+    /// The home writes back all pages, and the policy counts their lines.
     WriteBack,
-    /// All pages are written through, and the writes are timed.
+    /// The home writes through all pages, and the policy times the writes.
     WriteThrough,
-    /// Whether pages are written through in general, and the pages for which the opposite applies.
+    /// The policy has decided whether to write pages through in general. `others` are the pages for which the opposite
+    /// applies.
     Decided { through: bool, others: HashSet<u64> },
 }
 
 impl Policy {
-    /// A policy, if the setting leaves the choice to it for each page.
+    /// Returns a policy, if the setting leaves the choice for each page to a policy.
     pub(super) fn of(sync: HomeSync) -> Option<Self> {
         match sync {
             HomeSync::Adaptive => Some(Self::new(Rule::Cheapest)),
@@ -92,7 +94,7 @@ impl Policy {
         }
     }
 
-    /// Whether to write a page with non-temporal stores.
+    /// Returns whether to write a page with non-temporal stores.
     pub(super) fn is_through(&self, page: u64) -> bool {
         match &self.phase {
             Phase::WriteBack => false,
@@ -106,7 +108,7 @@ impl Policy {
         self.rule == Rule::Cheapest && !matches!(self.phase, Phase::Decided { .. })
     }
 
-    /// Records a write of a page: how many lines it stored, and how many of these did not need a flush before.
+    /// Records a write of a page: how many lines it stored, and how many of these lines did not need a flush before.
     pub(super) fn wrote(&mut self, page: u64, stored: u64, fresh: u64, elapsed: Duration) {
         self.writes = self.writes.saturating_add(1);
         match &self.phase {
@@ -162,7 +164,8 @@ impl Policy {
         *self = Self { phase: Phase::Decided { through, others }, ..Self::new(self.rule) };
     }
 
-    /// Whether to write through a page that is written once between syncs, and the pages for which the opposite is cheaper.
+    /// Returns whether to write through a page that is written once between syncs, and the pages for which the opposite is
+    /// cheaper.
     fn cheapest(&self) -> (bool, HashSet<u64>) {
         let price = |price: &Price| price.per_line().unwrap_or(0.0);
         let (store, flush) = (price(&self.back.0), price(&self.back.1));
@@ -176,7 +179,7 @@ impl Policy {
     }
 }
 
-/// The pages that were written at least as often as the average of all pages that were written.
+/// Returns the pages that were written at least as often as the average of all pages that were written.
 fn at_least_average(pages: &HashMap<u64, Lines>) -> HashSet<u64> {
     let writes: u64 = pages.values().map(|lines| lines.writes).sum();
     let count = pages.len() as u64;
@@ -190,7 +193,7 @@ mod tests {
 
     const NANOSECOND: Duration = Duration::from_nanos(1);
 
-    /// How many pages are written in the way opposite to the general one, once the policy has decided.
+    /// Returns how many pages are written in the way opposite to the general one, once the policy has decided.
     fn exceptions(policy: &Policy) -> Option<usize> {
         match &policy.phase {
             Phase::Decided { others, .. } => Some(others.len()),
@@ -226,8 +229,8 @@ mod tests {
 
     #[test]
     fn each_page_goes_the_way_that_costs_less() {
-        // Here a non-temporal store costs half as much as a flush, so flushing is better only for a page that is written
-        // again before each sync.
+        // Here a non-temporal store costs half as much as a flush, so flushing is better only for a page that the home
+        // writes again before each sync.
         let policy = decided(10, 500, 250);
         assert!(policy.is_through(1001) && policy.is_through(1 << 40) && !policy.is_through(7));
         // A non-temporal store costs twice as much as a flush, so nothing is written through.

@@ -114,7 +114,7 @@ fn what_goes_past_the_cache_is_not_flushed_again() {
     assert_eq!((written.stored_bytes, written.flushed_lines), (PAGE as u64, 16));
 }
 
-/// A process that dies before its sync may leave lines that every process sees but that are not durable.
+/// Lines that a dead process stored and did not sync are seen by every process, but they are not durable.
 #[test]
 fn inv20_lines_that_another_process_may_have_stored_are_flushed() {
     let fixture = Fixture::new(2);
@@ -249,8 +249,8 @@ impl DatabaseFile for Syncing<'_> {
     }
 }
 
-/// A thread may store something after the kernel has begun to sync. That thread must enter the process's
-/// name in the word after the sync has cleared the word, so that the name is not cleared too.
+/// A thread may store something after the kernel has begun to sync. That thread must enter its process's name in
+/// the word after the sync has cleared the word, so that the sync does not clear that name too.
 #[test]
 fn inv20_nothing_is_stored_between_a_sync_and_the_word_that_says_so() {
     let fixture = Fixture::new(2);
