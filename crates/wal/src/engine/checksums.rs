@@ -1,8 +1,8 @@
 //! SQLite's checksums of the frames in an engine.
 //!
 //! SQLite's checksums do not protect the log, because each engine has checksums of its own for that.
-//! [`crate::log::stream`] says why some of SQLite's checksums may be wrong. An engine stores only those of commit
-//! frames, as SQLite computed them.
+//! [`crate::log::stream`] says why some of SQLite's checksums may be wrong. An engine stores only the checksums of
+//! commit frames, as SQLite computed them.
 
 use duralite_format::sqlite_wal::Checksum;
 
@@ -18,11 +18,11 @@ pub(crate) fn known(frame: &Frame) -> Option<Checksum> {
     frame.checksum.filter(|sum| *sum != UNKNOWN)
 }
 
-/// Recomputes SQLite's checksums over all committed frames and compares them with those stored at the commit frames.
-/// Returns the first commit frame whose stored checksum SQLite cannot have computed, which means that some page is no
-/// longer what was committed. SQLite may have continued either the true checksum of the previous commit frame or the
-/// checksum stored at that frame, so a checksum that continues either is accepted. After a commit frame without a known
-/// checksum, any checksum is accepted.
+/// Recomputes SQLite's checksums over all committed frames and compares them with the checksums stored at the commit
+/// frames. Returns the first commit frame whose stored checksum SQLite cannot have computed. In that case some page is
+/// no longer what was committed. SQLite may have continued either the true checksum of the previous commit frame or the
+/// checksum stored at that frame, so this function accepts a checksum that continues either. After a commit frame
+/// without a known checksum, it accepts any checksum.
 ///
 /// # Errors
 /// As [`crate::engine::LogReader::read_page`].
@@ -33,7 +33,7 @@ pub fn find_checksum_mismatch<E: LogFile + LogReader + ?Sized>(
     let Some(header) = engine.wal_header().copied() else { return Ok(None) };
     let mut page = vec![0; header.page_bytes as usize];
     let mut sum = header.checksum;
-    // The checksum that SQLite's own sum has reached, which may differ from the true one.
+    // The sum that SQLite itself has reached, which may differ from the true one.
     let mut believed = Some(sum);
     for number in 1..=engine.committed() {
         let frame = engine.frame(number).ok_or(LogError::Unexpected("a frame number"))?;

@@ -22,8 +22,8 @@ use crate::engine::salvage::{Later, Salvaged};
 use crate::engine::settings::{EngineOptions, EngineSetting};
 use crate::engine::walk::{WalkSummary, WalkedTransaction};
 
-/// Length in bytes of a log's head: the beginning of the file, which identifies the log. No engine's superblock is
-/// longer.
+/// The length in bytes of a log's head. The head is the beginning of the file, and identifies the log. No engine's
+/// superblock is longer.
 pub const HEAD_BYTES: u64 = 4096;
 
 /// An engine, as the registry lists it.
@@ -34,10 +34,10 @@ pub struct Descriptor {
     pub magic: [u8; 8],
     /// The media that the engine needs. The log's file is on the first of them.
     pub needs: &'static [Medium],
-    /// The engine's settings, including those that it shares with other engines, in the order in which they are listed
-    /// to users.
+    /// The engine's settings, including those that it shares with other engines, in the order in which users see them.
     pub settings: &'static [&'static EngineSetting],
-    /// Whether the engine stores rollback journals ([`crate::engine::rollback`]). If not, its logs never hold one.
+    /// Whether the engine stores rollback journals ([`crate::engine::rollback`]). If it does not, its logs never hold
+    /// one.
     pub rollback_journals: bool,
     /// Whether the engine itself writes pages to the database file, in addition to SQLite's checkpoints.
     pub writes_home: bool,
@@ -56,8 +56,8 @@ pub struct Descriptor {
     /// Reads and checks the head of a log. The function gets the first [`HEAD_BYTES`] of the file, or all bytes if the
     /// file is shorter.
     pub inspect: fn(&OpenFile<'_>, &[u8]) -> Result<LogHead, LogError>,
-    /// Whether a log that nobody uses is empty: the log holds no commits, and its home holds nothing that the database
-    /// file lacks. `false` if the engine cannot tell.
+    /// Returns whether a log that nobody uses is empty: the log holds no commits, and its home holds nothing that the
+    /// database file lacks. Returns `false` if the engine cannot tell.
     pub is_empty: fn(&OpenFile<'_>) -> bool,
     /// Releases what a log owns outside its file, before the file is deleted. The caller has made sure that nobody
     /// uses the log or needs its contents.
@@ -84,8 +84,8 @@ pub type Walk =
 const KEPT_BYTES: u64 = 512 << 10;
 
 impl Descriptor {
-    /// Whether making a new log is cheaper than attaching this one. That is so if a process that attaches this log
-    /// would read a large part of the file, to look for records after the log's end.
+    /// Returns whether making a new log is cheaper than attaching this one. That is so if a process that attaches this
+    /// log would read a large part of the file to look for records after the log's end.
     pub(crate) fn is_long_to_find(&self, log: &File) -> bool {
         let is_read = self.needs.contains(&Medium::LogBlocks);
         is_read && log.metadata().is_ok_and(|log| log.len() > KEPT_BYTES)
@@ -98,7 +98,7 @@ impl fmt::Debug for Descriptor {
     }
 }
 
-/// Names are unique.
+/// Two descriptors are equal if their names are, because names are unique.
 impl PartialEq for Descriptor {
     fn eq(&self, other: &Self) -> bool {
         self.name == other.name
@@ -153,8 +153,8 @@ pub struct Attaching<'a> {
     pub base: u64,
     /// Whether no other process uses the log. The engine's part of the segment then begins again with zeros.
     pub alone: bool,
-    /// Whether the log belongs to another database, and is attached only to be applied to a copy of that database. The
-    /// engine then leaves unchanged what the log holds for the other database.
+    /// Whether the log belongs to another database, and this process attaches it only to apply it to a copy of that
+    /// database. The engine then leaves unchanged what the log holds for the other database.
     pub of_another: bool,
     /// Whether this process has just made the log: the log is empty, and there is nothing to recover.
     pub is_new: bool,
@@ -188,7 +188,7 @@ pub struct LogPlacement {
 }
 
 impl LogPlacement {
-    /// The placement of an engine's logs on these media.
+    /// Returns the placement of an engine's logs on these media.
     ///
     /// # Errors
     /// A text that names the medium that the engine needs and that is missing or unusable.
@@ -199,9 +199,9 @@ impl LogPlacement {
         Ok(Self { engine, dir, media: media.only(engine.needs) })
     }
 
-    /// The placement of logs of an engine in this directory, with memory treated as emulated. Every other medium that
-    /// the engine needs comes from `media`. If `media` has no memory for pages, that memory is emulated too, wherever
-    /// the database is.
+    /// Returns the placement of logs of an engine in this directory, with memory treated as emulated. Every other
+    /// medium that the engine needs comes from `media`. If `media` has no memory for pages, that memory is emulated
+    /// too, wherever the database is.
     #[must_use]
     pub fn at(engine: &'static Descriptor, dir: &Path, media: &MediaSet) -> Self {
         let media = media.only(engine.needs);
@@ -213,8 +213,9 @@ impl LogPlacement {
         Self { engine, dir: dir.to_path_buf(), media }
     }
 
-    /// The same placement, but with each memory treated as the kind that it really is ([`MediaSet::as_found`]). A log
-    /// in memory has the same format in emulated and in persistent memory, so either can be opened.
+    /// Returns the same placement, but with each memory treated as the kind that it really is
+    /// ([`MediaSet::as_found`]). A log in memory has the same format in emulated and in persistent memory, so this
+    /// library can open either.
     #[must_use]
     pub fn as_found(mut self) -> Self {
         self.media = self.media.as_found();

@@ -17,8 +17,8 @@
 //!
 //! SQLite's locks are those of the wal-index (WRITE, CHECKPOINT, read marks) and of the database file (SHARED, EXCLUSIVE).
 //! So writers exclude each other across processes. But a `read` may run beside a `write` of other pages. It may even run
-//! beside a `write` of the same page, in cases in which SQLite does not use the bytes that this `read` returns. A home is
-//! called on any thread, by callers with or without their process's mutex of the log, and never takes that mutex itself.
+//! beside a `write` of the same page, in cases in which SQLite does not use the bytes that this `read` returns. Callers
+//! call a home on any thread, with or without their process's mutex of the log. A home never takes that mutex itself.
 //!
 //! # The header
 //!
@@ -29,8 +29,8 @@
 //! - In the file: [`Homed`] reads and writes the header there, and bypasses the home.
 //! - Shared with the file, because the home has mapped the file. Every access goes through the home, and the guard is
 //!   visible in the header, as for a database without a home.
-//! - Held: the home is given the whole of page 1, without a guard. When [`Homed`] reads page 1 from the home, it copies
-//!   the guard of the file into that page.
+//! - Held: [`Homed`] gives the home the whole of page 1, without a guard. When [`Homed`] reads page 1 from the home, it
+//!   copies the guard of the file into that page.
 //!
 //! If the home holds the header, the file has an older header:
 //!
@@ -43,15 +43,15 @@
 //! | the guard is lifted | that of the database |
 //!
 //! However old the header in the file is, its magic number, page size and kind of guard are correct. Nothing relies on its
-//! other fields. Before SQLite has opened the WAL, it reads fields that may be old (the size of the database, the bytes
-//! reserved in pages). Once it has opened the WAL, it reads these fields again from page 1. A home makes sure that the file
-//! always has its whole first page, and so a complete header. If a power loss tears the header while the home writes it, the
-//! file may no longer name the log. The log is then found by its owner, and `offline` drains the log with the header that
-//! the home holds.
+//! other fields. Before SQLite has opened the WAL, SQLite reads fields that may be old (the size of the database, the bytes
+//! reserved in pages). Once it has opened the WAL, SQLite reads these fields again from page 1. A home makes sure that the
+//! file always has its whole first page, and so a complete header. If a power loss tears the header while the home writes
+//! it, the file may no longer name the log. The log is then found by the owner that it names, and `offline` drains the log
+//! with the header that the home holds.
 //!
-//! A log is recovered without its home, so recovery of the log cannot repair the home, and the home must survive a crash by
-//! its own means. A home obeys the same invariants as the file: only pages whose log records are durable are written to it
-//! (5), and the log starts over only after `sync` (6).
+//! This library recovers a log without its home, so recovery of the log cannot repair the home, and the home must survive a
+//! crash by its own means. A home obeys the same invariants as the file: callers write to it only pages whose log records
+//! are durable (5), and the log starts over only after `sync` (6).
 
 mod files;
 pub mod memory;
@@ -70,24 +70,24 @@ const SHAPE: std::ops::Range<usize> = 16..21;
 
 /// An open database file itself, without a home in front of it.
 ///
-/// Inside SQLite it is the file that the base VFS has opened for one connection. No code opens that file a second time,
+/// Inside SQLite, this is the file that the base VFS has opened for one connection. No code opens that file a second time,
 /// because closing another descriptor of the file would release that connection's locks.
 pub trait DatabaseFile {
-    /// Fills `buf` from byte `offset` on, as far as the file reaches, and returns how many bytes it read. The rest of
-    /// `buf` is unspecified.
+    /// Fills `buf` from byte `offset` on, as far as the file reaches, and returns how many bytes it read. The rest of `buf`
+    /// has no defined contents.
     ///
     /// # Errors
     /// `Io`, `BaseVfs`.
     fn read(&self, buf: &mut [u8], offset: u64) -> Result<usize, LogError>;
 
-    /// Writes all of `bytes` from byte `offset` on. Not durable.
+    /// Writes all of `bytes` from byte `offset` on. The bytes are not durable on return.
     ///
     /// # Errors
     /// `Io`, `BaseVfs`. Any part of `bytes` may then have been written.
     fn write(&self, bytes: &[u8], offset: u64) -> Result<(), LogError>;
 
-    /// Makes durable everything that was written through any descriptor. After an error it is unknown which earlier
-    /// writes are durable, and a second call that succeeds does not change that.
+    /// Makes durable everything that was written through any descriptor. After an error nobody knows which earlier writes
+    /// are durable, and a second call that succeeds does not change that.
     ///
     /// # Errors
     /// `Io`, `BaseVfs`.
@@ -99,7 +99,8 @@ pub trait DatabaseFile {
     /// `Io`, `BaseVfs`.
     fn size(&self) -> Result<u64, LogError>;
 
-    /// Truncates the file to `bytes`. If the file is shorter, it may or may not be extended. Not durable.
+    /// Truncates the file to `bytes`. If the file is shorter, the call may or may not extend it. The new size is not
+    /// durable on return.
     ///
     /// # Errors
     /// `Io`, `BaseVfs`.
@@ -131,9 +132,9 @@ pub enum Header {
 /// The layer that an engine puts in front of the database file. All connections of a process share one home, and each
 /// connection passes its own `file`. [This module](self) says which caller uses which method under which lock.
 ///
-/// Errors of `file` are passed on unchanged, so SQLite gets the result code of its own VFS. For an error of the home itself,
-/// SQLite gets the code of the error's kind, or else the I/O error of the operation. After a failed `sync` or `drain`,
-/// everything committed is written again before the log starts over or the guard is lifted.
+/// A home passes errors of `file` on unchanged, so SQLite gets the result code of its own VFS. For an error of the home
+/// itself, SQLite gets the code of the error's kind, or else the I/O error of the operation. After a failed `sync` or
+/// `drain`, the caller writes everything committed again before the log starts over or the guard is lifted.
 ///
 /// With a home, SQLite maps no part of the file, because `xFetch` answers that there is no mapping, and SQLite then reads.
 /// The VFS passes SQLite's hints about the size of the file to the home, not to the file.
@@ -149,7 +150,7 @@ pub trait Home: Send + Sync {
     fn read(&self, file: &dyn DatabaseFile, buf: &mut [u8], offset: u64) -> Result<usize, LogError>;
 
     /// Writes a page. From then on `read` returns the new page in every process. If the header is in the file, `bytes` of
-    /// the first page begin after the header. Not durable.
+    /// the first page begin after the header. The page is not durable on return.
     ///
     /// # Errors
     /// Any; the checkpoint fails, and the page stays in the log.
@@ -178,7 +179,8 @@ pub trait Home: Send + Sync {
     /// Any.
     fn size(&self, file: &dyn DatabaseFile) -> Result<u64, LogError>;
 
-    /// Tells the home that SQLite expects to make the database this large. SQLite may end, or crash, before it does so.
+    /// Tells the home that SQLite expects to make the database this large. SQLite may end, or crash, before the database is
+    /// so large.
     ///
     /// # Errors
     /// Any; the caller ignores the error, since writing will show the problem.
@@ -186,18 +188,19 @@ pub trait Home: Send + Sync {
         Ok(())
     }
 
-    /// Truncates the database to `bytes`, at least a page, and discards the rest. Not durable.
+    /// Truncates the database to `bytes`, at least a page, and discards the rest. The new size is not durable on return.
     ///
     /// # Errors
     /// Any; the checkpoint, or the statement, fails.
     fn truncate(&self, file: &dyn DatabaseFile, bytes: u64) -> Result<(), LogError>;
 
     /// Writes to `file` everything that `read` shows and the file lacks, and makes the file durable. On return the file
-    /// holds the whole database, with the same size, for a program without this library, and survives a power loss. The
-    /// guard in `file` stays, because a home that holds the header writes it with [`write_past_guard`]. The caller excludes
-    /// all other users of the database. A crash during the call leaves what `read` shows unchanged, and a second call
-    /// changes nothing. After the call the home may discard its own copy of what `file` now has. So the home of a log that
-    /// still belongs to another database is never drained into a copy of that database ([`crate::log::offline`] refuses to).
+    /// holds the whole database, with the same size, for a program without this library, and the file survives a power
+    /// loss. The guard in `file` stays, because a home that holds the header writes it with [`write_past_guard`]. The
+    /// caller excludes all other users of the database. A crash during the call leaves what `read` shows unchanged, and a
+    /// second call changes nothing. After the call the home may discard its own copy of what `file` now has. So nobody
+    /// drains the home of a log that still belongs to another database into a copy of that database
+    /// ([`crate::log::offline`] refuses to).
     ///
     /// # Errors
     /// Any; the guard and the log stay.
@@ -212,7 +215,7 @@ pub struct Homed<'a> {
 }
 
 impl<'a> Homed<'a> {
-    /// The database in `file`. Without a home this is the file itself.
+    /// Makes the database in `file`. Without a home this is the file itself.
     #[must_use]
     pub fn new(file: &'a dyn DatabaseFile, home: Option<Arc<dyn Home>>) -> Self {
         Self { file, home }
@@ -243,7 +246,7 @@ impl<'a> Homed<'a> {
 
 /// Writes bytes of a home to the file from byte `offset` on, except for the guard's own bytes. The guard's bytes stay as
 /// they are on disk, even if a power loss tears this write. The caller must prevent others from putting the guard on or
-/// lifting it during the call, for example by holding SHARED. Not durable.
+/// lifting it during the call, for example by holding SHARED. The bytes are not durable on return.
 ///
 /// # Errors
 /// As [`DatabaseFile::read`] and [`DatabaseFile::write`].
@@ -256,7 +259,7 @@ pub fn write_past_guard(file: &dyn DatabaseFile, bytes: &[u8], offset: u64) -> R
     file.write(&bytes, offset)
 }
 
-/// Copies the guard in the file over those of its bytes that `bytes` covers, from byte `offset` on.
+/// Copies the guard in the file over the bytes of the guard that `bytes` covers. `bytes` begins at byte `offset`.
 fn show_guard(file: &dyn DatabaseFile, bytes: &mut [u8], offset: u64) -> Result<(), LogError> {
     let mut header = [0; HEADER_BYTES];
     let length = file.read(&mut header, 0)?;

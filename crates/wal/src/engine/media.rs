@@ -44,15 +44,15 @@ impl MemoryKind {
 /// How home pages, and logs in the same memory, become durable.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum HomeSync {
-    /// For each page, the cheaper way.
+    /// The cheaper way for each page.
     #[default]
     Adaptive,
-    /// For each page, by the paper's rule: non-temporal stores for a page that is written less often than the average
+    /// The paper's rule for each page: non-temporal stores for a page that is written less often than the average
     /// page.
     Average,
-    /// Pages are written with ordinary stores, and flushed at the sync.
+    /// Ordinary stores, and a flush at the sync.
     WriteBack,
-    /// Pages are written with non-temporal stores.
+    /// Non-temporal stores.
     WriteThrough,
 }
 
@@ -91,12 +91,13 @@ pub struct Memory {
 pub struct Scratchpad {
     /// The memory's directory, and what the memory guarantees.
     pub memory: Memory,
-    /// Whether a store is durable there without a flush.
+    /// Whether a store in this memory is durable without a flush.
     pub durable_on_store: bool,
 }
 
 impl Scratchpad {
-    /// Memory in a directory on a DAX file system. The platform says whether cache lines have to be flushed.
+    /// Makes the memory of a directory on a DAX file system. The platform says whether cache lines have to be
+    /// flushed.
     #[must_use]
     fn on_dax(dir: &Path) -> Self {
         let memory = Memory { kind: MemoryKind::Dax, dir: dir.to_path_buf() };
@@ -115,7 +116,7 @@ pub enum ScratchpadPlace {
     Emulate,
     /// A directory on a DAX file system.
     Directory(PathBuf),
-    /// No memory of its own: the region is in the memory that `nvram` names, and lines are flushed.
+    /// No memory of its own: the region is in the memory that `nvram` names, and the engine flushes lines.
     Off,
 }
 
@@ -128,7 +129,7 @@ pub enum Nvram {
     Directory(PathBuf),
 }
 
-/// Where the media are, according to the settings, and how emulated memory behaves.
+/// Where the media are according to the settings, and how emulated memory behaves.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct MediaOptions {
     /// Memory for logs.
@@ -168,8 +169,8 @@ impl MediaOptions {
         Ok(())
     }
 
-    /// Checks that the settings name a medium that `who` needs. Always succeeds for a medium that the settings need
-    /// not name.
+    /// Checks that the settings name a medium that `who` needs. Always succeeds for a medium that users need not
+    /// name.
     ///
     /// # Errors
     /// A text that says how to name the medium.
@@ -187,7 +188,7 @@ impl MediaOptions {
             Medium::Scratchpad if self.scratchpad == Some(ScratchpadPlace::Off) => {
                 self.check_named(Medium::LogMemory, "scratchpad=off")
             }
-            // Pages are always where the database is.
+            // Pages are always where the database is, and block files may be there too.
             Medium::LogMemory | Medium::HomeMemory | Medium::LogBlocks | Medium::Scratchpad => Ok(()),
         }
     }
@@ -281,8 +282,8 @@ impl MediaSet {
         }
     }
 
-    /// The same set, with each memory as the kind that it really is. Emulated memory in a directory on a DAX file
-    /// system is persistent; memory for pages is emulated if the file system is not DAX.
+    /// Returns the same set, with each memory as the kind that it really is. Emulated memory in a directory on a DAX
+    /// file system is persistent. Memory for pages is emulated if the file system is not DAX.
     #[must_use]
     pub fn as_found(mut self) -> Self {
         let is_more = |memory: &Memory| memory.kind == MemoryKind::Emulated && is_dax(&memory.dir);
@@ -343,9 +344,9 @@ impl MediaSet {
         self
     }
 
-    /// A number that stands for the kinds of memory in the set, regardless of the directories. Processes whose sets
-    /// differ in this number must not use a log at the same time, so the number is stored in the segment and
-    /// compared. It is never 0.
+    /// Returns a number that stands for the kinds of memory in the set, regardless of the directories. Processes
+    /// whose sets differ in this number must not use a log at the same time. So the first process stores the number
+    /// in the segment, and others compare it. The number is never 0.
     pub(crate) fn word(&self) -> u64 {
         const BLOCKS: u64 = 3;
         const BOTH: u64 = 4;
@@ -378,8 +379,8 @@ fn cannot_use(dir: &Path, error: &std::io::Error) -> String {
     format!("cannot use directory {}: {}", dir.display(), in_words(error))
 }
 
-/// Checks that a directory exists. If it does not, the caller must fail, because no engine may fall back on another
-/// medium.
+/// Checks that a directory exists. If it does not exist, the caller must fail, because no engine may fall back on
+/// another medium.
 pub(crate) fn check_directory(dir: &Path) -> Result<(), String> {
     let dir = if dir.as_os_str().is_empty() { Path::new(".") } else { dir };
     let found = dir.metadata().map_err(|error| cannot_use(dir, &error))?;

@@ -1,4 +1,4 @@
-//! What an engine does for the WAL stream: it stores frames, and makes transactions durable.
+//! The interface of an engine, as the WAL stream uses it: an engine stores frames, and makes transactions durable.
 //!
 //! Frames are numbered from 1 as in SQLite's wal-index. An engine knows nothing of byte offsets in the `-wal` file. It
 //! has three parts: [`LogWriter`] takes frames and seals transactions, [`LogReader`] reads committed frames and follows
@@ -6,11 +6,10 @@
 //! calls `stage`, `seal` and `begin_generation` (invariant 11); SQLite's WRITE lock ensures this, across processes too.
 //!
 //! An engine may store a page as a difference from the page in the database file. So every method that stores, reads or
-//! drops frames is given that `file`. It is the file itself, without a home in front of it, and the guard is visible in
-//! it. The file belongs to the connection, and an engine never keeps it. Nor does an engine open the file a second
-//! time, because inside SQLite, closing a second descriptor would release the locks held through the first. The engine
-//! reads the file under the same locks as a [`crate::engine::home`] does, on any thread, while other processes may
-//! write other pages.
+//! drops frames gets that `file`. The file has no home in front of it, and its guard is visible. The file belongs to the
+//! connection, and an engine never keeps it. Nor does an engine open the file a second time, because inside SQLite, closing
+//! a second descriptor would release the locks held through the first. The engine reads the file under the same locks as a
+//! [`crate::engine::home`] does, on any thread, while other processes may write other pages.
 
 pub mod checksums;
 pub mod descriptor;
@@ -39,8 +38,8 @@ pub struct Frame {
     pub page_number: u32,
     /// Database size in pages for a commit frame, else 0.
     pub db_pages: u32,
-    /// SQLite's cumulative checksum after this frame, as SQLite computed it. The log stores it for commit frames only.
-    /// Zeros if SQLite has written no checksum.
+    /// SQLite's cumulative checksum after this frame, as SQLite computed it; zeros if SQLite has written no checksum. The
+    /// log stores it only for commit frames.
     pub checksum: Option<Checksum>,
     /// Size of the frame's record in the log, in bytes, including the record's header. `None` if the log does not store
     /// one record per frame.
@@ -74,7 +73,7 @@ pub struct Fill {
 /// A clock: returns the time in milliseconds since 1970.
 pub type Clock = fn() -> u64;
 
-/// The time of the system's clock at its last tick, a few milliseconds ago. A commit takes two microseconds, and
+/// Returns the time of the system's clock at its last tick, a few milliseconds ago. A commit takes two microseconds, and
 /// reading the exact time would add a twentieth of a microsecond.
 #[must_use]
 pub fn wall_clock() -> u64 {
@@ -88,7 +87,7 @@ pub fn wall_clock() -> u64 {
 pub struct Commit {
     /// The first frame.
     pub first_frame: u32,
-    /// The commit frame. Staged frames with higher numbers are dropped.
+    /// The commit frame. Sealing drops staged frames with higher numbers.
     pub last_frame: u32,
     /// Database size in pages after the commit.
     pub db_pages: u32,
@@ -121,12 +120,12 @@ pub struct Led {
 
 /// Makes sealed transactions durable, without the lock of the stream that sealed them.
 pub trait DurabilityWaiter: Send + Sync {
-    /// Returns when the transaction is as durable as the log's `durability` makes it. With `durability=normal` the
-    /// transaction is only written, and not flushed.
+    /// Returns when the transaction is as durable as the log's `durability` makes it. With `durability=normal` the leader
+    /// only writes the transaction, and does not flush it.
     ///
     /// # Errors
-    /// If the transaction could not be made durable. Whether it is durable is in doubt until the log is attached again,
-    /// and no transaction sealed after it is acknowledged (invariant 9).
+    /// Fails if the transaction could not be made durable. Whether it is durable is in doubt until the log is attached
+    /// again, and no transaction sealed after it is acknowledged (invariant 9).
     fn wait(&self, ticket: Ticket) -> Result<(), LogError>;
 
     /// Returns when all transactions sealed before the call are as durable as [`DurabilityWaiter::wait`] makes them.
@@ -142,22 +141,22 @@ pub trait DurabilityWaiter: Send + Sync {
     /// As [`DurabilityWaiter::wait`].
     fn make_room(&self) -> Result<(), LogError>;
 
-    /// Returns when everything sealed before the call survives a power loss, even if commits are acknowledged before
-    /// they do (invariant 5).
+    /// Returns when everything sealed before the call survives a power loss, even if commits are acknowledged before they
+    /// survive one (invariant 5).
     ///
     /// # Errors
     /// As [`DurabilityWaiter::wait`].
     fn force(&self) -> Result<(), LogError>;
 
-    /// Prepares for the log to start over; the holder of the WRITE lock calls it. Returns whether the log may start
-    /// over. The log must not start over as long as a stopped process may still complete a write to it.
+    /// Prepares for the log to start over. The holder of the WRITE lock calls this method. Returns whether the log may
+    /// start over. The log must not start over as long as a stopped process may still complete a write to it.
     ///
     /// # Errors
     /// As [`DurabilityWaiter::wait`].
     fn settle(&self) -> Result<bool, LogError>;
 
-    /// Counts of what this process has made durable as leader. Zeros for an engine that makes each transaction durable
-    /// separately, and so has no leader.
+    /// Returns counts of what this process has made durable as leader. The counts are zeros for an engine that makes each
+    /// transaction durable separately, and so has no leader.
     fn led(&self) -> Led {
         Led::default()
     }
@@ -180,7 +179,7 @@ pub trait LogFile: Send {
     /// A description of the medium, for people.
     fn describe(&self) -> String;
 
-    /// Metrics, by name. Counters count what this process has done since it attached the log.
+    /// Returns the metrics, each with its name. Counters count what this process has done since it attached the log.
     fn metrics(&self) -> Vec<(&'static str, String)>;
 
     /// Applies the settings that may change while a log is in use.
@@ -192,8 +191,8 @@ pub trait LogFile: Send {
     /// How full the log is, relative to its limit.
     fn fill(&self) -> Fill;
 
-    /// How full the log is, relative to the size that it has while no transaction needs more. Its limit is that size, unless
-    /// the engine lets a log outgrow its usual size.
+    /// Returns how full the log is, relative to the size that it has while no transaction needs more. The log's limit is
+    /// that size, unless the engine lets a log outgrow its usual size.
     fn room(&self) -> Fill {
         self.fill()
     }
@@ -221,8 +220,8 @@ pub trait LogFile: Send {
         header: Option<&WalHeader>,
     ) -> Result<(), LogError>;
 
-    /// Starts the log over, empty. The new generation is durable on return. Then gives back to the file system what the
-    /// file has beyond `keep_bytes` and beyond the size of a new log. The caller has synced everything committed so far
+    /// Starts the log over with an empty generation, which is durable on return. Then gives back to the file system what
+    /// the file has beyond `keep_bytes` and beyond the size of a new log. The caller has synced everything committed so far
     /// into the database file (invariant 6).
     ///
     /// # Errors
@@ -232,8 +231,8 @@ pub trait LogFile: Send {
     /// Whether [`LogFile::clear`] would shrink the file.
     fn has_surplus(&self, keep_bytes: u64) -> bool;
 
-    /// Declares that everything committed is in the database file and synced. A home may then discard what it still
-    /// holds. Durable on return.
+    /// Declares that everything committed is in the database file and synced. A home may then discard what it still holds.
+    /// The declaration is durable on return.
     ///
     /// # Errors
     /// `Corrupt`, or an error of the medium.
@@ -242,8 +241,8 @@ pub trait LogFile: Send {
 
 /// Reads committed frames, and follows what other processes commit.
 pub trait LogReader: Send {
-    /// Adds to this reader's index what other processes have committed. Cheap when there is nothing new. Drops the
-    /// staged frames if another process has committed, or started the log over, since these frames were staged.
+    /// Adds to this reader's index what other processes have committed. The call is cheap when there is nothing new. If
+    /// another process has committed, or has started the log over, since frames were staged, drops these frames.
     ///
     /// # Errors
     /// `Corrupt` when the log contradicts itself.
@@ -292,8 +291,8 @@ pub trait LogReader: Send {
 
 /// Takes the frames of a transaction and seals it.
 pub trait LogWriter: Send {
-    /// Stores a frame of the open transaction. The frame is not yet durable, nor visible to other processes. Staging
-    /// the same frame again replaces it.
+    /// Stores a frame of the open transaction. The frame is not yet durable, nor visible to other processes. Staging the
+    /// same frame again replaces it.
     ///
     /// # Errors
     /// `NoSpace`, `LimitReached`: the frame is not staged; the frames staged before it still are.
@@ -308,7 +307,7 @@ pub trait LogWriter: Send {
     /// Whether frames are staged.
     fn has_staged(&self) -> bool;
 
-    /// Whether sealing the staged transaction, grown by `bytes`, may have to wait until every sealed transaction is
+    /// Returns whether sealing the staged transaction, grown by `bytes`, may have to wait until every sealed transaction is
     /// durable.
     fn outgrows(&self, bytes: usize) -> bool;
 
@@ -337,8 +336,8 @@ pub trait LogWriter: Send {
     /// An error of the medium.
     fn force(&mut self) -> Result<(), LogError>;
 
-    /// Makes a new log durable, without a sync of its file by the caller, and allocates space for the log's first
-    /// transactions. Returns `false` if the engine cannot do this; the caller then has to sync the file.
+    /// Makes a new log durable, so that the caller need not sync its file, and allocates space for the log's first
+    /// transactions. Returns `false` if the engine cannot do this. The caller then has to sync the file.
     ///
     /// # Errors
     /// `NoSpace`, `LimitReached`; an error of the medium.
@@ -349,14 +348,14 @@ pub trait LogWriter: Send {
 
 /// A store of WAL frames: a log that is read and written.
 pub trait Engine: LogFile + LogReader + LogWriter {
-    /// The layer in front of the database file. `None` if SQLite reads and writes the file itself. A log that has a
-    /// home always has one; a log without a home never gets one.
+    /// Returns the layer in front of the database file, or `None` if SQLite reads and writes the file itself. A log that
+    /// has a home always has one. A log without a home never gets one.
     fn home(&self) -> Option<Arc<dyn Home>> {
         None
     }
 
-    /// The store of the database's rollback journal. `None` if SQLite stores the journal in a file. The answer never
-    /// changes for an engine, and the engine's descriptor says the same
+    /// Returns the store of the database's rollback journal, or `None` if SQLite stores the journal in a file. The answer
+    /// never changes for an engine, and the engine's descriptor gives the same answer
     /// ([`rollback_journals`](crate::Descriptor::rollback_journals)).
     fn rollback_journal(&self) -> Option<Arc<dyn RollbackJournal>> {
         None

@@ -35,7 +35,7 @@ pub struct Damage {
 /// The last transaction before the damage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Point {
-    /// How many transactions the log holds up to and including this one.
+    /// The number of transactions that the log holds up to and including this one.
     pub transactions: u64,
     /// The log's position after this transaction; `None` if the log does not say.
     pub position: Option<u64>,
@@ -98,19 +98,20 @@ pub struct Salvaged {
     pub damage: Option<Damage>,
     /// The pages that the log holds as of `point`, in ascending order.
     pub pages: Vec<u32>,
-    /// Pages of which the database file has a version newer than `point` (as far as can be told), and the log has no image
-    /// as of `point`.
+    /// The pages of which the log has no image as of `point`, and of which the database file has a version newer than
+    /// `point`, as far as the reader can tell.
     pub newer: Vec<u32>,
-    /// Pages that only the database file has, perhaps in a version older than `point` (`ppl`).
+    /// The pages that only the database file has, perhaps in a version older than `point` (`ppl`).
     pub older: Vec<u32>,
     /// The number of a transaction after the damage that is in the database file already, at least in part.
     pub checkpointed: Option<u64>,
-    /// How many transactions after the damage are intact.
+    /// The number of intact transactions after the damage.
     pub later: u64,
     /// Whether the log is one sequence of transactions. In a log that is not (`ppl`), a transaction after the damage may
-    /// have changed further pages, of which the log no longer says anything.
+    /// have changed further pages, of which the log has no trace any more.
     pub is_sequence: bool,
-    /// How many transactions are lost between `point` and the last intact transaction, as far as the log numbers them.
+    /// The number of transactions that are lost between `point` and the last intact transaction, as far as the log numbers
+    /// them.
     pub missing: Option<u64>,
     source: Box<dyn Source>,
     journal: Option<Arc<dyn RollbackJournal>>,
@@ -135,7 +136,7 @@ impl Source for Frames {
 }
 
 impl Salvaged {
-    /// The transactions before the damage, as an engine has applied them.
+    /// Returns the transactions before the damage, as an engine has applied them.
     #[must_use]
     pub fn of_frames(engine: Box<dyn Engine>, has_position: bool, damage: Option<Damage>) -> Self {
         let newest = engine.newest_frames();
@@ -198,13 +199,14 @@ pub(crate) fn read(
     Ok(salvaged)
 }
 
-/// What is known of the transactions after the damage, all together.
+/// What the reader knows of all transactions after the damage together.
 #[derive(Default)]
 struct Seen {
     count: u64,
     numbered: u64,
     newest: u64,
-    /// Pages that the database file has as a transaction after the damage left them, with the number of that transaction.
+    /// The pages that the database file has as a transaction after the damage left them, each with the number of that
+    /// transaction.
     in_file: FxHashMap<u32, u64>,
     page: Vec<u8>,
 }
@@ -263,7 +265,7 @@ fn read_home(database: &dyn DatabaseFile, page_number: u32, page: &mut [u8]) -> 
 }
 
 /// Returns the error if its kind is damage, because damage only ends the readable part. Fails with any other error, because
-/// the log then cannot be read at all.
+/// then the log cannot be read at all.
 pub(crate) fn damage_of(error: LogError) -> Result<LogError, LogError> {
     if error.kind() == ErrorKind::Corrupt { Ok(error) } else { Err(error) }
 }
@@ -292,7 +294,7 @@ impl Images {
     /// Applies a record to the image of its page, if there is an image. `record` begins with the record's header.
     ///
     /// # Errors
-    /// `Short`, `Damaged`. If the record could not be applied, the page's image is dropped.
+    /// `Short`, `Damaged`. If the record does not apply, drops the page's image.
     pub(crate) fn lay(&mut self, record: &[u8]) -> Result<(), FormatError> {
         let short = FormatError::Short { what: "a log record" };
         let (head, payload) = record.split_at_checked(RECORD_HEADER_BYTES as usize).ok_or(short)?;
@@ -337,7 +339,8 @@ impl Images {
 pub enum Contents {
     /// The database file, and over it the pages that the log holds as of the last transaction before the damage.
     BeforeDamage,
-    /// Only the database file, without the guard. It is the result of the last checkpoint, if that checkpoint was completed.
+    /// Only the database file, without the guard. The file is what the last checkpoint wrote, if that checkpoint was
+    /// completed.
     FileAlone,
 }
 
@@ -348,7 +351,7 @@ pub struct Written {
     pub db_pages: u32,
     /// Number of pages that came from the log.
     pub from_log: usize,
-    /// Pages that neither the log nor the database file has, written as zeros.
+    /// The pages that neither the log nor the database file has, and that were written as zeros.
     pub absent: Vec<u32>,
 }
 
@@ -361,8 +364,8 @@ pub fn create(out: &Path) -> Result<File, LogError> {
     opened.map_err(|error| LogError::io("create", out, &error))
 }
 
-/// Copies only the database file, without the guard, into a file that [`create`] has made. This is for a log that cannot be
-/// read at all. Returns the size in pages. Durable on return, except for the file's name.
+/// Copies only the database file, without the guard, into a file that [`create`] has made. A caller does so for a log that
+/// cannot be read at all. Returns the size in pages. The contents are durable on return, but not the file's name.
 ///
 /// # Errors
 /// `Unexpected` if the database file does not say how large its pages are; errors of reading the file, and of writing.
@@ -387,8 +390,8 @@ pub fn write_file_alone(database: &dyn DatabaseFile, (file, out): (&File, &Path)
 }
 
 impl Salvaged {
-    /// Writes the database into a file that [`create`] has made, and replaces what that file holds. Durable on return, except
-    /// for the file's name.
+    /// Writes the database into a file that [`create`] has made, and replaces what that file holds. The contents are
+    /// durable on return, but not the file's name.
     ///
     /// # Errors
     /// `Unexpected` if most pages are in neither the log nor the database file; errors of reading the pages, and of writing.
@@ -435,7 +438,7 @@ impl Salvaged {
 
 impl Salvaged {
     /// Rolls the written database back from the rollback journal in the log, if that journal is hot. Returns how many pages
-    /// were rolled back. The journal stays. Durable on return.
+    /// it rolled back. The journal stays. The pages are durable on return.
     ///
     /// # Errors
     /// `Corrupt` for a damaged journal. The written database may then have been rolled back in part.
@@ -455,7 +458,7 @@ impl Salvaged {
     }
 }
 
-/// A rollback journal that is only read: changes fail, and a deletion does nothing.
+/// A rollback journal that is only read: writes fail, and a deletion does nothing.
 struct Kept(Arc<dyn RollbackJournal>);
 
 const CHANGED: LogError = LogError::Unexpected("a change of a rollback journal that is only read");
@@ -486,12 +489,12 @@ impl RollbackJournal for Kept {
     }
 
     fn delete(&self) -> Result<(), LogError> {
-        // The journal was played back into a copy, and the original may still need it.
+        // The caller played the journal back into a copy, and the original may still need it.
         Ok(())
     }
 }
 
-/// The most pages that may be in neither the log nor the database file. A log that claims more is not believed.
+/// The most pages that may be in neither the log nor the database file. Salvage does not believe a log that claims more.
 const MOST_ABSENT: usize = 1 << 20;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! What walking a log transaction by transaction returns: see [`crate::placement::walk`].
+//! The results of walking a log transaction by transaction: see [`crate::placement::walk`].
 
 /// One record of a walked transaction.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,9 +42,9 @@ pub struct WalkedTransaction {
 pub struct WalkSummary {
     /// The generation in force.
     pub generation: u64,
-    /// Committed transactions.
+    /// The number of committed transactions.
     pub transactions: u32,
-    /// Committed frames.
+    /// The number of committed frames.
     pub frames: u32,
     /// Whether everything committed is in the database file already.
     pub retired: bool,

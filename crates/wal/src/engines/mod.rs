@@ -20,8 +20,8 @@ pub static ENGINES: &[&Descriptor] =
 
 static ADDED: OnceLock<&'static [&'static Descriptor]> = OnceLock::new();
 
-/// Adds engines of a program that links this crate, after those of the product. Call this once, before the first
-/// database is opened, because settings that were read earlier lack those of the new engines.
+/// Adds engines of a program that links this crate, after those of the product. The program calls this once, before it
+/// opens the first database, because settings that were read earlier lack those of the new engines.
 ///
 /// # Errors
 /// If one of the engines has a name or a magic number that is already used, or engines have been added before.
@@ -74,8 +74,8 @@ pub fn choose(media: &MediaSet) -> Result<LogPlacement, String> {
     Err(why)
 }
 
-/// The settings of all engines and of the media that they need, each once, in the order in which they are listed to
-/// users.
+/// Returns the settings of all engines and of the media that they need, each once, in the order in which users see
+/// them.
 #[must_use]
 pub fn settings() -> Vec<&'static EngineSetting> {
     let mut found: Vec<&'static EngineSetting> = Vec::new();
@@ -148,7 +148,8 @@ mod tests {
         assert_eq!(found.media().home_memory, Some(memory));
         assert_eq!(found.media().log_memory, None);
         assert!(!found.is_dax());
-        // The log of a database may be in another directory: it is found there, and keeps its pages on the same medium.
+        // The log of a database may be in another directory. The placement names that directory, and pages stay on the
+        // same medium.
         let elsewhere = LogPlacement::at(&TWO, "/elsewhere".as_ref(), &all);
         assert_eq!(elsewhere.dir, std::path::Path::new("/elsewhere"));
         assert_eq!(elsewhere.media().home_memory, found.media().home_memory);

@@ -15,7 +15,7 @@ use crate::{LogError, hooks};
 
 /// A database file that this library has opened itself, outside SQLite.
 pub struct OpenDatabase {
-    /// Shared with the file's mapping, so that the locks on the file last until both are gone.
+    /// The file. The mapping shares it, so that the locks on the file last until both are gone.
     file: Arc<OwnFile>,
     path: PathBuf,
 }
@@ -70,15 +70,15 @@ impl DatabaseFile for OpenDatabase {
     }
 }
 
-/// The database at a path. The file is opened for reading only at the first call, because a log may not need the database.
-/// Not for a process in which SQLite has the database open: see [`crate::log::offline::inspect`].
+/// The database at a path. The first call opens the file, only for reading, because a log may not need the database. A
+/// process in which SQLite has the database open must not use this type: see [`crate::log::offline::inspect`].
 pub struct DatabaseAt {
     path: PathBuf,
     open: OnceCell<OpenDatabase>,
 }
 
 impl DatabaseAt {
-    /// The database that `path` names when the file is first needed.
+    /// Makes the database that `path` names when the file is first needed.
     #[must_use]
     pub fn new(path: &Path) -> Self {
         Self { path: path.to_path_buf(), open: OnceCell::new() }
@@ -119,8 +119,8 @@ impl DatabaseFile for DatabaseAt {
     }
 }
 
-/// For a caller that has a log but no database file. Every call fails, so this works only with engines whose logs hold whole
-/// pages, or everything needed to rebuild pages.
+/// The database file of a caller that has a log but no database file. Every call fails, so this type works only with
+/// engines whose logs hold whole pages, or everything needed to rebuild pages.
 pub struct NoDatabase;
 
 const NONE: LogError = LogError::Unexpected("a page that needs the database, with no database file");

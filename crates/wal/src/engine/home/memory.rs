@@ -2,13 +2,13 @@
 //!
 //! Closing *any* descriptor of a file releases the POSIX locks that the process has on the file, and SQLite's locks are of
 //! that kind. So the end of a mapping does not close its descriptor, and the next mapping of the file uses the same
-//! descriptor. The descriptor is closed only by a closing connection that holds EXCLUSIVE, because at that time no other
+//! descriptor. Only a closing connection that holds EXCLUSIVE closes the descriptor, because at that time no other
 //! connection of this process has a lock ([`close_left`], invariant 18). A child process begins with no mappings: it closes
 //! the inherited descriptors at once, which releases none of its own locks.
 //!
-//! A mapping reserves twice as much address space as the file has bytes, so that the file can grow. Reserving no more leaves
-//! address space for many databases and everything else. A file that outgrows its mapping is mapped again, and each mapping
-//! stays as long as it is used.
+//! A mapping reserves twice as much address space as the file has bytes, so that the file can grow. It reserves no more,
+//! which leaves address space for many databases and everything else. If a file outgrows its mapping, the next caller maps
+//! it again, and each mapping stays as long as it is used.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -26,11 +26,12 @@ use rustix::io::Errno;
 use super::HomeKind;
 use crate::{LogError, hooks};
 
-/// The most bytes of a mapped database: as many as a processor can address.
+/// The most bytes of a mapped database, as many as a processor can address.
 const MOST_BYTES: u64 = 1 << 47;
-/// The least address space to reserve, for a small file.
+/// The least address space in bytes to reserve for a small file.
 const LEAST_ADDRESS_SPACE: u64 = 16 << 20;
-/// The least address space to reserve if the process has no more: at least one page of the kernel, whatever the page size.
+/// The least address space in bytes to reserve if the process has no more: at least one page of the kernel, whatever the
+/// page size.
 const LEAST_FALLBACK: u64 = 64 << 10;
 
 /// A file that this process has open.
@@ -48,7 +49,7 @@ type Key = (u64, u64);
 /// This process's descriptors of each file: one, and a second one if the first was only for reading.
 static HOMES: PerProcess<Mutex<HashMap<Key, Vec<Open>>>> = PerProcess::new();
 
-/// Whether this process has ever mapped a database, so that there may be a descriptor to close.
+/// Whether this process has ever mapped a database, and so may have a descriptor to close.
 static EVER_MAPPED: AtomicBool = AtomicBool::new(false);
 
 fn homes() -> MutexGuard<'static, HashMap<Key, Vec<Open>>> {
@@ -60,8 +61,8 @@ fn key_of(stat: &Stat) -> Key {
 }
 
 /// Maps a file. `named` is a descriptor of the file (which may allow no access), and `path` is the file's name. All callers
-/// in this process share the mapping. If an access has found that the file was truncated under the mapping, those who have
-/// that mapping keep it, and new callers get another one.
+/// in this process share the mapping. If an access has found that somebody truncated the file under the mapping, the
+/// callers that have that mapping keep it, and new callers get another one.
 ///
 /// # Errors
 /// `Medium`: not DAX, no address space, or no space to fill the file's holes. `Io`: the file cannot be opened.
@@ -136,7 +137,7 @@ pub(super) fn map_open(
         ..MapOptions::default()
     };
     match FileNvm::map_open(Arc::clone(file), path, &options(wide)) {
-        // The process may not reserve that much, so try with only as much address space as is necessary.
+        // The process may not reserve that much, so try again with only the necessary address space.
         Err(MediumError::Io { op: "mmap", source: Errno::NOMEM }) => {
             FileNvm::map_open(Arc::clone(file), path, &options(len.max(LEAST_FALLBACK)))
         }
@@ -144,8 +145,8 @@ pub(super) fn map_open(
     }
 }
 
-/// Allocates the holes of a file, because a store into a hole allocates space and cannot report that there is none. The file
-/// keeps its size, because another process may be changing it.
+/// Allocates the holes of a file. A store into a hole allocates space, and cannot report that there is none. The file keeps
+/// its size, because another process may be changing it.
 fn fill_holes(file: &OwnFile, len: u64) -> Result<(), MediumError> {
     loop {
         match rustix::fs::fallocate(file, FallocateFlags::KEEP_SIZE, 0, len) {
@@ -156,7 +157,8 @@ fn fill_holes(file: &OwnFile, len: u64) -> Result<(), MediumError> {
     }
 }
 
-/// Whether this process has a descriptor of the file that no mapping needs any more: [`close_left`] closes it.
+/// Returns whether this process has a descriptor of the file that no mapping needs any more, and that [`close_left`] would
+/// close.
 #[must_use]
 pub fn is_left_open(named: impl AsFd) -> bool {
     if !EVER_MAPPED.load(Ordering::Relaxed) {

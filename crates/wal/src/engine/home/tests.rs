@@ -10,7 +10,7 @@ use super::*;
 struct Recorded {
     bytes: Mutex<Vec<u8>>,
     calls: Mutex<Vec<String>>,
-    /// The error code that every call returns, if there is one.
+    /// The error code that every call returns; `None` if calls succeed.
     refuses: Option<i32>,
 }
 
@@ -157,7 +157,7 @@ impl Home for Held {
     }
 }
 
-/// Page 1 as SQLite sees it, and as it is on disk under a guard.
+/// Returns page 1 as SQLite sees it, and as it is on disk under a guard.
 fn first_page(seed: u8) -> [Vec<u8>; 2] {
     let mut bare = page(seed);
     guard::unmask(0, &mut bare);

@@ -2,9 +2,9 @@
 //!
 //! In the journal modes DELETE, TRUNCATE and PERSIST SQLite writes the pages that a transaction is about to change into a
 //! journal, syncs the journal, and changes the database. To commit, SQLite invalidates the journal: it deletes the journal,
-//! truncates it to nothing, or zeroes its header. A journal that a crash leaves is *hot*: the next connection that reads the
-//! database writes the pages back. An engine with a [`RollbackJournal`] stores the journal's bytes. Only two interpret these
-//! bytes: SQLite, and [`play_back`], which rolls a transaction back without SQLite.
+//! truncates it to nothing, or zeroes its header. A journal that a crash leaves is *hot*: the next connection that reads
+//! the database writes the pages back. An engine with a [`RollbackJournal`] stores the journal's bytes, but does not
+//! interpret them. Only SQLite does, and [`play_back`], which rolls a transaction back without SQLite.
 //!
 //! A journal in a log is valid only while the guard names that log (invariant 21), so a database without a guard has no such
 //! journal.
@@ -20,9 +20,9 @@ use duralite_format::{LogId, guard};
 use crate::LogError;
 use crate::engine::home::DatabaseFile;
 
-/// The rollback journal of one database: a file that SQLite believes it writes, stored in the log. All processes that have the
-/// log attached see the same journal. The methods are called on any thread. The caller need not hold its process's mutex of the
-/// log.
+/// The rollback journal of one database: a file that SQLite believes it writes, stored in the log. All processes that have
+/// the log attached see the same journal. Callers may call the methods on any thread, and need not hold their process's
+/// mutex of the log.
 pub trait RollbackJournal: Send + Sync {
     /// Size of the journal in bytes; `None` while there is no journal. The caller holds SHARED.
     ///
@@ -43,15 +43,16 @@ pub trait RollbackJournal: Send + Sync {
     fn read(&self, buf: &mut [u8], offset: u64) -> Result<usize, LogError>;
 
     /// Writes all of `bytes` from byte `offset` on. The offset is within the journal or at its end, but SQLite may leave a
-    /// gap up to the next sector; the content of the gap is undefined. Durable after [`RollbackJournal::sync`]. The first 8
-    /// bytes of the journal decide whether it is hot, so a write of these bytes reaches the medium as a whole or not at all.
+    /// gap up to the next sector. The content of the gap is undefined. The bytes are durable after
+    /// [`RollbackJournal::sync`]. The first 8 bytes of the journal decide whether it is hot, so a write of these bytes
+    /// reaches the medium as a whole or not at all.
     ///
     /// # Errors
     /// `NoSpace`, `LimitReached` become `SQLITE_FULL`: earlier writes stay in the journal.
     fn write(&self, bytes: &[u8], offset: u64) -> Result<(), LogError>;
 
-    /// Truncates the journal to `bytes` bytes. Durable on return, because SQLite commits a transaction by truncating the
-    /// journal to nothing.
+    /// Truncates the journal to `bytes` bytes. The truncation is durable on return, because SQLite commits a transaction by
+    /// truncating the journal to nothing.
     ///
     /// # Errors
     /// Any; the journal may or may not have been truncated.
@@ -63,7 +64,8 @@ pub trait RollbackJournal: Send + Sync {
     /// Any; SQLite then writes nothing to the database.
     fn sync(&self) -> Result<(), LogError>;
 
-    /// Deletes the journal, if there is one. Durable on return, because SQLite commits a transaction by deleting the journal.
+    /// Deletes the journal, if there is one. The deletion is durable on return, because SQLite commits a transaction by
+    /// deleting the journal.
     ///
     /// # Errors
     /// Any; the journal may or may not still exist.
@@ -94,7 +96,7 @@ pub fn counts(journal: &Arc<dyn RollbackJournal>) -> Result<bool, LogError> {
 /// The magic number with which each header in a journal begins.
 pub(crate) const MAGIC: [u8; 8] = [0xd9, 0xd5, 0x05, 0xf9, 0x20, 0xa1, 0x63, 0xd7];
 const HEADER_BYTES: usize = 28;
-/// SQLite takes its locks on the bytes from here on. SQLite never uses the page that contains them.
+/// The first of the bytes on which SQLite takes its locks. SQLite never uses the page that contains them.
 const PENDING_BYTE: u64 = 0x4000_0000;
 /// The number of records in a header that SQLite has not completed: records then follow up to the end of the journal.
 const UNKNOWN: u32 = u32::MAX;
@@ -102,7 +104,7 @@ const UNKNOWN: u32 = u32::MAX;
 const CHECKSUM_STRIDE: usize = 200;
 /// Bytes after the name of a super-journal: the name's length, its checksum, the magic number.
 pub(crate) const SUPER_TAIL: u64 = 16;
-/// Most bytes in the name of a super-journal.
+/// The most bytes in the name of a super-journal.
 const MAX_SUPER_NAME: u64 = 4096;
 
 /// The result of [`play_back`].
@@ -119,8 +121,8 @@ pub struct PlayedBack {
 
 /// Rolls the database back if the journal is hot, and deletes the journal. The pages go through the home, if there is one,
 /// to `file`, the database as it is on disk. Page 1 gets the guard of the log `id`. The database is durable before the
-/// journal is deleted, and the deletion is durable on return. After a crash in between, the journal can be played back
-/// again. The caller must be the only user of the database.
+/// journal is deleted, and the deletion is durable on return. After a crash in between, the caller can play the journal
+/// back again. The caller must be the only user of the database.
 ///
 /// # Errors
 /// Those of `journal` and `file`.
@@ -175,7 +177,8 @@ impl Reader<'_> {
         Ok(self.journal.read(buf, offset)? == buf.len())
     }
 
-    /// Reads the header at `offset`; `None` if there is none. The caller uses the sizes only of a journal's first header.
+    /// Reads the header at `offset`; returns `None` if there is none. The caller uses the sizes only of a journal's first
+    /// header.
     fn header(&self, offset: u64) -> Result<Option<Header>, LogError> {
         let mut bytes = [0; HEADER_BYTES];
         if !self.fill(&mut bytes, offset)? || !bytes.starts_with(&MAGIC) {
@@ -217,7 +220,7 @@ impl Reader<'_> {
         }
         // SQLite adds up the characters as signed numbers.
         let sum = name.iter().fold(0_u32, |sum, byte| sum.wrapping_add_signed(i32::from(*byte as i8)));
-        // A name with a wrong checksum was not written completely, so the transaction is rolled back.
+        // SQLite did not finish writing a name with a wrong checksum, so the transaction is rolled back.
         if sum != word(&tail, 4) || name.contains(&0) {
             return Ok(None);
         }

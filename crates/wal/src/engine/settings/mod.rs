@@ -1,4 +1,4 @@
-//! Settings as rows of a table. A row says everything about its setting: the name, the valid values, how to set it, and
+//! Settings as rows of a table. A row says everything about its setting: its name, its valid values, how to set it, and
 //! how to read it.
 //!
 //! A row is in the module of the engine that the setting belongs to. The rows of the media, and those that several engines
@@ -42,7 +42,7 @@ impl<T> Setting<T> {
         Self { name, values, shared: false, changeable: false, shown: false, set, get }
     }
 
-    /// Makes the setting one of the log in use: the same for every connection of a process.
+    /// Makes the setting one of the log in use, so that it is the same for every connection of a process.
     #[must_use]
     pub const fn shared(mut self) -> Self {
         self.shared = true;
@@ -79,7 +79,7 @@ impl<T> Setting<T> {
 
 // Settings that several engines share, and values that the rows of other settings have in common.
 
-/// Bytes of page images that an engine keeps in memory by default.
+/// The number of bytes of page images that an engine keeps in memory by default.
 pub const CACHE_BYTES: usize = 8 << 20;
 
 /// The valid values of a size.
@@ -87,7 +87,7 @@ pub const BYTES: Values = Values::Fixed("a number of bytes, with k, m or g behin
 /// The valid values of a switch.
 pub const SWITCH: Values = Values::Fixed("on or off");
 
-/// Most bytes a log may take.
+/// The most bytes that a log may take.
 pub static LOG_LIMIT: EngineSetting = EngineSetting::new(
     "log_limit",
     BYTES,
@@ -95,7 +95,7 @@ pub static LOG_LIMIT: EngineSetting = EngineSetting::new(
     |all| all.limit_bytes.unwrap_or_default().to_string(),
 );
 
-/// Bytes of page images kept in memory.
+/// The number of bytes of page images that an engine keeps in memory.
 pub static CACHE: EngineSetting = EngineSetting::new(
     "cache_bytes",
     BYTES,
@@ -122,7 +122,7 @@ pub static ON_CLOSE: EngineSetting = EngineSetting::new(
 .shared()
 .changeable();
 
-// Converts the text of a setting to its value, and back.
+// Conversions between the text of a setting and its value.
 
 /// A setting, with the text that the user has given for it.
 pub struct Given<'a> {
@@ -205,7 +205,7 @@ impl Given<'_> {
     }
 }
 
-/// Whether this text turns a switch off.
+/// Returns whether this text turns a switch off.
 #[must_use]
 pub fn is_off(value: &str) -> bool {
     matches!(value, "off" | "0")
@@ -400,7 +400,7 @@ pub struct EngineOptions {
     /// The most bytes that a log may take, or 0 for all that the file system has. With `None` the engine's own options set
     /// the limit.
     pub limit_bytes: Option<u64>,
-    /// Bytes of page images kept in memory; `None` leaves the number to the engine's own part.
+    /// The number of bytes of page images kept in memory; `None` leaves the number to the engine's own part.
     pub cache_bytes: Option<usize>,
     /// Whether the engine logs differences, or whole pages; `None` leaves the choice to the engine's own part.
     pub diff: Option<bool>,

@@ -1,8 +1,8 @@
-//! Checks that a log really ends where the scan stops. The scan stops at zeros, which unused space holds, but which damage
-//! may leave too.
+//! Checks that a log really ends where the scan stops. The scan stops at zeros. Unused space holds zeros, but damage may
+//! leave zeros too.
 //!
-//! A transaction of the order `Ordered` was marked only after everything before it was durable. So if there is such a
-//! transaction, and whole, after the end, then the transactions before it existed, and the log is damaged. The check reads
+//! A writer marks a transaction of the order `Ordered` only after everything before it is durable. So if a whole
+//! transaction of that order follows the end, the transactions before it existed, and the log is damaged. The check reads
 //! an amount that does not grow with the log, with three exceptions: the table of block states, a cache line of each block
 //! that is in the table but in no list, and a transaction that is complete except for its mark.
 //!
@@ -19,11 +19,12 @@ use super::scan::{self, Expected, FoundTransaction, Position};
 use crate::LogError;
 use crate::shared::heap::BlockList;
 
-/// The most bytes after the end that the check searches for marks, and how many bytes are erased in one step.
+/// The most bytes after the end that the check searches for marks, and the number of bytes that recovery erases in one
+/// step.
 const LOOK_BYTES: u32 = 64 << 10;
 
 impl Nvwal {
-    /// Returns the blocks that links lead to from the last block of the committed list. Each of these blocks is durable,
+    /// Returns the blocks to which links lead from the last block of the committed list. Each of these blocks is durable,
     /// because a writer stores a link to a block only after the block is durable.
     ///
     /// # Errors
@@ -57,9 +58,10 @@ impl Nvwal {
         Ok(())
     }
 
-    /// Erases the marks of a torn transaction at the end, and of all transactions behind it. Durable on return. Otherwise a new
-    /// transaction could end where one of these begins, and a power loss could leave the old mark in the place of the new
-    /// terminator. Blocks that are about to be freed are searched too, because they may be taken again in this generation.
+    /// Erases the marks of a torn transaction at the end, and of all transactions after it. The erasure is durable on
+    /// return. Without it, a new transaction could end where one of these begins, and a power loss could leave the old mark
+    /// in the place of the new terminator. Also searches blocks that are about to be freed, because a writer may take them
+    /// again in this generation.
     ///
     /// Marks become durable in their order ([`Nvwal::follow`]). So after a zero word there is no mark.
     ///
@@ -90,7 +92,7 @@ impl Nvwal {
                 self.marks_in(block, (from, until), &mut marks);
                 let places = marks.into_iter().map(|(_, at)| self.heap.at(at.block, at.offset));
                 places.filter(|at| *at != torn_at).for_each(|at| nvm.store_u64(at, 0));
-                // Flush all of it, because an earlier recovery may have ended before it flushed what it had erased.
+                // Flush all of the range, because an earlier recovery may have ended before it flushed what it had erased.
                 nvm.flush(self.heap.at(block, from), u64::from(until - from));
                 from = until;
             }
@@ -103,7 +105,7 @@ impl Nvwal {
         Ok(())
     }
 
-    /// The error for a log that continues after its end.
+    /// Returns the error for a log that continues after its end.
     pub(super) fn broken_off(&self) -> LogError {
         let what = FormatError::Damaged { what: "the transactions before one that was ordered behind them" };
         self.heap.corrupt(self.tail.block, self.tail.offset, what)

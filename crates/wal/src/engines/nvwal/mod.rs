@@ -92,8 +92,8 @@ pub struct Nvwal {
 }
 
 impl Nvwal {
-    /// Writes an empty log onto a medium of `superblock.file_bytes(initial blocks)` bytes of zeros. Durable on return, as far
-    /// as the medium is durable.
+    /// Writes an empty log onto a medium of `superblock.file_bytes(initial blocks)` bytes of zeros. The log is durable on
+    /// return, as far as the medium is durable.
     ///
     /// # Errors
     /// `Medium` if the medium cannot grow to that size.
@@ -136,7 +136,7 @@ impl Nvwal {
         Ok(log)
     }
 
-    /// Reads the superblock, but no generation: [`Nvwal::follow`] reads that later.
+    /// Reads the superblock, but no generation. [`Nvwal::follow`] reads the generation later.
     fn load(nvm: Arc<dyn Nvm>, path: &Path, options: NvwalOptions) -> Result<Self, LogError> {
         let superblock = Superblock::decode(&first_bytes(nvm.as_ref(), SUPERBLOCK_BYTES))
             .map_err(|source| LogError::Format { log: path.to_path_buf(), source })?;
@@ -162,8 +162,8 @@ impl Nvwal {
         })
     }
 
-    /// Erases what a crash has left behind the end of the log, and corrects the states of the blocks. No other process may have
-    /// the log open.
+    /// Erases what a crash has left after the end of the log, and corrects the states of the blocks. No other process may
+    /// have the log open.
     ///
     /// # Errors
     /// `Corrupt`, also if the log continues after its end, because freeing the blocks there would destroy transactions.
@@ -286,7 +286,7 @@ impl Nvwal {
         Ok(Some(found))
     }
 
-    /// What the scan needs to recognise the transaction with this number in this generation.
+    /// Returns what the scan needs to recognise the transaction with this number in this generation.
     fn expected(&self, sequence: u32) -> Expected {
         Expected {
             id: self.log_id(),

@@ -9,7 +9,7 @@ pub use crate::shared::heap::HeapMode;
 /// The engine's name in settings.
 pub(super) const NAME: &str = "nvwal";
 
-/// When the cache lines of a transaction are flushed, relative to its commit mark (section 4).
+/// When the writer flushes the cache lines of a transaction, relative to its commit mark (section 4).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum SyncMode {
     /// Flush and fence after each record.
@@ -59,17 +59,17 @@ impl std::str::FromStr for SyncMode {
 /// The options of an `nvwal` log. Block size and limit are fixed when a log is made.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NvwalOptions {
-    /// When a transaction's cache lines are flushed.
+    /// When the writer flushes a transaction's cache lines.
     pub sync: SyncMode,
     /// Whether to log differences. Otherwise the engine logs whole pages, like the variants without `Diff` in figure 7.
     pub diff: bool,
-    /// Where the space of records comes from.
+    /// Where the space of a record comes from.
     pub heap: HeapMode,
     /// Size of a block in bytes; 0 lets the engine choose it.
     pub block_bytes: u32,
     /// The most bytes that the log file may take; 0 for all that the file system has.
     pub limit_bytes: u64,
-    /// Bytes of page images kept in memory.
+    /// The number of bytes of page images that the engine keeps in memory.
     pub cache_bytes: usize,
 }
 
@@ -99,7 +99,7 @@ impl NvwalOptions {
     }
 }
 
-/// The engine's settings, in the order in which they are listed to users.
+/// The engine's settings, in the order in which users see them.
 pub(super) static SETTINGS: &[&EngineSetting] =
     &[&SYNC, &DIFF, &HEAP, &BLOCK_BYTES, &ON_CLOSE, &LOG_LIMIT, &CACHE];
 

@@ -110,8 +110,8 @@ impl Nvwal {
         found.map(|found| self.enter_generation(found)).is_some()
     }
 
-    /// For a damaged active word, or a damaged slot: enters the generation that the log's blocks belong to. The generation's
-    /// first block is the one that begins with transaction 1. Returns whether such a generation was found.
+    /// Enters the generation that the log's blocks belong to, where the active word or its slot is damaged. The
+    /// generation's first block is the block that begins with transaction 1. Returns whether such a generation was found.
     fn enter_found(&mut self, active: u64) -> Result<bool, LogError> {
         let named = read_active_word(active);
         let of_slots = [0, 1].into_iter().filter_map(|parity| {

@@ -1,5 +1,5 @@
-//! Reads transactions from the medium. Recovery, processes that follow others, `duralite verify` and fuzzing all use this
-//! decoder.
+//! Reads transactions from the medium. This decoder serves recovery, processes that follow others, `duralite verify` and
+//! fuzzing.
 //!
 //! The decoder accepts any bytes and never panics (invariant 12). It decides exactly by the table in `docs/format/nvwal.md`,
 //! "valid if and only if". So recovery yields a prefix of the commit order (invariant 7) and distinguishes garbage from the end
@@ -60,7 +60,7 @@ impl FoundTransaction {
     }
 }
 
-/// What identifies the transaction that a scan looks for.
+/// The properties by which a scan identifies the transaction that it looks for.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Expected {
     /// The log.
@@ -68,7 +68,7 @@ pub(crate) struct Expected {
     pub(crate) generation: u64,
     /// Number of the transaction in the generation, from 1.
     pub(crate) sequence: u32,
-    /// The order of the transaction before this one. It decides what garbage in the place of the mark means.
+    /// The order of the transaction before this one. This order decides what garbage in the place of the mark means.
     pub(crate) after: Order,
     /// Number of frames before the transaction.
     pub(crate) frames: u32,

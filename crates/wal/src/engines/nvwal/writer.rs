@@ -225,7 +225,7 @@ impl Nvwal {
         let first = match self.heap.allocate(self.in_force.slot.generation + 1) {
             Ok(block) => block,
             Err(_) if !self.blocks.is_empty() => {
-                // The old generation uses all blocks, and is no longer needed. Give it up, which frees them.
+                // The old generation uses all blocks, and nobody needs it any more. Give it up, which frees its blocks.
                 self.switch_generation(None, NO_BLOCK, false)?;
                 self.heap.allocate(self.in_force.slot.generation + 1)?
             }

@@ -71,12 +71,12 @@ impl Area {
         Ok(area)
     }
 
-    /// An upper bound on the chunks that the extents known to this process are in.
+    /// Returns an upper bound on the number of chunks that contain the extents known to this process.
     pub(super) fn known_chunks(&self) -> u32 {
         self.chunks.load(Ordering::Relaxed)
     }
 
-    /// The number of chunks that the log has. It changes only while a process holds the lock.
+    /// Returns the number of chunks that the log has. The number changes only while a process holds the lock.
     pub(super) fn grown(&self) -> Result<u32, LogError> {
         let word = self.nvm.load_u64(GROWN_OFFSET);
         let damaged = |what| LogError::Corrupt { offset: GROWN_OFFSET, what };
@@ -99,7 +99,7 @@ impl Area {
         Ok(chunks)
     }
 
-    /// Stores the number of chunks that the log has. Durable on return.
+    /// Stores the number of chunks that the log has. The number is durable on return.
     fn store_grown(&self, chunks: u32) {
         self.nvm.store_u64(GROWN_OFFSET, checked_word(chunks));
         self.nvm.flush(GROWN_OFFSET, 8);
@@ -107,8 +107,8 @@ impl Area {
         self.chunks.fetch_max(chunks, Ordering::Relaxed);
     }
 
-    /// The extent that a link leads to; `None` for link 0. Checks that the file has the extent. A process that does not hold
-    /// the lock may follow a link to an extent that the log gave back after this process had read the link.
+    /// Returns the extent that a link leads to, or `None` for link 0. Checks that the file has the extent. A process that
+    /// does not hold the lock may follow a link to an extent that the log gave back after this process had read the link.
     pub(super) fn follow(&self, link: u64) -> Result<Option<Extent>, LogError> {
         if link == 0 {
             return Ok(None);
@@ -225,13 +225,13 @@ impl Area {
         Ok(Some(extent))
     }
 
-    /// How many sectors and how many pieces can still be taken while the log has its usual size, or keeps the size that it
-    /// has.
+    /// Returns how many sectors and how many pieces transactions can still take while the log has its usual size, or keeps
+    /// its present size.
     pub(super) fn free_counts(&self, words: &Words) -> Result<(u64, u64), LogError> {
         Ok(self.free_within(words, self.grown()?.max(self.usual_chunks()).min(self.most_chunks())))
     }
 
-    /// How many sectors and how many pieces can still be taken if the log has this many chunks.
+    /// Returns how many sectors and how many pieces transactions can still take if the log has this many chunks.
     fn free_within(&self, words: &Words, chunks: u32) -> (u64, u64) {
         let (sectors, pieces) = self.extents(chunks);
         (sectors.saturating_sub(words.load(SECTORS_USED)), pieces.saturating_sub(words.load(PIECES_USED)))
@@ -278,8 +278,8 @@ impl Area {
         }
     }
 
-    /// Makes sure that the extents of `need`, or others in their place, can be taken without growing the log. Grows the log
-    /// to its usual size for that, and beyond it if `may_outgrow`, but never beyond its limit (invariant 10).
+    /// Makes sure that a transaction can take the extents of `need`, or others in their place, without growing the log. For
+    /// that, grows the log to its usual size, and beyond it if `may_outgrow`, but never beyond its limit (invariant 10).
     ///
     /// # Errors
     /// `LimitReached`, `NoSpace`: pages have to be merged first.
@@ -300,7 +300,7 @@ impl Area {
             None => Err(LogError::LimitReached { limit_bytes: self.limit_bytes() }),
         };
         match backed {
-            // Without space for another chunk, sectors and pieces may still stand in for each other.
+            // Without space for another chunk, pieces may still stand in for sectors, and sectors for pieces.
             Err(LogError::NoSpace { .. }) if within(self.free_within(words, self.grown()?)).is_some() => {
                 Ok(())
             }
@@ -308,7 +308,7 @@ impl Area {
         }
     }
 
-    /// Grows the log until the extents of `need` can be taken without growing it further.
+    /// Grows the log until a transaction can take the extents of `need` without growing it further.
     fn back(&self, words: &Words, turn: &Turn<'_>, need: Need) -> Result<(), LogError> {
         let sectors = (words.load(SECTORS_USED) + need.sectors).div_ceil(u64::from(SECTORS_PER_CHUNK));
         let pieces =
@@ -369,18 +369,18 @@ impl Area {
         self.give_back_rest(turn)
     }
 
-    /// Gives the space after the log's chunks back to the file system: chunks that the log no longer has, and what a process
-    /// has added that died before the log had it.
+    /// Gives the space after the log's chunks back to the file system. It is the space of chunks that the log no longer
+    /// has, and the space that a process added before it died, without making it a part of the log.
     pub(super) fn give_back_rest(&self, _turn: &Turn<'_>) -> Result<(), LogError> {
         let from = self.geometry.file_bytes(self.grown()?);
-        // The file may be longer than this process knows. It need not be as long as this.
+        // The file may be longer than this process knows. The file need not be as long as the bound given here.
         let _ = self.nvm.refresh_len(self.geometry.file_bytes(self.limit_chunks).min(self.nvm.capacity()));
         // If the file system does not take back the space, the space stays allocated.
         let _ = self.nvm.system_free(from, self.nvm.len().saturating_sub(from));
         Ok(())
     }
 
-    /// The number of chunks to keep so that the log has these extents and is no smaller than usual.
+    /// Returns the number of chunks to keep so that the log has these extents and is no smaller than usual.
     pub(super) fn chunks_for<'a>(&self, used: impl Iterator<Item = &'a Extent>) -> u32 {
         used.map(|extent| self.geometry.chunk_of(*extent) + 1).fold(self.usual_chunks, u32::max)
     }
@@ -396,7 +396,7 @@ impl Area {
 /// Bytes of a piece that records can use.
 pub(super) const PIECE_ROOM: u32 = PIECE_BYTES - EXTENT_HEADER_BYTES;
 
-/// The extents that a transaction takes. They are counted before the transaction stores anything.
+/// The extents that a transaction takes. The writer counts them before it stores anything of the transaction.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Need {
     pub(super) sectors: u64,

@@ -190,7 +190,8 @@ impl<'a> Walk<'a> {
 }
 
 impl Area {
-    /// The extents needed for a record with a payload of this size: at the end of `chain`, or as the first record of a page.
+    /// Returns the extents that a record with a payload of this size needs, at the end of `chain` or as the first record of
+    /// a page.
     pub(super) fn need(&self, chain: Option<Extent>, payload_bytes: u32) -> Result<Need, LogError> {
         let bytes = RECORD_HEADER_BYTES + payload_bytes.next_multiple_of(8);
         let room = match chain {
@@ -217,8 +218,8 @@ impl Area {
         }
     }
 
-    /// Stores a record at the end of a chain. The record's first word becomes visible only after the rest. Adds to `dirty` the
-    /// ranges that the caller has to flush. The caller has made sure that there is space ([`Area::need`]).
+    /// Stores a record at the end of a chain. The record's first word becomes visible only after the rest. Adds the ranges
+    /// that the caller has to flush to `dirty`. The caller has made sure that there is space ([`Area::need`]).
     pub(super) fn append(
         &self,
         words: &Words,
@@ -310,13 +311,13 @@ pub(super) struct Chain {
     pub(super) last: u64,
     /// The transaction up to which the page is home, unless all pages are home to a later one.
     pub(super) home: u64,
-    /// The page on flash includes the records up to this transaction.
+    /// The transaction up to which the page on flash includes the records.
     pub(super) merged: u64,
     /// The slot with the image that the page is being merged from.
     pub(super) slot: Option<u32>,
 }
 
-/// Where the chains of pages are found.
+/// Where a reader finds the chains of pages.
 pub(super) enum Pages {
     /// In the page table.
     Shared,
@@ -329,7 +330,7 @@ impl Area {
         LogError::Corrupt { offset: at, what: FormatError::Damaged { what: "a list of extents" } }
     }
 
-    /// An upper bound on the steps through any list, so that a damaged list cannot be followed for ever.
+    /// Returns an upper bound on the steps through any list, so that no process follows a damaged list for ever.
     fn most_steps(&self) -> u32 {
         self.known_chunks().saturating_mul(64 + 3 * 32)
     }
@@ -424,9 +425,9 @@ impl Area {
         Ok(true)
     }
 
-    /// All chains in the page table: each page with the first extent of its chain. The caller holds the lock or is the only user,
-    /// or else uses [`Store::steadily`](super::store::Store::steadily), because the walk may go from one list into another while an
-    /// extent is freed and taken again.
+    /// Returns all chains in the page table: each page with the first extent of its chain. The caller holds the lock or is
+    /// the only user, or else uses [`Store::steadily`](super::store::Store::steadily). Without these, the walk may go from
+    /// one list into another while another process frees an extent and takes it again.
     pub(super) fn all_chains(&self) -> Result<Vec<(u32, Extent)>, LogError> {
         let mut found = Vec::new();
         for bucket in 0..u64::from(self.geometry.buckets) {

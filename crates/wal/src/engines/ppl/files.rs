@@ -31,9 +31,10 @@ use crate::shared::pins::{PINS_OFFSET, Pins};
 pub const SHARED_BYTES: u64 = SHARED.all;
 /// The least bytes of sectors and pool in a log of the usual size, if the settings give no size.
 const USUAL_BYTES: u64 = 64 << 20;
-/// The least page table of a log without a limit, which may come to have more pages than it usually has.
+/// The least number of lists in the page table of a log without a limit. Such a log may come to have more pages
+/// than usual.
 const BUCKETS: u32 = 1 << 14;
-/// A new log has slots for this many bytes of page images.
+/// The number of bytes of page images for which a new log has slots.
 const SLOTS_BYTES: u32 = 512 << 10;
 
 /// The engine for flash memory that should wear less.
@@ -100,7 +101,7 @@ pub(super) fn format(new: &NewLog<'_>) -> Result<(), LogError> {
 
 /// Logs on a medium that the caller provides.
 impl Ppl {
-    /// Writes an empty log onto a medium of zeros. Durable on return, as far as the medium is durable.
+    /// Writes an empty log onto a medium of zeros. The log is durable on return, as far as the medium is durable.
     ///
     /// # Errors
     /// The medium's error if the medium cannot grow.

@@ -117,9 +117,9 @@ pub(super) struct Frames {
     begun: GenerationWords,
     header: Option<WalHeader>,
     place: Place,
-    /// The newest transaction that this process has applied.
+    /// The number of the newest transaction that this process has applied.
     known: u64,
-    /// Transactions up to this one can no longer be read one by one.
+    /// The number of the transaction up to which nobody can read transactions one by one any more.
     lost: u64,
     transactions: Vec<Known>,
     pages: Vec<u32>,
@@ -147,7 +147,7 @@ impl Frames {
             match self.follow(area, words) {
                 Ok(more) if words.load(GENERATION) == self.generation => return Ok(changed | more),
                 Err(error) if words.load(GENERATION) == self.generation => return Err(error),
-                // The pieces that this process read had been reused for something else, so start again.
+                // The pieces that this process read had been reused for something else, so begin again.
                 _ => self.generation = 0,
             }
         }
@@ -301,7 +301,7 @@ impl Frames {
         Some((number, self.pages.get(first_frame.saturating_sub(1) as usize..)?))
     }
 
-    /// Each page that has a frame, with the number of its newest frame; in ascending order of pages.
+    /// Returns each page that has a frame, with the number of its newest frame, in ascending order of pages.
     pub(super) fn newest(&self) -> Vec<(u32, u32)> {
         let mut newest = FxHashMap::default();
         for (frame, page) in (1u32..).zip(&self.pages) {
@@ -355,7 +355,7 @@ impl Staged {
         self.frames.get(self.slot(frame)?)?.as_ref()
     }
 
-    /// Stores a frame of the open transaction. It replaces a frame that was staged under the same number.
+    /// Stores a frame of the open transaction. The new frame replaces a frame that was staged under the same number.
     pub(super) fn put(&mut self, frame: u32, staged: StagedFrame) -> Result<(), LogError> {
         if self.frames.is_empty() {
             self.first = frame;
@@ -372,8 +372,8 @@ impl Staged {
         Ok(())
     }
 
-    /// The pages of the frames from `first` to `last`, and for each page the place of its newest frame among these frames.
-    /// `None` if one of the frames is not staged.
+    /// Returns the pages of the frames from `first` to `last`, and for each page the place of its newest frame among these
+    /// frames. Returns `None` if one of the frames is not staged.
     pub(super) fn newest(&self, first: u32, last: u32) -> Option<(Vec<u32>, Vec<usize>)> {
         let (from, to) = (self.slot(first)?, self.slot(last)?);
         let frames = self.frames.get(from..=to)?;

@@ -1,5 +1,5 @@
-//! The database as SQLite sees it: pages on flash, with the records of the log applied. A page is shown with its records up
-//! to its home position, the transaction up to which SQLite has checkpointed it.
+//! The database as SQLite sees it: pages on flash, with the records of the log applied. The home shows a page with its
+//! records up to the page's home position. That is the transaction up to which SQLite has checkpointed the page.
 //!
 //! SQLite's checkpoint is *logical*: SQLite hands over a page as it is after some transaction, and the engine only moves the
 //! page's home position to that transaction. Readers of older snapshots still find their versions of the page, because no
@@ -23,8 +23,8 @@ use crate::engine::wall_clock;
 /// The home of a log's pages.
 pub(super) struct LoggedHome(pub(super) Arc<Store>);
 
-/// The parts of pages that a range of bytes covers. For each part: the page number, the offset in the page, and the part of the
-/// range.
+/// Returns the parts of pages that a range of bytes covers. For each part: the page number, the offset in the page, and the
+/// part of the range.
 fn pages_of(
     offset: u64,
     len: usize,
@@ -107,8 +107,8 @@ impl Home for LoggedHome {
         }
     }
 
-    /// Sets only the size that the home shows. The file is truncated later, by the drain. The database may grow again before
-    /// that, and new records may then be changes of pages that are beyond the end now.
+    /// Sets only the size that the home shows. The drain truncates the file later. The database may grow again before that,
+    /// and new records may then be changes of pages that are beyond the end now.
     fn truncate(&self, _file: &dyn DatabaseFile, bytes: u64) -> Result<(), LogError> {
         let _turn = self.0.lock()?;
         self.0.words.store(HOME_PAGES, bytes.div_ceil(u64::from(self.0.page_bytes)));
@@ -214,7 +214,7 @@ impl Store {
         let changes = [Change { page_number, payload }];
         let turn = self.lock_for(file, &changes, 0)?;
         if self.area.find_chain(page_number)?.is_some_and(|first| self.is_ahead(first)) {
-            // This write would replace what others have committed since then.
+            // This write would replace what others have committed in the meantime.
             return Err(LogError::Unexpected("a page that was changed on its way to the database"));
         }
         let pages = self.home_pages(file)?.max(u64::from(page_number));
@@ -226,7 +226,8 @@ impl Store {
     /// Writes every page to the file as the home shows it, and then drops all records that are left. The caller is the only
     /// user of the database.
     fn drain(&self, file: &dyn DatabaseFile) -> Result<(), LogError> {
-        // No process is merging now. The owner of a slot has died, and a living process may have its process slot by now.
+        // No process is merging now. If a slot has an owner, that process has died, and a living process may have its
+        // process slot by now.
         (0..self.area.geometry.slots).for_each(|slot| self.words.own_slot(slot, false));
         self.undo_unseen(file)?;
         loop {
@@ -254,9 +255,9 @@ impl Store {
         self.drop_chains()
     }
 
-    /// Undoes, as one transaction, a transaction that was sealed but never published because its writer died. Its chains are
-    /// not dropped one after the other, because a crash in between would leave a part of that transaction, and recovery
-    /// would show this part.
+    /// Undoes, as one transaction, a transaction that was sealed but never published because its writer died. Does not drop
+    /// the chains of that transaction one after the other: a crash in between would leave a part of the transaction, and
+    /// recovery would show this part.
     fn undo_unseen(&self, file: &dyn DatabaseFile) -> Result<(), LogError> {
         let end = self.home_pages(file)?;
         let mut unseen = self.area.all_chains()?;

@@ -1,10 +1,11 @@
 //! Merging: the engine applies a page's records to the page on flash, and then frees the page's log (SQLite/PPL, section 3.2,
 //! log merger).
 //!
-//! A page is merged as far as SQLite has checkpointed it and no further (invariant 17), because readers of older snapshots read
-//! the page through the file. The write of a page may be torn, and records that move bytes are meaningless over a mixture of
-//! old and new bytes. So the engine first makes the new image durable in a *slot* of the log. Until the page itself is durable,
-//! the image in the slot is used instead of the page on flash. A merge has three steps:
+//! A merge takes a page as far as SQLite has checkpointed it and no further (invariant 17), because readers of older
+//! snapshots read the page through the file. A power loss may tear the write of a page, and records that move bytes are
+//! meaningless over a mixture of old and new bytes. So the engine first makes the new image durable in a *slot* of the log.
+//! Until the page itself is durable, readers and recovery use the image in the slot instead of the page on flash. A merge
+//! has three steps:
 //!
 //! 1. With the lock: store the images of a batch in slots, flush them, and fence once. Then the chains name the slots, and
 //!    readers read the images there.
@@ -16,9 +17,10 @@
 //! If a process dies between any two steps, the slot still holds the image of the page, and the next merge writes that image
 //! again.
 //!
-//! From step 1 to step 3 the process owns the slots of its batch, so no other process continues these merges. It gives the slots
-//! up with the lock and before it erases them. Once it has released the lock, a slot that is free may have another owner. Besides,
-//! each step first checks that the slot still has the image that step 1 has found or stored there.
+//! From step 1 to step 3 the process owns the slots of its batch, so no other process continues these merges. The process
+//! gives the slots up while it holds the lock, and before it erases them. Once it has released the lock, a slot that is
+//! free may have another owner. Besides, each step first checks that the slot still has the image that step 1 has found or
+//! stored there.
 
 use duralite_format::ppl::{
     EXTENT_HEADER_BYTES, Extent, ExtentHeader, MERGED_AT, RECORD_HEADER_BYTES, SLOT_HEADER_BYTES, SlotHeader,
@@ -55,14 +57,14 @@ impl Cause {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Merged {
     pub(super) pages: usize,
-    /// Whether some pages could not be merged because another process is merging at the moment.
+    /// Whether another process is merging at the moment, so that some pages could not be merged.
     pub(super) is_other_merging: bool,
 }
 
 /// A batch of pages whose images have been stored in slots.
 pub(super) struct Published {
     batch: Vec<Merging>,
-    /// How many pages of the list are done, including pages that have nothing to merge.
+    /// The number of pages of the list that are done, including pages that have nothing to merge.
     taken: usize,
     is_other_merging: bool,
 }
@@ -75,7 +77,7 @@ struct Merging {
     page_number: u32,
     first: Extent,
     slot: u32,
-    /// The image in the slot is the page after this transaction.
+    /// The transaction after which the page is as in the slot's image.
     upto: u64,
 }
 
@@ -88,7 +90,7 @@ impl Store {
         pages: &[u32],
         cause: Cause,
     ) -> Result<Merged, LogError> {
-        // No page may be in a batch twice: it would get two slots and two new logs.
+        // No page may be in a batch twice, because it would get two slots and two new logs.
         let mut seen = FxHashSet::default();
         let mut pages: Vec<u32> = pages.iter().copied().filter(|page| seen.insert(*page)).collect();
         // Pages whose merge has begun come first, because other pages may need the slots that they occupy.
@@ -279,7 +281,7 @@ impl Store {
         Ok(chain.slot.is_some() || upto > chain.merged && upto >= self.first_transaction(&chain)?)
     }
 
-    /// The transaction of the first record of a chain.
+    /// Returns the transaction of the first record of a chain.
     fn first_transaction(&self, chain: &Chain) -> Result<u64, LogError> {
         let first = Walk::new(&self.area, &chain.extents, self.page_bytes).next()?;
         Ok(first.map_or(u64::MAX, |record| record.transaction))
@@ -290,8 +292,8 @@ impl Store {
         (0..self.area.geometry.slots).rev().filter(is_free).collect()
     }
 
-    /// Frees slots; durable on return. Before this call, either no chain names the slots, or the records that the images in
-    /// the slots replace have been erased.
+    /// Frees slots. They are free durably on return. Before this call, either no chain names the slots, or the records that
+    /// the images in the slots replace have been erased.
     pub(super) fn erase_slots(&self, slots: impl Iterator<Item = u32>) {
         for slot in slots {
             let at = self.area.geometry.slot_offset(slot);
@@ -310,8 +312,8 @@ impl Store {
         self.area.nvm.flush(at, SLOT_HEADER_BYTES + image.len() as u64);
     }
 
-    /// Announces that transactions up to `upto` can no longer be read one by one. Returns whether a follower has pinned one
-    /// of these transactions. This call misses no pin, because a follower stores its pin first and then checks the
+    /// Announces that nobody can read transactions up to `upto` one by one any more. Returns whether a follower has pinned
+    /// one of these transactions. This call misses no pin, because a follower stores its pin first and then checks the
     /// announcement.
     fn loses_a_follower(&self, upto: u64) -> Result<bool, LogError> {
         if upto > self.words.load(LOST) {
@@ -320,8 +322,8 @@ impl Store {
         Ok(upto > self.merge_limit()?)
     }
 
-    /// The transaction beyond which no page may be merged, because a follower has pinned the transactions after it. There is
-    /// no limit if nothing is pinned. If the log is nearly full, pins are ignored.
+    /// Returns the transaction beyond which no page may be merged, because a follower has pinned the transactions after it.
+    /// Without pins there is no limit. If the log is nearly full, ignores pins.
     fn merge_limit(&self) -> Result<u64, LogError> {
         let Some(pins) = &self.pins else { return Ok(u64::MAX) };
         let Some(pinned) = pins.oldest().map_err(|source| self.area.medium(source))? else {
@@ -342,9 +344,9 @@ impl Store {
         let mut image = vec![0; self.page_bytes as usize];
         let pages = self.home_pages(file)?;
         for merging in batch {
-            // Pages beyond the end of the database are written too. The database may grow over such pages again without
-            // SQLite writing them, and later records of these pages are then changes of what the file holds. A drain skips
-            // them, because it truncates the file afterwards.
+            // Write pages beyond the end of the database too. The database may grow over such pages again without SQLite
+            // writing them, and later records of these pages are then changes of what the file holds. A drain skips such
+            // pages, because it truncates the file afterwards.
             if cause == Cause::Closing && u64::from(merging.page_number) > pages {
                 continue;
             }
@@ -400,8 +402,8 @@ impl Store {
             }
         }
         self.area.nvm.fence();
-        // From here on an error does not stop the merges of the other pages. Recovery would prefer their new sectors to the logs
-        // in the page table, which would still get the next commits.
+        // From here on an error does not stop the merges of the other pages. If it did, recovery would prefer their new
+        // sectors to the logs in the page table, to which the next commits would still go.
         let (mut ended, mut gone, mut left) = (Vec::new(), Vec::new(), Vec::new());
         let mut result = Ok(());
         for (merging, change) in batch.iter().zip(done) {
@@ -432,7 +434,8 @@ impl Store {
         result
     }
 
-    /// Frees new log sectors that are not in a chain yet. Recovery would take them for the newest logs of their pages.
+    /// Frees new log sectors that are not in a chain yet. Otherwise recovery would take them for the newest logs of their
+    /// pages.
     fn undo_relocations(&self, turn: &Turn<'_>, done: &[Detached]) {
         let new = done.iter().filter_map(|change| match change {
             Detached::Replaced { new, .. } => *new,
@@ -481,7 +484,7 @@ impl Store {
         Ok(Detached::Noted)
     }
 
-    /// Stores in a chain the transaction up to which the chain is merged. Flushes, but does not fence.
+    /// Stores in a chain the transaction up to which the chain is merged. Flushes what it stores, but does not fence.
     fn set_merged(&self, first: Extent, upto: u64) {
         let at = self.area.at(first, MERGED_AT as u32);
         self.area.nvm.store_u64(at, upto);
@@ -539,9 +542,9 @@ impl Store {
     }
 }
 
-/// What happens to a chain after its page was merged.
+/// The change of a chain after a merge of its page.
 enum Detached {
-    /// The old extents are freed. If there are newer records, `new` holds them.
+    /// The chain gives up its old extents. If there are newer records, `new` holds them.
     Replaced { old: Vec<Extent>, new: Option<Extent> },
     /// The chain stays, and its header says up to where it is merged.
     Noted,

@@ -147,7 +147,7 @@ impl Ppl {
         words.store(USED_BEFORE, self.store.area.fill(words).0);
         drop(turn);
         store::Counts::add(&self.store.counts.generations, 1);
-        // A log that keeps its size has started over all the same.
+        // Ignore an error, because a log that keeps its size has started over all the same.
         let _ = self.store.shrink();
         self.refresh()
     }
@@ -290,7 +290,7 @@ impl LogFile for Ppl {
         self.start_over(file, None)
     }
 
-    /// Always `false`, because chains keep their sectors across generations, so there is no tail of the file to cut off.
+    /// Returns always `false`. Chains keep their sectors across generations, so there is no tail of the file to cut off.
     fn has_surplus(&self, _keep_bytes: u64) -> bool {
         false
     }
@@ -403,7 +403,7 @@ impl LogWriter for Ppl {
 }
 
 impl Ppl {
-    /// The page as it is after a transaction.
+    /// Reads the page as it is after a transaction.
     fn read_after(
         &mut self,
         file: &dyn DatabaseFile,
@@ -418,7 +418,7 @@ impl Ppl {
         self.store.read(file, page_number, as_of, page, &mut Scratch::default()).map(|_| ())
     }
 
-    /// The page of a frame of the open transaction.
+    /// Reads the page of a frame of the open transaction.
     fn read_staged(&mut self, file: &dyn DatabaseFile, frame: u32, page: &mut [u8]) -> Result<(), LogError> {
         let Some(page_number) = self.staged.get(frame).map(|staged| staged.page_number) else {
             return Ok(());

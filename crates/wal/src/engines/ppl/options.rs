@@ -11,7 +11,7 @@ pub(super) const NAME: &str = "ppl";
 /// The engine's options. The sector size, the usual size and the limit are fixed when a log is made.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PplOptions {
-    /// Bytes of a page's log sector: 4096, 8192 or 12288.
+    /// The size of a page's log sector in bytes: 4096, 8192 or 12288.
     pub sector_bytes: u32,
     /// How many bytes of the common pool a page's log may take beyond its sector before the page is due for a
     /// merge. With 0 the engine follows the paper.
@@ -21,7 +21,7 @@ pub struct PplOptions {
     pub usual_bytes: u64,
     /// The most bytes of sectors and pool together; 0 means no limit.
     pub limit_bytes: u64,
-    /// Bytes of page images kept in memory.
+    /// The number of bytes of page images that the engine keeps in memory.
     pub cache_bytes: usize,
 }
 
@@ -38,7 +38,7 @@ impl Default for PplOptions {
 }
 
 impl PplOptions {
-    /// This engine's part of the options of all engines, with the settings that it shares with other engines.
+    /// Returns this engine's part of the options of all engines, with the settings that it shares with other engines.
     pub(super) fn of(all: &EngineOptions) -> Self {
         let own = all.own::<Self>();
         Self {
@@ -49,7 +49,7 @@ impl PplOptions {
     }
 }
 
-/// The engine's settings, in the order in which they are listed to users.
+/// The engine's settings, in the order in which users see them.
 pub(super) static SETTINGS: &[&EngineSetting] =
     &[&SECTOR_BYTES, &OVERFLOW_BYTES, &USUAL_BYTES, &ON_CLOSE, &LOG_LIMIT, &CACHE];
 

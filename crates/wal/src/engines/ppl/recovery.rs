@@ -1,5 +1,5 @@
-//! Recovery (SQLite/PPL, section 3.4). It drops the records of a transaction that was not committed. After recovery the home
-//! positions of all pages are at the last commit (invariant 7), and SQLite finds an empty log.
+//! Recovery (SQLite/PPL, section 3.4). Recovery drops the records of a transaction that was not committed. Afterwards the
+//! home positions of all pages are at the last commit (invariant 7), and SQLite finds an empty log.
 //!
 //! Recovery reads the headers of all extents. It finds the ends of the chains by walking the records of the extents in use. The
 //! cost is proportional to the extents, not to the commits since the last recovery.
@@ -23,7 +23,7 @@ use crate::LogError;
 /// What a scan has found in a log.
 #[derive(Default)]
 pub(super) struct Scanned {
-    /// For each page, its chain and the place where the chain ends.
+    /// The chain of each page, and the place where the chain ends.
     pub(super) chains: FxHashMap<u32, (Chain, End)>,
     /// Extents that are in no chain, but whose headers are not erased.
     pub(super) litter: Vec<Extent>,
@@ -278,7 +278,8 @@ fn walk(
             Ok(_) => break,
             Err(error) => {
                 let torn = walk.transaction_at(end.at);
-                // The record that was being stored when a process died may be torn, but the records before it are intact.
+                // A process may have died while it stored this record, so this record may be torn. The records before it
+                // are intact.
                 if torn.is_some_and(|transaction| transaction > committed) {
                     break;
                 }
@@ -333,7 +334,8 @@ impl Store {
         Ok(())
     }
 
-    /// If the transaction that was being stored is committed, makes it visible. Otherwise withdraws its frames.
+    /// Makes the transaction that a process was storing visible if the transaction is committed. Otherwise withdraws its
+    /// frames.
     fn finish_open(&self, open: u64) -> Result<(), LogError> {
         let at = TransactionRecord::offset(open);
         let mut bytes = [0; TRANSACTION_BYTES];
@@ -363,7 +365,8 @@ impl Store {
         let area = &self.area;
         self.settle_doubtful()?;
         let scanned = scan(area, self.page_bytes, committed, |extent| others.contains(&extent))?;
-        // A slot is valid instead of the old rest of its page's log. So keep it until the erasing of that rest is durable.
+        // A slot is valid instead of the old rest of its page's log. So keep the slot until the erasure of that rest is
+        // durable.
         self.erase_litter(&scanned.litter);
         self.erase_slots(scanned.stale_slots.iter().copied());
         for (chain, end) in scanned.chains.values() {
@@ -386,8 +389,9 @@ impl Store {
         Ok(())
     }
 
-    /// Erases the headers of extents that are in no chain; durable on return. Of extents that were in one chain, the last is erased
-    /// first. So a crash in between leaves a chain without gaps: recovery would take a gap for damage.
+    /// Erases the headers of extents that are in no chain. The erasure is durable on return. Of the extents of one old
+    /// chain, erases the last one first. So a crash in between leaves a chain without gaps. Recovery would take a gap for
+    /// damage.
     fn erase_litter(&self, litter: &[Extent]) {
         let area = &self.area;
         let order = |extent: Extent| area.header(extent).map_or(0, |header| header.order & !RELOCATED);
@@ -399,8 +403,8 @@ impl Store {
         }
     }
 
-    /// Rebuilds the free lists, from the extents of the first chunks that are not in use. The lists begin with the first
-    /// chunk, so that the last chunks are taken last, and can be given back.
+    /// Rebuilds the free lists from those extents of the first `chunks` chunks that are not in use. The lists begin with
+    /// the first chunk, so that writers take the last chunks last, and the log can give these chunks back.
     pub(super) fn list_free(&self, turn: &Turn<'_>, chunks: u32, used: &FxHashSet<Extent>) {
         for word in [FREE_SECTOR, FREE_PIECE] {
             self.words.store(word, 0);

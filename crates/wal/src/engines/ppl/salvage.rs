@@ -1,8 +1,8 @@
 //! Reads logs for `duralite verify` and `duralite salvage`, with the code that recovers logs.
 //!
-//! A `ppl` log is not one sequence, because each page has a chain of records. If a page's chain is damaged, the page is
-//! known up to the record before the damage. So here "before the damage" means up to the newest transaction as of which
-//! every page that has a chain is known.
+//! A `ppl` log is not one sequence, because each page has a chain of records. If a page's chain is damaged, salvage knows
+//! the page up to the record before the damage. So here "before the damage" means up to the newest transaction as of which
+//! salvage knows every page that has a chain.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -102,7 +102,7 @@ impl Ppl {
     }
 }
 
-/// All records of committed transactions, each with the number of its transaction. Checks every record.
+/// Returns all records of committed transactions, each with the number of its transaction. Checks every record.
 fn records_of(log: &Ppl) -> Result<Vec<(u64, WalkedRecord)>, LogError> {
     let store = &log.store;
     let Pages::Scanned(chains) = &store.pages else { return Ok(Vec::new()) };
@@ -138,7 +138,7 @@ struct UpToDamage {
     source: PagesAsOf,
     commits: BTreeMap<u64, TransactionRecord>,
     damage: Option<LogError>,
-    /// Pages of which the log has records, but not the beginning of the chain.
+    /// The pages of which the log has records, but not the beginning of the chain.
     older: Vec<u32>,
     page_bytes: u32,
 }
@@ -212,7 +212,8 @@ pub(super) fn salvage(
     Ok(salvaged)
 }
 
-/// The records of transactions before the damage. For each: the page, the record, and whether the record is a whole page.
+/// Returns the records of transactions before the damage. For each: the page, the record, and whether the record is a whole
+/// page.
 fn records_before_damage(area: Area, superblock: &Superblock) -> Result<Vec<(u32, Record, bool)>, LogError> {
     let UpToDamage { source, .. } = UpToDamage::read(area, superblock)?;
     let mut found = Vec::new();

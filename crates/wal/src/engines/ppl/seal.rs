@@ -1,4 +1,4 @@
-//! Committing changes. Each change becomes a record in its page's log. The writer flushes all records, and one word of the
+//! Commits changes. Each change becomes a record in its page's log. The writer flushes all records, and one word of the
 //! transaction log then commits them (SQLite/PPL, sections 3.2, log writer, and 3.3.3).
 
 use std::time::Duration;
@@ -47,7 +47,7 @@ pub(super) struct Sealing<'a> {
 }
 
 impl Store {
-    /// The extents needed for the changes and for their transaction's entry.
+    /// Returns the extents that the changes and their transaction's entry need.
     fn need(&self, changes: &[Change], frames: usize) -> Result<Need, LogError> {
         let mut need = Need { sectors: 0, pieces: Entry::pieces(frames) };
         for change in changes {
@@ -57,8 +57,9 @@ impl Store {
         Ok(need)
     }
 
-    /// Takes the lock as soon as there is space for the changes. If the log's usual size does not have the space, merges pages.
-    /// If that is not enough, lets the log grow beyond its usual size. A log with a limit has no other size.
+    /// Takes the lock as soon as there is space for the changes. If the log's usual size does not have the space, merges
+    /// pages. If that is not enough, lets the log grow beyond its usual size. The usual size of a log with a limit is that
+    /// limit.
     pub(super) fn lock_for(
         &self,
         file: &dyn DatabaseFile,
@@ -92,8 +93,8 @@ impl Store {
         }
     }
 
-    /// Stores the changes of a transaction and commits it. Durable and visible on return. The caller has made sure that there
-    /// is space.
+    /// Stores the changes of a transaction and commits it. The transaction is durable and visible on return. The caller has
+    /// made sure that there is space.
     pub(super) fn seal(
         &self,
         turn: &Turn<'_>,
@@ -168,8 +169,7 @@ impl Store {
             .ok_or(LogError::Unexpected("a page for which there is no room"))?;
         let header = ExtentHeader { page_number, order: 0, taken_by: number };
         self.area.store_header(first, &header, 0);
-        // No flush is needed here, because the header is flushed together with the first record, which begins in the same
-        // line.
+        // The header needs no flush here. It is flushed together with the first record, which begins in the same line.
         self.begin_chain(first);
         self.area.enter_chain(page_number, first);
         Ok(first)
@@ -183,8 +183,8 @@ impl Store {
         u64::from(page_number) <= end && self.is_ahead(first)
     }
 
-    /// The changes that turn the newest versions of these pages into their versions `as_of`. `encode` appends the payload that
-    /// changes a page from the first image to the second.
+    /// Returns the changes that turn the newest versions of these pages into their versions `as_of`. `encode` appends the
+    /// payload that changes a page from the first image to the second.
     pub(super) fn changes_to(
         &self,
         file: &dyn DatabaseFile,

@@ -21,7 +21,7 @@ use crate::LogError;
 use crate::engine::home::DatabaseFile;
 use crate::shared::pins::Pins;
 
-/// The number of failed tries after which a reader yields the processor, and after which it gives up.
+/// The number of failed tries after which a reader yields the processor, and the number after which it gives up.
 const SPINS: u32 = 100;
 const LAST_TRY: u32 = 1 << 20;
 
@@ -33,7 +33,7 @@ pub(super) struct Store {
     pub(super) page_bytes: u32,
     /// The pins of followers, if the log can have followers.
     pub(super) pins: Option<Pins>,
-    /// A page is due for a merge if its records have this many bytes.
+    /// The number of bytes of a page's records from which on the page is due for a merge.
     pub(super) full_bytes: u64,
     pub(super) recent: Recent,
     pub(super) counts: Counts,
@@ -82,7 +82,7 @@ pub(super) struct Scratch {
 pub(super) struct Version {
     /// The newest transaction whose change the page has; 0 if the log does not say.
     pub(super) transaction: u64,
-    /// Whether the page has a chain. If not, the number does not distinguish versions.
+    /// Whether the page has a chain. If it has none, the transaction's number does not distinguish versions.
     pub(super) is_chained: bool,
 }
 
@@ -170,7 +170,8 @@ impl Store {
         self.steadily(|| self.try_read(file, page_number, as_of, page, scratch))
     }
 
-    /// Reads without the lock. Calls `read` again until nothing was reused during the call that it may have looked at.
+    /// Calls `read` without the lock. Repeats the call until nothing that `read` may have looked at was reused during the
+    /// call.
     pub(super) fn steadily<T>(&self, mut read: impl FnMut() -> Result<T, LogError>) -> Result<T, LogError> {
         for tries in 0..LAST_TRY {
             if let Some(epoch) = self.words.epoch() {
@@ -191,7 +192,7 @@ impl Store {
         Err(LogError::Busy { path: self.area.path.clone(), what })
     }
 
-    /// What `look` finds in the first extent of a page's chain; `None` if the page has no chain. Takes no lock.
+    /// Returns what `look` finds in the first extent of a page's chain; `None` if the page has no chain. Takes no lock.
     pub(super) fn look_at_chain<T>(
         &self,
         page_number: u32,
@@ -270,7 +271,8 @@ impl Store {
         Ok(found)
     }
 
-    /// The header of a slot. It need not be checked here, because recovery checked it, or a living process stored it.
+    /// Returns the header of a slot. The header needs no check here, because recovery checked it, or a living process
+    /// stored it.
     pub(super) fn slot_header(&self, slot: u32) -> Result<SlotHeader, LogError> {
         let at = self.area.geometry.slot_offset(slot);
         if slot >= self.area.geometry.slots {
@@ -301,8 +303,8 @@ struct Collected {
     is_whole: bool,
 }
 
-/// Whether two images of a page are the same. In page 1 the version bytes are ignored, because in one of the images they may
-/// be the guard's, so that it is not known what SQLite wrote there.
+/// Returns whether two images of a page are the same. Ignores the version bytes of page 1. In one of the images they may be
+/// the guard's, so that nobody knows what SQLite wrote there.
 pub(super) fn is_same(page_number: u32, one: &[u8], other: &[u8]) -> bool {
     if page_number != 1 || one.len() != other.len() {
         return one == other;

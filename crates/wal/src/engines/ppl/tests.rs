@@ -1,4 +1,4 @@
-//! Faults that were found by reading how merges, recovery and processes interleave. Each test provokes one of them.
+//! Tests of faults that a reading of how merges, recovery and processes interleave has found. Each test provokes one fault.
 #![allow(clippy::unwrap_used)] // a panic is a failed test
 
 mod between;
@@ -32,7 +32,7 @@ struct Database {
     bytes: Mutex<Vec<u8>>,
     before_write: Mutex<Option<Meanwhile>>,
     meanwhile: Mutex<Option<Meanwhile>>,
-    /// The memory of the log, if a test crashes it; and the file as it was when the crash came.
+    /// The memory of the log, if a test crashes it, and below that the file as it was when the crash came.
     crashing: Option<Arc<RecordingNvm>>,
     at_crash: Mutex<Option<Vec<u8>>>,
 }
@@ -109,12 +109,12 @@ struct Rig {
 }
 
 impl Rig {
-    /// A log with a limit.
+    /// Makes a log with a limit.
     fn new(chunks: u32) -> Self {
         Self::with(chunks, chunks)
     }
 
-    /// A log without a limit.
+    /// Makes a log without a limit.
     fn usually(chunks: u32) -> Self {
         Self::with(chunks, NO_LIMIT_CHUNKS)
     }
@@ -146,14 +146,14 @@ impl Rig {
         attach(&self.nvm, &self.segment, alone)
     }
 
-    /// A process that others may come in between two steps of.
+    /// Attaches the log as a process between two steps of which others may act.
     fn attach_between(&self, between: &Arc<Between>) -> Ppl {
         let shared = Shared { below: Arc::clone(&self.segment), between: Arc::clone(between) };
         let memory = Memory { below: Arc::clone(&self.nvm), between: Arc::clone(between) };
         attach_to(Arc::new(memory), Arc::new(shared), true)
     }
 
-    /// The page as seen by a process that attaches the log after all other processes have ended.
+    /// Returns the page as seen by a process that attaches the log after all other processes have ended.
     fn recovered(&self, page_number: u32) -> Vec<u8> {
         let log = attach(&Arc::new(self.nvm.survive()), &Arc::new(LocalSegment::new(SHARED_BYTES)), true);
         home_page(&log, &self.file, page_number)
@@ -257,7 +257,8 @@ fn inv17_a_merge_whose_end_fails_leaves_no_moved_log() {
     assert!(rig.recovered(2) == image(5) && rig.recovered(3) == image(4));
 }
 
-/// The second page of the batch cannot be read. After a crash, the slot of the first page would be taken for that page's image.
+/// The merge cannot read the second page of its batch. If the slot of the first page stayed, recovery would take it for
+/// that page's image after a crash.
 #[test]
 fn inv17_images_of_a_batch_that_is_given_up_are_erased() {
     let rig = Rig::new(2);
@@ -320,14 +321,14 @@ fn inv17_a_slot_that_another_process_takes_at_once_stays_its_own() {
     assert!(file.page(2) == image(1) && file.page(3) == [0; PAGE]);
 }
 
-/// The offset of a word in the state of an extent.
+/// Returns the offset of a word in the state of an extent.
 fn state_at(log: &Ppl, extent: Extent, state: State) -> u64 {
     log.store.area.geometry.state_offset(extent) + 8 * state as u64
 }
 
-/// A process lists the pages that have logs, to merge them. While it stands on the log of a page, the sector of that log is freed,
-/// and taken for another page, which is in another list of the page table. If the process went on from there, it would miss the
-/// rest of its list. It could also come to the other list, and meet the pages there twice.
+/// A process lists the pages that have logs, to merge them. While it stands on the log of a page, another process frees the
+/// sector of that log, and takes it for another page, which is in another list of the page table. If the first process went
+/// on from there, it would miss the rest of its list. It could also come to the other list, and meet the pages there twice.
 #[test]
 fn inv17_a_list_of_pages_is_made_anew_if_a_sector_was_taken_again_meanwhile() {
     const MISSED: u32 = 2;
@@ -372,8 +373,8 @@ fn inv17_a_page_that_is_listed_twice_is_merged_once() {
     assert!(rig.recovered(2) == image(4) && rig.recovered(3) == image(2));
 }
 
-/// Two pages were changed while they were merged, and their new records have been moved. The list of the page table in which the
-/// first page was is damaged then. Later commits of both pages have to go to the logs that recovery finds.
+/// Others change two pages while a process merges them, and the merge has moved the new records. Then the list of the page
+/// table that has the first page is damaged. Later commits of both pages have to go to the logs that recovery finds.
 #[test]
 fn inv17_a_page_whose_merge_fails_last_does_not_stop_the_others() {
     let between = Arc::new(Between::default());
@@ -409,8 +410,8 @@ fn take_sector(other: &Ppl, sector: Extent) {
     assert_eq!(taken, Some(sector));
 }
 
-/// A reader of an old snapshot asks which transaction changed a page last. Before the answer, the newer records of the page move,
-/// and the sector in which they were is taken again.
+/// A reader of an old snapshot asks which transaction changed a page last. Before the answer, a merge moves the newer
+/// records of the page, and another process takes the sector that held them.
 #[test]
 fn a_reader_whose_sector_is_taken_again_reads_its_snapshot() {
     let between = Arc::new(Between::default());
@@ -433,8 +434,8 @@ fn a_reader_whose_sector_is_taken_again_reads_its_snapshot() {
     assert!(page == image(2));
 }
 
-/// A writer has an old image of a page, and asks whether it is the newest one. Before the answer, the page is merged, and its
-/// sector is taken for a page whose newest record is as old as that image.
+/// A writer has an old image of a page, and asks whether it is the newest one. Before the answer, the page is merged, and a
+/// process takes its sector for a page whose newest record is as old as that image.
 #[test]
 fn a_writer_whose_sector_is_taken_again_changes_the_newest_version() {
     let between = Arc::new(Between::default());
@@ -453,15 +454,15 @@ fn a_writer_whose_sector_is_taken_again_changes_the_newest_version() {
         other.store.merge(&*same_file, &[3], Cause::Full).unwrap();
         assert_eq!((first_extent(&other, 3), other.store.last_of(3).unwrap()), (sector, Some(2)));
     });
-    // The page becomes as it was in the old image. Relative to that image, nothing changes.
+    // The transaction makes the page as it was in the old image. Relative to that image, nothing changes.
     commit(&mut log, &file, &[(2, 1)], PAGES).unwrap();
     assert!(between.is_over());
     let found = [2, 3].map(|page| home_page(&after_all(&rig), &file, page));
     assert!(found == [1, 12].map(image));
 }
 
-/// The writer of a transaction died before it could publish it. While the log starts over, the record of that transaction moves, and
-/// the sector in which it was is taken again.
+/// The writer of a transaction died before it could publish the transaction. While the log starts over, the record of that
+/// transaction moves, and another process takes the sector that held it.
 #[test]
 fn an_unseen_transaction_whose_sector_is_taken_again_is_undone_when_the_log_starts_over() {
     let between = Arc::new(Between::default());
@@ -670,7 +671,8 @@ fn inv17_a_crash_while_a_page_beyond_the_end_is_dropped_leaves_a_log_that_opens(
     crash_while_draining(work, |log, file, what| assert_eq!(home_page(log, file, 2), image(3), "{what}"));
 }
 
-/// The writer of a transaction died before it could publish it, and nobody has replaced the transaction's frames.
+/// The writer of a transaction died before it could publish the transaction, and nobody has replaced the transaction's
+/// frames.
 #[test]
 fn inv17_a_crash_while_an_unseen_transaction_is_dropped_leaves_all_of_it_or_nothing() {
     let work = |rig: &Rig, log: &mut Ppl| {
@@ -721,12 +723,12 @@ fn inv17_a_crash_while_recovery_frees_a_dropped_log_leaves_a_log_that_opens() {
     assert!(crashes >= 400, "{crashes} crashes");
 }
 
-/// The chunks of a log without a limit while no transaction needs more.
+/// The number of chunks of a log without a limit while no transaction needs more.
 const USUAL: u32 = 4;
-/// A database ten times as large: with a sector for each page it fills ten times as many chunks.
+/// The number of pages of a database ten times as large. With a sector for each page it fills ten times as many chunks.
 const LARGE: u32 = 10 * USUAL * SECTORS_PER_CHUNK;
 
-/// All pages of the large database but the first one, whose guard is not part of its versions.
+/// Returns all pages of the large database but the first one, whose guard is not part of its versions.
 fn everything(version: u32) -> Vec<(u32, u32)> {
     (2..=LARGE).map(|page| (page, version * 10_000 + page)).collect()
 }
@@ -753,7 +755,7 @@ fn grown(log: &Ppl) -> u32 {
     log.store.area.grown().unwrap()
 }
 
-/// The log as a process finds it that attaches it after all others have ended.
+/// Attaches the log as a process does after all others have ended.
 fn after_all(rig: &Rig) -> Ppl {
     attach(&Arc::new(rig.nvm.survive()), &Arc::new(LocalSegment::new(SHARED_BYTES)), true)
 }
@@ -764,7 +766,7 @@ fn inv10_a_transaction_larger_than_the_log_lets_it_grow_and_the_checkpoint_lets_
     let mut log = rig.attach(true);
     let mut other = rig.attach(false);
     for version in 1..=4 {
-        // The processes take turns, so each of them has to learn what the other has made of the log.
+        // The processes take turns, so each of them has to learn how the other has changed the log.
         std::mem::swap(&mut log, &mut other);
         change_everything(&mut log, &rig.file, version).unwrap();
         assert!(grown(&log) >= 10 * USUAL && grown(&other) == grown(&log));
@@ -816,7 +818,7 @@ fn inv10_without_memory_a_large_transaction_fails_and_leaves_the_log_as_it_was()
         assert_eq!(grown(&log), USUAL);
         assert!(shows(&log, &rig.file, 1) && shows(&after_all(&rig), &rig.file, 1));
     }
-    // What fits still does.
+    // A transaction for which the log has space still succeeds.
     commit(&mut log, &rig.file, &[(2, 5)], LARGE).unwrap();
     rig.nvm.set_grow_limit(None);
     change_everything(&mut log, &rig.file, 2).unwrap();

@@ -1,5 +1,6 @@
-//! What other processes do between two steps of a process. A test lets the process use the words that processes share through
-//! [`Shared`], and the log's memory through [`Memory`]. It says with [`Between`] at which step the others come in.
+//! What other processes do between two steps of a process. A test lets the process use the words that processes share
+//! through [`Shared`], and the log's memory through [`Memory`]. With [`Between`] the test says at which step the others
+//! act.
 
 use std::fmt;
 use std::sync::{Arc, Mutex};
@@ -23,7 +24,7 @@ pub(super) enum Step {
 
 type Others = Box<dyn FnOnce() + Send>;
 
-/// What others do at a step of the process, once.
+/// The action of others at a step of the process, which happens once.
 #[derive(Default)]
 pub(super) struct Between(Mutex<Option<(Step, Others)>>);
 
@@ -47,7 +48,7 @@ impl Between {
     }
 }
 
-/// The words that processes share, as the process uses them whose steps count.
+/// The words that processes share, as used by the process whose steps count.
 pub(super) struct Shared {
     pub(super) below: Arc<LocalSegment>,
     pub(super) between: Arc<Between>,
@@ -119,7 +120,7 @@ impl Segment for Shared {
     }
 }
 
-/// The log's memory, as the process uses it whose steps count.
+/// The log's memory, as used by the process whose steps count.
 pub(super) struct Memory {
     pub(super) below: Arc<RecordingNvm>,
     pub(super) between: Arc<Between>,
