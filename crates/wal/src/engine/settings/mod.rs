@@ -410,7 +410,7 @@ pub struct EngineOptions {
 }
 
 impl EngineOptions {
-    /// An engine's own part, or the default of the part's type if nothing has been set.
+    /// Returns an engine's own part, or the default of the part's type if nothing has been set.
     #[must_use]
     pub fn own<T: Clone + Default + Send + Sync + 'static>(&self) -> T {
         let found = self.own.iter().find(|(id, _)| *id == TypeId::of::<T>());

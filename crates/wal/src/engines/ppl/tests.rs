@@ -32,8 +32,9 @@ struct Database {
     bytes: Mutex<Vec<u8>>,
     before_write: Mutex<Option<Meanwhile>>,
     meanwhile: Mutex<Option<Meanwhile>>,
-    /// The memory of the log, if a test crashes it, and below that the file as it was when the crash came.
+    /// The memory of the log, if a test crashes it.
     crashing: Option<Arc<RecordingNvm>>,
+    /// The file as it was when the crash came.
     at_crash: Mutex<Option<Vec<u8>>>,
 }
 

@@ -15,8 +15,8 @@ use crate::engine::descriptor::SharedBytes;
 /// lower half is the holder's process slot plus 1. The upper half is a number that distinguishes the holder from processes that
 /// had the same process slot before.
 pub(super) const LOCK: u64 = 0;
-/// The epoch. A process advances it before reusing anything that a reader may be looking at. The highest bit is set while the
-/// page table is being rebuilt.
+/// The epoch. A process advances the epoch before it reuses anything that a reader may be looking at. The highest bit is
+/// set while a process rebuilds the page table.
 pub(super) const EPOCH: u64 = 8;
 /// The newest committed transaction.
 pub(super) const SEALED: u64 = 16;
@@ -24,11 +24,11 @@ pub(super) const SEALED: u64 = 16;
 pub(super) const OPEN: u64 = 24;
 /// The generation: 1 when a process attaches a log that no other process uses, and one more each time the log starts over.
 pub(super) const GENERATION: u64 = 32;
-/// Every page is home up to this transaction at least.
+/// The transaction up to which, at least, every page is home.
 pub(super) const FLOOR: u64 = 40;
-/// Pages of the database according to its home; 0 means as many as the file has.
+/// The number of pages of the database according to its home; 0 means as many as the file has.
 pub(super) const HOME_PAGES: u64 = 48;
-/// Pages of the database after the newest transaction; 0 means as many as the file has.
+/// The number of pages of the database after the newest transaction; 0 means as many as the file has.
 pub(super) const DB_PAGES: u64 = 56;
 /// The heads of the free lists of log sectors and of pieces, as links; then the numbers of sectors and pieces in use.
 pub(super) const FREE_SECTOR: u64 = 64;
@@ -38,7 +38,8 @@ pub(super) const PIECES_USED: u64 = 88;
 /// If the generation has frames: their last piece as a link, and the offset of the next entry in this piece.
 pub(super) const FRAMES_LAST: u64 = 104;
 pub(super) const FRAMES_END: u64 = 112;
-/// Transactions up to this one can no longer be read one by one, because merges may have dropped their records.
+/// The transaction up to which nobody can read transactions one by one any more, because merges may have dropped their
+/// records.
 pub(super) const LOST: u64 = 120;
 /// One area for even generations and one for odd ones. Each holds the transaction before the generation, the time at which
 /// the generation began, 1 if the generation has a WAL header (else 0), that header, and a link to the first piece of the
@@ -58,15 +59,15 @@ pub(super) const UNDO_END: u64 = 312;
 pub(super) const SLOT_OWNERS: u64 = 320;
 /// The largest number of slots that a log can have.
 pub(super) const SLOTS: u64 = MOST_SLOTS as u64;
-/// How many threads sleep until the lock is released.
+/// The number of threads that sleep until the lock is released.
 const SLEEPERS: u64 = SLOT_OWNERS + 8 * SLOTS;
 /// 1 if, since a process last checked, a page's log may have become full or a merge was not completed.
 pub(super) const DUE: u64 = SLEEPERS + 8;
 /// 1 if the database file was synced since a process attached the log while no other process used it.
 pub(super) const FILE_SYNCED: u64 = DUE + 8;
-/// How often a process has attached the log.
+/// The number of times that a process has attached the log.
 const ATTACHED: u64 = FILE_SYNCED + 8;
-/// Bytes that were in use when the log last started over.
+/// The number of bytes that were in use when the log last started over.
 pub(super) const USED_BEFORE: u64 = ATTACHED + 8;
 const BYTES: u64 = USED_BEFORE + 8;
 
@@ -75,7 +76,8 @@ pub(super) const SHARED: SharedBytes = SharedBytes { zeroed: BYTES, all: BYTES }
 
 const REBUILDING: u64 = 1 << 63;
 
-/// How a thread waits for the lock: it tries this many times in a loop, then sleeps for this many slices, and tries after each.
+/// How a thread waits for the lock: it tries `SPINS` times in a loop. Then it sleeps `SLICES` times for a `SLICE`, and
+/// tries again after each sleep.
 const SLICE: Duration = Duration::from_millis(1);
 const SLICES: u32 = 5000;
 const SPINS: u32 = 2000;
@@ -97,7 +99,7 @@ pub(super) struct Turn<'a> {
     pub(super) inherited: bool,
 }
 
-/// What is stored when a generation begins.
+/// The values that a process stores when it begins a generation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct GenerationWords {
     pub(super) position: u64,
@@ -139,13 +141,13 @@ impl Words {
         self.segment.fence();
     }
 
-    /// The epoch; `None` while the page table is being rebuilt.
+    /// Returns the epoch; `None` while a process rebuilds the page table.
     pub(super) fn epoch(&self) -> Option<u64> {
         let epoch = self.load(EPOCH);
         (epoch & REBUILDING == 0).then_some(epoch)
     }
 
-    /// Begins or ends a rebuild of the page table. No reader may use the table in between.
+    /// Begins or ends a rebuild of the page table. In between, no reader may use the table.
     pub(super) fn set_rebuilding(&self, rebuilding: bool) {
         self.add(EPOCH, 1);
         if rebuilding {
@@ -219,7 +221,7 @@ impl Words {
         self.store(SLOT_OWNERS + 8 * u64::from(slot), owner);
     }
 
-    /// The current generation, and what was stored when it began.
+    /// Returns the current generation, and the values stored at its beginning.
     pub(super) fn generation(&self) -> (u64, GenerationWords) {
         loop {
             let generation = self.load(GENERATION);

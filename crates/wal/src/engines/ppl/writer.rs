@@ -1,5 +1,5 @@
-//! The open transaction (SQLite/PPL, section 3.2, log capturer). Until it is sealed, its frames are kept in memory, as changes
-//! of the committed pages.
+//! The open transaction (SQLite/PPL, section 3.2, log capturer). Until the writer seals it, the writer keeps its frames in
+//! memory, as changes of the committed pages.
 //!
 //! The paper stores records as SQLite changes pages. Here SQLite hands over whole pages, some of them more than once, and
 //! may withdraw them (`ROLLBACK TO`). So the engine stores records only at the commit, when it knows which frames are valid,
@@ -52,8 +52,8 @@ impl Ppl {
         self.staged.put(frame, StagedFrame { page_number, base, payload })
     }
 
-    /// If a writer died while sealing a transaction, completes or drops that transaction, because later changes are relative to
-    /// the result. The caller holds the lock that excludes other writers.
+    /// Completes or drops a transaction whose writer died while sealing it, because later changes are relative to the
+    /// result. The caller holds the lock that excludes other writers.
     pub(super) fn settle_open(&mut self) -> Result<(), LogError> {
         if self.store.has_open_transaction() {
             drop(self.store.lock()?);
@@ -68,7 +68,7 @@ impl Ppl {
     /// Loads the newest committed version of a page into the cache, if it is not there. Returns the number of that version.
     pub(super) fn load_image(&mut self, file: &dyn DatabaseFile, page_number: u32) -> Result<u64, LogError> {
         if let Some(last) = self.store.last_of(page_number)?
-            // A chain whose first transaction is still being stored says nothing about cached images.
+            // A chain whose first transaction a process is still storing says nothing about cached images.
             && last != ON_FLASH
             && self.images.get(page_number, last).is_some()
         {
@@ -78,7 +78,7 @@ impl Ppl {
         image.resize(self.store.page_bytes as usize, 0);
         let newest = AsOf::Transaction(self.frames.known());
         let read = self.store.read(file, page_number, newest, &mut image, &mut self.scratch);
-        // An image that is on flash only has no number that distinguishes it from other images.
+        // An image that is on flash only has no number to distinguish it from other images.
         let version = read.map(|read| if read.is_chained { read.transaction } else { ON_FLASH });
         if let Ok(version) = version {
             self.images.put(page_number, version, &image);
@@ -161,9 +161,9 @@ impl Ppl {
         self.images.remove(page_number);
     }
 
-    /// The changes that undo the transactions whose frames this transaction replaces. Those transactions were sealed, but
-    /// their writer died before any reader could see them. Pages that this transaction itself changes need no undo, because
-    /// its changes are relative to the newest version.
+    /// Returns the changes that undo the transactions whose frames this transaction replaces. Those transactions were
+    /// sealed, but their writer died before any reader could see them. Pages that this transaction itself changes need no
+    /// undo, because its changes are relative to the newest version.
     fn undo_replaced(
         &mut self,
         file: &dyn DatabaseFile,

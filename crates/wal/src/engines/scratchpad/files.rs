@@ -1,5 +1,5 @@
-//! The files of a `scratchpad` log, a small file of its own and the region: making and opening them. The engine's descriptor
-//! refers to these functions.
+//! The files of a `scratchpad` log, namely a small file of its own and the region: making and opening them. The engine's
+//! descriptor refers to these functions.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -66,16 +66,16 @@ fn format(new: &NewLog<'_>) -> Result<(), LogError> {
     let nvm = hooked(new.file.path, mapping.map(&new.file, SUPERBLOCK_BYTES)?)?;
     Scratchpad::format(nvm.as_ref(), &superblock)
         .map_err(|source| LogError::Medium { path: new.file.path.to_path_buf(), source })?;
-    // The log has no name yet. Until the log is attached, no process holds the region on its behalf, so the region has to count
-    // it now.
+    // The log has no name yet. Until a process attaches the log, no process holds the region on its behalf, so the region
+    // has to count the log now.
     let path = region.path.clone();
     let region = hooked(&path, mapping.map(&OpenFile { path: &path, file: &region.file }, PAGE_BYTES)?)?;
     count_log(nvm.as_ref(), region.as_ref());
     Ok(())
 }
 
-/// Gives back everything that a log owns in its region, because the log holds nothing and is about to be deleted. Gives back
-/// nothing for a copy of a log, which owns no pages, or if another log of this id is in use.
+/// Gives back everything that a log owns in its region, because the log holds nothing and is about to be deleted. Gives
+/// back nothing if the log is a copy, which owns no pages, or if another log of this id is in use.
 fn release(log: &OpenFile<'_>) -> Result<(), LogError> {
     let opening = Opening { mapping: Mapping::flushed(), segment: None, is_kept: false };
     let (superblock, nvm, region) = match opening.open(log) {
@@ -93,7 +93,7 @@ fn release(log: &OpenFile<'_>) -> Result<(), LogError> {
 
 /// Logs on media that the caller provides.
 impl Scratchpad {
-    /// Writes an empty log onto a medium of zeros. Durable on return, as far as the medium is durable.
+    /// Writes an empty log onto a medium of zeros. The log is durable on return, as far as the medium is durable.
     ///
     /// # Errors
     /// The medium's error if the medium cannot grow.
@@ -108,7 +108,7 @@ impl Scratchpad {
         Ok(())
     }
 
-    /// Writes an empty region onto a medium of zeros. Durable on return, as far as the medium is durable.
+    /// Writes an empty region onto a medium of zeros. The region is durable on return, as far as the medium is durable.
     ///
     /// # Errors
     /// The medium's error if the medium cannot grow.

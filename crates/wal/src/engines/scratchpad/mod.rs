@@ -89,10 +89,10 @@ pub struct Scratchpad {
     open: Option<OpenTransaction>,
     /// The page list of an earlier transaction, kept for reuse.
     spare: Vec<(u32, u32)>,
-    /// Offset of the last commit's mark, if another process stored the mark, so that the mark is visible, but may not be
+    /// Offset of the mark of the last commit, if another process stored that mark. The mark is then visible, but may not be
     /// durable.
     doubtful: Option<u64>,
-    /// Whether another process began the generation, so that it is visible but may not be durable.
+    /// Whether another process began the generation. The generation is then visible, but may not be durable.
     doubtful_generation: bool,
     rollback: Arc<UndoLog>,
     /// Whether to log differences instead of whole pages.
@@ -186,8 +186,8 @@ impl Scratchpad {
         Ok(Some(found))
     }
 
-    /// The transaction after the last one applied. If a scan was made, the scan has found that transaction; otherwise the
-    /// link in the last transaction leads to it.
+    /// Returns the transaction after the last one applied. If this process has scanned the region, the scan has found that
+    /// transaction. Otherwise the link in the last transaction leads to it.
     fn next_transaction(&self) -> Result<Option<FoundTransaction>, LogError> {
         let expected = Expected {
             generation: self.in_force.slot.generation,
@@ -201,8 +201,9 @@ impl Scratchpad {
                 match transaction::read(&self.region, *head, &expected) {
                     Ok(None) => {}
                     Ok(found) => return Ok(found),
-                    // The page may be what a dead process has left of a transaction with this number. Its link may lead into
-                    // the transaction that was committed under the number later. So look for that one first.
+                    // This page may be what a dead process has left of a transaction with this number. Its link may lead
+                    // into the transaction that another process committed under the number later. So look for that
+                    // transaction before reporting the error.
                     Err(error) => damage = damage.or(Some(error)),
                 }
             }
@@ -302,7 +303,7 @@ impl LogFile for Scratchpad {
         self.superblock.head.page_bytes
     }
 
-    /// The guarantee of the home counts too, because a page at home is only as safe as the file that holds it.
+    /// Considers the guarantee of the home too, because a page at home is only as safe as the file that holds it.
     fn guarantee(&self) -> Guarantee {
         let region = self.region.nvm.guarantee();
         match &self.home {
@@ -381,7 +382,7 @@ impl LogFile for Scratchpad {
         Fill { used_bytes, limit_bytes }
     }
 
-    /// Always `false` for an empty log, because a checkpoint would free nothing.
+    /// Returns `false` for an empty log, because a checkpoint would free nothing.
     fn is_short(&self) -> bool {
         let fill = self.fill();
         fill.used_bytes > 0 && fill.used_bytes >= fill.limit_bytes / 2
@@ -390,9 +391,9 @@ impl LogFile for Scratchpad {
     fn retire(&mut self) -> Result<(), LogError> {
         self.refresh()?;
         self.switch_generation(None, true);
-        // A journal that is still here is not hot, but one that journal mode PERSIST has left. So delete it.
+        // A journal that still exists here is not hot. The journal mode PERSIST has left it, so delete it.
         self.rollback.delete()?;
-        // No other process uses the log, so all its pages can be given back.
+        // No other process uses the log, so the log can give all its pages back.
         room::release(&self.region, &*self.nvm);
         Ok(())
     }
@@ -413,7 +414,7 @@ impl LogFile for Scratchpad {
         self.start_over(None)
     }
 
-    /// Always `false`, because the log gives its pages back to the region whenever it starts over.
+    /// Returns always `false`, because the log gives its pages back to the region whenever it starts over.
     fn has_surplus(&self, _keep_bytes: u64) -> bool {
         false
     }

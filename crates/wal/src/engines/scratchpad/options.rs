@@ -17,7 +17,7 @@ pub struct ScratchpadOptions {
     pub region_bytes: u64,
     /// The most bytes of the region that a new log may use; 0 for the whole region.
     pub limit_bytes: u64,
-    /// Bytes of page images kept in memory.
+    /// The number of bytes of page images that the engine keeps in memory.
     pub cache_bytes: usize,
     /// Whether to log differences. The paper logs whole pages.
     pub diff: bool,
@@ -41,7 +41,8 @@ impl Default for ScratchpadOptions {
 }
 
 impl ScratchpadOptions {
-    /// This engine's part of the options of all engines, with the settings that it shares with other engines.
+    /// Returns this engine's part of the options of all engines, with the settings that it shares with other
+    /// engines.
     pub(super) fn of(all: &EngineOptions) -> Self {
         let own = all.own::<Self>();
         Self {
@@ -54,7 +55,7 @@ impl ScratchpadOptions {
     }
 }
 
-/// The engine's settings, in the order in which they are listed to users.
+/// The engine's settings, in the order in which users see them.
 pub(super) static SETTINGS: &[&EngineSetting] = &[&SCRATCHPAD_BYTES, &DIFF, &HOME_DIFF, &LOG_LIMIT, &CACHE];
 
 static SCRATCHPAD_BYTES: EngineSetting = EngineSetting::new(

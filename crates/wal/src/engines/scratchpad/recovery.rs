@@ -60,9 +60,9 @@ impl Scratchpad {
         Ok(())
     }
 
-    /// If no transaction was found, checks that the link to the first transaction leads to the beginning of a transaction.
+    /// Checks, if no transaction was found, that the link to the first transaction leads to the beginning of a transaction.
     /// As long as the log has that link, it owns the transaction's pages ([`Self::forget_first`]). So if there is no such
-    /// beginning, the pages must have been given to other logs, which is damage.
+    /// beginning, other logs must have got the pages, which is damage.
     fn check_first(&self) -> Result<(), LogError> {
         let Some(first) = self.linked_next().filter(|_| self.sequence == 0) else { return Ok(()) };
         let generation = self.in_force.slot.generation;
@@ -74,9 +74,9 @@ impl Scratchpad {
         Err(self.region.corrupt(first, "the first transaction, whose pages others have been given"))
     }
 
-    /// Clears the link to the first transaction if no first transaction is committed. An uncommitted one may own pages, so
-    /// the link has to be cleared before these pages are given back. The caller holds the WRITE lock, or no other process
-    /// uses the log.
+    /// Clears the link to the first transaction if no first transaction is committed. An uncommitted first transaction may
+    /// own pages, so the link has to go before the log gives these pages back. The caller holds the WRITE lock, or no other
+    /// process uses the log.
     pub(super) fn forget_first(&self) {
         let at = first_link_offset(self.in_force.slot.generation);
         if self.sequence == 0 && self.nvm.load_u64(at) != 0 {
@@ -114,16 +114,18 @@ impl Scratchpad {
         Ok(())
     }
 
-    /// The pages of committed transactions, and those of the rollback journal.
+    /// Returns the pages of committed transactions, and those of the rollback journal.
     pub(super) fn needed_beside(&self, undo: Vec<u32>) -> FxHashSet<u32> {
         self.pages.iter().copied().chain(undo).collect()
     }
 
-    /// Gives back pages that were left by a dead process with this process's slot. For a process that joins others.
+    /// Gives back pages that a dead process with this process's slot has left. A process that joins others calls this
+    /// method.
     pub(super) fn collect_own(&mut self) {
         let Ok(undo) = self.rollback.pages() else { return };
-        // That process may have died while it started the log over. So the generation that this process sees may not be durable
-        // yet, and a crash would bring back the one before, whose pages must not be other logs' by then.
+        // That process may have died while it started the log over. So the generation that this process sees may not be
+        // durable yet, and a crash would bring back the previous generation. The pages of that generation must not belong
+        // to other logs by then.
         self.settle_doubtful();
         let mut kept = self.needed_beside(undo);
         // Another process may be committing the next transaction at this moment, so keep its first page.
@@ -138,7 +140,7 @@ impl Scratchpad {
         }
     }
 
-    /// Flushes that last commit, for a caller that fences afterwards.
+    /// Flushes the last commit that this process has seen, for a caller that fences afterwards.
     pub(super) fn settle_flushed(&mut self) {
         self.flush_doubtful();
     }
@@ -154,8 +156,8 @@ impl Scratchpad {
         true
     }
 
-    /// Makes durable that the generation is in force, because the process that began it may have died before it did that. Has
-    /// to be called before pages of earlier generations are given back (invariant 24).
+    /// Makes durable that the generation is in force, because the process that began it may have died before it was
+    /// durable. A caller does so before it gives back pages of earlier generations (invariant 24).
     pub(super) fn settle_generation(&self) {
         generations::flush(&*self.nvm, self.in_force.slot.generation);
         self.nvm.fence();

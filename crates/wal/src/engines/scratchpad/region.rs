@@ -1,8 +1,8 @@
 //! The pages of a region that logs of several databases share: taking pages, giving them back, and reading a chain of them.
 //!
-//! A process takes a page by exchanging the page's owner word atomically, from 0 to its own word, and gives the page back by
-//! storing 0. So no lock is needed. If a process dies, its pages are not lost, because the next process that uses the log
-//! alone gives back all pages of the log that nothing refers to.
+//! A process takes a page by exchanging the page's owner word atomically, from 0 to its own word, and gives the page back
+//! by storing 0. So it needs no lock. If a process dies, its pages are not lost: the next process that uses the log alone
+//! gives back all pages of the log that nothing refers to.
 //!
 //! Invariants kept here: 10, 12, 24. The pages survive a crash; the other fields of [`Region`] are hints. `room` handles the
 //! case that no page is free.
@@ -56,7 +56,7 @@ pub(super) struct Region {
 /// The process slot of a process without a slot.
 const NO_SLOT: usize = 255;
 
-/// Tells which pages of a log are needed, as far as the caller knows.
+/// A function that tells whether a page of a log is needed, as far as the caller knows.
 pub(super) type Needed<'a> = Box<dyn Fn(u32) -> bool + 'a>;
 
 impl Region {
@@ -92,7 +92,8 @@ impl Region {
         u32::try_from(pages).unwrap_or(u32::MAX).min(self.superblock.limit_pages)
     }
 
-    /// About how many pages all logs have taken. Inexact, because a process may die before it has counted a page.
+    /// Returns about how many pages all logs have taken. The number is inexact, because a process may die before it has
+    /// counted a page.
     pub(super) fn used(&self) -> u64 {
         self.nvm.load_u64(USED_AT).min(u64::from(self.superblock.limit_pages))
     }
@@ -113,7 +114,7 @@ impl Region {
         }
     }
 
-    /// How far a store has to get to survive a power loss, according to the platform.
+    /// Returns how far a store has to get to survive a power loss, according to the platform.
     pub(super) fn persistence_domain(&self) -> PersistenceDomain {
         let dir = self.file.as_ref().and_then(|file| file.path.parent());
         dir.map_or(PersistenceDomain::Unknown, persistence_domain)
@@ -124,7 +125,7 @@ impl Region {
         LogError::Corrupt { offset: offset_of(page), what: FormatError::Damaged { what } }
     }
 
-    /// The word that says which log and which process own a page.
+    /// Returns the word that says which log and which process own a page.
     pub(super) fn owner_word(&self, page: u32) -> u64 {
         self.nvm.load_u64(offset_of(page))
     }
@@ -151,8 +152,8 @@ impl Region {
                 && self.nvm.refresh_len(offset_of(page) + PAGE_BYTES).is_ok()
     }
 
-    /// Takes a page and stores its header. Not durable. If no page is free, first gives back pages that nobody needs. `needed`
-    /// determines which pages of this log are needed, or returns `None` if that is not known.
+    /// Takes a page and stores its header. Makes nothing durable. If no page is free, first gives back pages that nobody
+    /// needs. `needed` determines which pages of this log are needed, or returns `None` if nobody knows that.
     ///
     /// # Errors
     /// `LimitReached` or `RegionFull`, `NoSpace`; `Busy` while another process grows the region.
@@ -199,7 +200,8 @@ impl Region {
         Some(found)
     }
 
-    /// Grows the region, at most to twice its size. Returns whether it has grown. Only one process grows it at a time.
+    /// Grows the region, at most to twice its size. Returns whether it has grown. Only one process at a time grows a
+    /// region.
     fn grow(&self) -> Result<bool, LogError> {
         let (before, limit) = (self.nvm.len(), self.superblock.limit_bytes());
         if before >= limit {
@@ -261,13 +263,13 @@ impl Region {
             }
         }
         if given > 0 {
-            // Let the next search start at the lowest of these pages, because they may still be in the caches.
+            // Let the next search start at the lowest of these pages, because the pages may still be in the caches.
             self.hint.fetch_min(lowest, Ordering::Relaxed);
             self.count(-given);
         }
     }
 
-    /// Links a page to the next page of its transaction. Not durable.
+    /// Links a page to the next page of its transaction. The link is not durable on return.
     pub(super) fn link(&self, from: u32, tag: u32, to: u32) {
         self.nvm.store_u64(offset_of(from) + LINK_AT, link_word(to, tag));
     }
@@ -277,7 +279,7 @@ impl Region {
         read_link(self.nvm.load_u64(offset_of(page) + LINK_AT), tag, self.superblock.limit_pages)
     }
 
-    /// The next page of the same transaction, if its header is the expected one.
+    /// Returns the next page of the same transaction, if its header is the expected one.
     pub(super) fn next(&self, page: u32, header: &PageHeader, tag: u32) -> Option<(u32, PageHeader, u32)> {
         let next = self.linked(page, tag)?;
         let (found, tag) = self.header(next)?;
@@ -319,7 +321,7 @@ pub(super) fn add(nvm: &dyn Nvm, at: u64, count: i64) {
     }
 }
 
-/// How many pages this many bytes of a stream take.
+/// Returns how many pages this many bytes of a stream take.
 pub(super) fn pages_for(bytes: u64) -> u64 {
     bytes.div_ceil(STREAM_BYTES)
 }

@@ -36,7 +36,7 @@ const PREFIX: &str = "duralite-region-";
 /// The size of a new region in bytes, unless its limit is lower.
 const FIRST_BYTES: u64 = 1 << 20;
 
-/// How the files of a log and its region are mapped.
+/// The way in which a process maps the files of a log and its region.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Mapping {
     dax: bool,
@@ -47,7 +47,7 @@ pub(super) struct Mapping {
 }
 
 impl Mapping {
-    /// A mapping for writing, on the media of a log directory.
+    /// Returns a mapping for writing, on the media of a log directory.
     pub(super) fn of(placement: &LogPlacement, media: &MediaOptions) -> Self {
         let scratchpad = placement.media().scratchpad.as_ref();
         let durable_on_store = scratchpad.is_some_and(|scratchpad| scratchpad.durable_on_store);
@@ -60,13 +60,13 @@ impl Mapping {
         }
     }
 
-    /// A mapping for reading.
+    /// Returns a mapping for reading.
     pub(super) fn read_only(media: &MediaOptions) -> Self {
         let (latency, persistency) = (media.latency, Persistency::X86);
         Self { dax: false, durable_on_store: false, read_only: true, latency, persistency }
     }
 
-    /// A mapping for writing by a caller that does not know the media: stores are flushed.
+    /// Returns a mapping for writing, for a caller that does not know the media. The caller's stores are flushed.
     pub(super) fn flushed() -> Self {
         Self { read_only: false, ..Self::read_only(&MediaOptions::default()) }
     }
@@ -105,9 +105,9 @@ pub(super) struct RegionFile {
 }
 
 impl RegionFile {
-    /// A process that grows the file holds this byte's lock exclusively.
+    /// The byte whose lock a process holds exclusively while it grows the file.
     pub(super) const GROWING_AT: i64 = 1 << 41;
-    /// Every process that uses the region holds this byte's lock, shared.
+    /// The byte whose lock every process that uses the region holds, shared.
     const USERS_AT: i64 = 1 << 42;
     /// The first of the bytes whose locks stand for logs.
     const LOGS_AT: i64 = 1 << 43;
@@ -151,7 +151,7 @@ impl RegionFile {
         self.path.parent().unwrap_or(Path::new("."))
     }
 
-    /// Which of these owners are missing: no log in the directory is theirs, and no process uses such a log.
+    /// Returns which of these owners are missing: no log in the directory is theirs, and no process uses such a log.
     pub(super) fn missing(
         &self,
         id: RegionId,
@@ -170,7 +170,7 @@ impl RegionFile {
         logs_of(self.dir(), id).map_err(|error| LogError::io("look for logs in", self.dir(), &error))
     }
 
-    /// Whether no other process uses the region. If so, none can begin to use it before this file is closed.
+    /// Returns whether no other process uses the region. If so, no process can begin to use it before this file is closed.
     pub(super) fn is_unused(&self) -> bool {
         lock_byte(&self.file, ByteLock::Exclusive, Self::USERS_AT).unwrap_or(false)
     }
@@ -200,7 +200,7 @@ fn logs_of(dir: &Path, id: RegionId) -> io::Result<Vec<Owner>> {
             Err(LogError::Format { .. } | LogError::Io { kind: io::ErrorKind::NotFound, .. }) => {
                 continue;
             }
-            // The unreadable file may be such a log, whose pages must not be given to others. So fail.
+            // This file, which cannot be read, may be such a log, and its pages must not go to other logs. So fail.
             Err(error) => return Err(io::Error::other(error.to_string())),
         };
         let bytes = log_file::first_bytes(&path, &file, SUPERBLOCK_BYTES)
@@ -218,8 +218,8 @@ fn contains(name: &OsStr, part: &[u8]) -> bool {
     name.as_bytes().windows(part.len()).any(|window| window == part)
 }
 
-/// The region for a new log: in the directory of the log's file, with the file's owner, group and mode. Makes the region if it
-/// does not exist.
+/// Returns the region for a new log: the one in the directory of the log's file, with the file's owner, group and mode.
+/// Makes the region if it does not exist.
 pub(super) fn open_or_make(
     log: &OpenFile<'_>,
     mapping: &Mapping,
@@ -244,8 +244,8 @@ pub(super) fn open_or_make(
     Err(LogError::Busy { path, what })
 }
 
-/// Opens a region and takes the shared lock that its users hold. `None` if the region does not exist, is incomplete, or is
-/// being deleted.
+/// Opens a region and takes the shared lock that its users hold. Returns `None` if the region does not exist, is
+/// incomplete, or is being deleted.
 fn open(
     path: &Path,
     db: &DatabaseIdentity,
@@ -279,7 +279,7 @@ fn flags() -> i32 {
     (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed()
 }
 
-/// The superblock of a region; `None` if the region is still being made.
+/// Reads the superblock of a region; returns `None` if another process is still making the region.
 fn superblock_of(path: &Path, file: &File) -> Result<Option<RegionSuperblock>, LogError> {
     let mut bytes = [0; REGION_SUPERBLOCK_BYTES];
     let length = file.read_at(&mut bytes, 0).map_err(|error| LogError::io("read", path, &error))?;
@@ -311,7 +311,8 @@ fn make(
     publish(path, &file).map_err(|error| LogError::io("make", path, &error))
 }
 
-/// Finds the region of a log by its id: in the log's directory, or in the directory where the region was when the log was made.
+/// Finds the region of a log by its id, in the log's directory or in the directory where the region was when the log was
+/// made.
 pub(super) fn find(
     log: &OpenFile<'_>,
     superblock: &Superblock,
@@ -341,7 +342,7 @@ pub(super) fn find(
 /// The result of the search for a region.
 enum Found {
     Open(Box<(RegionFile, RegionSuperblock)>),
-    /// The region exists, but cannot be used at the moment.
+    /// The region exists, but no process can open it at the moment.
     Taken,
     Nowhere,
 }
@@ -390,8 +391,8 @@ fn find_in(
     }
 }
 
-/// Opens a region by its path, for the region's owner or a user whom the owner trusts. `None` if the region does not exist, or
-/// is being deleted.
+/// Opens a region by its path, for the region's owner or a user whom the owner trusts. Returns `None` if the region does
+/// not exist, or is being deleted.
 ///
 /// # Errors
 /// `Io`, `Owner`, `Format`.
@@ -408,7 +409,7 @@ pub(super) fn map_whole(
     hooked(&region.path, Mapping::flushed().map(&file, superblock.limit_bytes())?)
 }
 
-/// The regions in a directory; none if the directory does not exist.
+/// Returns the regions in a directory, or none if the directory does not exist.
 pub(super) fn regions_in(dir: &Path) -> io::Result<Vec<PathBuf>> {
     let entries = match std::fs::read_dir(dir) {
         Ok(entries) => entries,
@@ -434,7 +435,8 @@ pub fn is_region_name(path: &Path) -> bool {
     path.file_name().is_some_and(|name| name.as_bytes().starts_with(PREFIX.as_bytes()))
 }
 
-/// The directory of a region, to be stored in the superblocks of its logs; empty if it cannot be determined.
+/// Returns the directory of a region, to be stored in the superblocks of its logs. Returns nothing if the directory cannot
+/// be determined.
 pub(super) fn told_dir(region: &RegionFile) -> Vec<u8> {
     let dir = region.path.parent().and_then(|dir| dir.canonicalize().ok());
     dir.map(|dir| dir.into_os_string().into_vec()).unwrap_or_default()

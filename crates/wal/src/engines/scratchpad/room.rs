@@ -1,10 +1,10 @@
 //! Finding pages that nobody needs, and giving them back.
 //!
-//! A page is needed as long as its log may be read again. That is so as long as the log's file exists anywhere. A log that
-//! is no longer in the region's directory may have been moved, and the region still holds what was committed to it. So only
-//! a process that has the log's file open may give back the log's pages: one that uses the log, the one that deletes the
-//! file ([`release`]), or the last one that closes a file without a name. A log that merely cannot be found loses its pages
-//! only by an explicit command ([`reclaim`]).
+//! A page is needed as long as a process may read its log again. That is so as long as the log's file exists anywhere.
+//! Somebody may have moved a log that is no longer in the region's directory, and the region still holds what was committed
+//! to it. So only a process that has the log's file open may give back the log's pages: a process that uses the log, the
+//! process that deletes the file ([`release`]), or the last process that closes a file without a name. If nobody can find a
+//! log, the log loses its pages only by an explicit command ([`reclaim`]).
 //!
 //! Invariants kept here: 12, 14, 24.
 
@@ -50,8 +50,8 @@ impl Region {
         let mut given = 0;
         for page in 1..self.pages() {
             let word = self.owner_word(page);
-            // Free the page only if its word is unchanged. Another process may have given the page back since, and a third one
-            // may have taken it.
+            // Free the page only if its word is unchanged. Another process may have given the page back since, and a third
+            // process may have taken it.
             if is_free(page, word) && self.nvm.compare_exchange_u64(offset_of(page), word, 0).is_ok() {
                 given += 1;
             }
@@ -69,7 +69,7 @@ impl Region {
         owners
     }
 
-    /// The error for a region without a free page, which says why there is none.
+    /// Returns the error for a region without a free page. The error says why there is none.
     pub(super) fn full(&self) -> LogError {
         let limit_bytes = self.superblock.limit_bytes();
         let missing = self.file.as_ref().and_then(|file| {
@@ -95,7 +95,7 @@ impl Region {
     pub(super) fn uncount(&self, log: &dyn Nvm) {
         if self.is_writable() && log.compare_exchange_u64(COUNTED_OFFSET, 1, 0).is_ok() {
             // Clear the log's word first, so that after a crash the region counts one log too many rather than too few. A
-            // region that counts too many is kept, whereas one that counts too few might be deleted.
+            // region that counts too many logs is kept. A region that counts too few might be deleted.
             log.flush(COUNTED_OFFSET, 8);
             log.fence();
             add(&*self.nvm, LOGS_AT, -1);
@@ -105,7 +105,8 @@ impl Region {
     }
 }
 
-/// Counts a log that is being made, before another process can open it. Durable on return. The caller holds the region's lock.
+/// Counts a log that is being made, before another process can open it. The count is durable on return. The caller holds
+/// the region's lock.
 pub(super) fn count_log(log: &dyn Nvm, region: &dyn Nvm) {
     add(region, LOGS_AT, 1);
     region.flush(LOGS_AT, 8);
@@ -122,14 +123,14 @@ impl Drop for Region {
             self.collect_all();
         }
         // The last process deletes a region that no log needs. A log that was moved to another directory may still own
-        // pages, or may own none at the moment and only be counted. So check both the count and the owners.
+        // pages, or may own none at the moment, so that only the count includes it. So check both the count and the owners.
         if file.is_unused() && self.nvm.load_u64(LOGS_AT) == 0 && self.owners().is_empty() {
             file.remove_unused(self.superblock.id);
         }
     }
 }
 
-/// What a region holds, and for whom.
+/// The contents of a region, and the logs that own them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RegionUse {
     /// The region's file.
@@ -138,7 +139,7 @@ pub struct RegionUse {
     pub limit_bytes: u64,
     /// Bytes of the logs that are in the region's directory or in use.
     pub used_bytes: u64,
-    /// Bytes of all other logs: they were moved, or were deleted without this library.
+    /// Bytes of all other logs, which somebody has moved, or has deleted without this library.
     pub missing_bytes: u64,
     /// The number of those other logs.
     pub missing_logs: usize,

@@ -1,8 +1,8 @@
 //! Reads logs for `duralite verify` and `duralite salvage`, with the code that recovery uses.
 //!
-//! A walk visits a log transaction by transaction. Salvaging a damaged log finds the transactions before the damage, and the
-//! complete transactions after it. Each page of the region says to which transaction it belongs, so the transactions after
-//! the damage are found without the links of those before.
+//! A walk visits a log transaction by transaction. Salvaging a damaged log finds the transactions before the damage, and
+//! the complete transactions after it. Each page of the region says to which transaction it belongs. So salvage finds the
+//! transactions after the damage without the links of the transactions before it.
 
 use super::Scratchpad;
 use super::region::offset_of;
@@ -64,7 +64,7 @@ pub(super) fn salvage(mut log: Scratchpad, later: Later<'_>) -> Result<Salvaged,
     .transpose()?;
     log.chains.discard();
     if log.in_force.slot.generation == 0 {
-        // The generation in force is not known, so the meaning of the pages is not known either.
+        // Nobody knows the generation in force, and so nobody knows the meaning of the pages either.
         return damage.map_or_else(|| Ok(Salvaged::of_frames(Box::new(log), false, None)), Err);
     }
     let (from, until) = (offset_of(log.newest.0), log.read_behind(&mut damage, later)?);
@@ -102,7 +102,7 @@ impl Scratchpad {
             for part in &found.records {
                 record.resize(part.header.record_bytes as usize, 0);
                 self.region.read_stream(part.at, &mut record)?;
-                // Ignore an error, because a page that these records do not determine completely just stays unknown.
+                // Ignore an error. It leaves the page unknown, and these records need not determine every page.
                 images.lay(&record).ok();
             }
             before = sequence;

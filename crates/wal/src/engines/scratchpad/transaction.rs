@@ -1,5 +1,5 @@
-//! Reading transactions from the region. Recovery, processes that follow others, `duralite verify` and fuzzing all use
-//! this decoder.
+//! Reads transactions from the region. This decoder serves recovery, processes that follow others, `duralite verify`
+//! and fuzzing.
 //!
 //! The decoder accepts any bytes and never panics (invariant 12). It decides exactly by the table in
 //! `docs/format/scratchpad.md`, "valid if and only if".
@@ -17,7 +17,7 @@ use super::region::{Region, offset_of};
 use crate::LogError;
 use crate::shared::delta_chains::FoundRecord;
 
-/// Cache lines in a page; each holds an entry.
+/// The number of cache lines in a page. Each line holds an entry.
 pub(super) const LINES: u64 = PAGE_BYTES / ENTRY_BYTES;
 
 /// The transaction that the caller looks for.
@@ -96,7 +96,8 @@ fn read_last(region: &Region, at: u64, expected: &Expected) -> Result<Option<Com
     let committed = mark == committed_mark(region.id, generation, sequence);
     match entry {
         Some(entry) if committed => Ok(Some(entry)),
-        // The mark is stored before the rest of its line. So a complete line has one of the two marks, or is damaged.
+        // A writer stores the mark before the rest of its line. So a complete line has one of the two marks, or is
+        // damaged.
         None if !committed => Ok(None),
         Some(_) if mark == committing_mark(region.id, generation, sequence) => Ok(None),
         _ => Err(region.corrupt((at / PAGE_BYTES) as u32, "the last entry of a transaction")),
@@ -131,8 +132,8 @@ impl Body<'_> {
         offset_of(self.page()) + self.offset
     }
 
-    /// The error for a committed transaction that cannot be read. Such a transaction is damage, not the end of the log
-    /// (invariant 25).
+    /// Returns the error for a committed transaction that cannot be read. Such a transaction is damage, not the end of
+    /// the log (invariant 25).
     fn damaged(&self) -> LogError {
         self.region.corrupt(self.page(), "a transaction")
     }
@@ -221,11 +222,12 @@ impl Body<'_> {
 /// log's.
 #[derive(Default)]
 pub(super) struct Scan {
-    /// The pages where a transaction may begin. A number has several, if a transaction that was rolled back had it too.
+    /// The pages where a transaction may begin. A number has several such pages if a transaction that was rolled back
+    /// had the number too.
     heads: FxHashMap<u32, Vec<u32>>,
     /// The pages of this log, according to their owner word or their header.
     own: Vec<u32>,
-    /// How many pages all logs have taken.
+    /// The number of pages that all logs have taken.
     used: u64,
 }
 
@@ -253,7 +255,7 @@ impl Scan {
         self.heads.get(&transaction).map_or(&[], |heads| heads)
     }
 
-    /// The numbers above this one for which there are such pages; ascending.
+    /// Returns the numbers above this one for which there are such pages, in ascending order.
     pub(super) fn numbers_above(&self, transaction: u32) -> Vec<u32> {
         let mut numbers: Vec<u32> =
             self.heads.keys().copied().filter(|number| *number > transaction).collect();

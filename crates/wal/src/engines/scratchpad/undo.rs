@@ -4,9 +4,9 @@
 //! long it is. So one store of 8 bytes, after a fence, creates, extends, truncates or deletes the journal.
 //!
 //! All processes see what a process has stored before that is durable, even after the process has died. If the dead process
-//! overwrote a journal's header, the old header may still be the durable one, and a crash would bring it back. So a count in
-//! the log's file is odd from the first store of a change until all of the change is durable. A process that finds the count
-//! odd, and has not made it odd itself, first makes durable what it sees of the journal's words and headers.
+//! overwrote a journal's header, the old header may still be the durable one, and a crash would bring it back. So a count
+//! in the log's file is odd from the first store of a change until all of the change is durable. A process that finds the
+//! count odd, and has not made it odd itself, first makes durable the journal's words and headers as it sees them.
 //!
 //! Invariants kept here: 12, 24, 26. Callers hold SQLite's locks, so one writer at a time changes the journal.
 
@@ -41,7 +41,7 @@ pub(super) struct UndoLog {
     known: Mutex<Known>,
 }
 
-/// What this process knows of the journal. Before it is used, it is checked against the pages.
+/// What this process knows of the journal. Each use first checks it against the pages.
 #[derive(Default)]
 struct Known {
     chain: u64,
@@ -75,7 +75,7 @@ impl UndoLog {
         known
     }
 
-    /// Has to be called before the first store of a change. Makes the count of changes odd.
+    /// Makes the count of changes odd. The caller does so before the first store of a change.
     fn begin_change(&self, known: &mut Known) -> Result<(), LogError> {
         let count = self.nvm.load_u64(JOURNAL_CHANGES_OFFSET);
         let is_odd = count % 2 == 1;
@@ -90,7 +90,7 @@ impl UndoLog {
         Ok(())
     }
 
-    /// Has to be called once everything that this process has stored is durable. Makes the count of changes even.
+    /// Makes the count of changes even. The caller does so once everything that this process has stored is durable.
     fn end_change(&self, known: &Known) {
         if self.nvm.load_u64(JOURNAL_CHANGES_OFFSET) == known.change {
             self.nvm.store_u64(JOURNAL_CHANGES_OFFSET, known.change.wrapping_add(1));
@@ -144,7 +144,7 @@ impl UndoLog {
         self.region.is_own(page) && self.region.header(page).is_some_and(|(header, _)| header == expected)
     }
 
-    /// The pages of a chain, as far as they are linked, but at most `most` pages.
+    /// Returns the pages of a chain, as far as they are linked, but at most `most` pages.
     fn walk(&self, chain: UndoChain, most: usize) -> Vec<u32> {
         let mut pages = Vec::new();
         let mut next = Some(chain.first).filter(|first| self.is_at(*first, chain, 0));
@@ -166,7 +166,7 @@ impl UndoLog {
         known.pages.get(index).copied().ok_or(LogError::Corrupt { offset: JOURNAL_CHAIN_OFFSET, what })
     }
 
-    /// All pages of the journal, if there is one. On return it is durable that the journal has no other pages.
+    /// Returns all pages of the journal, if there is one. On return it is durable that the journal has no other pages.
     pub(super) fn pages(&self) -> Result<Vec<u32>, LogError> {
         let found = self.state()?;
         self.flush_words();
@@ -196,9 +196,9 @@ impl UndoLog {
         Ok(pages)
     }
 
-    /// Which pages of the log are needed, as far as the writer of a journal knows: all pages that this process has taken,
-    /// the pages of the journal, and, unless the generation in force is empty, the pages of that generation. On return it is
-    /// durable that the others are not needed.
+    /// Returns which pages of the log are needed, as far as the writer of a journal knows: all pages that this process has
+    /// taken, the pages of the journal, and, unless the generation in force is empty, the pages of that generation. On
+    /// return it is durable that the other pages are not needed.
     fn needed(&self) -> Option<Needed<'_>> {
         let (chain, state) = self.state().ok()?;
         let generation = read_active_word(self.nvm.load_u64(ACTIVE_OFFSET));
@@ -227,7 +227,7 @@ impl UndoLog {
             return Ok(());
         }
         self.page(known, chain, have - 1)?;
-        // A writer linked further pages, but the length never included them. So give them back.
+        // A writer linked further pages, but the length never included these pages. So give them back.
         let stale = known.pages.split_off(have);
         self.region.give_back(stale);
         for index in have..count {
@@ -259,7 +259,7 @@ impl UndoLog {
 
     /// Erases journal headers in a page, from byte `from` of the journal on, which is in that page. A length may become
     /// durable before the bytes that it includes, and SQLite must not find an earlier journal's header among these bytes.
-    /// Durable with the next fence.
+    /// The erasure is durable with the next fence.
     fn erase_heads(&self, page: u32, index: usize, from: u64) {
         for at in self.places_of_heads(page, index, from) {
             if self.region.nvm.load_u64(at).to_le_bytes() == MAGIC {
@@ -271,8 +271,9 @@ impl UndoLog {
         }
     }
 
-    /// The offsets in a page where stale journal headers may be, from byte `from` of the journal on. There are none if a
-    /// store is durable without a flush, because a length then never becomes durable before the bytes that it includes.
+    /// Returns the offsets in a page where stale journal headers may be, from byte `from` of the journal on. There are none
+    /// if a store is durable without a flush, because then a length never becomes durable before the bytes that it
+    /// includes.
     fn places_of_heads(&self, page: u32, index: usize, from: u64) -> impl Iterator<Item = u64> {
         let first = index as u64 * STREAM_BYTES;
         let end = if self.region.nvm.is_durable_on_store() { first } else { first + STREAM_BYTES };
@@ -298,10 +299,10 @@ impl UndoLog {
         }
     }
 
-    /// Flushes the last bytes of a journal of `end` bytes, which tell SQLite whether the journal names a super-journal. Durable
-    /// with the next fence. A dead process may have deleted a journal without erasing such an end in its pages. If the new
-    /// length became durable before the new end, the old end could count, and the journal would pass for one of a committed
-    /// transaction.
+    /// Flushes the last bytes of a journal of `end` bytes, which tell SQLite whether the journal names a super-journal. The
+    /// bytes are durable with the next fence. A dead process may have deleted a journal without erasing such an end in its
+    /// pages. If the new length became durable before the new end, the old end could count, and SQLite would take the
+    /// journal for one of a committed transaction.
     fn flush_end(&self, known: &mut Known, chain: UndoChain, end: u64) -> Result<(), LogError> {
         let is_durable = self.region.nvm.is_durable_on_store();
         let mut from = if is_durable { end } else { end.saturating_sub(SUPER_TAIL) };
@@ -319,7 +320,7 @@ impl UndoLog {
         self.nvm.store_u64(JOURNAL_STATE_OFFSET, state.word(self.region.id, chain));
     }
 
-    /// Stores whether the journal exists and how long it is, with one store (invariant 26). Durable on return.
+    /// Stores whether the journal exists and how long it is, with one store (invariant 26). The store is durable on return.
     fn put_in_force(&self, state: UndoState, chain: UndoChain) {
         self.store_state(state, chain);
         self.flush_words();
@@ -341,7 +342,7 @@ impl UndoLog {
     }
 
     /// Stores bytes. Stores whole lines in the way that `choice` prescribes (through the cache, or with non-temporal
-    /// stores), because whole lines are not stored again soon.
+    /// stores), because the writer does not store whole lines again soon.
     fn put(&self, known: &mut Known, at: u64, bytes: &[u8]) {
         let nvm = &self.region.nvm;
         let work = known.work.get_or_insert_with(|| self.choice.begin());

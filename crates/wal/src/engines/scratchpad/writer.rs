@@ -1,4 +1,4 @@
-//! Storing a transaction in pages of the region, committing it, and starting the log over.
+//! Stores a transaction in pages of the region, commits it, and starts the log over.
 
 use duralite_format::Origin;
 use duralite_format::scratchpad::{
@@ -105,8 +105,8 @@ impl Scratchpad {
         Ok(open)
     }
 
-    /// Makes sure that `bytes` more bytes fit into the transaction's pages. After an error the transaction has the same pages
-    /// as before.
+    /// Makes sure that `bytes` more bytes fit into the transaction's pages. After an error the transaction has the same
+    /// pages as before the call.
     fn reach(&mut self, open: &mut OpenTransaction, bytes: u64) -> Result<(), LogError> {
         let mut room = PAGE_BYTES - open.offset;
         let before = open.pages.len();
@@ -114,8 +114,8 @@ impl Scratchpad {
             match self.take_page(open) {
                 Ok(page) => open.pages.push(page),
                 Err(error) => {
-                    // The link to these pages stays. It does no harm, because it is replaced later, or no process ever
-                    // follows it.
+                    // The link to these pages stays. It does no harm, because a writer replaces it later, or no process
+                    // ever follows it.
                     self.region.give_back(open.pages.drain(before..).map(|(page, _)| page));
                     return Err(error);
                 }
@@ -143,9 +143,11 @@ impl Scratchpad {
         Ok((page, header.tag(self.region.id, page)))
     }
 
-    /// Which pages of the log are needed; `None` if that is not known. On return it is durable that the others are not.
+    /// Returns which pages of the log are needed; `None` if nobody knows that. On return it is durable that the other pages
+    /// are not needed.
     fn needed(&self, open: &OpenTransaction) -> Option<Needed<'static>> {
-        // A writer must have applied everything committed to know which pages are needed. If this one has not, return `None`.
+        // A writer must have applied everything committed to know which pages are needed. If this writer has not, return
+        // `None`.
         if !matches!(self.next_transaction(), Ok(None)) {
             return None;
         }
@@ -251,8 +253,8 @@ impl Scratchpad {
         at
     }
 
-    /// Stores where the next transaction is, for running processes. Not durable, because recovery scans the region instead
-    /// of following links.
+    /// Stores where the next transaction is, for running processes. The link is not durable, because recovery scans the
+    /// region instead of following links.
     pub(super) fn store_follow(&self, first: u32) {
         let (id, generation) = (self.region.id, self.in_force.slot.generation);
         let (page, tag) = self.newest;
@@ -278,7 +280,7 @@ impl Scratchpad {
     pub(super) fn switch_generation(&mut self, header: Option<&WalHeader>, retired: bool) {
         let generation = self.in_force.slot.generation + 1;
         self.drop_staged();
-        // The new slot overwrites that of an older generation, to which a crash might go back if the last switch is not
+        // The new slot overwrites the slot of an older generation, to which a crash might go back if the last switch is not
         // durable. So make the last switch durable first.
         self.settle_doubtful();
         let slot = Slot {

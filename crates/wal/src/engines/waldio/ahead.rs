@@ -1,11 +1,11 @@
-//! Read-ahead for a process that reads a log sequentially: each read is twice as large as the previous one, up to a limit.
+//! Read-ahead for a process that reads a log sequentially. Each read is twice as large as the previous one, up to a limit.
 
 use crate::LogError;
 
 /// Smallest and largest size of a read, in bytes.
 const LEAST: u64 = 4 << 10;
 const MOST: u64 = 1 << 20;
-/// Bytes of memory that a cleared buffer keeps.
+/// The number of bytes of memory that a cleared buffer keeps.
 const KEPT: usize = 16 << 10;
 
 /// A buffer with a part of the log.

@@ -69,9 +69,9 @@ fn attach(log: Attaching<'_>) -> Result<Box<dyn Engine>, LogError> {
     let block = hooked(file.path, blocks(&options, &file, Some(superblock.block_bytes), false)?)?;
     Ok(Box::new(match (alone, is_new) {
         (true, false) => {
-            // Use the words only if each group was flushed before the next was written. Otherwise the words prove nothing,
-            // because the disk may have lost power since then (a stick that was pulled out), and with the power also groups
-            // before the last one.
+            // Use the words only if each group was flushed before the next group was written. Otherwise the words prove
+            // nothing: the disk may have lost power since then (a stick that was pulled out), and with the power also
+            // groups before the last one.
             let left = left.filter(|_| options.waits() && options.durability != Durability::Normal);
             let left = left.and_then(|words| group::left(&words, DATA_OFFSET));
             // If the file is longer than the words say, a process may have died while it preallocated space. In that case it
@@ -143,8 +143,8 @@ fn look_at(log: &OpenFile<'_>) -> Result<Waldio, LogError> {
     Waldio::open_read_only(block, superblock, log.path)
 }
 
-/// Whether the log holds no commits. Also true if a power loss has damaged the log's head and everything after the head is
-/// zeros.
+/// Returns whether the log holds no commits. That is also so if a power loss has damaged the log's head and everything
+/// after the head is zeros.
 fn is_empty(log: &OpenFile<'_>) -> bool {
     look_at(log).is_ok_and(|log| log.transactions() == 0)
         || log_file::has_only_zeros_from(log.file, DATA_OFFSET)

@@ -44,7 +44,7 @@ pub use options::WaldioOptions;
 pub use salvage::walk;
 use transaction::{Open, STAGED};
 
-/// Bytes of shared memory that the processes using a `waldio` log need.
+/// The number of bytes of shared memory that the processes using a `waldio` log need.
 pub const SHARED_BYTES: u64 = group::SHARED_BYTES;
 use group::STATE_BYTES;
 
@@ -243,7 +243,8 @@ impl Waldio {
         self.sequence
     }
 
-    /// Bytes of the file up to the end of the generation that this process last read. The log may have started over since.
+    /// Returns the number of bytes of the file up to the end of the generation that this process last read. The log may
+    /// have started over since.
     #[must_use]
     pub fn used_bytes(&self) -> u64 {
         DATA_OFFSET + (self.end - self.start)
@@ -303,7 +304,7 @@ impl Waldio {
         Ok(())
     }
 
-    /// Describes an empty generation to follow this one.
+    /// Returns an empty generation to follow this one.
     fn empty_generation(&self) -> NewGeneration {
         NewGeneration {
             wal_header: None,
@@ -563,8 +564,8 @@ impl LogWriter for Waldio {
         group.block().read(0, &mut head).map_err(failed)?;
         if !group.has_blocks() {
             // Write the slot with the length that the file will have with its first blocks. From then on recovery takes a
-            // shorter file for a truncated one. A crash before the blocks exist does no harm nevertheless, because until
-            // then the guard stays provisional, also if there is no space for the blocks.
+            // shorter file for a truncated one. A crash before the blocks exist does no harm nevertheless. Until they exist
+            // the guard stays provisional, also if there is no space for the blocks.
             let slot = recovery::load_slot(group.block(), &self.superblock, self.generation, &failed)?;
             let slot = Slot { file_bytes: group.first_bytes(), ..slot }.encode(self.log_id());
             let at = slot_offset(self.generation) as usize;

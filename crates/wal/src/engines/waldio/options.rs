@@ -30,7 +30,7 @@ pub struct WaldioOptions {
     pub group_interval: Duration,
     /// The most bytes that the log file may take; 0 for all that the file system has. Fixed when a log is made.
     pub limit_bytes: u64,
-    /// Bytes of page images kept in memory.
+    /// The number of bytes of page images that the engine keeps in memory.
     pub cache_bytes: usize,
     /// How long committers wait for a leader that makes no progress. After that another committer leads instead, because the
     /// leader's process may be stopped.
@@ -89,7 +89,7 @@ impl WaldioOptions {
     }
 }
 
-/// The engine's settings, in the order in which they are listed to users.
+/// The engine's settings, in the order in which users see them.
 pub(super) static SETTINGS: &[&EngineSetting] = &[
     &LAYOUT,
     &DURABILITY,
@@ -115,8 +115,8 @@ fn own(all: &EngineOptions) -> WaldioOptions {
     all.own()
 }
 
-/// How long an acknowledged commit may stay only in memory, and so how often the log needs a flush in the background. `None`
-/// without Group Synch.
+/// Returns how long an acknowledged commit may stay only in memory, and so how often the log needs a flush in the
+/// background. Returns `None` without Group Synch.
 pub(super) fn flush_interval(all: &EngineOptions) -> Option<Duration> {
     let options = own(all);
     (!options.waits()).then_some(options.group_interval)

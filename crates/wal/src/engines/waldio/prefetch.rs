@@ -1,6 +1,5 @@
-//! Reads a log from front to back, in pieces. Of a long log other threads read the next pieces while the caller works on
-//! the last one, two at a time, so that the device is never idle. Each piece is read into memory from which direct I/O needs no
-//! copy.
+//! Reads a log from front to back, in pieces. If the log is long, two other threads read the next pieces while the caller
+//! works on the last one, so that the device is never idle. Each piece is in memory from which direct I/O needs no copy.
 
 use std::collections::VecDeque;
 use std::mem;
@@ -14,9 +13,10 @@ use duralite_medium::block::{AlignedBuf, Block};
 const LEAST: u64 = 4 << 10;
 const MOST: u64 = 1 << 20;
 
-/// How many threads read ahead, so that the device has the next request when it has finished one.
+/// The number of threads that read ahead. The device then has the next request when it has finished one.
 const READERS: usize = 2;
-/// How many pieces are read ahead: one for each thread, and one that is ready while the caller works on the previous piece.
+/// The number of pieces that the threads read ahead: one for each thread, and one that is ready while the caller works on
+/// the previous piece.
 const AHEAD: usize = READERS + 1;
 
 /// A reader of a log that no process is writing. Starts threads if the log turns out to be long.
@@ -78,7 +78,7 @@ impl<'scope, 'env> Prefetch<'scope, 'env> {
         (self.joined_at..=end).contains(&from) && end - from >= len as u64
     }
 
-    /// Makes the bytes be in `piece` or in `joined`.
+    /// Reads bytes, so that they are in `piece` or in `joined`.
     fn fetch(&mut self, from: u64, len: usize) -> Result<(), MediumError> {
         self.joined.clear();
         self.joined.extend_from_slice(self.piece.from(from));
@@ -96,7 +96,7 @@ impl<'scope, 'env> Prefetch<'scope, 'env> {
         Ok(())
     }
 
-    /// Replaces `piece` by the one that has the position `next`. `missing` bytes from there on are needed.
+    /// Replaces `piece` by the piece that has the position `next`. The caller needs `missing` bytes from there on.
     fn load(&mut self, next: u64, missing: u64) -> Result<(), MediumError> {
         self.size = missing.max(self.size * 2).next_multiple_of(LEAST).clamp(LEAST, MOST);
         let used = mem::take(&mut self.piece);
@@ -172,18 +172,18 @@ impl Piece {
     }
 }
 
-/// A thread that reads, from the caller's side. Dropping the `Reader` ends the thread.
+/// A thread that reads, as the caller sees it. Dropping the `Reader` ends the thread.
 struct Reader {
     wanted: Sender<Piece>,
     read: Receiver<Result<Piece, MediumError>>,
 }
 
-/// What is read ahead.
+/// The pieces that threads read ahead.
 #[derive(Default)]
 struct Requested {
     readers: Vec<Reader>,
-    /// The pieces that were requested and not taken yet: where each begins, and which thread reads it. In the log they
-    /// follow one another.
+    /// The pieces that were requested and not taken yet: where each piece begins, and which thread reads it. In the log the
+    /// pieces follow one another.
     asked: VecDeque<(u64, usize)>,
     /// Number of the thread that is to read the next piece.
     next: usize,
@@ -219,8 +219,8 @@ impl Requested {
         }
     }
 
-    /// Returns the requested piece that begins at `at`. Drops the pieces requested before it; if none begins there, drops
-    /// all.
+    /// Returns the requested piece that begins at `at`. Drops the pieces requested before it. If no piece begins there,
+    /// drops all.
     fn take(&mut self, at: u64) -> Option<Result<Piece, MediumError>> {
         while let Some((begins, reader)) = self.asked.pop_front() {
             let piece = self.readers.get(reader)?.read.recv().ok()?;
@@ -243,7 +243,7 @@ mod tests {
         (0..len).map(|at| (at / 4096 + at % 251) as u8).collect()
     }
 
-    /// Bytes that were read from the block.
+    /// Returns how many bytes were read from the block.
     fn reads(block: &RecordingBlock) -> u64 {
         block.counters().read_bytes
     }

@@ -22,11 +22,11 @@ use crate::LogError;
 use crate::engine::salvage::damage_of;
 use crate::shared::group::Recovered;
 
-/// How many bytes are read at once of a part of the log that may be long.
+/// The number of bytes that recovery reads at once of a part of the log that may be long.
 const CHUNK: u64 = 1 << 20;
-/// The most bytes of a group that are kept in memory. Longer groups are read a second time when they are applied.
+/// The most bytes of a group that recovery keeps in memory. It reads longer groups a second time when it applies them.
 const KEPT: u64 = 16 << 20;
-/// Number of generations that salvage tries if no slot says which one is in force.
+/// The number of generations that salvage tries if no slot says which generation is in force.
 const GENERATIONS_TRIED: u64 = 1 << 16;
 
 /// The result of a scan of a log.
@@ -182,7 +182,7 @@ impl<'a> Scan<'a> {
         Err(error)
     }
 
-    /// A scan of the given generation, without its slot.
+    /// Returns a scan of the given generation, without its slot.
     pub(super) fn of_generation(
         block: &'a dyn Block,
         superblock: &'a Superblock,
@@ -224,9 +224,9 @@ impl<'a> Scan<'a> {
         }
     }
 
-    /// Finds the end of the log. Changes nothing. `left` is the end as the last processes left it, if they are known to have
-    /// made the log durable up to there and written nothing behind. If the scan finds the end that `left` gives, it does not
-    /// search the rest of the file.
+    /// Finds the end of the log. Changes nothing. `left` is the end as the last processes left it, if they are known to
+    /// have made the log durable up to there and to have written nothing after it. If the scan finds the end that `left`
+    /// gives, it does not search the rest of the file.
     ///
     /// # Errors
     /// `Corrupt`, `Medium`, and the errors of `visit`.
@@ -250,15 +250,15 @@ impl<'a> Scan<'a> {
 }
 
 impl Found {
-    /// Makes durable what the scan has found, and overwrites stale blocks with zeros. Durable on return. The flush is needed
-    /// because the newest groups may still be only in a cache: the process that wrote them may have died, or seen a write
-    /// fail.
+    /// Makes durable what the scan has found, and overwrites stale blocks with zeros. All of this is durable on return. The
+    /// flush is needed because the newest groups may still be only in a cache: the process that wrote them may have died,
+    /// or seen a write fail.
     pub(crate) fn settle(&self, block: &dyn Block, superblock: &Superblock) -> Result<(), MediumError> {
         if self.is_settled {
             return Ok(());
         }
-        // If the generation has groups, its slot was durable before the first group was written. So the slot need not be
-        // flushed before the groups, and one flush at the end is enough for both.
+        // If the generation has groups, its slot was durable before the first group was written. So the slot needs no flush
+        // before the groups, and one flush at the end is enough for both.
         block.write(slot_offset(self.slot.generation), &self.slot.encode(superblock.head.log_id))?;
         let unit = u64::from(superblock.block_bytes);
         let end = self.recovered.end.next_multiple_of(unit);
@@ -374,9 +374,9 @@ impl Scan<'_> {
         2 * u64::from(self.superblock.head.page_bytes)
     }
 
-    /// Computes the hash of a group's body piece by piece, because the length in the group's header cannot be trusted yet.
-    /// `None` if the body has a longer hole than any valid body. Appends the body to `read`, or only the beginning of the
-    /// body if the group is longer than `KEPT`.
+    /// Computes the hash of a group's body piece by piece, because nobody can trust the length in the group's header yet.
+    /// Returns `None` if the body has a longer hole than any valid body. Appends the body to `read`, or only the beginning
+    /// of the body if the group is longer than `KEPT`.
     pub(super) fn body_hash(
         &self,
         log: &mut Prefetch<'_, '_>,

@@ -31,7 +31,7 @@ struct UpToDamage {
     sealed: u64,
     /// The error with which recovery refuses the log; `None` for an undamaged log.
     damage: Option<LogError>,
-    /// Whether the generation's slot could be read. The slot has the log's position at the beginning of the generation.
+    /// Whether recovery can read the generation's slot, which has the log's position at the beginning of the generation.
     has_slot: bool,
 }
 
@@ -81,7 +81,7 @@ pub fn walk(
 }
 
 impl Waldio {
-    /// The transaction that was applied last.
+    /// Returns the transaction that was applied last.
     fn last_transaction(&self) -> Result<WalkedTransaction, LogError> {
         let missing = || LogError::Unexpected("a frame number");
         let last_frame = self.committed();
@@ -201,7 +201,7 @@ impl Behind<'_, '_> {
         (self.later)(transaction)
     }
 
-    /// Reads the group that begins at a place. Returns where the group ends; `None` if no whole group begins there.
+    /// Reads the group that begins at a place. Returns where the group ends, or `None` if no whole group begins there.
     fn group(&mut self, at: u64) -> Result<Option<u64>, LogError> {
         let log_id = self.scan.superblock.head.log_id;
         let room = self.scan.block.len().saturating_sub(at);
@@ -238,7 +238,8 @@ impl Behind<'_, '_> {
         Ok(Some(end))
     }
 
-    /// Reads a transaction of a whole group. Returns where the transaction ends; `None` if it contradicts itself.
+    /// Reads a transaction of a whole group. Returns where the transaction ends, or `None` if the transaction contradicts
+    /// itself.
     fn transaction(&mut self, at: u64, group_end: u64, time_ms: u64) -> Result<Option<u64>, LogError> {
         let mut head = [0; TX_HEADER_BYTES as usize];
         self.scan.read(at, &mut head)?;
@@ -288,8 +289,8 @@ impl Behind<'_, '_> {
         Ok(Some(end))
     }
 
-    /// Reads the transaction of embedded frames that begins at a place. Returns where the transaction ends; `None` if no whole
-    /// transaction begins there.
+    /// Reads the transaction of embedded frames that begins at a place. Returns where the transaction ends, or `None` if no
+    /// whole transaction begins there.
     fn frames(&mut self, from: u64) -> Result<Option<u64>, LogError> {
         let mut page = vec![0; self.scan.superblock.head.page_bytes as usize];
         let mut bytes = Vec::new();

@@ -22,11 +22,11 @@ pub(super) const STAGED: u64 = 1 << 63;
 /// The transaction being staged.
 #[derive(Default)]
 pub(super) struct Open {
-    /// `delta`: header and records, except for the bytes that have been written to the device already.
+    /// The header and the records (`delta`), except for the bytes that have been written to the device already.
     pub(super) bytes: Vec<u8>,
     pub(super) records: u32,
     pub(super) direct: Option<Direct>,
-    /// `embedded`: page numbers and pages of the staged frames, in order.
+    /// The page numbers and the pages of the staged frames (`embedded`), in order.
     pub(super) frames: Vec<(u32, Box<[u8]>)>,
 }
 
@@ -34,9 +34,9 @@ pub(super) struct Open {
 pub(super) struct Direct {
     /// Byte position of the transaction's group.
     pub(super) start: u64,
-    /// Bytes of the transaction that have been written to the device.
+    /// The number of bytes of the transaction that have been written to the device.
     pub(super) written: u64,
-    /// The group's first block. It is written again at the end, with the group's header.
+    /// The group's first block. The writer writes it again at the end, with the group's header.
     pub(super) first_block: Vec<u8>,
     pub(super) hash: BodyHash,
 }
@@ -55,17 +55,17 @@ impl Open {
         self.direct.as_ref().map_or(0, |direct| direct.written) + self.bytes.len() as u64
     }
 
-    /// Whether the transaction may have to bypass the ring after `bytes` more bytes of pages have been staged. A page may
-    /// take more bytes in the log than it has: with differences less than one and a half times as many, embedded at most
-    /// one block more.
+    /// Returns whether the transaction may have to bypass the ring after `bytes` more bytes of pages have been staged. A
+    /// page may take more bytes in the log than it has: less than one and a half times as many with differences, and at
+    /// most one block more in the layout `embedded`.
     pub(super) fn outgrows(&self, bytes: usize, block_bytes: usize) -> bool {
         let frame = self.frames.first().map_or(0, |(_, page)| page.len() + block_bytes);
         let staged = self.bytes.len() + self.frames.len() * frame + block_bytes;
         self.direct.is_none() && (staged + bytes) as u64 > RING_SHARE / 2
     }
 
-    /// Reads bytes of the transaction from its offset `at` on: from the device if they have been written there already,
-    /// otherwise from memory.
+    /// Reads bytes of the transaction from its offset `at` on. Reads them from the device if they have been written there
+    /// already, otherwise from memory.
     pub(super) fn read(
         &self,
         group: &Group,

@@ -1,4 +1,4 @@
-//! Staging a transaction in this process's memory, and sealing it.
+//! Stages a transaction in this process's memory, and seals it.
 //!
 //! A transaction that outgrows its share of the ring bypasses the ring: the writer itself writes the transaction to the
 //! device, after everything sealed. Recovery ignores these blocks until the writer's last write completes them. In the
@@ -22,7 +22,7 @@ use crate::shared::group::{Content, Group, Placing, RING_SHARE};
 
 /// If more bytes than this are staged, the writer writes them to the device.
 const STAGE_LIMIT: usize = 1 << 20;
-/// Bytes per write when the frames of a large transaction are written to the device.
+/// The number of bytes of each write by which the frames of a large transaction reach the device.
 const FRAMES_STEP: usize = 1 << 20;
 
 /// Makes the record header by which the index refers to an embedded frame.
@@ -255,15 +255,15 @@ impl Waldio {
         Ok(ticket)
     }
 
-    /// What the index needs to know about the next transaction of embedded frames. The time and SQLite's checksum are left
-    /// out, because the marks of embedded frames do not hold them.
+    /// Returns what the index needs to know about the next transaction of embedded frames. Leaves the time and SQLite's
+    /// checksum out, because the marks of embedded frames do not hold them.
     pub(super) fn frames_committed(&self, last_frame: u32, db_pages: u32) -> Committed {
         Committed { last_frame, db_pages, checksum: None, sequence: self.sequence + 1, time_ms: 0 }
     }
 
     /// Writes the frames of a transaction to the device from a byte position on, bypassing the ring. Only the last write
-    /// waits until it is durable. The other writes need not, because the transaction is not committed as long as any frame
-    /// is missing.
+    /// waits until it is durable. The other writes need not wait, because the transaction is not committed as long as any
+    /// frame is missing.
     fn write_frames(
         &mut self,
         group: &Group,
