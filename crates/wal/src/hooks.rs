@@ -13,7 +13,7 @@ use duralite_medium::{MediumError, Nvm, Segment};
 /// A step of creating, opening or deleting a log's files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum FileStep {
-    /// A file for a new log is created. It has no name yet if the file system supports that.
+    /// The log creates a file for a new log. The file has no name yet if the file system supports that.
     Create,
     /// A new log's file is synced, before it gets its name.
     Sync,
@@ -35,7 +35,8 @@ pub enum FileStep {
 
 /// The layer between logs and their media.
 pub trait Hook: Send + Sync {
-    /// Called before a step. If this call returns an error, the step is not done, and fails with that error.
+    /// Is called before a step. If this call returns an error, the caller does not do the step, which fails with that
+    /// error.
     ///
     /// # Errors
     /// The error with which the step shall fail.

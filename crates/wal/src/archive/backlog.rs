@@ -1,4 +1,4 @@
-//! Writing the backlog of a log that is about to be closed, and reading it (invariant 73).
+//! Writes the backlog of a log that is about to be closed, and reads it (invariant 73).
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufReader, BufWriter, Read, Write as _};
@@ -20,12 +20,12 @@ use crate::hooks::{self, FileStep};
 use crate::shared::log_file::adjust;
 use crate::{DatabaseIdentity, Log, LogError};
 
-/// Bytes that are written and read at once.
+/// The number of bytes that one write or read transfers.
 const BUFFER: usize = 256 << 10;
 
-/// Writes what a log holds after a position into a backlog beside its database, and returns whether there was something.
-/// The file is durable on return. An earlier backlog of the log is replaced. The caller keeps everybody else from using
-/// the log, and everything in it is final.
+/// Writes what a log holds after a position into a backlog beside its database. Returns whether the log held anything
+/// there. The file is durable on return, and replaces an earlier backlog of the log. The caller keeps everybody else from
+/// using the log, and everything in the log is final.
 ///
 /// # Errors
 /// `Io`, `Corrupt`, `Poisoned`.
@@ -40,10 +40,10 @@ pub fn write(
         return Ok(false);
     }
     remove(&path)?;
-    // A failure is no reason to stop using the log, so it does not go through `guarded`.
+    // A failure to write the backlog is no reason to stop using the log, so `guarded` must not see it as an error.
     let written = log.guarded(|stream| Ok(write_all(stream.engine_mut(), file, database, &path, after)))?;
     if written.is_err() {
-        // A file that is cut short says nothing, but takes space.
+        // An incomplete file says nothing, but takes space.
         let _ = std::fs::remove_file(&path);
     }
     written.map(|()| true)
@@ -95,8 +95,8 @@ fn write_all(
     crate::placement::sync_names(path)
 }
 
-/// The pages of a transaction in ascending order, each with the number of its last frame. Pages after the end of the
-/// database are left out.
+/// Returns the pages of a transaction in ascending order, each with the number of its last frame. Leaves out pages after
+/// the end of the database.
 fn newest_frames(engine: &dyn Engine, of: &Transaction) -> Result<Vec<(u32, u32)>, LogError> {
     let mut frames = Vec::new();
     for number in of.first_frame..=of.last_frame {
@@ -105,7 +105,7 @@ fn newest_frames(engine: &dyn Engine, of: &Transaction) -> Result<Vec<(u32, u32)
             frames.push((frame.page_number, number));
         }
     }
-    // Of the frames of a page, the last one comes first and stays.
+    // Among the frames of a page, the last frame comes first, and so stays.
     frames.sort_unstable_by_key(|(page, frame)| (*page, u32::MAX - *frame));
     frames.dedup_by_key(|(page, _)| *page);
     Ok(frames)
@@ -116,7 +116,7 @@ pub struct Backlog {
     path: PathBuf,
     from: BufReader<File>,
     header: Header,
-    /// The commit whose pages are read, and how many of them are left.
+    /// The commit whose pages the caller is reading, and how many of them are left.
     commit: Option<(Commit, u32)>,
     seen: Trailer,
     is_whole: bool,
@@ -135,14 +135,14 @@ impl Backlog {
         Ok(Self { path: path.to_path_buf(), from, header, commit: None, seen, is_whole: false })
     }
 
-    /// The log, its page size, and the position before the first commit.
+    /// Returns the header: the log, its page size, and the position before the first commit.
     #[must_use]
     pub fn header(&self) -> Header {
         self.header
     }
 
-    /// The next commit; `None` after the last one, and only if the backlog is whole. The caller has read all pages of the
-    /// commit before.
+    /// Reads the next commit. Returns `None` after the last commit, and only if the backlog is whole. The caller has read
+    /// all pages of the previous commit.
     ///
     /// # Errors
     /// `Io`; `Format` for a backlog that is damaged or not whole.
@@ -169,8 +169,8 @@ impl Backlog {
         }
     }
 
-    /// Reads the next page of the commit into `image`, which is a page long, and returns its number. `None` after the
-    /// last page.
+    /// Reads the next page of the commit into `image`, which is a page long, and returns the page's number. Returns
+    /// `None` after the last page.
     ///
     /// # Errors
     /// `Io`, `Format`.

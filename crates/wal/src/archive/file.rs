@@ -1,4 +1,5 @@
-//! `app.db-archive`, opened and locked. Whoever has it open keeps the others from changing it, so nobody keeps it open.
+//! `app.db-archive`, opened and locked. A process that has the file open keeps the others from changing it, so no process
+//! keeps it open.
 
 use std::fs::OpenOptions;
 use std::io::{self, ErrorKind, Write as _};
@@ -16,11 +17,12 @@ use crate::hooks::{self, FileStep};
 use crate::shared::log_file::{self, adjust, is_in_place};
 use crate::{DatabaseIdentity, LogError};
 
-/// Where the lock is, far behind the file's content.
+/// The offset of the lock, far after the file's content.
 const LOCK_AT: i64 = 1 << 40;
-/// How often the lock is tried, with a millisecond in between. Its holders need it only for a write and a sync.
+/// The number of tries for the lock, with a millisecond in between. A holder needs the lock only for a write and a sync.
 const TRIES: u32 = 2000;
-/// The most bytes of the file. A database that is closed so often without a sidecar gets a new line.
+/// The most bytes of the file. A longer file means that the database was closed very often without a sidecar, and the
+/// database then begins a new line of logs.
 const MOST_BYTES: usize = 256 << 10;
 
 /// `app.db-archive`.
@@ -28,13 +30,13 @@ pub struct ArchiveFile {
     database: PathBuf,
     path: PathBuf,
     file: OwnFile,
-    /// What the file holds.
+    /// The records in the file.
     pub records: Records,
     bytes: Vec<u8>,
 }
 
 impl ArchiveFile {
-    /// Opens the file of a database; `None` if there is none.
+    /// Opens the file of a database; returns `None` if the database has none.
     ///
     /// # Errors
     /// `Busy` if another process keeps it locked; `Owner`, `Format`, `Io`, `Medium`.
@@ -58,7 +60,8 @@ impl ArchiveFile {
         Err(LogError::Busy { path, what: "another process keeps it locked" })
     }
 
-    /// What the file of a database holds; `None` if there is none. For whoever changes nothing.
+    /// Reads the records in the file of a database; returns `None` if the database has none. This is for callers that
+    /// change nothing.
     ///
     /// # Errors
     /// `Format`, `Io`.
@@ -80,8 +83,8 @@ impl ArchiveFile {
         Ok(Self { database: database.path.clone(), path, file, records, bytes })
     }
 
-    /// Says where the archive of a database is, and who the database is there. Makes the file if there is none. Durable on
-    /// return. The other records stay if the file is that of this database.
+    /// Records where the archive of a database is, and who the database is there. Makes the file if the database has none.
+    /// The record is durable on return. The other records stay if the file is that of this database.
     ///
     /// # Errors
     /// `Format` for a URL that the file cannot hold; as [`ArchiveFile::open`].
@@ -102,8 +105,8 @@ impl ArchiveFile {
         replace(database, &[Record::Owner(owner)])
     }
 
-    /// Forgets the archive of a database, and deletes what lies beside the database for it. Returns whether there was an
-    /// archive. Durable on return.
+    /// Deletes the file that names the archive of a database, and the other files beside the database for the archive.
+    /// Returns whether there was an archive. The deletion is durable on return.
     ///
     /// # Errors
     /// As [`ArchiveFile::open`].
@@ -115,21 +118,21 @@ impl ArchiveFile {
         Ok(true)
     }
 
-    /// Whether the file was written for this database, and not for one of which this is a copy.
+    /// Returns whether the file was written for this database, and not for another database of which this one is a copy.
     #[must_use]
     pub fn is_of(&self, database: &DatabaseIdentity) -> bool {
         is_of(&self.records, database)
     }
 
-    /// Whether another primary has taken the archive of a database over, as far as the file beside it says so. What
-    /// cannot be read says nothing.
+    /// Returns whether another primary has taken the archive of a database over, as far as the file beside the database
+    /// says so. A file that cannot be read says nothing.
     #[must_use]
     pub fn is_fenced(database: &DatabaseIdentity) -> bool {
         let found = Self::look(&database.path).ok().flatten();
         found.is_some_and(|records| records.fenced.is_some() && is_of(&records, database))
     }
 
-    /// Notes that another primary has taken the archive over. Durable on return.
+    /// Records that another primary has taken the archive over. The record is durable on return.
     ///
     /// # Errors
     /// `Io`.
@@ -137,20 +140,20 @@ impl ArchiveFile {
         if self.records.fenced.is_some() { Ok(()) } else { self.append(&[Record::Fenced { generation }]) }
     }
 
-    /// Appends records. Durable on return.
+    /// Appends records. They are durable on return.
     ///
     /// # Errors
     /// `Format` for a URL that the file cannot hold; `Io`.
     pub fn append(&mut self, records: &[Record]) -> Result<(), LogError> {
         let failed = |error: io::Error| LogError::io("write", &self.path, &error);
-        // A line that a crash has torn stays, and ends here.
+        // If a crash has torn the last line, that line stays, and ends here.
         let mut new = if self.bytes.ends_with(b"\n") { Vec::new() } else { b"\n".to_vec() };
         new.extend_from_slice(&encode(&self.path, records)?);
         let end = self.bytes.len() as u64;
         hooks::step(FileStep::Record, &self.path).map_err(failed)?;
         let written = self.file.write_all_at(&new, end).and_then(|()| self.file.sync_all());
         if let Err(error) = written {
-            // Whatever has been written of the lines must not be read as something that has happened.
+            // No process may read what has been written of the lines as something that has happened.
             let _ = self.file.set_len(end);
             return Err(failed(error));
         }
@@ -159,7 +162,7 @@ impl ArchiveFile {
         Ok(())
     }
 
-    /// Takes off the last lines, from the offset `at` on, which [`Records::tail_of`] has returned.
+    /// Cuts off the last lines, from the offset `at` on, which [`Records::tail_of`] has returned.
     ///
     /// # Errors
     /// `Io`.
@@ -172,8 +175,8 @@ impl ArchiveFile {
         Ok(())
     }
 
-    /// Notes that a log is made; `intact` as in [`Record::Begin`]. Durable on return. If the file has become too long,
-    /// forgets the earlier logs.
+    /// Records that a process makes a log; `intact` as in [`Record::Begin`]. The record is durable on return. If the file
+    /// has become too long, forgets the earlier logs.
     ///
     /// # Errors
     /// `Io`.
@@ -187,8 +190,8 @@ impl ArchiveFile {
         replace(database, &records)
     }
 
-    /// Forgets all logs that were closed before `log` was made or closed, and deletes their backlogs. For the sidecar,
-    /// once the archive holds all of these. Durable on return.
+    /// Forgets all logs that were closed before `log` was made or closed, and deletes their backlogs. The sidecar calls
+    /// this method once the archive holds all of these logs. The new file is durable on return.
     ///
     /// # Errors
     /// `Io`.
@@ -196,7 +199,7 @@ impl ArchiveFile {
         let kept: Vec<Record> =
             self.records.logs().skip_while(|record| record.log() != Some(log)).cloned().collect();
         self.delete_backlogs(|other| kept.iter().all(|record| record.log() != Some(other)))?;
-        // What comes before the owner and what comes after it stays so.
+        // Keep the order: records before the owner stay before it, and records after the owner stay after it.
         let (_, newer) = self.records.around_owner();
         let (older, newer) = kept.split_at(kept.len().saturating_sub(newer.len()));
         replace(database, &[older, &self.records.of_owner(), newer].concat())
@@ -220,7 +223,7 @@ fn is_of(records: &Records, database: &DatabaseIdentity) -> bool {
     (inode, birth_ns) == (database.inode, database.birth_ns)
 }
 
-/// Deletes a file, which may be gone already.
+/// Deletes a file, if the file still exists.
 pub(super) fn remove(path: &Path) -> Result<(), LogError> {
     match std::fs::remove_file(path) {
         Err(error) if error.kind() != ErrorKind::NotFound => Err(LogError::io("delete", path, &error)),
@@ -246,7 +249,7 @@ fn decode(path: &Path, bytes: &[u8]) -> Result<Records, LogError> {
     Records::decode(bytes).map_err(format_error(path))
 }
 
-/// Puts a file with these records in place of the present one, if there is one. Durable on return.
+/// Replaces the present file, if there is one, by a file with these records. The new file is durable on return.
 fn replace(database: &DatabaseIdentity, records: &[Record]) -> Result<(), LogError> {
     let path = path_of(&database.path);
     let failed = |error: io::Error| LogError::io("write", &path, &error);

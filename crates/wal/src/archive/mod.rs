@@ -1,10 +1,9 @@
-//! What lies beside a database that has an archive, for the VFS and for the sidecar: [`ArchiveFile`] is `app.db-archive`,
+//! The files beside a database that has an archive, for the VFS and for the sidecar. [`ArchiveFile`] is `app.db-archive`,
 //! and [`backlog`] has the commits of closed logs that the archive may not have.
 //!
 //! `app.db-archive` exists if, and only if, somebody has enabled an archive for the database. The VFS records there which
-//! logs the database has had, and whether anything else has changed the database in between. A record that is missing
-//! costs the archive a snapshot and nothing else, so the VFS serves the database even if it cannot write the file
-//! (invariant 72).
+//! logs the database has had, and whether anything else has changed the database in between. A missing record costs the
+//! archive a snapshot and nothing else. So the VFS serves the database even if it cannot write the file (invariant 72).
 
 pub mod backlog;
 mod file;
@@ -35,7 +34,7 @@ pub fn backlog_of(database: &Path, log: LogId) -> PathBuf {
     beside(database, &format!("-archive-{log}"))
 }
 
-/// A token for a database that is to claim a generation of an archive.
+/// Returns a token for a database that is to claim a generation of an archive.
 ///
 /// # Errors
 /// `Io` if the system has no random numbers.
@@ -50,12 +49,13 @@ pub fn new_token() -> Result<u128, LogError> {
     Ok(u128::from_ne_bytes(token))
 }
 
-/// How long a file's time of modification may be the same as the clock's before it counts as useless.
+/// The number of milliseconds for which a file's time of modification may equal the clock's before it counts as useless.
 const TICKS: u32 = 100;
 
-/// The stamp of a database file without a guard, whose first page has these bytes. Waits for the next tick of the clock by
-/// which the file system sets times, so that whatever writes to the file from now on changes the time. The caller keeps
-/// others from writing meanwhile. `None` if the file system does not set such times, or the path leads to another file.
+/// Returns the stamp of a database file without a guard, whose first page has these bytes. Waits for the next tick of the
+/// clock by which the file system sets times, so that any write to the file from now on changes the time. The caller keeps
+/// others from writing meanwhile. Returns `None` if the file system does not set such times, or the path leads to another
+/// file.
 ///
 /// # Errors
 /// `Io`.
@@ -70,16 +70,17 @@ pub fn stamp(database: &DatabaseIdentity, page_1: &[u8]) -> Result<Option<Stamp>
     Ok(None)
 }
 
-/// The lock that the sidecar of a database holds as long as it runs. It belongs to the database file, whatever names the
-/// file has, and is released when the process ends.
+/// The lock that the sidecar of a database holds as long as it runs. The lock belongs to the database file, whatever names
+/// the file has. The kernel releases it when the process ends.
 pub struct SidecarLock(#[allow(dead_code, reason = "holds the lock")] OwnFile);
 
 /// The offset of the lock, far beyond the content of any database, and beyond SQLite's locks.
 const SIDECAR_AT: i64 = 1 << 60;
 
 impl SidecarLock {
-    /// Takes the lock of the database at this path; `None` if another process holds it. Opens the file, so this is not
-    /// for a process that has SQLite connections to the database: dropping the lock would release theirs.
+    /// Takes the lock of the database at this path; returns `None` if another process holds it. A process that has SQLite
+    /// connections to the database must not call this function: it opens the file, and dropping the lock would release the
+    /// locks of these connections.
     ///
     /// # Errors
     /// `Io`, `Medium`.

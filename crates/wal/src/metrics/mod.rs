@@ -7,8 +7,8 @@
 //!
 //! **A slot that is used again continues** the counts of its earlier process. So the sums over all blocks only grow
 //! until the segment begins again. A block stores the number of the segment's beginning from which it counts
-//! ([`INCARNATION`](crate::placement)); a block with another number is old and is ignored. So nothing has to be cleared
-//! when the segment begins again, because each process clears its own block when it joins.
+//! ([`INCARNATION`](crate::placement)). A block with another number is old, and readers ignore it. So nobody has to
+//! clear anything when the segment begins again, because each process clears its own block when it joins.
 //!
 //! The blocks are at the end of the segment, after the engine's part. They are lost when the last process ends.
 
@@ -79,12 +79,12 @@ impl Filled {
     }
 }
 
-// A histogram of times. Longer times have wider buckets, because each interval between two powers of two (in
-// nanoseconds) is divided into eight buckets.
+// A histogram of times. Longer times have wider buckets, because eight buckets divide each interval between two powers
+// of two (in nanoseconds).
 //
 // A bucket counts the times above the limit of the bucket before it, up to its own limit. From 256 ns on, the width of
-// a bucket is at most an eighth of the times in it, so a percentile is at most an eighth too long. Times above the last
-// limit, 137 seconds, are counted in the last bucket.
+// a bucket is at most an eighth of the times in it, so a percentile is at most an eighth too long. The last bucket also
+// counts times above its limit, 137 seconds.
 
 /// Number of buckets in a histogram.
 pub const BUCKETS: usize = 240;
@@ -155,7 +155,7 @@ impl Histogram {
         self.counts.iter().enumerate().map(|(bucket, count)| (limit_of(bucket), *count))
     }
 
-    /// What was counted since an earlier state of the same histogram.
+    /// Returns the times that were counted since an earlier state of the same histogram.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         Self::new(|bucket| self.counts[bucket].saturating_sub(earlier.counts[bucket]))
@@ -168,8 +168,8 @@ impl Histogram {
         }
     }
 
-    /// The percentile `part`, from 0 to 1, in nanoseconds: the limit of the bucket that contains it. `None` if no time
-    /// was counted.
+    /// Returns the percentile `part`, from 0 to 1, in nanoseconds: the limit of the bucket that contains the
+    /// percentile. Returns `None` if no time was counted.
     #[must_use]
     pub fn percentile(&self, part: f64) -> Option<u64> {
         let count = self.count();
@@ -185,7 +185,8 @@ impl Histogram {
 
 // Counting events, in a process that uses the log.
 
-/// The events that are counted besides commits. The sums over all processes only grow until the segment begins again.
+/// The events that processes count besides commits. The sums over all processes only grow until the segment begins
+/// again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Counter {
     /// Requests for locks of the wal-index that were refused.
@@ -206,9 +207,9 @@ pub enum Counter {
     SchemaConflicts,
     /// Transactions that failed validation because the database had become smaller.
     ShrinkConflicts,
-    /// Transactions and waiting checkpoints that were refused because it was no longer known what others had written.
+    /// Transactions and waiting checkpoints that were refused because nobody knew any more what others had written.
     UnknownConflicts,
-    /// Transactions that had read, and then waited until they got WRITE.
+    /// Transactions that had read, and then waited for WRITE until they got it.
     UpgradesWaited,
     /// Transactions whose snapshots moved on to the newest commit when they began to write.
     SnapshotsMoved,
@@ -234,12 +235,12 @@ impl Counter {
 /// The metrics block of this process.
 pub struct Recorder {
     words: Words,
-    /// How many of the groups and transactions that this process has led were counted already.
+    /// The numbers of groups and transactions that this process has led and that are counted already.
     told: [AtomicU64; 2],
 }
 
 impl Recorder {
-    /// The block of a process that has a slot, among the blocks that begin at `base`. The process has called
+    /// Returns the block of a process that has a slot, among the blocks that begin at `base`. The process has called
     /// [`Recorder::join`] before.
     #[must_use]
     pub fn new(segment: Arc<dyn Segment>, base: u64) -> Self {
@@ -253,7 +254,7 @@ impl Recorder {
         let own = Self::new(segment, base).words;
         let tag = tag_of(beginning);
         if own.load(TAG) != tag {
-            // An observer that reads during the clearing finds no block.
+            // An observer that reads while the process clears the block finds no block.
             own.store(TAG, 0);
             (8..BLOCK_BYTES).step_by(8).for_each(|word| own.store(word, 0));
         }
@@ -270,7 +271,7 @@ impl Recorder {
     }
 
     /// Counts an acknowledged commit. `began_ns` is when the process began to write the commit, and `fill` is how full
-    /// the log was after it. This method reads the clock once and writes three words.
+    /// the log was after the commit. This method reads the clock once and writes three words.
     pub fn committed(&self, began_ns: u64, fill: Fill) {
         let now = self.words.segment().clock_ns();
         let latency = now.saturating_sub(began_ns);
@@ -287,7 +288,7 @@ impl Recorder {
     pub fn led(&self, led: Led) {
         let both = [(Counter::Groups, led.groups), (Counter::Grouped, led.transactions)];
         for ((counter, so_far), told) in both.into_iter().zip(&self.told) {
-            // Several threads may call this at once. Each counts only what it is the first to report.
+            // Several threads may call this method at once. Each thread counts only what it is the first to report.
             if told.load(Ordering::Relaxed) < so_far {
                 let before = told.fetch_max(so_far, Ordering::Relaxed);
                 self.count(counter, so_far.saturating_sub(before));
@@ -305,11 +306,12 @@ pub struct ProcessMetrics {
     pub slot: usize,
     /// The process id in the process's own namespace, as the process stored it.
     pub pid: u64,
-    /// Whether the process is alive. If not, the slot is free, and the counts are of processes that have ended.
+    /// Whether the process is alive. If it is not, the slot is free, and the counts are those of processes that have
+    /// ended.
     pub is_alive: bool,
     /// When the process joined, by the segment's clock, in nanoseconds.
     pub joined_ns: u64,
-    /// Commits of this process, without those of the earlier processes in its slot.
+    /// The number of commits of this process, without those of the earlier processes in its slot.
     pub commits: u64,
     /// The latencies of the commits.
     pub latencies: Histogram,
@@ -350,8 +352,8 @@ fn read(segment: &dyn Segment, slot: usize, block: u64) -> Result<ProcessMetrics
     })
 }
 
-/// The metrics of all processes that have counted since this beginning of the segment. Includes processes that have
-/// ended.
+/// Returns the metrics of all processes that have counted since this beginning of the segment, including processes that
+/// have ended.
 ///
 /// # Errors
 /// If the kernel does not report which processes are alive.
@@ -367,8 +369,8 @@ pub(crate) fn read_all(
         .collect()
 }
 
-/// How full the log was at the newest commit of these processes; `None` before the first commit. `clock_ns` is the time
-/// now by the segment's clock.
+/// Returns how full the log was at the newest commit of these processes; `None` before the first commit. `clock_ns` is
+/// the present time by the segment's clock.
 #[must_use]
 pub fn fill(processes: &[ProcessMetrics], clock_ns: u64) -> Option<Fill> {
     let age = |process: &&ProcessMetrics| Filled::time_of(clock_ns).wrapping_sub(process.filled.time);
@@ -411,7 +413,7 @@ mod histogram_tests {
     fn percentiles_are_those_of_the_sorted_times_up_to_an_eighth() {
         let mut state = 0x2545_f491_4f6c_dd1d;
         for count in [1, 2, 3, 10, 1000, 5000] {
-            // Times of every order of magnitude up to a minute, equally often.
+            // Times of all orders of magnitude up to a minute, each equally often.
             let mut times: Vec<u64> =
                 (0..count).map(|_| xorshift(&mut state) >> (28 + xorshift(&mut state) % 30)).collect();
             let mut histogram = Histogram::default();

@@ -1,4 +1,4 @@
-//! Blocks that processes write one after the other, and that an observer reads.
+//! Tests with blocks that processes write one after the other, and that an observer reads.
 
 use std::sync::Arc;
 
@@ -78,13 +78,13 @@ fn of_several_the_newest_knows_how_full_the_log_is() {
     let (now, second) = (1 << 40, 1 << 30);
     let three = [at(now - 2 * second, 1 << 20), at(now - second, 3 << 20), at(now - 3 * second, 2 << 20)];
     assert_eq!(fill(&three, now).unwrap().used_bytes, 3 << 20);
-    // The time wraps after 52 days; the second commit is the newer one.
+    // The time wraps after 52 days. The second commit is the newer one.
     let wrapped = 1 << 52;
     let two = [at(wrapped - second, 1 << 20), at(wrapped + second, 2 << 20)];
     assert_eq!(fill(&two, wrapped + 2 * second).unwrap().used_bytes, 2 << 20);
 }
 
-/// Values that other processes invented are read as numbers and do no harm.
+/// An observer reads values that other processes invented as numbers, which do no harm.
 #[test]
 fn nothing_that_is_in_a_block_does_harm() {
     let segment = segment();

@@ -1,4 +1,4 @@
-//! Attaching a log: find its file, wait for other processes that attach it, lock it, and enter it alone or join the
+//! Attaches a log: finds its file, waits for other processes that attach it, locks it, and enters it alone or joins the
 //! processes that use it. [`attach`] takes these steps in order. [`super::whose`] decides whose the log is, and
 //! [`how_to_enter`] whether any other process uses the log. If none does, `log/recover.rs` then decides who recovers
 //! the log. `create` opens a new log with the same [`Place`].
@@ -25,8 +25,8 @@ use crate::shared::log_file::{self, Lock, Pause, is_in_place};
 use crate::{DatabaseIdentity, EngineOptions, ErrorKind, LogError};
 
 /// Opens the log that a guarded database names. If no other process uses the log, this process recovers it, which
-/// changes no committed transaction. Waits for other processes as long as `pause` permits, and returns `Busy` if that
-/// was not long enough.
+/// changes no committed transaction. Waits for other processes as long as `pause` permits. Returns `Busy` if that was
+/// not long enough.
 pub(crate) fn attach(
     database: &dyn DatabaseFile,
     placement: &LogPlacement,
@@ -49,8 +49,8 @@ pub(crate) fn attach(
     };
     let head = check_owner(&path, &file, db, id, adopt)?;
     let place = Place::new(placement, &path, id, if adopt { 0 } else { db.device });
-    // Only one process at a time attaches. Otherwise two could both find that no other process uses the log: the second
-    // may look after the first has looked, and before the first announces that it uses the log.
+    // Only one process at a time attaches. Otherwise two processes could both find that no other process uses the log:
+    // the second may look after the first has looked, and before the first announces that it uses the log.
     let attaching = segment::lock(&place.segment_path, db, pause)?;
     let gone = || {
         let what = "another process has just checkpointed its log or renamed it; open the database again";
@@ -98,28 +98,28 @@ pub(crate) fn attach(
     Ok(log.on_file_systems(&db.path))
 }
 
-/// Syncs a log in persistent memory, because the log may have been used as emulated memory on the same file system
+/// Syncs a log in persistent memory, because somebody may have used the log as emulated memory on the same file system
 /// before. Blocks that were first written during that use may not be durable, nor stores that the emulated persistency
-/// model did not flush. Without this sync, a commit that survives a power loss might follow one that does not.
+/// model did not flush. Without this sync, a commit that survives a power loss might follow a commit that does not.
 fn sync_what_was_emulated(path: &Path, file: &File) -> Result<(), LogError> {
     file.sync_all().map_err(|error| LogError::io("sync", path, &error))
 }
 
 /// How a process enters a log.
 enum Entry {
-    /// No other process uses the log, which was proved. The segment begins again.
+    /// Alone: this process has proved that no other process uses the log. The segment begins again.
     Alone {
         /// The engine's words as the last process that used the log left them; see [`left_of`].
         left: Option<Vec<u8>>,
     },
-    /// Beside the processes that use the log, with the segment as it is.
+    /// Together with the processes that use the log, with the segment as it is.
     Join,
 }
 
-/// Determines whether no other process uses the log. If so, this process holds the log's exclusive lock on return. A
-/// lock on the log alone does not prove that the log is in use. The kernel releases the locks of a dead process one
-/// after another, so the lock on the log may outlive the lock that attaching processes wait for. Only a living process,
-/// in a segment that was completed, proves that the log is in use.
+/// Determines whether no other process uses the log. If none does, this process holds the log's exclusive lock on
+/// return. A lock on the log alone does not prove that the log is in use: the kernel releases the locks of a dead
+/// process one after another, so the lock on the log may outlive the lock that attaching processes wait for. Only a
+/// living process, in a segment that was completed, proves that the log is in use.
 ///
 /// A process that gets the exclusive lock reads no state older than what was acknowledged. Every descriptor through
 /// which an engine writes is a duplicate of the descriptor that holds the lock. So the lock of a dead process is
@@ -188,7 +188,7 @@ pub(crate) struct OpenLog {
     pub(crate) is_provisional: bool,
     /// Why a sync does not make data survive a power loss; `None` if no such reason is known.
     pub(crate) unsynced: Option<String>,
-    /// Present only for a user who may only read the log.
+    /// How a user who may only read the log has attached it; `None` for all other users.
     pub(crate) outside: Option<Arc<Outside>>,
 }
 
@@ -199,8 +199,9 @@ impl OpenLog {
         self.outside.is_none().then(|| Recorder::new(self.segment.clone(), base))
     }
 
-    /// The same log, with what is known about the file systems of the log and of the database. For a log in emulated
-    /// memory these do not matter, because such memory guarantees nothing that a file system could fail to keep.
+    /// Returns the same log, with what this process knows about the file systems of the log and of the database. For a
+    /// log in emulated memory they do not matter, because such memory guarantees nothing that a file system could fail
+    /// to keep.
     pub(super) fn on_file_systems(mut self, database: &Path) -> Self {
         let is_of_blocks = self.kind.needs.first() == Some(&Medium::LogBlocks);
         let log = is_of_blocks.then(|| ("the log", &*self.path));
@@ -213,7 +214,7 @@ impl OpenLog {
         self
     }
 
-    /// The log as attached by a user who may only read it.
+    /// Returns the log as a user who may only read it has attached it.
     pub(super) fn of_outside(outside: Outside, engine: Box<dyn Engine>) -> Result<Self, LogError> {
         let file = outside.file.try_clone();
         Ok(Self {
@@ -234,12 +235,12 @@ impl OpenLog {
     }
 }
 
-/// How an attached log and a database belong together.
+/// Returns how an attached log and a database belong together.
 pub(crate) fn relation(open: &OpenLog, db: &DatabaseIdentity) -> Result<Relation, LogError> {
     Head::read(&open.path, &open.file).map(|head| head.relation(&open.path, &open.file, db))
 }
 
-/// The state in which a log was found when opened; see [`Attaching`].
+/// The state in which an attaching process found a log; see [`Attaching`].
 pub(super) struct Found {
     pub(super) alone: bool,
     pub(super) of_another: bool,
@@ -247,13 +248,14 @@ pub(super) struct Found {
     pub(super) left: Option<Vec<u8>>,
 }
 
-/// A log's file that is being opened, and the paths of the log.
+/// A log's file that a process is opening, and the paths of the log.
 pub(super) struct Place<'a> {
     pub(super) placement: &'a LogPlacement,
     pub(super) path: &'a Path,
     pub(super) segment_path: PathBuf,
     id: LogId,
-    /// The number of the database's device; 0 if the log is to be adopted, which no other process has to know.
+    /// The number of the database's device; 0 if a database adopts the log, because no other process has to know that
+    /// device.
     device: u64,
 }
 
@@ -262,7 +264,7 @@ impl<'a> Place<'a> {
         Self { placement, path, segment_path: names::segment(path, id), id, device }
     }
 
-    /// Joins the processes that use the log; with `alone`, as the first of them.
+    /// Joins the processes that use the log. With `alone`, joins as the first of them.
     pub(super) fn join(&self, file: OwnFile, alone: bool) -> Result<Arc<FileSegment>, LogError> {
         segment::join(self.placement, &self.segment_path, self.id, file, alone, self.device)
     }

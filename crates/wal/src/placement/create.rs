@@ -1,4 +1,4 @@
-//! Making a log.
+//! Makes a log.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -40,11 +40,11 @@ pub(crate) fn create(
     let place = Place::new(placement, &path, id, db.device);
     let segment_path = place.segment_path.clone();
     let file = log_file::make_file(&placement.dir, &path, db)?;
-    // The file may have a name already, so lock it: the lock keeps others from taking the file for the remains of a
-    // power loss and deleting it.
+    // The file may have a name already, so lock it. Otherwise another process could take the file for the remains of a
+    // power loss and delete it.
     file.lock_shared().map_err(|error| LogError::io("lock", &path, &error))?;
-    // A log can be provisional only if everything that belongs to it is in its file. A power loss that destroys the
-    // file then leaves nothing else of the log.
+    // A log can be provisional only if everything that belongs to the log is in its file. A power loss that destroys
+    // the file then leaves nothing else of the log.
     let is_provisional = !placement.engine.rollback_journals;
     let make = || {
         // Make the segment before the log, because the log may use all the space that is left.
@@ -86,8 +86,8 @@ pub(crate) fn collect_leftovers(
 }
 
 /// Makes the database's header durable as it is. The process that lifted the guard may have died before its sync, or
-/// its sync may have failed. The header is written again before the sync, because after a failed sync only bytes that
-/// were written again are sure to be synced.
+/// its sync may have failed. After a failed sync, only bytes that were written again are sure to be synced. So writes
+/// the header again before the sync.
 fn settle_header(database: &dyn DatabaseFile) -> Result<(), LogError> {
     let mut header = [0; HEADER_BYTES];
     let len = database.read(&mut header, 0)?;
@@ -95,7 +95,7 @@ fn settle_header(database: &dyn DatabaseFile) -> Result<(), LogError> {
     database.sync()
 }
 
-/// The head of a new log.
+/// Returns the head of a new log.
 fn head_of(db: &DatabaseIdentity, page_bytes: u32, log_id: LogId, made_in: Option<FileIdentity>) -> LogHead {
     let path = db.path_hint().to_vec();
     LogHead { page_bytes, log_id, db_inode: db.inode, db_birth_ns: db.birth_ns, path, made_in }
@@ -132,7 +132,7 @@ fn is_free(path: &Path) -> bool {
     matches!(path.symlink_metadata(), Err(error) if error.kind() == io::ErrorKind::NotFound)
 }
 
-/// Makes an error of making a log name the directory, because the file has no name yet.
+/// Makes an error that occurred while making a log name the directory, because the file has no name yet.
 fn at_directory(error: LogError, dir: &Path) -> LogError {
     match error {
         LogError::Medium { source: duralite_medium::MediumError::NoSpace, .. } => {

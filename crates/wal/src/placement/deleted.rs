@@ -22,13 +22,13 @@ use crate::{DatabaseIdentity, LogError};
 
 /// The suffix that the kernel adds to the path of a deleted file.
 const DELETED: &[u8] = b" (deleted)";
-/// How the kernel's name for a file that was created without a name begins.
+/// The beginning of the kernel's name for a file that was created without a name.
 const NAMELESS: &[u8] = b"#";
-/// How long to try to copy a log while processes write to it.
+/// The time for which this process tries to copy a log while other processes write to it.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// The pause between two readings, after the writers were told to stop.
+/// The pause between two readings if writers were told to stop.
 const PAUSE: Duration = Duration::from_millis(10);
-/// The pause between two readings if the writers could not be told to stop. It is long enough for each writer to notice the
+/// The pause between two readings if nobody could tell the writers to stop. Within this pause each writer notices the
 /// deletion, because writers check for themselves every tenth of a second.
 const PAUSE_UNTOLD: Duration = Duration::from_millis(500);
 const PIECE_BYTES: usize = 1 << 20;
@@ -40,14 +40,14 @@ pub struct DeletedLog {
     pub process: u32,
     /// The path by which the process's open file can be opened.
     pub descriptor: PathBuf,
-    /// Where the log was, as far as can be told; the log may instead have had its shorter name.
+    /// The path at which the log was, as far as this process can tell. The log may instead have had its shorter name.
     pub path: PathBuf,
     /// The log's id.
     pub id: LogId,
 }
 
-/// Looks for the log with this id among the deleted files that processes have open. Returns the first one found, since all of
-/// them are the same file. Skips processes that this user may not inspect.
+/// Looks for the log with this id among the deleted files that processes have open. Returns the first log found, because
+/// all logs found are the same file. Skips processes that this user may not inspect.
 ///
 /// # Errors
 /// `Io` if there is no `/proc`.
@@ -59,8 +59,8 @@ pub fn find_deleted(id: LogId) -> Result<Option<DeletedLog>, LogError> {
     Ok(open_files()?.find_map(log_at))
 }
 
-/// Every file that any process has open, as far as this user may see: the process, and a path by which the open file can be
-/// opened again.
+/// Returns every file that any process has open, as far as this user may see: the process, and a path by which this process
+/// can open the file again.
 fn open_files() -> Result<impl Iterator<Item = (u32, PathBuf)>, LogError> {
     let proc = Path::new("/proc");
     let processes = fs::read_dir(proc).map_err(|error| LogError::io("read", proc, &error))?;
@@ -120,11 +120,11 @@ pub(crate) fn is_deleted(file: &File) -> bool {
 }
 
 impl DeletedLog {
-    /// Copies the log to `to`, with the mode and owner of its database `db`; durable on return. First tells writers, through
-    /// the segment (which may have been deleted too), that the log was deleted. A writer whose commit is in the log checks
-    /// this before it acknowledges the commit, and acknowledges nothing if it was told. So the copy holds everything that
-    /// any writer has acknowledged or will acknowledge. The log is read twice, and the copy is accepted if nothing changed
-    /// between the two readings.
+    /// Copies the log to `to`, with the mode and owner of its database `db`. The copy is durable on return. First tells
+    /// writers, through the segment (which may have been deleted too), that the log was deleted. A writer whose commit is
+    /// in the log checks this before it acknowledges the commit, and acknowledges nothing if it was told. So the copy holds
+    /// everything that any writer has acknowledged or will acknowledge. This method reads the log twice, and accepts the
+    /// copy if nothing changed between the two readings.
     ///
     /// If this user may not write to the segment, writers find out for themselves that the log was deleted. The copy may then
     /// lack a commit of a writer that was stopped for longer than the time between the two readings.
@@ -170,8 +170,8 @@ impl DeletedLog {
         copied
     }
 
-    /// Whether no process has written to the log since it was copied to `copy`. Also true if the log's last process has ended,
-    /// because nobody can write to the log then.
+    /// Returns whether no process has written to the log since it was copied to `copy`. That is also so if the log's last
+    /// process has ended, because then nobody can write to the log.
     ///
     /// # Errors
     /// `Io`.
@@ -187,8 +187,8 @@ impl DeletedLog {
     }
 
     /// Sets the word that every process checks before it writes, and again before it acknowledges. Returns whether any
-    /// segment had such a word. There may be two segments, because a process may have made a new one under the name of a
-    /// deleted one, so the word is set in both.
+    /// segment had such a word. There may be two segments, because a process may have made a new segment under the name of
+    /// a deleted one. So this method sets the word in both.
     fn stop_writers(&self) -> Result<bool, LogError> {
         let path = names::segment(&self.path, self.id);
         let named = open_to_write(&path).filter(|file| is_complete(file));
@@ -203,7 +203,7 @@ impl DeletedLog {
 }
 
 /// Copies files until two successive readings of all of them are the same. Returns `false` if that did not happen in time.
-/// Each copy is then its file as it was at one moment between the two readings.
+/// Otherwise each copy is its file as it was at one moment between the two readings.
 fn copy_settled(files: &[(&File, &File)], pause: Duration) -> io::Result<bool> {
     let start = Instant::now();
     let mut is_first = true;
@@ -221,7 +221,7 @@ fn copy_settled(files: &[(&File, &File)], pause: Duration) -> io::Result<bool> {
     Ok(false)
 }
 
-/// Makes `to` a copy of `from`. Returns whether it already was one.
+/// Makes `to` a copy of `from`. Returns whether `to` already was a copy.
 fn copy_once(from: &File, to: &File) -> io::Result<bool> {
     let length = from.metadata()?.len();
     let was_as_long = to.metadata()?.len() == length;

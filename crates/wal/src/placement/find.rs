@@ -1,12 +1,12 @@
-//! Finding the file of a log in a directory in which anybody may have renamed, copied or deleted files. Also deals with
+//! Finds the file of a log in a directory in which anybody may have renamed, copied or deleted files. Also deals with
 //! logs that their databases do not name.
 //!
 //! A crash leaves a log that its database does not name in two cases: after a new log has got its name but before its
 //! id is in the database, and after the guard was lifted but before the log is deleted. A power loss may leave the name
 //! of a provisional log, and a part of its contents. People also delete, replace and restore databases. A database that
-//! names no log needs no log. So a log without commits that was made for this very file is deleted. Any other log that
-//! has the name of a new log is kept under its longer name. [`super::whose`] decides whose a log is; this module acts
-//! on that decision.
+//! names no log needs no log. So [`collect`] deletes a log without commits that was made for this very file. Any other
+//! log that has the name of a new log stays under its longer name. [`super::whose`] decides whose a log is, and this
+//! module acts on that decision.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -22,8 +22,8 @@ use crate::shared::log_file::{self, is_in_place};
 use crate::{DatabaseIdentity, ErrorKind, LogError};
 
 impl LogPlacement {
-    /// The path of the log that the database at this path names, which has this id and is of the directory's engine.
-    /// `None` if that log is not in this directory.
+    /// Returns the path of the log that the database at this path names, which has this id and is of the directory's
+    /// engine. Returns `None` if that log is not in this directory.
     ///
     /// # Errors
     /// `Io` if that cannot be determined, because a log that cannot be opened at the moment is not missing.
@@ -31,7 +31,7 @@ impl LogPlacement {
         let is_it = |head: &Head| head.log_id == id && head.engine == self.engine;
         let with_id = names::with_id(&self.dir, database, id);
         let plain = names::plain(&self.dir, database).filter(|_| database.parent() == Some(&*self.dir));
-        // The first error, which is returned if no name leads to the log.
+        // The first error. The search returns it if no name leads to the log.
         let mut unknown = None;
         for path in [Some(&with_id), plain.as_ref()].into_iter().flatten() {
             match read_head(path) {
@@ -57,7 +57,7 @@ impl LogPlacement {
     }
 }
 
-/// Searches the whole directory for the log, because the database may have been renamed.
+/// Searches the whole directory for the log, because somebody may have renamed the database.
 fn scan(
     placement: &LogPlacement,
     id: LogId,
@@ -84,7 +84,8 @@ fn scan(
         match read_head(&path) {
             Ok(Some(head)) if is_it(&head) => return Ok(Some(path)),
             Ok(None) if is_of_other_version(&path, placement.engine, id) => return Ok(Some(path)),
-            // Skip logs that this user may not read, because they may be other databases', and unreadable on purpose.
+            // Skip logs that this user may not read, because they may belong to other databases, and be unreadable on
+            // purpose.
             Ok(_) => {}
             Err(error) if error.kind() == ErrorKind::ReadOnly => {}
             Err(error) => return Err(error),
@@ -93,7 +94,7 @@ fn scan(
     Ok(None)
 }
 
-/// Reads the head of a log; `None` if no log has this name, or the file is not a log. Fails if that cannot be
+/// Reads the head of a log. Returns `None` if no log has this name, or the file is not a log. Fails if that cannot be
 /// determined, because a log that cannot be opened at the moment is not missing.
 fn read_head(path: &Path) -> Result<Option<Head>, LogError> {
     match open_and_read(path, false) {
@@ -103,8 +104,8 @@ fn read_head(path: &Path) -> Result<Option<Head>, LogError> {
     }
 }
 
-/// Whether there is a file with this name whose head is illegible (damaged, or of another version). A caller that then
-/// attaches the log gets the error that says which.
+/// Returns whether there is a file with this name whose head is illegible (damaged, or of another version). A caller
+/// that then attaches the log gets an error that says which of the two it is.
 fn is_illegible(path: &Path) -> bool {
     matches!(open_and_read(path, false), Err(LogError::Format { .. }))
 }
@@ -142,7 +143,7 @@ pub fn made_for(log_dirs: &[LogPlacement], db: &DatabaseIdentity) -> Result<Opti
     Ok(None)
 }
 
-/// Files in a directory whose names are those of logs of this database.
+/// Returns the files in a directory whose names are those of logs of this database.
 fn named_after(dir: &Path, database: &Path) -> Result<Vec<PathBuf>, LogError> {
     let failed = |error: std::io::Error| LogError::io("read directory", dir, &error);
     let entries = match std::fs::read_dir(dir).map_err(failed) {
@@ -155,8 +156,8 @@ fn named_after(dir: &Path, database: &Path) -> Result<Vec<PathBuf>, LogError> {
     Ok(paths.map(|entry| entry.path()).collect())
 }
 
-/// The present path of a log that was opened as `path`: the same path, the log's longer name, or the path to which
-/// somebody has moved it.
+/// Returns the present path of a log that was opened as `path`: the same path, the path with the log's longer name, or
+/// the path to which somebody has moved the log.
 pub(crate) fn where_now(path: &Path, file: &OwnFile, id: LogId) -> Result<Option<PathBuf>, LogError> {
     let moved = std::fs::read_link(log_file::own_name(file));
     for name in [Some(path.to_path_buf()), Some(names::aside(path, id)), moved.ok()].into_iter().flatten() {
@@ -186,8 +187,8 @@ pub(super) fn collect(dir: &Path, db: &DatabaseIdentity, scan: bool, make_sure: 
             log_file::remove_torn(&path, &|meta| is_named_after(name, meta, db), make_sure);
             continue;
         };
-        // With the lock, this process may delete the log. But since it was opened, the log may have been deleted, and
-        // another process may have made a new log of the same name. So check that the name is still that of the locked
+        // With the lock, this process may delete the log. But since this process opened the log, another process may
+        // have deleted it, and made a new log of the same name. So check that the name is still that of the locked
         // file.
         let is_unused = || file.try_lock().is_ok() && is_in_place(&path, &file).unwrap_or(false);
         match fate(&path, &file, db) {
@@ -208,8 +209,8 @@ pub(super) fn collect(dir: &Path, db: &DatabaseIdentity, scan: bool, make_sure: 
     collect_memory(dir, &entries, db);
 }
 
-/// Deletes segments of this database's logs that no longer exist. A power loss may have brought back the name of the
-/// segment but not that of the log.
+/// Deletes segments of logs of this database that do not exist any more. A power loss may have brought back the name of
+/// such a segment but not the name of its log.
 fn collect_memory(dir: &Path, entries: &[PathBuf], db: &DatabaseIdentity) {
     let own = entries.iter().filter_map(|path| {
         let name = path.file_name().filter(|name| names::belongs_to(name, &db.path))?;
@@ -219,7 +220,7 @@ fn collect_memory(dir: &Path, entries: &[PathBuf], db: &DatabaseIdentity) {
         }
     });
     for (path, id) in own {
-        // If a log's id cannot be read, assume that the segment belongs to that log.
+        // If the id of the log with the plain name cannot be read, assume that the segment belongs to that log.
         let may_be_of_plain = || {
             names::plain(dir, &db.path).is_some_and(|plain| {
                 open_and_read(&plain, false)
@@ -237,12 +238,13 @@ fn collect_memory(dir: &Path, entries: &[PathBuf], db: &DatabaseIdentity) {
     }
 }
 
-/// The most files of a directory that are examined. In a larger directory a leftover may stay; it holds nothing.
+/// The most files of a directory that this module examines. In a larger directory a leftover may stay, which holds
+/// nothing.
 const LOOKED_AT: usize = 1000;
 
-/// The most logs named after other databases that are opened. They are opened because this database may have had
-/// another name. Their number is limited because a directory may hold the logs of hundreds of databases, and each has
-/// to be opened and read.
+/// The most logs named after other databases that this module opens. It opens them because this database may have had
+/// another name. It opens no more, because a directory may hold the logs of hundreds of databases, and each log has to
+/// be opened and read.
 const OTHERS_OPENED: usize = 16;
 
 fn entries(dir: &Path) -> Vec<PathBuf> {
@@ -250,7 +252,7 @@ fn entries(dir: &Path) -> Vec<PathBuf> {
     entries.map(|entry| entry.path()).collect()
 }
 
-/// The files that have the name of a log, whatever name the database had when the log was made.
+/// Returns the files that have the name of a log, whatever name the database had when the log was made.
 fn logs_among(entries: &[PathBuf], db: &DatabaseIdentity) -> impl Iterator<Item = PathBuf> {
     let logs = entries.iter().filter(|path| names::is_log_name(path));
     let is_named_after =
@@ -269,12 +271,14 @@ pub(super) fn free_plain_name(
     if !file.metadata().is_ok_and(|meta| db.trusts(&meta)) {
         return Ok(None);
     }
-    // Do not move the log if another process holds it, because that process is about to delete the log by this name.
+    // Do not move the log if another process holds its lock, because that process is about to delete the log by this
+    // name.
     if head.is_of(db) && file.try_lock().is_err() {
         return Ok(None);
     }
     let aside = names::aside(plain, head.log_id);
-    // The name contains the log's id. So a file that already has it is a copy of this very log; both stay.
+    // The longer name contains the log's id. So a file that already has this name is a copy of this very log, and both
+    // stay.
     if may_exist(&aside) {
         return Ok(None);
     }
@@ -285,7 +289,7 @@ pub(super) fn free_plain_name(
     Ok(Some((plain.to_path_buf(), aside)))
 }
 
-/// Whether the log was put aside: whether there is a file with its longer name.
+/// Returns whether the log was put aside, that is, whether there is a file with its longer name.
 pub(super) fn is_aside(path: &Path, head: &Head) -> bool {
     may_exist(&names::aside(path, head.log_id))
 }

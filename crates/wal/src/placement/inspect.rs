@@ -1,15 +1,15 @@
-//! Inspecting a log that other processes may be using. The inspection writes nothing, takes no lock and no process
-//! slot, and makes no process wait.
+//! Inspects a log that other processes may be using. The inspection writes nothing, takes no lock and no process slot,
+//! and makes no process wait.
 //!
 //! A reading while others write may mix two states. So a reading counts only if nothing relevant changed during it
 //! ([`look`]). If processes use the log, the reading goes through their segment, and counts only if the log has not
-//! started over during it. If no process uses the log, the reading counts only if no process began to use the log
-//! during it. A reading that does not count is repeated. A contradiction counts as damage only if no process uses the
-//! log (invariant 12).
+//! started over meanwhile. If no process uses the log, the reading counts only if no process began to use the log
+//! meanwhile. The observer repeats a reading that does not count. A contradiction counts as damage only if no process
+//! uses the log (invariant 12).
 //!
 //! Processes may come, go and die while an observer watches them ([`Watch`]), and the segment may begin again or be
 //! deleted. So each look checks whether the segment is still the one in use. Any user who may write the database may
-//! have written anything to the segment, so its contents are used only as numbers to show.
+//! have written anything to the segment, so the observer uses its contents only as numbers to show.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -37,11 +37,11 @@ use crate::shared::archived::{ARCHIVED_OFFSET, Archived, ArchivedWords};
 use crate::shared::log_file::is_in_place;
 use crate::{DatabaseIdentity, EngineOptions, LogError};
 
-/// How long to read a log again and again while other processes change it.
+/// The time for which an observer reads a log again and again while other processes change it.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// The pause between two readings.
 const PAUSE: Duration = Duration::from_millis(2);
-/// Stands for an offset or an order that only the walk of an unused log can determine.
+/// The text in place of an offset or an order that only the walk of an unused log can determine.
 const LIVE: &str = "in use";
 
 /// What a log file says about itself.
@@ -75,7 +75,7 @@ pub fn open_log_read_only(path: &Path) -> Result<Box<dyn Engine>, LogError> {
 }
 
 /// Visits every committed transaction of a log in order, with the code that recovers logs. Then rebuilds every page and
-/// checks SQLite's checksums. Writes nothing. Reads from the database whatever is needed to rebuild pages;
+/// checks SQLite's checksums. Writes nothing. Reads from the database what it needs to rebuild pages.
 /// [`crate::engine::home::NoDatabase`] is enough for engines whose pages are all in the log.
 ///
 /// # Errors
@@ -100,7 +100,7 @@ pub fn salvage(path: &Path, database: &dyn DatabaseFile, later: Later<'_>) -> Re
     crate::engine::salvage::read(&|later| (head.engine.salvage)(&log, database, later), database, later)
 }
 
-/// How a log is read for inspection.
+/// The way in which an observer reads a log.
 pub enum Reading<'a> {
     /// Through this engine, together with the processes that use the log.
     Along(Box<dyn Engine>),
@@ -118,7 +118,7 @@ pub struct Looked<T> {
 }
 
 /// Inspects a log with the function `read`, repeatedly until nothing has changed during a reading. `read` returns
-/// `None` if it finds itself that something has changed.
+/// `None` if it notices itself that something has changed.
 ///
 /// # Errors
 /// The error of `read`, if no process uses the log. `Busy` if processes change the log faster than it can be read, or
@@ -172,9 +172,9 @@ fn read_along<T>(
 /// The users of a log, and the beginning of the segment that they share.
 #[derive(PartialEq, Eq)]
 struct Users {
-    /// The word [`INCARNATION`], if there are living processes that have a slot of the segment.
+    /// The word [`INCARNATION`], if living processes have a slot of the segment.
     living: Option<u64>,
-    /// The word [`INCARNATION`], if there is no such process. A process that comes and goes changes the word.
+    /// The word [`INCARNATION`], if no living process has a slot. A process that comes and goes changes the word.
     left: Option<u64>,
     /// Whether no process is attaching the log, which may involve recovery.
     is_settled: bool,
@@ -186,7 +186,7 @@ impl Users {
         let Ok(file) = OwnFile::open(|| std::fs::File::open(&segment_path)) else {
             return Ok(Self { living: None, left: None, is_settled: true });
         };
-        // Load these words after the reading.
+        // Load these words after the caller's reading.
         fence(Ordering::SeqCst);
         let failed = |source: MediumError| LogError::Medium { path: segment_path.clone(), source };
         let living = FileSegment::has_processes(&file).map_err(failed)?;
@@ -211,8 +211,8 @@ fn undecided(path: &Path, error: Option<&LogError>) -> LogError {
 
 /// Visits every committed transaction of a log in order, and checks SQLite's checksums, even if other processes use the
 /// log. Calls `begin` at the start of each reading. Transactions that were visited before that call no longer count,
-/// because the log is read again from its beginning. While the log is in use, the offsets of records and the order of
-/// commits are not reported.
+/// because this function reads the log again from its beginning. While the log is in use, does not report the offsets
+/// of records and the order of commits.
 ///
 /// # Errors
 /// As [`look`], and the error with which recovery would fail.
@@ -290,22 +290,23 @@ pub struct Watch {
 pub struct Glance {
     /// The segment's clock in nanoseconds.
     pub clock_ns: u64,
-    /// The number of the segment's beginning. Counts from different beginnings must not be compared.
+    /// The number of the segment's beginning. Counts from different beginnings are not comparable.
     pub beginning: u64,
-    /// What processes have counted, including those that have ended.
+    /// The counts of processes, including processes that have ended.
     pub processes: Vec<ProcessMetrics>,
-    /// Writes to the database file since the segment began, namely those of pages in checkpoints, and those of the
-    /// database's size at the ends of checkpoints.
+    /// The number of writes to the database file since the segment began. They are the writes of pages in checkpoints,
+    /// and of the database's size at the ends of checkpoints.
     pub home_writes: u64,
-    /// How often writing or syncing the database has failed since everything was last written to it again.
+    /// The number of times that writing or syncing the database has failed since everything was last written to it
+    /// again.
     pub home_failures: u64,
-    /// How far the log's archive has come.
+    /// How much of the log the archive has.
     pub archived: Archived,
 }
 
 impl Watch {
-    /// Opens the segment of a log for observation; `None` if no process uses the log, or a process is just about to.
-    /// Takes no lock.
+    /// Opens the segment of a log for observation. Returns `None` if no process uses the log, or a process is just
+    /// about to. Takes no lock.
     ///
     /// # Errors
     /// `Io` if this user may not read a file of the log, or the log does not exist; `Busy` if the processes that use
@@ -344,7 +345,7 @@ impl Watch {
         LogError::Medium { path: self.segment_path.clone(), source }
     }
 
-    /// What the log's file says about itself.
+    /// Returns what the log's file says about itself.
     #[must_use]
     pub fn about(&self) -> &About {
         &self.about
@@ -362,7 +363,7 @@ impl Watch {
         &self.segment
     }
 
-    /// Reads the segment once; `None` if no process uses the log through this segment any more.
+    /// Reads the segment once. Returns `None` if no process uses the log through this segment any more.
     ///
     /// # Errors
     /// `Io`, `Medium`.
@@ -381,8 +382,8 @@ impl Watch {
             home_failures: self.segment.load(HOME_FAILURES),
             archived: ArchivedWords::new(&self.segment, ARCHIVED_OFFSET).look(),
         };
-        // The segment may have begun again during the look, so that blocks from before and after were read. In that
-        // case return nothing.
+        // The segment may have begun again during the look, so that this method has read blocks from before and after.
+        // In that case return nothing.
         fence(Ordering::SeqCst);
         let same = beginning == beginning_of(self.segment.load(INCARNATION));
         Ok(same.then_some(glance))

@@ -17,10 +17,11 @@ use crate::shared::log_file;
 const SUFFIX: &str = "-duralite";
 const SEGMENT_SUFFIX: &str = "-shm";
 const ID_CHARS: usize = 32;
-/// The most bytes of the database's name that are used; the rest is cut off, because a file name has at most 255 bytes.
+/// The most bytes of the database's name in the name of a log. The rest is cut off, because a file name has at most 255
+/// bytes.
 const LONGEST_NAME: usize = 200;
 
-/// The beginning of the names of a database's logs, and whether the database's own name had to be cut.
+/// Returns the beginning of the names of a database's logs, and whether the database's own name had to be cut.
 fn stem(database: &Path) -> (OsString, bool) {
     let name = database.file_name().unwrap_or(OsStr::new("database")).as_bytes();
     let mut end = name.len().min(LONGEST_NAME);
@@ -46,7 +47,7 @@ pub(super) fn with_id(dir: &Path, database: &Path, id: LogId) -> PathBuf {
     dir.join(name)
 }
 
-/// The path of a log's segment, beside the log. It is the same for both names of a log.
+/// Returns the path of a log's segment, which is beside the log. The path is the same for both names of a log.
 pub(crate) fn segment(log: &Path, id: LogId) -> PathBuf {
     let mut name = aside(log, id).into_os_string();
     name.push(SEGMENT_SUFFIX);
@@ -73,7 +74,7 @@ pub(super) enum Kind {
     Segment(LogId),
 }
 
-/// Classifies a file by its name; `None` when the name belongs to no log.
+/// Classifies a file by its name. Returns `None` if no log has such a name.
 pub(super) fn kind_of(name: &OsStr) -> Option<Kind> {
     let name = name.as_bytes();
     if name.ends_with(SUFFIX.as_bytes()) {
@@ -100,7 +101,7 @@ fn parse_id(text: &[u8]) -> Option<LogId> {
     Some(LogId(id))
 }
 
-/// Whether a file name may be that of a file that belongs to this database's logs.
+/// Returns whether a file name may be that of a file that belongs to this database's logs.
 pub(super) fn belongs_to(name: &OsStr, database: &Path) -> bool {
     name.as_bytes().starts_with(stem(database).0.as_bytes())
 }

@@ -1,9 +1,9 @@
-//! Attaching a log as a user who may only read the database (invariant 13).
+//! Attaches a log as a user who may only read the database (invariant 13).
 //!
 //! The process of such a user has no slot in the segment, because it maps the segment's memory without the right to
-//! change it. It announces itself with locks of the kernel instead. While processes with slots are alive, it reads
-//! along with them. If there are none, the log is as a crash has left it. In that case this process reads for itself
-//! what recovery would find, and SQLite builds a private wal-index from that.
+//! change it. The process announces itself with locks of the kernel instead. While processes with slots are alive, it
+//! reads along with them. If there are none, the log is as a crash has left it. In that case this process reads for
+//! itself what recovery would find, and SQLite builds a private wal-index from that.
 //!
 //! A process that wants to open the database never waits for such a reader. So the segment may begin again while a
 //! reader has it mapped. There is one exception: if a reader that reads along is in the middle of a transaction, the
@@ -44,8 +44,8 @@ pub struct Outside {
     generation: AtomicU64,
 }
 
-/// Attaches, for reading only, a log that could not be opened for writing (error `denied`). Fails with `denied` if the
-/// log cannot be opened for reading either.
+/// Attaches, for reading only, a log that this process could not open for writing (error `denied`). Fails with
+/// `denied` if the process cannot open the log for reading either.
 pub(super) fn attach(
     placement: &LogPlacement,
     options: &EngineOptions,
@@ -94,8 +94,8 @@ impl Outside {
         self.live.load(Ordering::Acquire)
     }
 
-    /// Whether the segment has begun again since the reader last looked. If so, what the reader has read through the
-    /// segment since then belongs to no transaction.
+    /// Returns whether the segment has begun again since the reader last looked. If it has, what the reader has read
+    /// through the segment since then belongs to no transaction.
     #[must_use]
     pub fn is_lost(&self) -> bool {
         // Load the word after everything that the caller has read.
@@ -104,9 +104,9 @@ impl Outside {
             && self.segment.load(INCARNATION) / BEGUN != self.incarnation.load(Ordering::Acquire) / BEGUN
     }
 
-    /// For a reader that does not read along with others: whether the log has started over since the reader opened it.
-    /// Other processes did not wait for this reader. So if the log has started over, what the reader has read through
-    /// its own wal-index belongs to no transaction.
+    /// Returns, for a reader that does not read along with others, whether the log has started over since the reader
+    /// opened it. Other processes did not wait for this reader. So if the log has started over, what the reader has
+    /// read through its own wal-index belongs to no transaction.
     #[must_use]
     pub(crate) fn is_overtaken(&self, engine: &dyn Engine) -> bool {
         let generation = self.generation.load(Ordering::Acquire);
@@ -121,8 +121,8 @@ impl Outside {
         FileSegment::has_processes(self.segment_file()).map_err(|source| self.failed(source))
     }
 
-    /// Whether a transaction that reads through the segment may begin. The caller already holds its mark, which keeps
-    /// the segment from beginning again.
+    /// Returns whether a transaction that reads through the segment may begin. The caller already holds its mark,
+    /// which keeps the segment from beginning again.
     ///
     /// # Errors
     /// `Medium`.
@@ -153,7 +153,7 @@ impl Outside {
         self.check_names()?;
         let live = if self.is_live() {
             // SQLite has the wal-index mapped. That wal-index is not from before a restart of the system, because this
-            // process already ran while processes with slots were alive.
+            // process was already running while processes with slots were alive.
             if !is_complete(&attaching) {
                 return busy("its log needs recovery: a user who may write the log has to open the database");
             }
@@ -185,8 +185,8 @@ impl Outside {
         Err(LogError::Busy { path: self.db.path.clone(), what })
     }
 
-    /// Whether processes with slots use the log, or have used it before another reader came. The caller keeps others
-    /// from attaching the log during this call.
+    /// Returns whether processes with slots use the log, or have used it before another reader came. During this call
+    /// the caller keeps others from attaching the log.
     fn has_company(&self, attaching: &File, pause: Pause<'_>) -> Result<bool, LogError> {
         let path = &self.path;
         for tries in 0.. {

@@ -1,10 +1,10 @@
-//! The segment, the memory that the processes using a log share: the layout of its words before the engine's part,
-//! opening its file (invariant 13), and joining the processes that use it.
+//! The segment, the memory that the processes using a log share. This module has the layout of the words before the
+//! engine's part, opens the segment's file (invariant 13), and joins the processes that use it.
 //!
 //! Processes of several versions may meet in a segment, so its first word is the version of its layout. A process that
 //! begins the segment again clears that word first ([`clear`]) and stores it last ([`complete`]), so that no process
-//! joins in between. A segment from before the last start of the system is only what a power loss left, so it is never
-//! joined.
+//! joins in between. A segment from before the last start of the system is only what a power loss left, so no process
+//! joins it.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -25,19 +25,19 @@ use crate::shared::log_file::{self, Lock, Pause, adjust, is_in_place, open_new};
 use crate::shared::pins::{PINS_BYTES, PINS_OFFSET, Pins};
 use crate::{DatabaseIdentity, LogError};
 
-/// Where the locks of the database begin in the segment.
+/// The offset in the segment at which the locks of the database begin.
 pub const LOCKS_OFFSET: u64 = 4096;
 /// Bytes of the segment that belong to the locks.
 pub const LOCKS_BYTES: u64 = 64 << 10;
-/// Where the engine's part of the segment begins.
+/// The offset at which the engine's part of the segment begins.
 pub(super) const ENGINE_OFFSET: u64 = LOCKS_OFFSET + LOCKS_BYTES;
 
 /// The first word of a segment that is in use: the version of the segment's layout.
 pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"DURASEGB");
 /// The kinds of media on which the log is used; 0 if unknown.
 const MEDIA: u64 = 8;
-/// How often syncing or writing the database has failed since everything in the log was written to the database again,
-/// or the log became empty.
+/// The number of times that syncing or writing the database has failed since everything in the log was written to the
+/// database again, or since the log became empty.
 pub const HOME_FAILURES: u64 = 16;
 /// The newest commit that was acknowledged. The upper half of the word is the low half of the commit's generation, and
 /// the lower half is the commit's last frame.
@@ -50,14 +50,14 @@ pub const RESTART_UNTIL: u64 = 32;
 /// bits are as in [`RESTART_UNTIL`].
 pub const BEGINS_AFTER: u64 = 112;
 /// A transaction of a concurrent connection that has been writing since before this time, by the segment's clock, has
-/// to end. 0 if there has been no such connection.
+/// to end. The word is 0 if there has been no such connection.
 pub const OVERDUE_BEFORE: u64 = 120;
 
-/// Says which guard is in the database's header, or that another log is about to replace this one. A connection stores
-/// this word under EXCLUSIVE when it changes the header. 0 if the guard is unknown or about to change.
+/// A word that says which guard is in the database's header, or that another log is about to replace this one. A
+/// connection stores this word under EXCLUSIVE when it changes the header. 0 if the guard is unknown or about to change.
 pub const GUARD_KIND: u64 = 48;
 
-/// How often the database file has been written to while its WAL was in the log.
+/// The number of writes to the database file while its WAL was in the log.
 pub const HOME_WRITES: u64 = 56;
 /// The value of [`HOME_WRITES`] when the last successful sync of the file began, plus 1; 0 if there was none.
 pub const HOME_SYNCED: u64 = 64;
@@ -73,8 +73,8 @@ pub const DELETION_SEEN: u64 = 1;
 /// The bit of [`LOG_DELETED`] that a process sets before it copies the log.
 pub const DELETED_LOG_COPIED: u64 = 2;
 
-/// The id of the segment's log, in 16 bytes. It identifies a deleted segment that is found in `/proc`, because the path
-/// there may not show the id.
+/// The id of the segment's log, in 16 bytes. The id identifies a deleted segment that a tool finds in `/proc`, because
+/// the path there may not show the id.
 const LOG_ID: u64 = 96;
 
 /// The start of the system during which the words were written ([`boot`]); 0 if unknown.
@@ -94,18 +94,19 @@ const _: () = assert!(LOG_ID + 16 <= BEGINS_AFTER && OVERDUE_BEFORE < DEVICE && 
 const _: () = assert!(ARCHIVED_OFFSET + ARCHIVED_BYTES <= PINS_OFFSET);
 const _: () = assert!(PINS_OFFSET + PINS_BYTES <= LOCKS_OFFSET);
 
-/// Where the metrics of processes begin, after an engine's part of `engine_bytes`; and where the segment ends.
+/// Returns where the metrics of processes begin, after an engine's part of `engine_bytes`, and where the segment ends.
 pub(super) fn metrics_of(engine_bytes: u64) -> (u64, u64) {
     let begin = (ENGINE_OFFSET + engine_bytes).next_multiple_of(64);
     (begin, begin + METRICS_BYTES)
 }
 
-/// The number of the segment's beginning: how often it has begun again, from the word [`INCARNATION`].
+/// Returns the number of the segment's beginning, which is how often the segment has begun again, from the word
+/// [`INCARNATION`].
 pub(super) fn beginning_of(incarnation: u64) -> u64 {
     incarnation / BEGUN
 }
 
-/// Whether the file is a segment whose initialization was completed.
+/// Returns whether the file is a segment whose initialization was completed.
 pub(super) fn is_complete(segment: &File) -> bool {
     layout_of(segment) == MAGIC
 }
@@ -124,8 +125,8 @@ pub(super) fn is_segment_of(file: &File, id: LogId) -> bool {
     is_complete(file) && file.read_exact_at(&mut of, LOG_ID).is_ok() && LogId(of) == id
 }
 
-/// The first `bytes` of an engine's part as the last process to use the segment left them. `None` if the system has
-/// been restarted since then, or the segment was never completed.
+/// Returns the first `bytes` of an engine's part as the last process to use the segment left them. Returns `None` if the
+/// system has been restarted since then, or the segment was never completed.
 pub(super) fn left_of(segment: &File, bytes: u64) -> Option<Vec<u8>> {
     let mut by = [0; 8];
     segment.read_exact_at(&mut by, BOOT).ok()?;
@@ -152,8 +153,8 @@ fn boot() -> u64 {
     *BOOT.get_or_init(|| std::fs::read_to_string(BOOT_ID).map_or(0, |id| number(&id)))
 }
 
-/// The first 64 of the id's 128 bits. They include the UUID's version, which is not random. That does no harm, because
-/// the other bits are.
+/// Returns the first 64 of the id's 128 bits. They include the UUID's version, which is not random. That does no harm,
+/// because the other bits are random.
 fn number(id: &str) -> u64 {
     let digits: String = id.chars().filter(char::is_ascii_hexdigit).take(16).collect();
     u64::from_str_radix(&digits, 16).unwrap_or(0)
@@ -173,20 +174,21 @@ pub(super) fn create(path: &Path, db: &DatabaseIdentity) -> Result<OwnFile, LogE
     Ok(file)
 }
 
-/// The mode of the segment's file: each user has the same access to the segment as to the database (invariant 13).
+/// Returns the mode of the segment's file: each user has the same access to the segment as to the database (invariant
+/// 13).
 fn mode_of(db: &DatabaseIdentity) -> u32 {
     db.mode & 0o666
 }
 
-/// The options for opening a segment's file: never through a symbolic link.
+/// Returns the options for opening a segment's file, never through a symbolic link.
 fn options(write: bool) -> OpenOptions {
     let mut options = OpenOptions::new();
     options.read(true).write(write).custom_flags(OFlags::NOFOLLOW.bits().cast_signed());
     options
 }
 
-/// Opens the file of the segment, and creates it if it does not exist. Refuses a file that was made by a user who may
-/// not write the database.
+/// Opens the file of the segment, and creates it if it does not exist. Refuses a file that a user made who may not write
+/// the database.
 fn open_or_create(path: &Path, db: &DatabaseIdentity) -> Result<OwnFile, LogError> {
     let failed = |error: io::Error| LogError::io("open the shared memory of the log", path, &error);
     hooks::step(FileStep::OpenShared, path).map_err(failed)?;
@@ -208,7 +210,7 @@ fn open_or_create(path: &Path, db: &DatabaseIdentity) -> Result<OwnFile, LogErro
     }
 }
 
-/// Opens the file of the segment a second time; `locked` is the first descriptor, which is locked. `None` if the
+/// Opens the file of the segment a second time. `locked` is the first descriptor, which is locked. Returns `None` if the
 /// segment was deleted together with the log.
 pub(super) fn open_again(path: &Path, locked: &File) -> Result<Option<OwnFile>, LogError> {
     let failed = |error: io::Error| LogError::io("open the shared memory of the log", path, &error);
@@ -256,10 +258,10 @@ pub(super) fn lock(path: &Path, db: &DatabaseIdentity, pause: Pause<'_>) -> Resu
 }
 
 /// Marks the segment as incomplete. So if this process dies before it has completed the segment again, no process joins
-/// words that may be from before a power loss. Returns `false` if the segment has to be used as it is, because a reader
-/// without a process slot is in the middle of a transaction that relies on it. That reader's process already ran while
-/// processes with slots were alive. So no power loss has happened since, and the words say what is left to do, as after
-/// the death of any process.
+/// words that may be from before a power loss. Returns `false` if this process has to use the segment as it is, because
+/// a reader without a process slot is in the middle of a transaction that relies on it. That reader's process was
+/// already running while processes with slots were alive. So no power loss has happened since, and the words say what is
+/// left to do, as after the death of any process.
 ///
 /// This process clears the word first and then looks for such readers. A reader takes its mark first and then looks at
 /// the word. So at least one of the two sees the other.
@@ -282,7 +284,7 @@ pub(super) fn clear(segment: &File) -> Result<bool, MediumError> {
     Ok(false)
 }
 
-/// Announces to readers without process slots that the segment which they have mapped is about to begin again. Returns
+/// Announces to readers without process slots that the segment that they have mapped is about to begin again. Returns
 /// the new value of [`INCARNATION`].
 fn begin_anew(file: &File, path: &Path) -> Result<u64, LogError> {
     let mut bytes = [0; 8];
@@ -297,14 +299,14 @@ fn begin_anew(file: &File, path: &Path) -> Result<u64, LogError> {
     Ok(next)
 }
 
-/// Whether this is the database that the segment's processes use, and not a snapshot or a clone of it, whose log has the
-/// same id.
+/// Returns whether this is the database that the segment's processes use, and not a snapshot or a clone of that
+/// database, whose log has the same id.
 pub(super) fn is_for(segment: &dyn Segment, db: &DatabaseIdentity) -> bool {
     [0, db.device].contains(&segment.load(DEVICE))
 }
 
-/// Joins the processes that use the log with this id; with `alone`, as the first of them. `device` is the number of the
-/// database's device; 0 if other processes may use the log for a file on any device.
+/// Joins the processes that use the log with this id. With `alone`, joins as the first of them. `device` is the number
+/// of the database's device; 0 if other processes may use the log for a file on any device.
 pub(super) fn join(
     placement: &LogPlacement,
     path: &Path,

@@ -1,5 +1,5 @@
-//! What a log's file says about itself, and whose the log is (invariants 3 and 13). This module only decides. It
-//! changes nothing, and returns each decision as a value, on which the caller acts.
+//! What a log's file says about itself, and whose the log is (invariants 3 and 13). This module only decides. It changes
+//! nothing, and returns each decision as a value, on which the caller acts.
 //!
 //! There are three questions. May this process use the log that a database names ([`check_owner`])? If log and database
 //! do not name each other, may the log be applied to the database ([`claim`])? And what becomes of a log beside a
@@ -64,7 +64,7 @@ impl Head {
         Ok(Self { engine, log_id, db_inode, db_birth_ns, path, made_in, device: meta.dev() })
     }
 
-    /// The path of the database when the log was made, truncated if it is very long.
+    /// Returns the path of the database when the log was made, truncated if the path is very long.
     pub(super) fn database(&self) -> PathBuf {
         PathBuf::from(OsStr::from_bytes(&self.path))
     }
@@ -98,34 +98,35 @@ impl Head {
         DatabaseIdentity::of(&self.database()).ok().filter(|found| self.names(found))
     }
 
-    /// Whether nothing is at the path any more at which the database was when the log was made. Where the path cannot be
-    /// looked at, or leads to another file, the original may be behind a mount, or in another container.
+    /// Returns whether nothing is at the path any more at which the database was when the log was made. If this process
+    /// cannot look at the path, or the path leads to another file, the original may be behind a mount, or in another
+    /// container.
     fn original_is_gone(&self) -> bool {
         let path = self.database();
         let is_missing = path.symlink_metadata().is_err_and(|error| error.kind() == ErrorKind::NotFound);
         is_missing && path.parent().is_some_and(Path::is_dir)
     }
 
-    /// Whether an open file with this head, at the path `log`, is a copy of the file in which the log was made, and no
-    /// other database than this one can need it. A log is in another file also if it was only moved to another file
-    /// system, and then its original needs it. So the log has to have come along with this database, unless the original
+    /// Returns whether an open file with this head, at the path `log`, is a copy of the file in which the log was made, and
+    /// no other database than this one can need that copy. A log that was only moved to another file system is in another
+    /// file too, and then its original needs it. So the log has to have come along with this database, unless the original
     /// is gone.
     fn is_spare_copy(&self, log: &Path, file: &File, db: &DatabaseIdentity) -> bool {
         self.is_copied(file) && (self.is_of(db) || self.came_along(log, db) || self.original_is_gone())
     }
 
-    /// Whether the log at this path is beside the database, and was made for a file that had the database's path before, or
-    /// still has it.
+    /// Returns whether the log at this path is beside the database, and was made for a file that had the database's path
+    /// before, or still has it.
     fn is_replaced(&self, log: &Path, db: &DatabaseIdentity) -> bool {
         log.parent() == db.path.parent() && self.was_made_at(db.path_hint())
     }
 
-    /// Whether an open file with this head is known to be another one than that in which the log was made.
+    /// Returns whether an open file with this head is known to be another file than the one in which the log was made.
     fn is_copied(&self, file: &File) -> bool {
         self.made_in.is_some_and(|made_in| identity::of_log(file).is_some_and(|now| now != made_in))
     }
 
-    /// How the open log file with this head, at the path `log`, and a database belong together.
+    /// Returns how the open log file with this head, at the path `log`, and a database belong together.
     pub(super) fn relation(&self, log: &Path, file: &File, db: &DatabaseIdentity) -> Relation {
         if self.is_of(db) {
             Relation::Own
@@ -136,8 +137,9 @@ impl Head {
         }
     }
 
-    /// Whether the log at this path was copied together with the directory of this database. It is in that directory, or
-    /// in one below it that the original's directory has as well, if that directory is still there.
+    /// Returns whether the log at this path was copied together with the directory of this database. Such a log is in that
+    /// directory, or in a directory below it that the original's directory has as well, if the original's directory is
+    /// still there.
     fn came_along(&self, log: &Path, db: &DatabaseIdentity) -> bool {
         let dir = log.parent().and_then(|dir| dir.canonicalize().ok()).unwrap_or_default();
         let Some(Ok(below)) = db.path.parent().map(|beside| dir.strip_prefix(beside)) else { return false };
@@ -151,7 +153,7 @@ impl Head {
         (self.engine.release)(&OpenFile { path, file })
     }
 
-    /// Whether the log holds no commits; `false` if that cannot be determined. No process uses the log.
+    /// Returns whether the log holds no commits; `false` if that cannot be determined. No process uses the log.
     pub(super) fn is_empty(&self, path: &Path, file: &OwnFile) -> bool {
         (self.engine.is_empty)(&OpenFile { path, file })
     }
@@ -164,7 +166,7 @@ pub(crate) enum Relation {
     Own,
     /// This file has replaced the log's database. The log itself is no copy, so it has served the old file until now.
     Replaced,
-    /// The log is a copy, or another database's.
+    /// The log is a copy, or belongs to another database.
     Other,
 }
 
@@ -203,26 +205,27 @@ pub struct FoundLog {
     pub id: LogId,
 }
 
-/// Whether a log can serve a database whose inode it does not name, and why.
+/// The answer whether a log can serve a database whose inode the log does not name, and why.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Claim {
     /// The log was made for this very database file.
     Own,
-    /// Database and log were copied together, or moved together to another file system, or another database file has
-    /// replaced the log's own. The log may be applied to the database, and no other database can need it.
+    /// Somebody has copied database and log together, or moved them together to another file system, or another
+    /// database file has replaced the log's own. The log may be applied to the database, and no other database can need
+    /// it.
     Copy,
     /// Only the database was copied, so the original database needs the log.
     Foreign,
 }
 
-/// What a database may do with the log that it names.
+/// Decides what a database may do with the log that it names.
 ///
-/// A user may copy a database together with its log, in use or after a crash. That user gets what a user of stock
-/// SQLite gets from a copy of a database and its `-wal`. But a copy of just the database must not take the log of its
-/// original. The original may be where this process cannot see it: renamed, not mounted, or in another user's
-/// directory. It may also be open in this process, so that opening it here and closing it would release SQLite's locks
-/// on it. So the original is not opened. Instead the log itself shows whether it is a copy, and its place shows whether
-/// it is one of the original's log, or the original's log after a move.
+/// A user may copy a database together with its log, in use or after a crash. That user gets what a user of stock SQLite
+/// gets from a copy of a database and its `-wal`. But a copy of just the database must not take the log of its original.
+/// The original may be where this process cannot see it: renamed, not mounted, or in another user's directory. The original
+/// may also be open in this process, so that opening it here and closing it would release SQLite's locks on it. So this
+/// function does not open the original. Instead the log itself shows whether it is a copy, and its place shows whether it
+/// is a copy of the original's log, or the original's log after a move.
 ///
 /// # Errors
 /// `Io` if the log cannot be opened, `Format` if it is of another version.
@@ -235,7 +238,7 @@ pub fn claim(log: &FoundLog, db: &DatabaseIdentity) -> Result<Claim, LogError> {
     }
 }
 
-/// The signs by which it is decided whether a log belongs to the database that names it.
+/// The signs by which [`claim`] decides whether a log belongs to the database that names it.
 struct Signs {
     /// The log was made for this very file.
     is_own: bool,
@@ -288,9 +291,8 @@ pub(super) enum Fate {
     GoesIfTorn(LogError),
 }
 
-/// Decides by the first row that fits in the table under "A database that names no log" in the README. A log may be a
-/// copy, because a directory that was copied while its database was being closed contains a copy of a log that has
-/// ended.
+/// Decides by the first row that fits in the table under "A database that names no log" in the README. A log may be a copy:
+/// if somebody copies a directory while its database is being closed, the copy contains a copy of a log that has ended.
 pub(super) fn fate(path: &Path, file: &OwnFile, db: &DatabaseIdentity) -> Fate {
     let head = Head::read(path, file);
     let is_trusted = file.metadata().is_ok_and(|meta| db.trusts(&meta));
@@ -311,7 +313,7 @@ pub(super) fn is_named_after(name: &OsStr, meta: &Metadata, db: &DatabaseIdentit
     names::belongs_to(name, &db.path) && db.trusts(meta)
 }
 
-/// Whether a log with an illegible head has no commits either, and is not of a version unknown to this build.
+/// Returns whether a log with an illegible head has no commits either, and is not of a version unknown to this build.
 pub(super) fn is_torn(path: &Path, file: &OwnFile, error: &LogError) -> bool {
     let LogError::Format { source: FormatError::Short { .. } | FormatError::Damaged { .. }, .. } = error
     else {
