@@ -34,8 +34,8 @@ pub fn array<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
     bytes.get(at..at.checked_add(N)?)?.try_into().ok()
 }
 
-/// Copies `value` to `at`. The value fits, because a caller takes the size of its buffer and the offsets in
-/// it from the same constants.
+/// Copies `value` to `at`. The value fits, because callers take the size of the buffer and the offsets in it from
+/// the same constants.
 #[inline]
 pub fn put(bytes: &mut [u8], at: usize, value: &[u8]) {
     bytes[at..at + value.len()].copy_from_slice(value);

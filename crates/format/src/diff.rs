@@ -6,8 +6,8 @@
 use crate::FormatError;
 use crate::bytes::u16_le;
 
-/// Bytes of a range in addition to its data. If at most this many equal bytes lie between two differences, the equal
-/// bytes are stored with the differences in one range, because two ranges would not be shorter.
+/// Bytes of a range in addition to its data. If at most this many equal bytes lie between two differences, one range
+/// stores the equal bytes with the differences, because two ranges would not be shorter.
 pub const RANGE_HEADER_BYTES: usize = 4;
 
 /// Appends to `out` the ranges in which `new` differs from `old`. Returns the number of ranges. Both images have the
@@ -89,8 +89,8 @@ pub(crate) fn next_difference(old: &[u8], new: &[u8], from: usize) -> Option<usi
     tail.into_iter().position(|(a, b)| a != b).map(|i| at + i)
 }
 
-/// The end of the range that begins with the difference at `start`. The range ends after the last difference that is
-/// followed by a run of more than `EQUAL` equal bytes.
+/// Returns the end of the range that begins with the difference at `start`. The range ends after the first difference
+/// that a run of more than `EQUAL` equal bytes follows, or after the page's last difference.
 pub(crate) fn end_of_range<const EQUAL: usize>(old: &[u8], new: &[u8], start: usize) -> usize {
     let mut end = start + 1;
     let mut at = end;
@@ -113,7 +113,7 @@ pub(crate) fn end_of_range<const EQUAL: usize>(old: &[u8], new: &[u8], start: us
     end
 }
 
-/// How many bytes of the word are not zero.
+/// Returns how many bytes of the word are not zero.
 #[inline(always)]
 fn bytes_that_differ(word: u64) -> usize {
     const ONES: u64 = 0x0101_0101_0101_0101;

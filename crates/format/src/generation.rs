@@ -4,10 +4,10 @@
 //! low bits of the number, and the seed of the checksum over such a field includes the high bits. As long as the high bits
 //! are 0, they do not change the seed.
 //!
-//! The *slot* of a generation is the state in which it begins. Its *origin* is its place in the history of the log: how many
-//! transactions were sealed before it, and when it began. A slot has no space for the origin, so the origin is stored
-//! separately, with a checksum of its own. If that checksum is wrong, the reader assumes a position higher than the number
-//! of transactions that can have been sealed before the generation.
+//! The *slot* of a generation is the state in which the generation begins. Its *origin* is its place in the history of the
+//! log: how many transactions were sealed before it, and when it began. A slot has no space for the origin, so the log
+//! stores the origin separately, with a checksum of its own. If that checksum is wrong, the reader assumes a position
+//! higher than the number of transactions that can have been sealed before the generation.
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
@@ -18,7 +18,7 @@ use crate::{FormatError, LogId};
 /// Generations are below this number. The bound only keeps arithmetic on damaged numbers from overflowing.
 pub const GENERATION_LIMIT: u64 = 1 << 60;
 
-/// What the bits of a generation above its low `bits` contribute to a seed: 0 if those bits are 0.
+/// Returns what the bits of a generation above its low `bits` contribute to a seed: 0 if those bits are 0.
 pub(crate) fn above(generation: u64, bits: u32) -> u64 {
     (generation >> bits).wrapping_mul(0x9E37_79B9_7F4A_7C15)
 }
@@ -33,7 +33,7 @@ pub(crate) fn of_halves(low: u32, high: u32) -> u64 {
     u64::from(low) | u64::from(high) << 32
 }
 
-/// Where the superblock's `active` word is.
+/// The offset of the superblock's `active` word.
 pub const ACTIVE_OFFSET: u64 = 1152;
 /// No block: the `first_block` of an empty log.
 pub const NO_BLOCK: u32 = u32::MAX;
@@ -57,13 +57,13 @@ pub fn read_active_word(word: u64) -> u64 {
 /// Bytes of a generation slot.
 pub const SLOT_BYTES: usize = 64;
 
-/// Where the slot of a generation is.
+/// Returns the offset of a generation's slot.
 #[must_use]
 pub fn slot_offset(generation: u64) -> u64 {
     1216 + generation % 2 * SLOT_BYTES as u64
 }
 
-/// Where the origin of a generation is.
+/// Returns the offset of a generation's origin.
 #[must_use]
 pub fn origin_offset(generation: u64) -> u64 {
     1408 + generation % 2 * SLOT_BYTES as u64
@@ -99,7 +99,7 @@ impl SlotFields {
         out
     }
 
-    /// Reads a slot. `None` if the checksum is wrong.
+    /// Reads a slot. Returns `None` if the checksum is wrong.
     pub(crate) fn decode(bytes: &[u8; SLOT_BYTES], id: LogId) -> Option<Self> {
         let checksum = xxh3_64_with_seed(&bytes[..SLOT_CHECKED], id.seed());
         (checksum == u64_le(bytes, SLOT_CHECKED)).then(|| Self {
@@ -150,7 +150,7 @@ impl Slot {
 /// Bytes of an origin.
 pub const ORIGIN_BYTES: usize = 32;
 const ORIGIN_CHECKED: usize = 24;
-/// A generation has fewer than 2^32 transactions, because they are counted with 32 bits.
+/// A generation has fewer than 2^32 transactions, because the log counts them with 32 bits.
 const POSITION_BITS: u32 = 32;
 /// All generations from this one on get the same unknown position, because larger positions do not fit into 64 bits.
 const LAST_COUNTED: u64 = 1 << 31;

@@ -4,8 +4,8 @@
 //! the read version, and so stops a program without Duralite before it reads a stale database (invariant 1). The write
 //! version (byte 18) stays as SQLite wrote it. Otherwise a connection that saw a write version above 2 would treat the
 //! database as read-only for as long as the connection is open, even after the guard has gone. Earlier builds raised
-//! both bytes, which is still read as a guard. The 20 bytes from 72 on, which SQLite reserves and leaves zero, name the
-//! log.
+//! both bytes, and this build still reads that as a guard. The 20 bytes from 72 on, which SQLite reserves and leaves
+//! zero, name the log.
 //!
 //! A guard may be provisional, which its check says. Duralite writes a provisional guard before the log is durable.
 //! Such a log has no commits yet, so a power loss that destroys the log loses nothing. Before the first commit Duralite
@@ -31,16 +31,17 @@ pub const ROLLBACK_GUARD: u8 = 0xD8;
 /// The end of the bytes in which the file may differ from what SQLite sees.
 pub const MASKED_END: u64 = 92;
 
-/// Where page 1 holds the write version and the read version, which say whether the database is in WAL mode. A guard
-/// replaces these bytes.
+/// The bytes of page 1 with the write version and the read version, which say whether the database is in WAL mode. A
+/// guard replaces these bytes.
 pub const VERSIONS: Range<usize> = 18..20;
-/// Where page 1 names the log: the log's id, then a check.
+/// The bytes of page 1 that name the log: the log's id, then a check.
 pub const LOG_ID: Range<usize> = 72..92;
-/// The change counter. It tells SQLite whether its cache of a database with rollback journals is still valid.
+/// The bytes of the change counter, which tells SQLite whether its cache of a database with rollback journals is still
+/// valid.
 pub const COUNTER: Range<usize> = 24..28;
-/// Where the header of a database says how many bytes SQLite leaves unused at the end of each page.
+/// The offset in a database's header of the number of bytes that SQLite leaves unused at the end of each page.
 pub const RESERVED_BYTES: usize = 20;
-/// The change counter on disk is xored with this mask under [`ROLLBACK_GUARD`]. The masked and the plain value are so
+/// Under [`ROLLBACK_GUARD`] the change counter on disk is xored with this mask. The masked and the plain value are so
 /// far apart that no program sees the counter advance from one to the other.
 const COUNTER_MASK: [u8; 4] = [0xA5, 0x5A, 0xD8, 0xD8];
 const ID: usize = LOG_ID.start;
@@ -61,7 +62,8 @@ pub enum JournalKind {
 }
 
 impl JournalKind {
-    /// The journal mode for these two versions, as SQLite wrote them. `None` for versions that no guard replaces.
+    /// Returns the journal mode for these two versions, as SQLite wrote them; `None` for versions that no guard
+    /// replaces.
     #[must_use]
     pub fn of_versions(versions: &[u8]) -> Option<Self> {
         match versions {
@@ -71,7 +73,7 @@ impl JournalKind {
         }
     }
 
-    /// The journal mode that this guard stands for. `None` if these bytes are not a guard.
+    /// Returns the journal mode that this guard stands for; `None` if these bytes are not a guard.
     #[must_use]
     pub fn of_guard(versions: &[u8]) -> Option<Self> {
         match versions {
@@ -97,7 +99,7 @@ impl JournalKind {
     }
 }
 
-/// What the first bytes of a file say about the file.
+/// The answer of the first bytes of a file to the question what the file is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DatabaseHeader {
     /// The file is empty. SQLite will make a database of it.
@@ -170,7 +172,7 @@ pub fn page_size_is_valid(page_bytes: u32) -> bool {
 }
 
 /// Turns bytes that were read at `offset` of a guarded database into what SQLite wrote. If the bytes contain a guard,
-/// the guard says which journal mode to restore. If not, the database is assumed to be in WAL mode.
+/// the guard says which journal mode to restore. If they contain none, assumes that the database is in WAL mode.
 pub fn unmask(offset: u64, buf: &mut [u8]) {
     unmask_as(kind_within(offset, buf, JournalKind::of_guard).unwrap_or(JournalKind::Wal), offset, buf);
 }
@@ -182,7 +184,7 @@ pub fn unmask_as(kind: JournalKind, offset: u64, buf: &mut [u8]) {
     mask_counter(kind, offset, buf);
 }
 
-/// Turns bytes that SQLite writes at `offset` into what is written to the file while the log `id` is attached to a
+/// Turns bytes that SQLite writes at `offset` into the bytes that the file gets while the log `id` is attached to a
 /// database in WAL mode.
 pub fn mask(offset: u64, buf: &mut [u8], id: LogId) {
     mask_as(JournalKind::Wal, offset, buf, id);
@@ -196,15 +198,15 @@ pub fn mask_as(kind: JournalKind, offset: u64, buf: &mut [u8], id: LogId) {
     mask_counter(kind, offset, buf);
 }
 
-/// Turns the header that SQLite wrote into what is written to the file while the log `id` is attached but not durable
+/// Turns the header that SQLite wrote into the bytes that the file gets while the log `id` is attached but not durable
 /// yet.
 pub fn mask_provisionally(kind: JournalKind, header: &mut [u8; HEADER_BYTES], id: LogId) {
     mask_as(kind, 0, header, id);
     overlay(0, header, ID_CHECK, &(!id_check(id)).to_le_bytes());
 }
 
-/// The journal mode that SQLite sets by writing these bytes at `offset`. `None` if the bytes do not contain both
-/// versions, or if no guard replaces such versions.
+/// Returns the journal mode that SQLite sets by writing these bytes at `offset`; `None` if the bytes do not contain
+/// both versions, or if no guard replaces such versions.
 #[must_use]
 pub fn kind_of_page(offset: u64, buf: &[u8]) -> Option<JournalKind> {
     kind_within(offset, buf, JournalKind::of_versions)

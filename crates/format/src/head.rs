@@ -12,7 +12,7 @@ pub(crate) const CHECKED_BYTES: usize = 1088;
 
 const WHAT: &str = "the log's superblock";
 
-/// What distinguishes the log files of one engine from those of the others.
+/// The properties that distinguish the log files of one engine from those of the others.
 pub(crate) struct Format {
     /// The engine's name.
     pub(crate) name: &'static str,
@@ -26,7 +26,7 @@ pub(crate) struct Format {
 /// Offset of the identity of the file that the log was made in. The checksum does not cover it.
 const FILE_AT: usize = CHECKED_BYTES + 8;
 const FILE_BYTES: usize = 24;
-/// Bytes at the beginning of a superblock that are written only once.
+/// The number of bytes at the beginning of a superblock that a process writes only once.
 pub(crate) const HEAD_BYTES: usize = FILE_AT + FILE_BYTES;
 
 /// The file in which a log was made. A log that is in another file is a copy.
@@ -48,7 +48,8 @@ impl FileIdentity {
         out
     }
 
-    /// Reads the identity from the superblock of log `id`. `None` if the superblock holds no valid identity.
+    /// Reads the identity from the superblock of log `id`. Returns `None` if the superblock holds no valid
+    /// identity.
     fn read(bytes: &[u8], id: LogId) -> Option<Self> {
         let bytes: [u8; FILE_BYTES] = array(bytes, FILE_AT)?;
         let it = Self { inode: u64_le(&bytes, 0), birth_ns: u64_le(&bytes, 8) };
@@ -56,7 +57,7 @@ impl FileIdentity {
     }
 }
 
-/// The write-once fields that tie a log to its database. They are the same for every engine.
+/// The write-once fields that tie a log to its database. They are the same for all engines.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogHead {
     /// Page size of the database in bytes.

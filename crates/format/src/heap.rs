@@ -5,7 +5,7 @@ use crate::FormatError;
 use crate::bytes::{put, u32_le};
 use crate::generation::{halves, of_halves};
 
-/// A number together with its complement. One 8-byte store replaces both, and a reader notices a damaged word.
+/// Returns a number together with its complement. One 8-byte store replaces both, and a reader notices a damaged word.
 #[must_use]
 pub fn checked_word(value: u32) -> u64 {
     u64::from(value) | u64::from(!value) << 32
@@ -42,7 +42,7 @@ impl BlockState {
         }
     }
 
-    /// Reads a byte of the table. `None` means that the byte is damaged.
+    /// Reads a byte of the table. Returns `None` if the byte is damaged.
     #[must_use]
     pub fn from_byte(byte: u8) -> Option<Self> {
         match byte {
@@ -57,7 +57,7 @@ impl BlockState {
 /// Bytes of a block before its body.
 pub const BLOCK_HEADER_BYTES: u32 = 16;
 
-/// The header of a newly taken block, and after it the zero word that begins the block's body.
+/// Returns the header of a newly taken block, followed by the zero word that begins the block's body.
 #[must_use]
 pub fn encode_block_header(generation: u64, block: u32) -> [u8; BLOCK_HEADER_BYTES as usize + 8] {
     let mut out = [0; BLOCK_HEADER_BYTES as usize + 8];
@@ -66,7 +66,7 @@ pub fn encode_block_header(generation: u64, block: u32) -> [u8; BLOCK_HEADER_BYT
     out
 }
 
-/// Whether `header` is the header of `block`, and the block was taken in `generation`.
+/// Returns whether `header` is the header of `block`, and the block was taken in `generation`.
 #[must_use]
 pub fn block_header_matches(header: &[u8; BLOCK_HEADER_BYTES as usize], generation: u64, block: u32) -> bool {
     u32_le(header, 8) == halves(generation)[0] && u32_le(header, 12) == block
@@ -78,7 +78,7 @@ pub fn encode_link(generation: u64, block: u32) -> u64 {
     of_halves(block + 1, halves(generation)[0])
 }
 
-/// Reads a link. `None` means that the list ends here.
+/// Reads a link. Returns `None` if the list ends here.
 ///
 /// # Errors
 /// `Damaged` if the link belongs to another generation, or names a block that has no file space.

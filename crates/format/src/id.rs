@@ -8,8 +8,8 @@ use std::str::FromStr;
 pub struct LogId(pub [u8; 16]);
 
 impl LogId {
-    /// Reads the log's identity from its first bytes. It is at the same offset in every version of every engine's
-    /// format. `None` if there are too few bytes.
+    /// Reads the log's identity from its first bytes. The identity is at the same offset in every version of every
+    /// engine's format. Returns `None` if there are too few bytes.
     #[must_use]
     pub fn of_log(first_bytes: &[u8]) -> Option<Self> {
         crate::bytes::array(first_bytes, 16).map(Self)

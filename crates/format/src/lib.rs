@@ -27,7 +27,7 @@ pub use generation::{GENERATION_LIMIT, ORIGIN_BYTES, Origin};
 pub use head::{FileIdentity, LogHead, PATH_LIMIT};
 pub use id::LogId;
 
-/// What a decoder found wrong with the bytes it was given.
+/// The fault that a decoder has found in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum FormatError {
     /// The file does not begin with a log's magic number.

@@ -10,15 +10,15 @@ use crate::head::{self, Format, HEAD_BYTES, LogHead};
 pub use crate::heap::*;
 pub use crate::record::*;
 
-/// First bytes of a log file.
+/// The first bytes of a log file.
 pub const MAGIC: [u8; 8] = *b"DURALNVW";
 /// The format version.
 pub const VERSION: u32 = 5;
 /// Bytes of the superblock. The block-state table is padded to a multiple of this size.
 pub const SUPERBLOCK_BYTES: u64 = 4096;
-/// Where the block-state table begins.
+/// The offset of the block-state table.
 pub const STATES_OFFSET: u64 = SUPERBLOCK_BYTES;
-/// Where the superblock's `blocks_grown` word is.
+/// The offset of the superblock's `blocks_grown` word.
 pub const GROWN_OFFSET: u64 = 1344;
 const FORMAT: Format =
     Format { name: "nvwal", magic: MAGIC, version: VERSION, superblock_bytes: SUPERBLOCK_BYTES };
@@ -28,7 +28,7 @@ const FORMAT: Format =
 pub struct Superblock {
     /// The fields that tie the log to its database.
     pub head: LogHead,
-    /// Size of a block.
+    /// Size of a block in bytes.
     pub block_bytes: u32,
     /// The largest number of blocks that the log may have.
     pub limit_blocks: u32,
@@ -94,7 +94,7 @@ pub fn block_size_is_valid(block_bytes: u32, page_bytes: u32) -> bool {
     block_bytes.is_multiple_of(4096) && block_bytes >= page_bytes + 4096 && block_bytes <= 1 << 28
 }
 
-/// What was certainly durable when the commit mark of a transaction became durable.
+/// The data that was certainly durable when the commit mark of a transaction became durable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Order {
     /// Everything else was durable before the writer stored the mark.

@@ -11,14 +11,14 @@ use crate::{FormatError, LogId, diff, page_change};
 /// Bytes of a record header.
 pub const RECORD_HEADER_BYTES: u32 = 16;
 
-/// An upper bound on the bytes of a record, for pages of this size. The bound holds with much to spare, because two
-/// ranges that are closer together than a range header is long are stored as one.
+/// Returns an upper bound on the bytes of a record, for pages of this size. The bound holds with much to spare,
+/// because the encoder stores two ranges as one if they are closer together than a range header is long.
 #[must_use]
 pub fn largest_record(page_bytes: u32) -> u32 {
     RECORD_HEADER_BYTES + 2 * page_bytes
 }
 
-/// What a record's payload is applied to, and in which form it is.
+/// The image to which a record's payload applies, and the payload's form.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Base {
     /// The payload is ranges, applied to the image after the page's previous record.
@@ -40,7 +40,7 @@ pub struct RecordHeader {
     pub page_number: u32,
     /// Number of ranges; 0 with [`Base::Change`].
     pub ranges: u16,
-    /// The form of the payload, and what it is applied to.
+    /// The form of the payload, and the image to which it applies.
     pub base: Base,
 }
 
@@ -138,8 +138,8 @@ impl TxHeader {
         out
     }
 
-    /// Reads a header. The caller must check the mark before this call. It must check the hash after it has read the
-    /// records, the first of which names the transaction's first frame.
+    /// Reads a header. The caller must check the mark before this call. The caller must check the hash after it has
+    /// read the records, the first of which names the transaction's first frame.
     #[must_use]
     pub fn decode(bytes: &[u8; TX_HEADER_BYTES as usize]) -> Self {
         Self {
@@ -152,7 +152,8 @@ impl TxHeader {
         }
     }
 
-    /// The hash of the whole transaction: the hash over the records, continued over the header's own fields.
+    /// Returns the hash of the whole transaction, which is the hash over the records, continued over the header's own
+    /// fields.
     #[must_use]
     pub fn seal_hash(&self, records: TxHash) -> u64 {
         xxh3_64_with_seed(&self.encode(0)[16..], records.0)

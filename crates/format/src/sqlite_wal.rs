@@ -56,7 +56,7 @@ impl WalHeader {
         FRAME_HEADER_BYTES as u64 + u64::from(self.page_bytes)
     }
 
-    /// The cumulative checksum after a frame; `before` is the checksum before that frame.
+    /// Returns the cumulative checksum after a frame. `before` is the checksum before that frame.
     #[must_use]
     pub fn extend(&self, before: Checksum, page_number: u32, db_pages: u32, page: &[u8]) -> Checksum {
         let mut head = [0; 8];
@@ -114,7 +114,8 @@ fn checksum_of(big_endian: bool, start: Checksum, data: &[u8]) -> Checksum {
     [a, b]
 }
 
-/// Makes a WAL header as SQLite would write it. For tests, tools and benchmarks that use an engine without SQLite.
+/// Makes a WAL header as SQLite would write it. Tests, tools and benchmarks that use an engine without SQLite call
+/// this function.
 #[must_use]
 pub fn make_wal_header(page_bytes: u32, sequence: u32, salt: [u32; 2]) -> [u8; WAL_HEADER_BYTES] {
     let mut bytes = [0; WAL_HEADER_BYTES];

@@ -20,17 +20,17 @@ const BACKFILLED: usize = 96;
 /// The state of a log, counted in SQLite's frames.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WalIndex {
-    /// Committed frames in the log.
+    /// The number of committed frames in the log.
     pub frames: u32,
-    /// How many frames, from the first on, a checkpoint has written to the database.
+    /// The number of frames, from the first on, that a checkpoint has written to the database.
     pub backfilled: u32,
     /// Size of the database in pages.
     pub db_pages: u32,
 }
 
 impl WalIndex {
-    /// Reads the wal-index. `None` if no connection has made one, or if its two headers differ because a connection is writing
-    /// them.
+    /// Reads the wal-index. Returns `None` if no connection has made one, or if its two headers differ because a connection
+    /// is writing them.
     #[must_use]
     pub fn decode(bytes: &[u8; WAL_INDEX_BYTES]) -> Option<Self> {
         let number = |at: usize| {
@@ -63,7 +63,7 @@ pub const ATTEMPTED_WORD: usize = 32;
 pub const MARK_NOT_USED: u32 = u32::MAX;
 /// The number of slots in a region's hash table. A slot is 0, or a frame of the region, counted from 1.
 pub const HASH_SLOTS: usize = 8192;
-/// Where a region's hash table begins, in bytes.
+/// The offset of a region's hash table, in bytes.
 pub const HASH_OFFSET: usize = 16_384;
 /// The number of frames whose page numbers the first region holds.
 const FRAMES_OF_FIRST: u32 = 4062;
@@ -72,7 +72,7 @@ const FRAMES_OF_OTHERS: u32 = 4096;
 /// Words of the first region before its page numbers.
 const WORDS_BEFORE_PAGES: usize = WAL_INDEX_BYTES / 4;
 
-/// Where a frame is in the wal-index.
+/// The place of a frame in the wal-index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Place {
     /// The region that has the frame.
@@ -114,7 +114,8 @@ pub fn first_slot(page: u32) -> usize {
 pub struct IndexHeader([u32; HEADER_WORDS]);
 
 impl PartialEq for IndexHeader {
-    /// Each transaction compares several times, and a call of the C library's function would take longer.
+    /// Compares in a loop. Each transaction compares several times, and a call of the C library's function would take
+    /// longer.
     #[inline]
     fn eq(&self, other: &Self) -> bool {
         self.0.iter().zip(&other.0).fold(0, |differs, (own, its)| differs | (own ^ its)) == 0
@@ -124,7 +125,7 @@ impl PartialEq for IndexHeader {
 impl Eq for IndexHeader {}
 
 impl IndexHeader {
-    /// The header in these words. `None` unless a connection has written the header completely.
+    /// Returns the header in these words; `None` unless a connection has written the header completely.
     #[must_use]
     pub fn of(words: [u32; HEADER_WORDS]) -> Option<Self> {
         let header = Self(words);
@@ -132,8 +133,8 @@ impl IndexHeader {
         is_whole.then_some(header)
     }
 
-    /// The header of a wal-index that is built from a log: from the log's WAL header (unless nothing was ever committed), the
-    /// checksum and the number of its frames, and the size of the database in pages.
+    /// Returns the header of a wal-index that a process builds from a log: from the log's WAL header (unless nothing was
+    /// ever committed), the checksum and the number of its frames, and the size of the database in pages.
     #[must_use]
     pub fn new(wal: Option<&WalHeader>, checksum: Checksum, frames: u32, db_pages: u32) -> Self {
         let mut words = [0; HEADER_WORDS];
@@ -173,8 +174,8 @@ impl IndexHeader {
         [self.0[8], self.0[9]]
     }
 
-    /// The same header after a commit: `frames` and `db_pages` are the values after the commit. The checksum of the last frame
-    /// is stored as unknown (zeros), because nobody has computed it.
+    /// Returns the same header after a commit. `frames` and `db_pages` are the values after the commit. The header has
+    /// zeros, which stand for an unknown checksum, as the checksum of the last frame, because nobody has computed it.
     #[must_use]
     pub fn after_commit(&self, page_bytes: u32, frames: u32, db_pages: u32) -> Self {
         let mut words = self.0;

@@ -1,8 +1,8 @@
 //! The backlog of a closed log, `app.db-archive-LOGID`: the commits that the log still held when it was closed and that
 //! the archive may not have.
 //!
-//! The file has a header, the commits in order, and a trailer. It holds whole pages, so it can be read without the engine
-//! of the log and without the database file. It is complete and durable before `app.db-archive` names it, so a file that
+//! The file has a header, the commits in order, and a trailer. The file holds whole pages, so a reader needs neither the
+//! engine of the log nor the database file. It is complete and durable before `app.db-archive` names it, so a file that
 //! is damaged anywhere counts as missing.
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
@@ -15,7 +15,7 @@ use crate::{FormatError, LogId};
 pub const VERSION: u32 = 1;
 /// Bytes of the header.
 pub const HEADER_BYTES: usize = 56;
-/// Bytes before the pages of a commit, and of the trailer.
+/// Bytes before the pages of a commit, which is also the size of the trailer.
 pub const COMMIT_BYTES: usize = 48;
 /// Bytes before the image of a page.
 pub const PAGE_BYTES: usize = 16;
@@ -70,20 +70,20 @@ impl Header {
     }
 }
 
-/// What precedes the pages of a commit.
+/// The part of a commit before its pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Commit {
     /// The position after the commit.
     pub position: u64,
-    /// When it was sealed, in milliseconds since 1970; 0 if unknown.
+    /// When the commit was sealed, in milliseconds since 1970; 0 if unknown.
     pub time_ms: u64,
     /// Size of the database in pages after the commit.
     pub db_pages: u32,
-    /// The number of its pages, which follow; each page occurs once.
+    /// The number of the commit's pages, which follow. Each page occurs once.
     pub pages: u32,
 }
 
-/// What follows the last commit.
+/// The part of a backlog after the last commit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Trailer {
     /// The position after the last commit.
@@ -92,7 +92,7 @@ pub struct Trailer {
     pub commits: u64,
 }
 
-/// What follows the header or a commit.
+/// The part of a backlog after the header or after a commit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Next {
     /// A commit.
@@ -102,7 +102,7 @@ pub enum Next {
 }
 
 impl Next {
-    /// The bytes, in a backlog of this log.
+    /// Returns the part's bytes, in a backlog of this log.
     #[must_use]
     pub fn encode(&self, log: LogId) -> [u8; COMMIT_BYTES] {
         let mut out = [0; COMMIT_BYTES];
@@ -125,7 +125,7 @@ impl Next {
         out
     }
 
-    /// Reads what follows in a backlog of this log.
+    /// Reads the part that follows in a backlog of this log.
     ///
     /// # Errors
     /// `Damaged`.
@@ -144,7 +144,8 @@ impl Next {
     }
 }
 
-/// The bytes before a page's image: its number, and a checksum of both. `position` is that of its commit.
+/// Returns the bytes before a page's image: the page's number, and a checksum of number and image. `position` is the
+/// position after the page's commit.
 #[must_use]
 pub fn encode_page(log: LogId, position: u64, number: u32, image: &[u8]) -> [u8; PAGE_BYTES] {
     let mut out = [0; PAGE_BYTES];

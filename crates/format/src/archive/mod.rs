@@ -2,8 +2,8 @@
 //! database has had, and the backlogs of closed logs. See `docs/format/archive-beside.md`.
 //!
 //! `app.db-archive` is a text with a record on each line. Each line begins with a checksum of the rest of the line. A
-//! line that is torn, damaged or of an unknown kind is left out. A record that is missing never says anything: whoever
-//! needs it takes the database for changed, which costs a snapshot and loses nothing (invariant 72).
+//! reader leaves out a line that is torn, damaged or of an unknown kind. A missing record never says anything: a reader
+//! that needs it takes the database for changed, which costs a snapshot and loses nothing (invariant 72).
 
 pub mod backlog;
 #[cfg(test)]
@@ -25,22 +25,23 @@ const LINE_LIMIT: usize = 4096;
 
 const WHAT: &str = "the archive file beside the database";
 
-/// Where the archive is, and who this database is there.
+/// The place of the archive, and the identity of this database there.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Owner {
     /// The URL of the archive, without spaces and control characters.
     pub url: String,
-    /// The generation that this database has claimed; 0 if none yet.
+    /// The generation that this database has claimed; 0 if it has claimed none yet.
     pub generation: u64,
-    /// The random number with which it has claimed the generation.
+    /// The random number with which the database has claimed the generation.
     pub token: u128,
-    /// The database file for which this was written. The file beside a copy names another one.
+    /// The inode of the database file for which this record was written. The record beside a copy names another file.
     pub inode: u64,
-    /// Its birth time in nanoseconds since the epoch, 0 if unknown.
+    /// The birth time of that file in nanoseconds since the epoch; 0 if unknown.
     pub birth_ns: u64,
 }
 
-/// What a database file without a guard looks like. If nothing of this has changed, nothing has been written to the file.
+/// The signs by which a reader recognises a database file without a guard. If none of them has changed, nobody has written
+/// to the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stamp {
     /// Inode number.
@@ -65,7 +66,7 @@ impl Stamp {
     }
 }
 
-/// Whether a file whose first bytes are these may be an `app.db-archive`.
+/// Returns whether a file with these first bytes may be an `app.db-archive`.
 #[must_use]
 pub fn may_be(first_bytes: &[u8]) -> bool {
     !first_bytes.is_empty() && first_bytes.iter().all(u8::is_ascii_hexdigit)
@@ -74,7 +75,7 @@ pub fn may_be(first_bytes: &[u8]) -> bool {
 /// A record of `app.db-archive`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Record {
-    /// Where the archive is. The newest such record counts.
+    /// The place of the archive. The newest such record counts.
     Owner(Owner),
     /// A log was made.
     Begin {
@@ -83,31 +84,31 @@ pub enum Record {
         /// Whether the database file was then as the last [`Record::Rest`] says.
         intact: bool,
     },
-    /// All that a log holds is in the database file, and the log is about to be deleted.
+    /// Everything that a log holds is in the database file, and the log is about to be deleted.
     End {
         /// The log.
         log: LogId,
-        /// The position after its last transaction.
+        /// The position after the log's last transaction.
         position: u64,
         /// Whether there is a backlog of this log.
         backlog: bool,
     },
-    /// The guard of a log has been taken off. From here on the database file is an ordinary one.
+    /// A process has lifted the guard of a log. From here on the database file is an ordinary one.
     Rest {
         /// The log.
         log: LogId,
-        /// The file as it is then.
+        /// The stamp of the file at that time.
         stamp: Stamp,
     },
-    /// Another primary has taken the archive over from the owner that was noted before.
+    /// Another primary has taken the archive over from the owner that was recorded before.
     Fenced {
-        /// The generation with which it did.
+        /// The generation with which that primary has taken the archive over.
         generation: u64,
     },
 }
 
 impl Record {
-    /// The record's line, with its end.
+    /// Returns the record's line, with its end.
     ///
     /// # Errors
     /// `Damaged` if the URL is too long, or has characters that a line cannot hold.
@@ -137,7 +138,7 @@ impl Record {
         Ok(format!("{:016x} {body}\n", xxh3_64(body.as_bytes())))
     }
 
-    /// Reads a line, without its end. `None` if it is damaged, or of a kind that this version does not know.
+    /// Reads a line, without its end. Returns `None` if the line is damaged, or of a kind that this version does not know.
     fn decode(line: &[u8]) -> Option<Self> {
         let body = body_of(line)?;
         let mut fields = body.split(' ');
@@ -176,7 +177,7 @@ impl Record {
     }
 }
 
-/// What a line says after its checksum, if the checksum is right.
+/// Returns what a line says after its checksum, if the checksum is right.
 fn body_of(line: &[u8]) -> Option<&str> {
     let line = std::str::from_utf8(line).ok().filter(|line| line.len() <= LINE_LIMIT)?;
     let (sum, body) = line.split_once(' ')?;
@@ -205,7 +206,7 @@ fn flag(text: &str) -> Option<bool> {
 pub struct Records {
     /// The newest owner.
     pub owner: Owner,
-    /// The offset of its line.
+    /// The offset of that owner's line.
     owner_at: usize,
     /// The generation with which another primary has taken the archive over from this owner, if one has.
     pub fenced: Option<u64>,
@@ -218,14 +219,14 @@ pub struct Records {
 pub struct Closed {
     /// The log, which has been closed.
     pub log: LogId,
-    /// The position after its last transaction.
+    /// The position after the log's last transaction.
     pub position: u64,
     /// Whether there is a backlog of this log.
     pub backlog: bool,
 }
 
 impl Records {
-    /// Reads a file. A line that is not whole, or damaged, is left out.
+    /// Reads a file. Leaves out a line that is not whole, or damaged.
     ///
     /// # Errors
     /// `Version` for the file of another version; `Damaged` if no line says where the archive is.
@@ -250,7 +251,7 @@ impl Records {
         }
     }
 
-    /// What the file says of the owner.
+    /// Returns the records about the owner.
     #[must_use]
     pub fn of_owner(&self) -> Vec<Record> {
         let fenced = self.fenced.map(|generation| Record::Fenced { generation });
@@ -262,7 +263,7 @@ impl Records {
         self.lines.iter().map(|(_, record)| record)
     }
 
-    /// The records about logs that are older than the owner, and those that are newer.
+    /// Returns the records about logs that are older than the owner, and the records that are newer.
     #[must_use]
     pub fn around_owner(&self) -> (Vec<Record>, Vec<Record>) {
         let (older, newer): (Vec<_>, Vec<_>) =
@@ -271,25 +272,26 @@ impl Records {
         (records(older), records(newer))
     }
 
-    /// Whether something else than commits of this log has changed the database while the log was in use, after the owner
-    /// was noted.
+    /// Returns whether something else than commits of this log has changed the database while the log was in use, after
+    /// the owner was recorded.
     #[must_use]
     pub fn is_broken(&self, log: LogId) -> bool {
         let is_break = |record: &Record| *record == Record::Begin { log, intact: false };
         self.lines.iter().any(|(at, record)| *at > self.owner_at && is_break(record))
     }
 
-    /// Whether the database file, as it is `found` now, is what the line of logs has led to. A log may have been noted
-    /// since then whose guard never went on.
+    /// Returns whether the database file, whose stamp is `found` now, is as the line of logs has left it. Since then a
+    /// process may have recorded a log whose guard never went on.
     #[must_use]
     pub fn rests_at(&self, found: Stamp) -> bool {
         let last = self.logs().rev().find(|record| !matches!(record, Record::Begin { .. }));
         matches!(last, Some(Record::Rest { stamp, .. }) if *stamp == found)
     }
 
-    /// If this log is the last one, and the database was intact when it was made: where the line of the
-    /// [`Record::Rest`] before it begins, and the log of that one. If the log has had no commits, the file can be cut
-    /// there, and ends with another [`Record::Rest`] of the same log then. An owner that was noted meanwhile must stay.
+    /// Returns, if this log is the last one and the database was intact when the log was made, where the line of the
+    /// [`Record::Rest`] before it begins, and the log of that record. If this log has had no commits, a caller can cut the
+    /// file there, and the file then ends with another [`Record::Rest`] of the same log. An owner that was recorded
+    /// meanwhile must stay.
     #[must_use]
     pub fn tail_of(&self, log: LogId) -> Option<(usize, LogId)> {
         let is_begin = |record: &Record| matches!(record, Record::Begin { .. });
@@ -299,9 +301,9 @@ impl Records {
         (is_last && self.owner_at < at).then_some((at, rested))
     }
 
-    /// The logs that lead from a position of a log to the database as it is under `now`, or, without that, to the database
-    /// without a guard, which is as `stamp` says. The first of them is the log itself, if it has been closed. `None` if
-    /// something that no log has may have changed the database in between, so that only a snapshot helps.
+    /// Returns the logs that lead from a position of a log to the end `now`. That end is a log in use, or the database
+    /// without a guard as its stamp says. The first log in the result is `log` itself, if it has been closed. Returns
+    /// `None` if something that no log has may have changed the database in between, so that only a snapshot helps.
     #[must_use]
     pub fn since(&self, log: LogId, now: LineEnd) -> Option<Vec<Closed>> {
         if now == LineEnd::Log(log) {
@@ -311,14 +313,14 @@ impl Records {
         let first =
             self.logs().position(|record| matches!(record, Record::End { log: of, .. } if *of == log))?;
         let mut records = self.logs().skip(first).peekable();
-        // The log of each round has ended, and the next one has begun where it has ended.
+        // In each round the log `of` has ended, and the next log has begun where it has ended.
         let mut of = log;
         loop {
             let mut end = None;
             while let Some(Record::End { log, position, backlog }) = records.peek()
                 && *log == of
             {
-                // The close was tried again. An earlier try may have written the backlog already.
+                // A process has tried the close again. An earlier try may have written the backlog already.
                 let backlog =
                     *backlog || end.is_some_and(|end: Closed| end.backlog && end.position == *position);
                 end = Some(Closed { log: of, position: *position, backlog });
@@ -329,14 +331,14 @@ impl Records {
             if *log != of {
                 return None;
             }
-            // Of several logs only the last one counts: the guards of the others never went on.
+            // Of several logs only the last one counts, because the guards of the others never went on.
             let mut begun = None;
             while let Some(Record::Begin { log, intact }) = records.peek() {
                 begun = Some((*log, *intact));
                 records.next();
             }
             of = match (begun, now) {
-                // A log that was noted last may not have its guard yet.
+                // A log that was recorded last may not have its guard yet.
                 (_, LineEnd::File(found)) if records.peek().is_none() && *stamp == found => {
                     return Some(closed);
                 }
@@ -373,7 +375,7 @@ impl Record {
     }
 }
 
-/// The version of a line that another version of this format wrote.
+/// Returns the version of a line that another version of this format wrote.
 fn version_of(line: &[u8]) -> Option<u32> {
     let version = body_of(line)?.strip_prefix("archive ")?.split(' ').next()?.parse().ok()?;
     (version != VERSION).then_some(version)

@@ -42,7 +42,7 @@ fn read(records: &[Record]) -> Records {
     Records::decode(&text(records)).unwrap()
 }
 
-/// A log of 5 transactions, one that was closed twice, and one in use.
+/// A line of logs: a log of 5 transactions, a log that was closed twice, and a log in use.
 fn line() -> Vec<Record> {
     vec![
         begin(A, false),
@@ -78,7 +78,7 @@ fn a_fence_is_of_the_owner_before_it() {
     let found = read(&records);
     assert_eq!((found.fenced, found.of_owner()), (Some(4), vec![owner(), fenced]));
     assert_eq!(found.logs().cloned().collect::<Vec<_>>(), line(), "it is no record of a log");
-    // Whoever owns the archive again is not fenced.
+    // An owner that takes the archive back is not fenced.
     records.push(owner());
     assert_eq!(read(&records).fenced, None);
     records.push(Record::Fenced { generation: u64::MAX });
@@ -89,11 +89,11 @@ fn a_fence_is_of_the_owner_before_it() {
 fn inv72_a_log_is_broken_by_what_was_noted_after_the_owner() {
     let broken = |records: &[Record]| [A, B, C].map(|log| read(records).is_broken(log));
     let mut records = line();
-    // That a log was made for a database that was not intact is what the record before it says.
+    // A log that was made for a database that was not intact says so of the record before it.
     assert_eq!(broken(&records), [true, false, false]);
     records.push(begin(C, false));
     assert_eq!(broken(&records), [true, false, true]);
-    // An archive that was enabled after that begins with the database as it is then.
+    // An archive that was enabled after that begins with the database as it is at that time.
     records.push(owner());
     assert_eq!(broken(&records), [false; 3]);
     records.push(begin(C, true));
@@ -148,7 +148,7 @@ fn inv72_a_line_leads_from_log_to_log() {
 fn inv72_a_line_without_one_of_its_records_is_none() {
     let whole = line();
     for missing in 1..whole.len() {
-        // One record of two about the end of a log is enough, if it is the one with the backlog.
+        // One of two records about the end of a log is enough, if it is the record with the backlog.
         let mut records = whole.clone();
         let left_out = records.remove(missing);
         let since = read(&records).since(A, LineEnd::Log(C));
@@ -194,7 +194,7 @@ fn inv72_a_log_whose_guard_never_went_on_is_passed_over() {
     let since = read(&records).since(A, LineEnd::Log(C)).unwrap();
     assert_eq!(since.len(), 2);
     assert!(read(&records).tail_of(C).is_some() && read(&records).rests_at(stamp(2)));
-    // It does not mend what was broken, and it breaks nothing that comes later.
+    // The log does not mend a line that was broken, and it breaks no later line.
     records.insert(8, begin(LogId([7; 16]), false));
     assert!(read(&records).since(A, LineEnd::Log(C)).is_some(), "the file was what it had been");
     records.push(begin(LogId([6; 16]), false));
@@ -211,7 +211,7 @@ fn inv72_a_torn_or_damaged_line_is_left_out_and_those_behind_it_are_read() {
             Ok(found) => assert_eq!(found.logs().count(), whole - 1),
             Err(error) => assert!(whole == 0 && error == FormatError::Damaged { what: WHAT }),
         }
-        // Whoever appends begins a new line.
+        // A process that appends begins a new line.
         let after = [&bytes[..cut], b"\n", begin(B, true).encode().unwrap().as_bytes()].concat();
         if let Ok(found) = Records::decode(&after) {
             assert_eq!(found.logs().next_back(), Some(&begin(B, true)));

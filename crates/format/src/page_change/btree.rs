@@ -30,17 +30,17 @@ const SMALLEST_CELL: usize = 4;
 /// Bytes of the longest varint.
 const VARINT_BYTES: usize = 9;
 
-/// A b-tree page. If its bytes are mutable, cells can be inserted and dropped.
+/// A b-tree page. If its bytes are mutable, callers can insert and drop cells.
 #[derive(Clone, Copy)]
 pub(super) struct Tree<B> {
     pub(super) bytes: B,
-    /// Where the b-tree header begins.
+    /// The offset of the b-tree header.
     pub(super) header: usize,
 }
 
 impl<B: Deref<Target = [u8]>> Tree<B> {
-    /// The page, if it looks like a b-tree page, which means that it has a known type, and that its pointers end before
-    /// its content begins.
+    /// Returns the page, if it looks like a b-tree page: it has a known type, and its pointers end before its content
+    /// begins.
     pub(super) fn new(bytes: B, header: usize) -> Option<Self> {
         let tree = Self { bytes, header };
         let known = matches!(tree.kind(), INDEX_INTERIOR | TABLE_INTERIOR | INDEX_LEAF | TABLE_LEAF);
@@ -75,7 +75,7 @@ impl<B: Deref<Target = [u8]>> Tree<B> {
         self.header + FIRST_FREEBLOCK
     }
 
-    /// Where the content begins. On a page of 65536 bytes, 0 stands for the end of the page.
+    /// Returns where the content begins. On a page of 65536 bytes, 0 stands for the end of the page.
     pub(super) fn content(&self) -> usize {
         match self.number(self.header + CONTENT) {
             0 => 65536,
@@ -139,8 +139,8 @@ impl<B: Deref<Target = [u8]>> Tree<B> {
     }
 }
 
-/// The most bytes of a payload that an index cell keeps on the page, or the fewest if the payload overflows. SQLite's
-/// file format defines each of these limits as a number of 255ths of the page (`share`), less a constant.
+/// Returns the most bytes of a payload that an index cell keeps on the page, or the fewest if the payload overflows.
+/// SQLite's file format defines each of these limits as a number of 255ths of the page (`share`), less a constant.
 fn index_payload(usable: usize, share: usize) -> Option<usize> {
     ((usable.checked_sub(12)?) * share / 255).checked_sub(23)
 }
@@ -162,7 +162,7 @@ fn varint(bytes: &[u8]) -> Option<(u64, usize)> {
 }
 
 impl<B: DerefMut<Target = [u8]>> Tree<B> {
-    /// Writes a big-endian number. 65536 is written as 0.
+    /// Writes a big-endian number. Writes 65536 as 0.
     pub(super) fn put(&mut self, at: usize, number: usize) -> Option<()> {
         self.bytes.get_mut(at..at + 2)?.copy_from_slice(&(number as u16).to_be_bytes());
         Some(())
@@ -188,16 +188,16 @@ impl<B: DerefMut<Target = [u8]>> Tree<B> {
     }
 }
 
-/// Free bytes that are too few for a freeblock, fewer than this, are called fragments.
+/// Free bytes that are fewer than this are too few for a freeblock, and are called fragments.
 const FREEBLOCK_BYTES: usize = 4;
 /// If a page has more fragment bytes than this, SQLite uses no freeblock that would leave further fragments.
 const MOST_FRAGMENTS: usize = 57;
-/// The most fragment bytes that packing keeps in a page, or fewer if the new cell needs their space. A page with no
-/// more than this, and with one or two freeblocks, is packed by moving the bytes before and between the freeblocks. Any
-/// other page is packed by writing all its cells again, which leaves no fragments.
+/// The most fragment bytes that packing keeps in a page, or fewer if the new cell needs their space. SQLite packs a
+/// page with no more than this, and with one or two freeblocks, by moving the bytes before and between the
+/// freeblocks. It packs any other page by writing all its cells again, which leaves no fragments.
 const FRAGMENTS_KEPT: usize = 4;
 
-/// Where a cell is placed.
+/// The place of a new cell.
 pub(super) enum Place {
     /// In the freeblock that `link` links to: at the end of the block, or all of it.
     Freeblock { link: usize, block: usize, bytes: usize },
@@ -208,7 +208,8 @@ pub(super) enum Place {
 }
 
 impl<B: Deref<Target = [u8]>> Tree<B> {
-    /// Where SQLite places a cell of `length` bytes. `None` if the page has no space for it, or contradicts itself.
+    /// Returns where SQLite places a cell of `length` bytes; `None` if the page has no space for the cell, or
+    /// contradicts itself.
     pub(super) fn place(&self, length: usize) -> Option<(usize, Place)> {
         let (gap, top) = (self.pointers_end(), self.content());
         if gap > top || top > self.bytes.len() || length < FREEBLOCK_BYTES {
@@ -264,7 +265,7 @@ impl<B: Deref<Target = [u8]>> Tree<B> {
         (self.content() + blocks + self.fragments()).checked_sub(self.pointers_end())
     }
 
-    /// The page's one or two freeblocks, if the page can be packed by moving the bytes before them.
+    /// Returns the page's one or two freeblocks, if SQLite can pack the page by moving the bytes before them.
     fn one_or_two_freeblocks(&self, fragments_kept: usize) -> Option<[(usize, usize); 2]> {
         let mut blocks = self.freeblocks().map(|(_, block, bytes)| (block, bytes));
         let found = [blocks.next()?, blocks.next().unwrap_or((0, 0))];
@@ -281,8 +282,8 @@ impl<B: Deref<Target = [u8]>> Tree<B> {
 }
 
 impl<B: DerefMut<Target = [u8]>> Tree<B> {
-    /// Inserts a cell where SQLite would place it (before the content or in a freeblock), or at `at`, if that is given,
-    /// which may be anywhere after the pointers.
+    /// Inserts a cell at `at`, if that is given, which may be anywhere after the pointers. Otherwise inserts the cell
+    /// where SQLite would place it (before the content or in a freeblock).
     pub(super) fn insert(&mut self, slot: usize, at: Option<usize>, cell: &[u8]) -> Option<()> {
         let cells = self.cells();
         if slot > cells {
@@ -354,7 +355,7 @@ impl<B: DerefMut<Target = [u8]>> Tree<B> {
         self.put_cells(cells - 1)
     }
 
-    /// Frees `start..start + length`. The bytes become part of the gap, or part of a freeblock that also takes in
+    /// Frees `start..start + length`. The bytes become part of the gap, or part of a freeblock that also absorbs
     /// adjacent freeblocks.
     fn free(&mut self, mut start: usize, length: usize, zeroing: bool) -> Option<()> {
         let mut end = start + length;

@@ -4,14 +4,14 @@ use super::*;
 
 const PAGE: usize = 512;
 
-/// A table leaf without cells.
+/// Returns a table leaf without cells.
 fn empty() -> Vec<u8> {
     let mut page = vec![0; PAGE];
     page[..8].copy_from_slice(&[13, 0, 0, 0, 0, 2, 0, 0]);
     page
 }
 
-/// A cell of a table leaf with `length` bytes, 3 to 129, filled with `fill`.
+/// Returns a cell of a table leaf with `length` bytes, 3 to 129, filled with `fill`.
 fn cell(length: usize, fill: u8) -> Vec<u8> {
     let mut cell = vec![fill; length];
     cell[0] = (length - 2) as u8;
@@ -23,7 +23,7 @@ fn tree(page: &mut [u8]) -> Tree<&mut [u8]> {
     Tree::new(page, 0).unwrap()
 }
 
-/// A page with cells of these lengths, filled with 1, 2 and so on. The first cell is at the page's end.
+/// Returns a page with cells of these lengths, filled with 1, 2 and so on. The first cell is at the page's end.
 fn filled(lengths: &[usize]) -> Vec<u8> {
     let mut page = empty();
     for (slot, length) in lengths.iter().enumerate() {
@@ -119,7 +119,7 @@ fn a_page_is_packed_by_closing_one_freeblock_or_two() {
     let mut page = filled(&[100, 120, 120, 120]);
     tree(&mut page).drop_cell(1, false).unwrap();
     tree(&mut page).insert(1, None, &cell(125, 7)).unwrap();
-    // The freeblock at 292 had 120 bytes. The bytes below it have moved up by these.
+    // The freeblock at 292 had 120 bytes. The bytes below it have moved up by 120.
     assert_eq!(page[..16], [13, 0, 0, 0, 4, 0, 47, 0, 1, 156, 0, 47, 1, 36, 0, 172]);
     assert!(page[16..47].iter().all(|byte| *byte == 0));
     assert_eq!(page[292..295], [118, 1, 3]);
@@ -185,7 +185,8 @@ fn a_chain_that_descends_or_leaves_the_page_ends() {
     assert_eq!(tree(&mut page).place(30).map(|(at, _)| at), Some(392), "a block past the end");
 }
 
-/// The first bytes of the page, read as a link to a freeblock, would lead to a place that exists on a larger page.
+/// The first bytes of the page, read as a link to a freeblock, would lead to a place that exists only on a larger
+/// page.
 #[test]
 fn nothing_follows_the_last_freeblock() {
     let mut page = vec![0; 4096];

@@ -13,8 +13,8 @@ pub(super) const OP_INSERT_AT: u8 = 2;
 /// Drops cells, the last one first. Stored: slot of the first cell, number of cells less one.
 pub(super) const OP_DELETE: u8 = 3;
 /// Drops a cell, and inserts a similar cell at its slot, where SQLite would place it. Stored: slot, length of the new cell
-/// less one, length of the tail, bytes of ranges, and the ranges. The new cell is made of the old cell's first bytes, then
-/// zeros, then the tail, which is the end of the old cell. At last the ranges are written over the new cell.
+/// less one, length of the tail, bytes of ranges, and the ranges. The new cell consists of the old cell's first bytes, then
+/// zeros, then the tail, which is the end of the old cell. At last the reader writes the ranges over the new cell.
 pub(super) const OP_REPLACE: u8 = 4;
 /// Like [`OP_REPLACE`], but at a given place. Stored: place, then as for [`OP_REPLACE`].
 pub(super) const OP_REPLACE_AT: u8 = 5;
@@ -104,7 +104,7 @@ fn put_head([derived, given]: [u8; 2], at: Option<usize>, slot: usize, length: u
     put(out, length - 1);
 }
 
-/// Fills `cell` with the new cell as it is before the ranges are written over it: the front of `old`, zeros, and its tail.
+/// Fills `cell` with the new cell as it is before the ranges: the front of `old`, zeros, and the tail of `old`.
 fn replaced(old: &[u8], length: usize, tail: usize, cell: &mut Vec<u8>) -> Option<()> {
     let front = length.checked_sub(tail)?;
     let end = old.get(old.len().checked_sub(tail)?..)?;
@@ -145,14 +145,14 @@ pub(super) fn apply(
     apply_ranges(page, payload)
 }
 
-/// Whether one page has one to four cells more than the other.
+/// Returns whether one page has one to four cells more than the other.
 pub(super) fn came_or_went(old: &[u8], new: &[u8], header: usize) -> bool {
     let cells = |page| Tree::new(page, header).map(|tree: Tree<&[u8]>| tree.cells());
     cells(old).zip(cells(new)).is_some_and(|(old, new)| (1..=4).contains(&old.abs_diff(new)))
 }
 
-/// Makes `trial` a payload of the kind *cells*, if there is such a payload shorter than `limit`. Returns how many of its bytes
-/// are ranges.
+/// Makes `trial` a payload of the kind *cells*, if there is such a payload shorter than `limit`. Returns how many bytes of
+/// the payload are ranges.
 pub(super) fn encode(
     scratch: &mut Scratch,
     old: &[u8],
@@ -172,7 +172,7 @@ pub(super) fn encode(
     found
 }
 
-/// If the ranges take at most this many bytes, no other order of the operations is tried.
+/// If the ranges take at most this many bytes, the encoder tries no other order of the operations.
 const GOOD_ENOUGH: usize = 16;
 
 /// Tries two orders of the operations, by place and by slot, because a statement may have inserted cells in either order.
@@ -203,8 +203,8 @@ fn first_or_better(
     }
 }
 
-/// Orders the steps. Deletions come first, from the last slot to the first. The other steps are sorted by `key` of the slot in
-/// the new page.
+/// Orders the steps. Deletions come first, from the last slot to the first. The other steps follow in the order of `key` of
+/// their slot in the new page.
 fn order<K: Ord>(steps: &mut [Step], key: impl Fn(usize) -> K) {
     if steps.len() > 1 {
         steps.sort_unstable_by_key(|step| match *step {
@@ -225,8 +225,8 @@ fn was_zeroed(before: &Tree<&[u8]>, after: &Tree<&[u8]>, step: Step) -> bool {
     rest.iter().any(|byte| *byte != 0) && now.iter().all(|byte| *byte == 0)
 }
 
-/// Makes `trial` the payload of these steps, in this order. Returns how many of its bytes are ranges. Sets `scratch.placed` if
-/// a cell is not where SQLite would have placed it.
+/// Makes `trial` the payload of these steps, in this order. Returns how many bytes of the payload are ranges. Sets
+/// `scratch.placed` if a cell is not where SQLite would have placed it.
 fn payload(
     scratch: &mut Scratch,
     before: &Tree<&[u8]>,
@@ -260,7 +260,7 @@ fn payload(
     Some(trial.len() - operations)
 }
 
-/// The slot that the first of these steps uses before the steps after it are applied.
+/// Returns the slot that the first of these steps uses before the steps after it are applied.
 fn slot_now(steps: &[Step], new: usize) -> usize {
     let missing =
         steps[1..].iter().filter(|step| matches!(step, Step::Insert { new: later } if *later < new));
@@ -287,7 +287,7 @@ impl Writer<'_> {
         Some(count)
     }
 
-    /// The place that the operation has to store; `None` if SQLite would place the cell there anyway.
+    /// Returns the place that the operation has to store; `None` if SQLite would place the cell there anyway.
     fn place(&mut self, wanted: usize, length: usize) -> Option<usize> {
         let expected = self.tree.place(length).map(|(at, _)| at);
         let said = (expected != Some(wanted)).then_some(wanted);
@@ -324,10 +324,10 @@ impl Writer<'_> {
     }
 }
 
-// Determines which cells were inserted, deleted and changed. The search compares the places of cells, or, if the page was
-// packed, the bytes of cells.
+// Determines which cells SQLite inserted, deleted and changed. The search compares the places of cells, or, if SQLite
+// packed the page, the bytes of cells.
 
-/// What happened to a cell. Slots are those in the old page, in the new page, or in both.
+/// The change of a cell. Slots are those in the old page, in the new page, or in both.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Step {
     Delete { old: usize },
@@ -344,13 +344,14 @@ impl Step {
     }
 }
 
-/// If there are more steps than this, the page may have been packed. On a packed page all places differ, but few cells do.
+/// If there are more steps than this, SQLite may have packed the page. On a packed page all places differ, but few cells
+/// do.
 const FEW: usize = 6;
 
-/// The largest number of consecutive cells that may have been inserted or deleted on a packed page.
+/// The largest number of consecutive cells that SQLite may have inserted or deleted on a packed page.
 const AHEAD: usize = 8;
 
-/// If more cells than this lie between the first and the last difference, cells are not compared one by one.
+/// If more cells than this lie between the first and the last difference, the search does not compare cells one by one.
 const MIDDLE: usize = 32;
 
 /// Fills `steps`. Returns `None` if no cell was inserted, deleted or changed, or if there are more operations than a payload
@@ -397,7 +398,7 @@ fn by_place(before: &Tree<&[u8]>, after: &Tree<&[u8]>, seen: &mut Vec<u64>, step
 }
 
 /// Appends steps for the rest of the middle. New cells replace the old cells at the same distance from the middle's
-/// beginning. Further old cells were deleted, and further new cells inserted.
+/// beginning. Old cells beyond these were deleted, and new cells beyond these were inserted.
 fn finish(middle: &Middle, steps: &mut Vec<Step>) {
     let pairs = (middle.old..middle.old_end).zip(middle.new..middle.new_end);
     let replaced = pairs.len();
@@ -452,7 +453,7 @@ fn between(
     finish(&Middle { old, old_end, new, new_end }, steps);
 }
 
-/// Appends to `steps` what a comparison of the cells' bytes finds, at most `limit` steps.
+/// Appends to `steps` the steps that a comparison of the cells' bytes finds, at most `limit` of them.
 fn by_bytes(before: &Tree<&[u8]>, after: &Tree<&[u8]>, steps: &mut Vec<Step>, limit: usize) {
     let same = |old: usize, new: usize| {
         let cell = before.cell(old);

@@ -36,7 +36,8 @@ const FEW_LEFT_OVER: usize = 48;
 /// If plain ranges take at most the page's length divided by this number, a search for moves of many cells is not worth
 /// the time.
 const LONG_CHANGE: usize = 8;
-/// Only a payload longer than the page's length divided by this can be longer than the page without its zeros.
+/// A payload can be longer than the page without its zeros only if it is longer than the page's length divided by this
+/// number.
 const WHOLE_FROM: usize = 8;
 
 /// Memory that the encoder reuses. It does not influence the encoding.
@@ -51,8 +52,8 @@ pub struct Scratch {
 /// 65536 bytes. `header_bytes` is 100 for page 1, where the b-tree header follows the database header, else 0.
 ///
 /// If cells were inserted or deleted, and the operations on cells leave few bytes for ranges, the payload is these
-/// operations. Otherwise it is the shortest payload that was found, at most two bytes longer than what `diff::encode`
-/// makes.
+/// operations. Otherwise it is the shortest payload that the encoder finds, at most two bytes longer than what
+/// `diff::encode` makes.
 pub fn encode(
     scratch: &mut Scratch,
     old: &[u8],
@@ -93,7 +94,7 @@ pub fn encode(
     best.kind
 }
 
-/// The form that [`encode_rearranged`] has appended.
+/// The form of what [`encode_rearranged`] has appended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Difference {
     /// This many ranges, as `diff::encode` makes them.
@@ -140,7 +141,7 @@ pub fn encode_rearranged(
     Difference::Ranges(ranges)
 }
 
-/// Whether a payload changes nothing.
+/// Returns whether a payload changes nothing.
 #[must_use]
 pub fn is_empty(payload: &[u8]) -> bool {
     payload == [KIND_RANGES]
@@ -177,8 +178,8 @@ pub fn encode_whole(new: &[u8], out: &mut Vec<u8>) {
 /// holds.
 ///
 /// # Errors
-/// `Short` if the payload ends too early, `Damaged` if it contradicts itself or the page. Part of the change may then
-/// have been applied to `page`.
+/// `Short` if the payload ends too early, `Damaged` if it contradicts itself or the page. `page` may then hold a part
+/// of the change.
 pub fn apply(page: &mut [u8], payload: &[u8]) -> Result<(), FormatError> {
     let kind = kind(payload)?;
     let mut payload = Reader(payload);
@@ -201,11 +202,11 @@ pub fn apply(page: &mut [u8], payload: &[u8]) -> Result<(), FormatError> {
 /// cells were rearranged.
 const FEW: usize = 4;
 
-/// How the cells of a page were rearranged.
+/// The degree to which the cells of a page were rearranged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Rearranged {
-    /// No cell was rearranged: cells only changed in place or were added after all others. Also the answer for a page
-    /// that is not a b-tree page.
+    /// No cell was rearranged: cells only changed in place or were added after all others. A page that is not a b-tree
+    /// page also gets this answer.
     Hardly,
     /// A few cells were inserted among others, were deleted, or moved to another place.
     Few,

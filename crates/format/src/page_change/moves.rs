@@ -1,4 +1,4 @@
-//! Moves: bytes of the new page that are elsewhere in the old page, because cells were packed or rewritten, or because
+//! Moves: bytes of the new page that are elsewhere in the old page, because SQLite packed or rewrote cells, or because
 //! an array slid. All moves read the old page, so the order of the moves does not matter.
 
 use super::btree::Tree;
@@ -84,7 +84,7 @@ pub(super) fn encode(
     true
 }
 
-/// Sorts the moves, joins moves that continue each other, and removes short and overlapping ones.
+/// Sorts the moves, joins moves that continue each other, and removes short and overlapping moves.
 fn tidy(moves: &mut Vec<Move>) {
     moves.sort_unstable();
     moves.dedup_by(|next, last| {
@@ -114,7 +114,7 @@ fn of_pointers(before: &Tree<&[u8]>, after: &Tree<&[u8]>, moves: &mut Vec<Move>)
     }
 }
 
-/// The cells that have moved to another place.
+/// Finds the cells that have moved to another place.
 fn of_cells(before: &Tree<&[u8]>, after: &Tree<&[u8]>, moves: &mut Vec<Move>) {
     // Limit the comparisons, because a new cell that the old page does not have is compared with all remaining cells of
     // the old page.

@@ -1,24 +1,24 @@
 //! The bytes of a payload: its first byte, numbers, and ranges.
 //!
-//! The first byte names the kind of the change. Numbers of 0..=65535 take one to three bytes. Most of the numbers are small,
-//! because they are slots, distances and lengths of cells. The numbers in a list of ranges add up to at most a page. So the
-//! encoding's bounds can be chosen such that at most one number of a list needs three bytes. Ranges are bytes that are
-//! written over a page. Each is stored as the distance from the end of the previous range, its length less one, and its
-//! bytes. Ranges ascend, are disjoint, and fill the rest of the payload.
+//! The first byte names the kind of the change. Numbers of 0..=65535 take one to three bytes. Most of the numbers are
+//! small, because they are slots, distances and lengths of cells. The numbers in a list of ranges add up to at most a page.
+//! So the encoding's bounds are such that at most one number of a list needs three bytes. Ranges are bytes that a reader
+//! writes over a page. A payload stores each range as the distance from the end of the previous range, its length less one,
+//! and its bytes. Ranges ascend, are disjoint, and fill the rest of the payload.
 
 use crate::{FormatError, diff};
 
 /// The first byte of a payload of cell operations, without the bits [`PAGE_ONE`] and [`ZEROED`].
 pub(super) const KIND_CELLS: u8 = 1;
-/// See `ChangeKind::Moves`.
+/// The first byte of a payload of the kind `ChangeKind::Moves`.
 pub(super) const KIND_MOVES: u8 = 2;
-/// See `ChangeKind::Ranges`.
+/// The first byte of a payload of the kind `ChangeKind::Ranges`.
 pub(super) const KIND_RANGES: u8 = 3;
-/// See `ChangeKind::Whole`.
+/// The first byte of a payload of the kind `ChangeKind::Whole`.
 pub(super) const KIND_WHOLE: u8 = 4;
-/// With [`KIND_CELLS`]: the b-tree header follows the database header, as on page 1.
+/// The bit that says, with [`KIND_CELLS`], that the b-tree header follows the database header, as on page 1.
 pub(super) const PAGE_ONE: u8 = 0x10;
-/// With [`KIND_CELLS`]: freed bytes are filled with zeros (`PRAGMA secure_delete`).
+/// The bit that says, with [`KIND_CELLS`], that operations fill freed bytes with zeros (`PRAGMA secure_delete`).
 pub(super) const ZEROED: u8 = 0x20;
 /// Bytes of the database header that begins page 1.
 pub(super) const DATABASE_HEADER_BYTES: usize = 100;
@@ -32,13 +32,13 @@ pub fn header_bytes(page_number: u32) -> usize {
 /// The form in which a change is recorded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ChangeKind {
-    /// Cells of a b-tree page are inserted, deleted and replaced by slot; then ranges are written.
+    /// A reader inserts, deletes and replaces cells of a b-tree page by slot, and then writes ranges.
     Cells,
-    /// Bytes move within the page; then ranges are written.
+    /// A reader moves bytes within the page, and then writes ranges.
     Moves,
-    /// Ranges are written over the page.
+    /// A reader writes ranges over the page.
     Ranges,
-    /// Ranges are written over a page of zeros.
+    /// A reader writes ranges over a page of zeros.
     Whole,
 }
 
@@ -72,7 +72,7 @@ pub fn kind(payload: &[u8]) -> Result<ChangeKind, FormatError> {
     }
 }
 
-/// The first byte of a payload of cell operations.
+/// Returns the first byte of a payload of cell operations.
 pub(super) fn first_byte_of_cells(header_bytes: usize, zeroed: bool) -> u8 {
     let page_one = if header_bytes == 0 { 0 } else { PAGE_ONE };
     KIND_CELLS | page_one | if zeroed { ZEROED } else { 0 }
@@ -104,7 +104,7 @@ pub(super) fn put(out: &mut Vec<u8>, number: usize) {
     }
 }
 
-/// The part of a payload that has not been read yet.
+/// The unread part of a payload.
 pub(super) struct Reader<'a>(pub &'a [u8]);
 
 impl<'a> Reader<'a> {
@@ -143,8 +143,8 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// If at most this many equal bytes lie between two differences, they are stored with the differences in one range. The
-/// equal bytes take about as much space as the numbers of a second range would.
+/// If at most this many equal bytes lie between two differences, one range stores them with the differences. The equal
+/// bytes take about as much space as the numbers of a second range would.
 const NOT_WORTH_A_SPLIT: usize = 3;
 
 /// Appends the ranges in which `new` differs from `old`. Both have the same length.
@@ -200,7 +200,8 @@ fn next_not_zero(page: &[u8], from: usize) -> Option<usize> {
     page.get(at..)?.iter().position(|byte| *byte != 0).map(|found| at + found)
 }
 
-/// The end of the range from `start` on: after the last byte that is followed by enough zeros to make another range worthwhile.
+/// Returns the end of the range that begins at `start`. The range ends after the first byte other than 0 that enough
+/// zeros follow to make another range worthwhile, or after the page's last byte other than 0.
 fn end_before_zeros(page: &[u8], start: usize) -> usize {
     let mut end = start + 1;
     for (at, byte) in page.iter().enumerate().skip(end) {

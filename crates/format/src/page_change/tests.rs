@@ -6,7 +6,7 @@ use proptest::sample::Index;
 use super::payload::{DAMAGED, KIND_CELLS, KIND_MOVES};
 use super::*;
 
-/// Encodes, applies, and compares. Returns the kind and the payload.
+/// Encodes a change, applies it, and compares the result. Returns the kind and the payload.
 fn round_trip(old: &[u8], new: &[u8], header: usize) -> (ChangeKind, Vec<u8>) {
     let mut payload = vec![0xee];
     let as_kind = encode(&mut Scratch::default(), old, new, header, &mut payload);
@@ -89,7 +89,7 @@ fn rows_that_slide_are_changes_and_rows_in_place_or_at_the_end_are_ranges() {
     assert_eq!(changed(&|_| ()), None, "nothing");
 }
 
-/// A page, and another page with the same cells in other places.
+/// Returns a page, and another page with the same cells in other places.
 fn in_another_order() -> (Vec<u8>, Vec<u8>) {
     let rows: Vec<Vec<u8>> = (0..20).map(|row| cell(row, 60 + usize::from(row))).collect();
     let (mut old, mut new) = (empty(4096, 0), empty(4096, 0));

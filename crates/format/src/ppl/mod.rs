@@ -14,7 +14,7 @@ use crate::head::{Format, HEAD_BYTES, LogHead};
 use crate::heap::{checked_word, read_checked_word};
 use crate::{FormatError, LogId, head};
 
-/// First bytes of a log file.
+/// The first bytes of a log file.
 pub const MAGIC: [u8; 8] = *b"DURALPPL";
 /// The format version.
 pub const VERSION: u32 = 1;
@@ -24,29 +24,30 @@ pub const SUPERBLOCK_BYTES: u64 = 4096;
 pub const GROWN_OFFSET: u64 = 1344;
 /// Offset of the word in the superblock that says how many chunks a log without a limit usually has.
 pub const USUAL_OFFSET: usize = 1352;
-/// [`Superblock::limit_chunks`] of a log without a limit. The numbers of extents allow no more chunks.
+/// The value of [`Superblock::limit_chunks`] for a log without a limit. The numbers of extents allow no more chunks.
 pub const NO_LIMIT_CHUNKS: u32 = 1 << 24;
 
-/// Where the transaction log is.
+/// The offset of the transaction log.
 pub const TRANSACTIONS_OFFSET: u64 = SUPERBLOCK_BYTES;
-/// Number of records in the transaction log. A transaction's record is at the transaction's number modulo this.
+/// The number of records in the transaction log. A transaction's record is at the transaction's number modulo this
+/// number.
 pub const TRANSACTIONS: u64 = 1024;
-/// Bytes of a record of the transaction log: a cache line.
+/// Bytes of a record of the transaction log, which is a cache line.
 pub const TRANSACTION_BYTES: usize = 64;
-/// Where the slots begin.
+/// The offset of the slots.
 pub const SLOTS_OFFSET: u64 = TRANSACTIONS_OFFSET + TRANSACTIONS * TRANSACTION_BYTES as u64;
-/// The largest number of slots. The number is limited because the segment has space for only this many slots: it
-/// stores for each slot which process is merging the slot's page.
+/// The largest number of slots. The segment has space for only this many slots: for each slot it stores which process
+/// is merging the slot's page.
 pub const MOST_SLOTS: u32 = 512;
 /// Bytes of a slot before its page.
 pub const SLOT_HEADER_BYTES: u64 = 64;
 
-/// Log sectors in a chunk.
+/// The number of log sectors in a chunk.
 pub const SECTORS_PER_CHUNK: u32 = 32;
 /// Bytes of a piece of the common pool.
 pub const PIECE_BYTES: u32 = 1024;
-/// Bytes of an extent's state. The states are stored beside the extents, but have no meaning after the last process
-/// has ended.
+/// Bytes of an extent's state. The log stores the states beside the extents, but they have no meaning after the last
+/// process has ended.
 pub const STATE_BYTES: u64 = 64;
 /// Bytes of an extent before its body.
 pub const EXTENT_HEADER_BYTES: u32 = 32;
@@ -78,7 +79,7 @@ pub fn sector_size_is_valid(bytes: u32) -> bool {
 pub struct Superblock {
     /// The fields that tie the log to its database.
     pub head: LogHead,
-    /// Size of a log sector.
+    /// Size of a log sector in bytes.
     pub sector_bytes: u32,
     /// The largest number of chunks that the log may have.
     pub limit_chunks: u32,
@@ -334,7 +335,7 @@ impl ExtentHeader {
         hash.digest()
     }
 
-    /// Reads a header. `None` if the extent is free, or if the check is wrong.
+    /// Reads a header. Returns `None` if the extent is free, or if the check is wrong.
     #[must_use]
     pub fn decode(bytes: &[u8], id: LogId, extent: Extent) -> Option<Self> {
         let it = Self { page_number: u32_le(bytes, 0), order: u32_le(bytes, 4), taken_by: u64_le(bytes, 8) };
@@ -348,7 +349,7 @@ pub fn record_word(transaction: u64, payload_bytes: u32) -> u64 {
     transaction << LENGTH_BITS | u64::from(payload_bytes)
 }
 
-/// The transaction and the payload bytes in the first word of a record. `None` if there is no record.
+/// Returns the transaction and the payload bytes in the first word of a record; `None` if there is no record.
 #[must_use]
 pub fn read_record_word(word: u64) -> Option<(u64, u32)> {
     let payload = (word & ((1 << LENGTH_BITS) - 1)) as u32;
@@ -393,14 +394,14 @@ impl SlotHeader {
         hash.digest()
     }
 
-    /// Reads the header of a slot with this image. `None` if the slot is free or torn.
+    /// Reads the header of a slot with this image. Returns `None` if the slot is free or torn.
     #[must_use]
     pub fn decode(bytes: &[u8], id: LogId, image: &[u8]) -> Option<Self> {
         let it = Self { page_number: u32_le(bytes, 0), transaction: u64_le(bytes, 8) };
         (it.page_number > 0 && u64_le(bytes, 16) == it.check(id, image)).then_some(it)
     }
 
-    /// The page in a slot, from the first bytes of the slot's header; 0 if the slot is free.
+    /// Returns the page in a slot, from the first bytes of the slot's header; 0 if the slot is free.
     #[must_use]
     pub fn page_of(bytes: &[u8]) -> u32 {
         array(bytes, 0).map_or(0, u32::from_le_bytes)
@@ -424,8 +425,8 @@ pub enum TransactionKind {
 impl TransactionKind {
     const ALL: [Self; 3] = [Self::Begin, Self::Commit, Self::Abort];
 
-    /// The mark of this state in a transaction's record. Each transaction has marks of its own, so a mark that an
-    /// earlier transaction has left in the same place is never taken for this transaction's.
+    /// Returns the mark of this state in a transaction's record. Each transaction has marks of its own. So a reader
+    /// never takes a mark that an earlier transaction has left in the same place for the mark of this transaction.
     #[must_use]
     pub fn mark(self, id: LogId, number: u64) -> u64 {
         xxh3_64_with_seed(&number.to_le_bytes(), id.seed().wrapping_add(self as u64 + 1))
@@ -474,7 +475,7 @@ impl TransactionRecord {
         out
     }
 
-    /// Reads the record at a place. `None` if there is no record, or if the writer never completed it.
+    /// Reads the record at a place. Returns `None` if there is no record, or if the writer never completed it.
     ///
     /// # Errors
     /// `Damaged` if the mark says *commit* but the rest does not match the check. The cause must be damage, because

@@ -47,7 +47,7 @@ fn a_superblock_round_trips_and_every_flipped_bit_is_noticed() {
     }
 }
 
-/// A log that was made before logs had a usual size has zeros in its place.
+/// A log that was made before logs had a usual size has zeros in the place of that size.
 #[test]
 fn the_usual_size_of_a_log_is_checked_and_is_the_limit_if_it_is_not_there() {
     let bytes_of = |limit_chunks, usual_chunks| {
@@ -129,7 +129,8 @@ fn a_transaction_record_is_found_at_its_place_only() {
     assert_eq!(TransactionRecord::decode(&bytes, LogId([8; 16]), 7), Ok(None));
     for bit in 0..8 * bytes.len() {
         bytes[bit / 8] ^= 1 << (bit % 8);
-        // A record without its mark, or with another number, is treated as one that was never completed.
+        // A reader treats a record without its mark, or with another number, as a record that the writer never
+        // completed.
         let torn = TransactionRecord::decode(&bytes, ID, 7);
         assert_eq!(torn.is_err(), bit >= 128, "bit {bit}: {torn:?}");
         assert_ne!(torn, Ok(Some(record)));

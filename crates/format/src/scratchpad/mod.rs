@@ -19,7 +19,7 @@ use crate::head::{Format, HEAD_BYTES, LogHead};
 pub use crate::record::{Base, RECORD_HEADER_BYTES, RecordHeader, TxHash, TxHeader};
 use crate::{FormatError, LogId, PATH_LIMIT, head};
 
-/// First bytes of a log's file.
+/// The first bytes of a log's file.
 pub const MAGIC: [u8; 8] = *b"DURALSPM";
 /// The format version of logs.
 pub const VERSION: u32 = 2;
@@ -56,13 +56,13 @@ pub struct Superblock {
     pub region: RegionId,
     /// The most pages of the region that the log may use; 0 if only the region limits it.
     pub limit_pages: u32,
-    /// The directory that contained the region when the log was made, as bytes of a path. Empty if the path is longer
+    /// The directory that contained the region when the log was made, as bytes of a path; empty if the path is longer
     /// than [`PATH_LIMIT`].
     pub region_dir: Vec<u8>,
 }
 
 impl Superblock {
-    /// The bytes to store at offset 0, and those to store at [`REFERENCE_OFFSET`].
+    /// Returns the bytes to store at offset 0, and the bytes to store at [`REFERENCE_OFFSET`].
     #[must_use]
     pub fn encode(&self) -> (Vec<u8>, Vec<u8>) {
         let mut out = vec![0; HEAD_BYTES];
@@ -98,21 +98,22 @@ impl Superblock {
     }
 }
 
-// The header line of a page of the region: which log owns the page, and where the page is in its transaction.
+// The header line of a page of the region, which says which log owns the page, and where the page is in its
+// transaction.
 
-/// Bytes of a page's header: one line.
+/// Bytes of a page's header, which is one line.
 pub const HEADER_BYTES: u64 = 64;
 /// Bytes of a page after its header. They are a part of the stream of the page's transaction.
 pub const STREAM_BYTES: u64 = PAGE_BYTES - HEADER_BYTES;
 /// Offset in a page's header of the link to the transaction's next page.
 pub const LINK_AT: u64 = 32;
-/// Offset in the header of a transaction's first page: the link to the transaction's last entry. The link counts lines
-/// from the region's beginning.
+/// Offset, in the header of a transaction's first page, of the link to the transaction's last entry. The link counts
+/// lines from the region's beginning.
 pub const LAST_AT: u64 = 40;
-/// Offset in the header of a transaction's first page: the link to the first page of the next transaction.
+/// Offset, in the header of a transaction's first page, of the link to the first page of the next transaction.
 pub const FOLLOW_AT: u64 = 48;
 
-/// Low bits of an owner's word that hold the process slot.
+/// The number of low bits of an owner's word that hold the process slot.
 const SLOT_BITS: u32 = 8;
 
 /// The log that owns a page. The first word of a page in the region names the owner, and the low byte of that word is
@@ -192,8 +193,8 @@ impl PageHeader {
         out
     }
 
-    /// Reads the header of page `page` of this log. Also returns the tag of the header's links. `None` if the bytes are
-    /// not such a header.
+    /// Reads the header of page `page` of this log. Also returns the tag of the header's links. Returns `None` if the
+    /// bytes are not such a header.
     #[must_use]
     pub fn decode(bytes: &[u8; HEADER_BYTES as usize], id: LogId, page: u32) -> Option<(Self, u32)> {
         let kind = match u32_le(bytes, 24) {
@@ -235,7 +236,7 @@ pub fn link_word(target: u32, tag: u32) -> u64 {
         | u64::from(xxh3_64(&(u64::from(target) << 32 | u64::from(tag)).to_le_bytes()) as u32) << 32
 }
 
-/// Reads a [`link_word`]. `None` if the word is 0, was made with another tag, or leads to a target outside
+/// Reads a [`link_word`]. Returns `None` if the word is 0, was made with another tag, or leads to a target outside
 /// `1..targets`.
 #[must_use]
 pub fn read_link(word: u64, tag: u32, targets: u32) -> Option<u32> {
@@ -267,14 +268,14 @@ pub fn change_word(size: u32) -> u64 {
     u64::from(size) << 32 | u64::from(check) << 16 | CHANGE
 }
 
-/// The size in bytes of the change that begins with this word. `None` if the word begins no change.
+/// Returns the size in bytes of the change that begins with this word; `None` if the word begins no change.
 #[must_use]
 pub fn read_change_word(word: u64) -> Option<u32> {
     let size = (word >> 32) as u32;
     (change_word(size) == word).then_some(size)
 }
 
-/// Bytes of the stream that a change takes if its record has `record_bytes` bytes.
+/// Returns the bytes of the stream that a change takes if its record has `record_bytes` bytes.
 #[must_use]
 pub fn entry_bytes(record_bytes: u32) -> u64 {
     (RECORD_AT + u64::from(record_bytes)).next_multiple_of(ENTRY_BYTES)
@@ -323,7 +324,7 @@ impl CommitEntry {
         out
     }
 
-    /// Reads a line, with either mark. `None` if the line is not the last entry of this transaction.
+    /// Reads a line, with either mark. Returns `None` if the line is not the last entry of this transaction.
     #[must_use]
     pub fn decode(
         bytes: &[u8; ENTRY_BYTES as usize],
@@ -351,7 +352,8 @@ pub fn committed_mark(id: LogId, generation: u64, transaction: u32) -> u64 {
     mark(COMMITTED, id, generation, transaction)
 }
 
-/// The codes of the two marks differ in more than one bit, so no single flipped bit turns one mark into the other.
+/// Returns the mark with this code. The codes of the two marks differ in more than one bit, so no single flipped bit
+/// turns one mark into the other.
 fn mark(code: u64, id: LogId, generation: u64, transaction: u32) -> u64 {
     let mut place = [0; 12];
     put(&mut place, 0, &generation.to_le_bytes());
@@ -361,11 +363,11 @@ fn mark(code: u64, id: LogId, generation: u64, transaction: u32) -> u64 {
 
 // The first page of a region.
 
-/// First bytes of a region.
+/// The first bytes of a region.
 pub const REGION_MAGIC: [u8; 8] = *b"DURALREG";
 /// The format version of regions.
 pub const REGION_VERSION: u32 = 1;
-/// Bytes of a region's superblock that are written once.
+/// The number of bytes of a region's superblock that a process writes only once.
 pub const REGION_SUPERBLOCK_BYTES: usize = 48;
 /// Offset of the count of pages in use. The count is a hint only.
 pub const USED_AT: u64 = 128;

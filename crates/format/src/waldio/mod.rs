@@ -11,13 +11,13 @@ use crate::head::{Format, LogHead};
 use crate::sqlite_wal::{Checksum, WAL_HEADER_BYTES};
 use crate::{FormatError, LogId, ORIGIN_BYTES, Origin, head};
 
-/// First bytes of a log file.
+/// The first bytes of a log file.
 pub const MAGIC: [u8; 8] = *b"DURALDIO";
 /// The format version.
 pub const VERSION: u32 = 4;
 /// Bytes of the superblock and of each generation slot. No device has larger blocks.
 pub const AREA_BYTES: u64 = 4096;
-/// Where the log's blocks begin: after the superblock and two generation slots.
+/// The offset of the log's blocks, which follow the superblock and two generation slots.
 pub const DATA_OFFSET: u64 = 3 * AREA_BYTES;
 /// The number of bits that a frame's mark has for the generation.
 const MARK_GENERATION_BITS: u32 = 29;
@@ -25,7 +25,7 @@ const MARK_GENERATION_BITS: u32 = 29;
 const FORMAT: Format =
     Format { name: "waldio", magic: MAGIC, version: VERSION, superblock_bytes: AREA_BYTES };
 
-/// How frames are laid out in blocks.
+/// The layout of frames in blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Layout {
     /// The changes of pages of a group of transactions, as records packed into as few blocks as possible.
@@ -57,12 +57,12 @@ impl std::str::FromStr for Layout {
     }
 }
 
-/// The superblock of a log file; written once.
+/// The superblock of a log file, which is written once.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Superblock {
     /// The fields that tie the log to its database.
     pub head: LogHead,
-    /// Size of a block. Every write is a multiple of it.
+    /// Size of a block in bytes. Every write is a multiple of it.
     pub block_bytes: u32,
     /// Layout of frames.
     pub layout: Layout,
@@ -123,7 +123,7 @@ pub struct Slot {
     pub retired: bool,
     /// The least number of bytes that the file certainly has.
     pub file_bytes: u64,
-    /// Transactions sealed in the log before this generation.
+    /// The number of transactions sealed in the log before this generation.
     pub position: u64,
     /// When the generation began, in milliseconds since 1970; 0 if that is not known.
     pub time_ms: u64,
@@ -158,7 +158,7 @@ impl Slot {
         Origin { generation: self.generation, position: self.position, time_ms: self.time_ms }
     }
 
-    /// Reads a slot. `None` if the slot is not valid, because it was never written or the write was torn.
+    /// Reads a slot. Returns `None` if the slot is not valid, because it was never written or the write was torn.
     #[must_use]
     pub fn decode(bytes: &[u8], id: LogId) -> Option<Self> {
         let SlotFields { generation, short: flags, wal_header, long: file_bytes } =
@@ -185,8 +185,8 @@ fn seed_of(id: LogId, generation: u64, offset: u64) -> u64 {
 
 /// Bytes of a group header.
 pub const GROUP_HEADER_BYTES: u64 = 64;
-/// First bytes of a group header. A reader cannot take this number for the size of a transaction, because that is
-/// smaller or equals [`TX_TAKES_GROUP`].
+/// The first bytes of a group header. A reader cannot take this number for the size of a transaction, because a
+/// transaction's size is smaller or equals [`TX_TAKES_GROUP`].
 pub const GROUP_MAGIC: u32 = 0xD17A_6E0F;
 
 const GROUP_ORDERED: u32 = 1;
@@ -194,7 +194,7 @@ const GROUP_GENERATION_HIGH: usize = 36;
 const GROUP_TIME: usize = 40;
 const GROUP_HASHED: usize = 56;
 
-/// The header of a group, which is the transactions that one write made durable.
+/// The header of a group. A group is the transactions that one write made durable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GroupHeader {
     /// Sequence number of the group's first transaction in the generation, from 1.
@@ -226,7 +226,7 @@ impl GroupHeader {
         out
     }
 
-    /// Reads a header. `None` if there is no valid header of this generation at this place.
+    /// Reads a header. Returns `None` if there is no valid header of this generation at this place.
     #[must_use]
     pub fn decode(bytes: &[u8], id: LogId, generation: u64, offset: u64) -> Option<Self> {
         let found = of_halves(u32_le(bytes, 4), u32_le(bytes, GROUP_GENERATION_HIGH));
@@ -248,7 +248,7 @@ impl GroupHeader {
     }
 }
 
-/// The header of a group that is still open: only magic number, generation and time are set.
+/// Returns the header of a group that is still open, in which only magic number, generation and time are set.
 #[must_use]
 pub fn group_placeholder(generation: u64, time_ms: u64) -> [u8; GROUP_HEADER_BYTES as usize] {
     let mut out = [0; GROUP_HEADER_BYTES as usize];
@@ -266,13 +266,13 @@ pub fn group_time(header: &[u8]) -> u64 {
     u64_le(header, GROUP_TIME)
 }
 
-/// The hash over a group's transactions. The hash covers the header of the first transaction last, because a writer
-/// that writes a large transaction piece by piece knows that header only at the end.
+/// The hash over a group's transactions. The hash covers the header of the first transaction last. A writer that writes
+/// a large transaction piece by piece knows that header only at the end.
 #[derive(Clone)]
 pub struct BodyHash(Box<xxhash_rust::xxh3::Xxh3>);
 
 impl BodyHash {
-    /// The hash before the first byte, for a group at this place.
+    /// Returns the hash before the first byte, for a group at this place.
     #[must_use]
     pub fn new(id: LogId, generation: u64, offset: u64) -> Self {
         Self(Box::new(xxhash_rust::xxh3::Xxh3::with_seed(seed_of(id, generation, offset))))
@@ -291,8 +291,8 @@ impl BodyHash {
     }
 }
 
-/// Bytes of the bodies that [`body_hash`] copies in order to hash them in one call. That takes a third of the time, and
-/// most groups are as small.
+/// The most bytes of a body that [`body_hash`] copies in order to hash the body in one call. That takes a third of the
+/// time, and most groups are no larger.
 const SMALL_BODY: usize = 1024;
 
 /// The hash of a group's transactions, all of which are in `body`.
@@ -393,12 +393,12 @@ const MARK_STARTS_TRANSACTION: u32 = 1 << 29;
 const MARK_STARTS_GROUP: u32 = 1 << 30;
 const MARK_ORDERED: u32 = 1 << 31;
 
-/// The bits of the generation that a mark stores. The other bits are in the seed of the mark's check.
+/// Returns the bits of the generation that a mark stores. The other bits are in the seed of the mark's check.
 fn mark_generation(generation: u64) -> u32 {
     generation as u32 & !(u32::MAX << MARK_GENERATION_BITS)
 }
 
-/// What a frame's mark says about the frame.
+/// The contents of a frame's mark.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Mark {
     /// Database page number.
@@ -407,8 +407,8 @@ pub struct Mark {
     pub db_pages: u32,
     /// WAL frame number.
     pub frame: u32,
-    /// Hash of all pages of the frame's transaction. It shows a reader whether a frame at this place was written by
-    /// another transaction that was never sealed.
+    /// Hash of all pages of the frame's transaction. It shows a reader whether another transaction, which was never
+    /// sealed, wrote a frame at this place.
     pub transaction: u64,
     /// Whether the frame is the first of its transaction.
     pub starts_transaction: bool,
@@ -419,8 +419,8 @@ pub struct Mark {
 }
 
 impl Mark {
-    /// Whether this frame may be the next one. `transaction` is the hash of the transaction that is not complete yet;
-    /// `None` at the beginning and after a complete transaction.
+    /// Returns whether this frame may be the next one. `transaction` is the hash of the transaction that is not
+    /// complete yet; `None` at the beginning and after a complete transaction.
     #[must_use]
     pub fn follows(&self, transaction: Option<u64>) -> bool {
         match transaction {
@@ -477,8 +477,8 @@ fn gap_of(page: &[u8], first_page: bool) -> Option<std::ops::Range<usize>> {
     (start < end && end <= page.len()).then_some(start..end)
 }
 
-/// Bytes of a frame. The frame is just the page, padded to whole blocks, if the mark is `inside` the page or fits into
-/// the padding. Otherwise the frame needs one more block.
+/// Returns the bytes of a frame. The frame is just the page, padded to whole blocks, if the mark is `inside` the page
+/// or fits into the padding. Otherwise the frame needs one more block.
 #[must_use]
 pub fn frame_bytes(page_bytes: u32, block_bytes: u32, inside: bool) -> u32 {
     let whole = page_bytes.next_multiple_of(block_bytes);
@@ -530,7 +530,7 @@ pub fn transaction_hash<'a>(pages: impl Iterator<Item = (u32, &'a [u8])>) -> u64
 }
 
 /// Reads the frame at a place in the log and copies its page to `page`. Returns the frame's mark and the number of its
-/// bytes. `None` if there is no valid frame of this generation; `page` may be overwritten even then.
+/// bytes. Returns `None` if there is no valid frame of this generation. `page` may be overwritten even then.
 #[must_use]
 pub fn decode_frame(
     bytes: &[u8],

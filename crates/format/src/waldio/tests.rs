@@ -184,7 +184,7 @@ fn mark() -> Mark {
     }
 }
 
-/// A leaf page with `cells` pointers, and with cells from `content` on.
+/// Returns a leaf page with `cells` pointers, and with cells from `content` on.
 fn leaf(page_bytes: usize, at: usize, cells: u16, content: u16, fill: u8) -> Vec<u8> {
     let mut page = vec![fill; page_bytes];
     page[at] = 13;
