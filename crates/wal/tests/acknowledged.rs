@@ -1,5 +1,5 @@
-//! Which write seals a transaction, and which committed frames may be written again, namely only those
-//! of a transaction whose process died before it acknowledged the commit (invariant 15).
+//! Tests of which write seals a transaction, and of which committed frames a writer may write again. These are only
+//! the frames of a transaction whose process died before it acknowledged the commit (invariant 15).
 
 #![allow(clippy::expect_used, reason = "a failed expectation is a failed test")]
 
@@ -43,7 +43,8 @@ fn inv15_a_frame_that_was_acknowledged_is_not_replaced() {
     model.commit(second);
     assert_eq!(contents(&mut stream), model.committed);
 
-    // The second transaction is acknowledged. Then a writer comes whose wal-index does not contain it.
+    // The second transaction is acknowledged. Then a writer writes whose wal-index does not contain that
+    // transaction.
     stream.set_acknowledged((stream.engine().version() >> 32) << 32 | model.frames());
     let refused =
         lost.writes.iter().try_for_each(|(at, bytes)| stream.write(&NoDatabase, *at, bytes).map(|_| ()));
@@ -87,7 +88,7 @@ fn the_write_that_seals_a_transaction_tells_of_it_and_no_other_does() {
         assert_eq!((sealed.commit, sealed.ticket), (commit, None));
         assert_eq!(u64::from(stream.engine().committed()), model.frames());
         assert_eq!(sealed.fill, stream.engine().fill());
-        // Another process, which has sealed nothing, learns of the transaction when it writes.
+        // Another process, which has sealed nothing, learns of the transaction when that process writes.
         let known = other.engine().version();
         let second = model.transaction(&mut rng, false);
         let (at, bytes) = &second.writes[0];

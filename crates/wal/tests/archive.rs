@@ -63,7 +63,7 @@ fn a_database_without_an_archive_has_no_file_and_gets_one_when_it_is_enabled() {
     let owner = ArchiveFile::look(&fixture.database).expect("look").expect("there is one").owner;
     assert_eq!((&*owner.url, owner.generation, owner.token), (URL, 1, 7));
     assert!(fixture.open().is_of(&fixture.identity));
-    // The records of its logs stay when the archive moves.
+    // The records of the database's logs stay when the archive moves.
     fixture.open().begin(&fixture.identity, A, false).expect("begin");
     ArchiveFile::enable(&fixture.identity, "file:///elsewhere", 2, 8).expect("enable");
     let records = fixture.open().records;
@@ -84,8 +84,8 @@ fn inv72_a_line_goes_on_as_long_as_nothing_else_writes_the_database() {
     let records = fixture.open().records;
     assert_eq!(records.since(A, LineEnd::Log(B)).map(|closed| closed.len()), Some(1));
     fixture.close(B, 1, false);
-    // The same bytes, at the next moment: also a change that stock SQLite makes in its WAL leaves the first page as it
-    // was, and the size.
+    // The same bytes, at the next moment. A change that stock SQLite makes in its WAL also leaves the first page and
+    // the size as they were.
     let bytes = std::fs::read(&fixture.database).expect("read");
     std::os::unix::fs::FileExt::write_all_at(
         &std::fs::OpenOptions::new().write(true).open(&fixture.database).expect("open"),
@@ -119,7 +119,7 @@ fn inv72_the_file_beside_a_copy_is_not_the_copys() {
     let of_copy = ArchiveFile::open(&identity).expect("open").expect("it was copied");
     assert!(!of_copy.is_of(&identity) && fixture.open().is_of(&fixture.identity));
     drop(of_copy);
-    // The copy gets a file of its own, without the records of the other.
+    // The copy gets a file of its own, without the records of the original.
     fixture.open().begin(&fixture.identity, A, false).expect("begin");
     ArchiveFile::enable(&identity, URL, 1, 9).expect("enable");
     let own = ArchiveFile::open(&identity).expect("open").expect("its own");
@@ -132,7 +132,7 @@ fn inv72_what_a_crash_has_torn_is_left_out_and_the_next_record_is_whole() {
     fixture.open().begin(&fixture.identity, A, true).expect("begin");
     let path = path_of(&fixture.database);
     let whole = std::fs::read(&path).expect("read");
-    // A line that lacks only its end says what it was to say.
+    // A line that lacks only its end still says what its writer meant.
     for cut in whole.len() - 40..whole.len() - 1 {
         std::fs::write(&path, &whole[..cut]).expect("write");
         fixture.open().begin(&fixture.identity, B, false).expect("begin");
@@ -140,7 +140,7 @@ fn inv72_what_a_crash_has_torn_is_left_out_and_the_next_record_is_whole() {
         let found: Vec<&Record> = records.logs().collect();
         assert_eq!(found, [&Record::Begin { log: B, intact: false }], "cut at {cut}");
     }
-    // A database is served whatever is there; whoever asks gets an error.
+    // The VFS serves a database whatever this file holds. A caller that opens the file gets an error.
     std::fs::write(&path, "no archive").expect("write");
     let refused = ArchiveFile::open(&fixture.identity).err().expect("refused");
     assert!(matches!(refused, LogError::Format { .. }), "{refused}");
@@ -171,7 +171,7 @@ fn a_fence_stays_until_the_database_owns_an_archive_again() {
     fixture.close(A, 5, false);
     assert!(is_fenced());
     assert_eq!(fixture.open().records.fenced, Some(2));
-    // Whatever else is forgotten, the fence is not.
+    // The fence stays, whatever else the file forgets.
     fixture.open().begin(&fixture.identity, B, true).expect("begin");
     fixture.open().forget_before(&fixture.identity, B).expect("forget");
     assert!(is_fenced());
@@ -188,7 +188,7 @@ fn a_fence_stays_until_the_database_owns_an_archive_again() {
     assert!(!ArchiveFile::is_fenced(&DatabaseIdentity::of(&copy).expect("identity")));
     ArchiveFile::enable(&fixture.identity, URL, 4, 7).expect("enable");
     assert!(!is_fenced());
-    // What cannot be read says nothing.
+    // A file that cannot be read says nothing.
     std::fs::write(path_of(&fixture.database), "no archive").expect("write");
     assert!(!is_fenced());
 }
@@ -224,7 +224,7 @@ fn one_sidecar_at_a_time() {
     assert!(SidecarLock::take(&renamed).expect("take").is_some());
 }
 
-/// A log with `commits` transactions. Returns the pages after each of them.
+/// Makes a log with `commits` transactions. Returns the pages after each of them.
 fn log_with(fixture: &Fixture, engine: &'static duralite_wal::Descriptor, commits: u64) -> (Log, Vec<Model>) {
     let logs = common::directory(engine, fixture.dir.path());
     let options = EngineOptions::default();
@@ -243,7 +243,7 @@ fn log_with(fixture: &Fixture, engine: &'static duralite_wal::Descriptor, commit
     (log, states)
 }
 
-/// Applies a backlog from a position on, and compares what it makes with the states after each commit.
+/// Applies a backlog from a position on, and compares the result after each commit with the expected state.
 fn replay(path: &Path, states: &[Model], after: u64) {
     let mut backlog = backlog::Backlog::open(path).expect("open");
     assert_eq!(backlog.header().first, after);
@@ -280,7 +280,7 @@ fn inv73_a_backlog_has_every_commit_behind_a_position() {
         }
         assert!(!backlog::write(&mut log, &NoDatabase, &fixture.identity, 12).expect("nothing to write"));
         let whole = std::fs::read(&path).expect("read");
-        // Whatever is missing or damaged is noticed before the end is reported.
+        // A reader notices whatever is missing or damaged before it reports the end.
         for at in (0..whole.len()).step_by(37) {
             let mut bad = whole.clone();
             bad[at] ^= 4;

@@ -19,7 +19,7 @@ use duralite_wal::log::offline;
 use duralite_wal::placement::{FileStep, Hook, LOG_DELETED, find_deleted, hook, pause_for};
 use duralite_wal::{DatabaseIdentity, Descriptor, EngineOptions, ErrorKind, Log, LogError, LogPlacement};
 
-/// Only a safety net, because no test takes this long.
+/// A safety net, because no test takes this long.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 struct Place {
@@ -125,7 +125,7 @@ fn inv03_a_log_that_is_deleted_or_put_aside_while_it_is_being_attached_is_not_us
     }
 }
 
-/// Deletes a log when its shared memory is opened for the second time; the second time is for mapping it.
+/// Deletes a log when its shared memory is opened for the second time, which is for mapping it.
 struct Deletes {
     log: PathBuf,
     opened: AtomicU32,
@@ -169,7 +169,7 @@ fn inv03_a_log_is_not_used_by_whoever_waited_until_it_was_folded() {
         guard::mask(0, &mut page, id);
         std::fs::write(place.database(), page).expect("database");
         drop(log);
-        // Attaches the log again and again, so as to meet the checkpoint at each of its steps.
+        // Attach the log again and again, to meet the checkpoint at each of its steps.
         std::thread::scope(|scope| {
             let newcomer = scope.spawn(|| {
                 loop {
@@ -203,8 +203,8 @@ fn a_log_is_not_nvram_for_one_process_and_emulated_memory_for_another() {
     assert!(matches!(other, Err(LogError::Settings)), "{other:?}");
 }
 
-/// The original is not where it was when the log was made, so only the memory that the processes share shows that it
-/// is on another device.
+/// The original is not where it was when the log was made. So only the memory that the processes share shows that
+/// the original is on another device.
 #[test]
 fn inv03_a_snapshot_does_not_share_the_log_that_its_original_uses() {
     for engine in [&waldio::DESCRIPTOR, &nvwal::DESCRIPTOR] {
@@ -223,7 +223,7 @@ fn inv03_a_snapshot_does_not_share_the_log_that_its_original_uses() {
     }
 }
 
-/// Attaches a log, with patience for this many pauses. Returns the result, and how often it paused.
+/// Attaches a log with patience for this many pauses. Returns the result, and how often the call paused.
 fn attach_impatiently(place: &Place, id: LogId, pauses: u32) -> (Result<(), LogError>, u32) {
     let count = Cell::new(0);
     let pause = |tries| {
@@ -290,7 +290,8 @@ fn the_shared_memory_of_a_log_that_somebody_has_deleted_goes_with_it() {
     }
 }
 
-/// Whether writers have been told of the deletion: each checks this word before it acknowledges a commit.
+/// Returns whether writers have been told of the deletion. Each writer checks this word before it acknowledges a
+/// commit.
 fn is_told(log: &Log) -> bool {
     log.segment().load(LOG_DELETED) != 0
 }

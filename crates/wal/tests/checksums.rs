@@ -1,6 +1,7 @@
-//! What SQLite before 3.41 writes when it has lost track of its checksums. It overwrites pages of spilled frames in
-//! place, `ROLLBACK TO` truncates those frames, and the frames of the commit then have zeros as checksums. The engine
-//! must recover everything that was committed, and SQLite's own recovery must accept all of it (invariant 7).
+//! Tests of what SQLite before 3.41 writes when it has lost track of its checksums. SQLite overwrites pages of spilled
+//! frames in place, `ROLLBACK TO` truncates those frames, and the frames of the commit then have zeros as checksums.
+//! The engine must recover everything that was committed, and SQLite's own recovery must accept all of it (invariant
+//! 7).
 
 #![allow(clippy::expect_used, clippy::indexing_slicing, reason = "a failed expectation is a failed test")]
 
@@ -53,7 +54,8 @@ impl Rig {
         32 + u64::from(frame - 1) * self.header.frame_bytes()
     }
 
-    /// Writes a frame with a page full of `fill`. Its checksum continues `before`, or is zeros. Returns the checksum.
+    /// Writes a frame with a page full of `fill`. The frame's checksum continues `before`, or is zeros. Returns the
+    /// checksum.
     fn frame(&self, log: &mut Log, frame: u32, size: u32, fill: u8, before: Option<Checksum>) -> Checksum {
         let page = [fill; PAGE];
         let sum = before.map_or([0, 0], |sum| self.header.extend(sum, frame, size, &page));
@@ -92,7 +94,7 @@ impl Rig {
         drop(log);
         let mut log = self.attach(id).expect("attach");
         assert_eq!(self.recover(&mut log), expected);
-        // From here on SQLite's checksums continue the checksums that it was given.
+        // From here on SQLite's checksums continue the checksums that it has read from the log.
         let mut bytes = [0; 8];
         let last = expected.len() as u32;
         assert_eq!(log.read(&NoDatabase, self.at(last) + 16, &mut bytes).expect("checksum"), 8);
@@ -126,9 +128,9 @@ fn inv07_a_commit_before_the_frames_that_were_overwritten_and_cut() {
         spill_and_go_back(&rig, &mut log);
         rig.frame(&mut log, 2, 0, 2, None);
         rig.frame(&mut log, 3, 3, 3, None);
-        // SQLite reads the checksum before the frame that it believes to have overwritten. In a real file SQLite would
-        // find the bytes that it had spilled. The read must succeed here too, because an error would fail a commit that
-        // every process can already see.
+        // SQLite reads the checksum of the frame before the frame that it believes to have overwritten. In a real file
+        // SQLite would find the bytes that it had spilled. The read must succeed here too, because an error would fail
+        // a commit that every process can already see.
         let mut bytes = [1; 8];
         assert_eq!(log.read(&NoDatabase, rig.at(7) + 16, &mut bytes).expect("a frame that was cut"), 8);
         assert_eq!(bytes, [0; 8]);

@@ -1,4 +1,4 @@
-//! Which databases may use which logs, for copies of the database, of the log, and of both (invariant 3).
+//! Tests of which databases may use which logs, for copies of the database, of the log, and of both (invariant 3).
 
 #![allow(clippy::expect_used, reason = "a failed expectation is a failed test")]
 
@@ -22,7 +22,7 @@ struct Fixture {
 }
 
 impl Fixture {
-    /// A fixture with the log in the directory `logs` and the database in `data`.
+    /// Makes a fixture with the log in the directory `logs` and the database in `data`.
     fn new(engine: &'static Descriptor, logs: &str) -> Self {
         let dir = tempfile::tempdir().expect("directory");
         for name in ["data", "data/logs", "logs", "copy", "copy/logs"] {
@@ -50,19 +50,19 @@ impl Fixture {
         fs::copy(self.path(from), self.path(to)).expect("copy");
     }
 
-    /// What the database with this name may do with the log.
+    /// Returns what the database with this name may do with the log.
     fn claim(&self, database: &str) -> Claim {
         placement::claim(&self.log, &DatabaseIdentity::of(&self.path(database)).expect("identity"))
             .expect("claim")
     }
 
-    /// What a database may do with a copy of the log in another directory.
+    /// Returns what a database may do with a copy of the log in another directory.
     fn claim_copy(&self, database: &str, dir: &Path) -> Claim {
         fs::copy(&self.log.path, dir.join(self.log.path.file_name().expect("name"))).expect("copy");
         self.claim_at(database, dir)
     }
 
-    /// What a database may do with the log in this directory.
+    /// Returns what a database may do with the log in this directory.
     fn claim_at(&self, database: &str, dir: &Path) -> Claim {
         let path = dir.join(self.log.path.file_name().expect("name"));
         let placement = LogPlacement::at(self.log.placement.engine, dir, &MediaSet::default());
@@ -100,7 +100,8 @@ fn inv03_a_copy_of_database_and_log_is_a_pair_wherever_the_original_is() {
     }
 }
 
-/// A log that was moved to another file system is in another file than the one that it was made in, as a copy is.
+/// A log that was moved to another file system is in another file than the file in which it was made, just as a
+/// copy is.
 #[test]
 fn inv03_a_copy_of_the_database_alone_does_not_take_a_log_that_was_moved() {
     for engine in ENGINES {
@@ -110,7 +111,7 @@ fn inv03_a_copy_of_the_database_alone_does_not_take_a_log_that_was_moved() {
         fixture.copy("data/app.db", "copy/app.db");
         assert_eq!(fixture.claim("data/app.db"), Claim::Own);
         assert_eq!(fixture.claim("copy/app.db"), Claim::Foreign, "the original needs the log");
-        // The database may have been moved with its log.
+        // Somebody may have moved the database with its log.
         fs::remove_file(fixture.path("data/app.db")).expect("remove");
         assert_eq!(fixture.claim("copy/app.db"), Claim::Copy);
         // Another file is at the original's path, as in another container, or the original is not mounted.
@@ -128,7 +129,7 @@ fn inv03_a_copied_directory_has_its_log_below_it_too() {
         fixture.copy("data/app.db", "copy/app.db");
         fixture.copy("data/app.db", "app.db");
         assert_eq!(fixture.claim_copy("copy/app.db", &fixture.path("copy/logs")), Claim::Copy);
-        // These are not in the place that the log has in the original's directory.
+        // These copies are not in the place that the log has in the original's directory.
         assert_eq!(fixture.claim_copy("copy/app.db", &fixture.path("logs")), Claim::Foreign);
         assert_eq!(fixture.claim_copy("app.db", &fixture.path("copy")), Claim::Foreign);
         fs::remove_dir_all(fixture.path("data")).expect("remove");
@@ -173,8 +174,8 @@ fn inv03_a_log_that_a_copy_has_adopted_keeps_what_it_holds() {
             offline::checkpoint(&fixture.log.placement, &fixture.path("copy/app.db"), fixture.log.id, true)
                 .expect("checkpoint");
         let kept = checkpointed.kept.expect("it is put aside");
-        // The log is put aside but not retired. So the log's own database, which still names the log,
-        // would have lost nothing if the checkpoint had been interrupted before it put the log aside.
+        // The log is put aside but not retired. The log's own database still names the log. So that database would
+        // have lost nothing if the checkpoint had been interrupted before it put the log aside.
         assert!(!placement::walk(&kept, &NoDatabase, &mut |_| ()).expect("walk").retired, "{engine:?}");
     }
 }

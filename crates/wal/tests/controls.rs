@@ -22,7 +22,7 @@ enum Omit {
 }
 
 /// Commits twice. The power fails before medium operation `crash_at`, or after both commits. Returns what is wrong with
-/// the recovered log, or `None` if nothing is.
+/// the recovered log, or `None` if nothing is wrong.
 fn run(sync: SyncMode, omit: Omit, crash_at: u64, seed: u64) -> Option<String> {
     let options = NvwalOptions { sync, block_bytes: 8192, limit_bytes: 1 << 20, ..NvwalOptions::default() };
     let nvm = Arc::new(fresh_medium(&options, 512));
@@ -71,7 +71,7 @@ fn verdict(image: RecordingNvm, options: &NvwalOptions, possible: &[Vec<u8>]) ->
     }
 }
 
-/// The first fault that one of many crashes reveals, if any does.
+/// Returns the first fault that one of many crashes reveals, if any does.
 fn found(sync: SyncMode, omit: Omit) -> Option<String> {
     (0..4000).find_map(|seed| {
         let crash_at = if seed % 2 == 0 { Rng(seed + 1).below(60) } else { u64::MAX };
@@ -88,7 +88,7 @@ fn inv04_nothing_left_out_nothing_found() {
 
 #[test]
 fn inv04_every_flush_of_a_commit_is_needed() {
-    // `lazy` flushes the records (one range here) and then the mark; `checksum` flushes everything at once.
+    // `lazy` flushes the records (one range here) and then the mark. `checksum` flushes everything at once.
     for (sync, flushes) in [(SyncMode::Lazy, 2), (SyncMode::Checksum, 1)] {
         for nth in 0..flushes {
             assert!(

@@ -49,7 +49,8 @@ fn committed(seed: u64, sync: SyncMode) -> Committed {
     let mut rng = Rng(seed * 0x9E37 + 1);
     let mut model = Model::of_seed(seed, 512, 20);
     let mut prefixes = Vec::new();
-    // A transaction on b-tree leaves logs less, but the log has to extend over several blocks. So commit more of them.
+    // A transaction on b-tree leaves logs less, but the log has to extend over several blocks. So commit more such
+    // transactions.
     for transactions in [3, if seed.is_multiple_of(2) { 24 } else { 60 }] {
         let (offset, data) = model.restart();
         stream.write(&NoDatabase, offset, &data).expect("restart");
@@ -100,7 +101,7 @@ fn recover(bytes: Vec<u8>, sync: SyncMode) -> Result<Vec<u8>, LogError> {
     Ok(content)
 }
 
-/// Flips each bit of a byte. Returns how many of these logs were refused.
+/// Flips each bit of a byte. Returns how many of these logs recovery refused.
 fn flip_byte(log: &Committed, at: usize, sync: SyncMode) -> u32 {
     let mut refused = 0;
     for bit in 0..8 {
@@ -125,7 +126,7 @@ fn inv08_no_flipped_bit_in_what_is_committed_goes_unnoticed() {
                 let range = &log.used[rng.below(log.used.len() as u64) as usize];
                 let at = range.start + rng.below(range.len() as u64) as usize;
                 // The two top bits of a mark are the order. Orders 1 and 3 differ in one bit, so one flip turns 1 into
-                // 3. With order 3 the hash decides, and the hash is right, so that flip is not refused.
+                // 3. With order 3 the hash decides, and the hash is right, so recovery does not refuse that flip.
                 let refused = flip_byte(&log, at, sync);
                 assert!(refused >= 7, "byte {at}: only {refused} of 8 flips were refused");
             }
@@ -156,7 +157,7 @@ fn inv08_no_flipped_bit_in_what_leads_to_it_goes_unnoticed() {
         for at in blocks.into_iter().flat_map(|block| block..block + 16) {
             assert_eq!(flip_byte(&log, at, SyncMode::Lazy), 8, "byte {at}");
         }
-        // Damaged states are no error, because they are rebuilt from the list.
+        // Damaged states are no error, because recovery rebuilds them from the list.
         for at in SUPERBLOCK_BYTES as usize..SUPERBLOCK_BYTES as usize + 8 {
             assert_eq!(flip_byte(&log, at, SyncMode::Lazy), 0, "byte {at}");
         }
@@ -198,9 +199,9 @@ fn inv12_a_file_that_was_cut_is_refused() {
     });
 }
 
-/// A log with a range of zeros is refused, except in one case that no log can distinguish from its end. In that case
-/// the range begins at or before the mark of a transaction, and covers both the mark and everything after the mark
-/// that recovery examines. Nothing before the range was damaged.
+/// Recovery refuses a log with a range of zeros, except in one case, which no log can distinguish from its end. In
+/// that case the range begins at or before the mark of a transaction, and covers both the mark and everything after
+/// the mark that recovery examines. Nothing before the range was damaged.
 #[test]
 fn inv12_ranges_of_zeros_and_of_noise_leave_an_error_or_a_prefix() {
     for sync in [SyncMode::Lazy, SyncMode::Checksum] {
@@ -229,7 +230,7 @@ fn inv12_ranges_of_zeros_and_of_noise_leave_an_error_or_a_prefix() {
     }
 }
 
-/// Zeros over a part of a transaction, or over a link to a transaction, are never taken for the log's end.
+/// Recovery never takes zeros over a part of a transaction, or over a link to a transaction, for the log's end.
 #[test]
 fn inv08_zeros_behind_a_mark_are_an_error() {
     for_seeds(6, |seed| {
@@ -250,8 +251,9 @@ fn inv08_zeros_behind_a_mark_are_an_error() {
     });
 }
 
-/// Zeros over a transaction's mark, or over a link to it, look like the log's end. But if that transaction is not the
-/// newest, a complete transaction follows that was ordered after it, which shows recovery that the zeros are damage.
+/// Zeros over a transaction's mark, or over a link to the transaction, look like the log's end. But if that
+/// transaction is not the newest, a complete transaction follows that was ordered after it. From that, recovery knows
+/// that the zeros are damage.
 #[test]
 fn inv08_zeros_over_a_mark_are_an_error_where_a_transaction_is_whole_behind_them() {
     for sync in [SyncMode::Lazy, SyncMode::Eager] {
@@ -307,7 +309,7 @@ fn inv12_generations_that_cannot_be_are_refused() {
         let result = recover(bytes, SyncMode::Lazy);
         assert!(matches!(result, Err(LogError::Corrupt { offset: 1152, .. })), "{generation}");
     }
-    // A zero `active` word does not mean an empty log.
+    // A zero `active` word does not stand for an empty log.
     let mut bytes = log.bytes.clone();
     bytes[1152..1160].fill(0);
     let result = recover(bytes, SyncMode::Lazy);

@@ -1,4 +1,4 @@
-//! Following a log: what a follower reads, what it pins, and how it loses its place (invariant 16).
+//! Tests of following a log: what a follower reads, what it pins, and how it loses its place (invariant 16).
 
 #![allow(clippy::expect_used, clippy::panic, reason = "a failed expectation is a failed test")]
 
@@ -28,7 +28,7 @@ struct Fixture {
     options: EngineOptions,
 }
 
-/// A fixture for each combination of engine and layout under test.
+/// Returns a fixture for each combination of engine and layout under test.
 fn fixtures() -> impl Iterator<Item = Fixture> {
     let kinds: [(&'static Descriptor, Layout); 3] = [
         (&nvwal::DESCRIPTOR, Layout::Delta),
@@ -198,7 +198,7 @@ fn inv16_what_nobody_was_told_of_is_given_when_it_stays_and_not_when_it_is_repla
         writer.restart();
         writer.commit();
         copy.take_all(&mut follower, writer.keeps_time);
-        // A transaction is sealed, but its process dies before SQLite publishes it.
+        // A process seals a transaction, but dies before SQLite publishes it.
         let _lost = writer.seal();
         assert!(!copy.take(&mut follower, writer.keeps_time).expect("nothing yet"));
         assert_eq!(follower.newest().expect("newest"), 1);
@@ -206,8 +206,8 @@ fn inv16_what_nobody_was_told_of_is_given_when_it_stays_and_not_when_it_is_repla
         assert!(!copy.take(&mut follower, writer.keeps_time).expect("nothing yet"));
         assert_eq!(follower.newest().expect("newest"), 2);
         writer.model.commit(stays);
-        // A transaction is published, but its process dies before it acknowledges the commit. Another
-        // transaction follows.
+        // A process publishes a transaction, but dies before it acknowledges the commit. Another transaction
+        // follows.
         let next = writer.seal();
         assert!(copy.take(&mut follower, writer.keeps_time).expect("followed"));
         assert_eq!(copy.position, 3, "one was left out");
@@ -260,13 +260,13 @@ fn inv16_a_follower_that_is_asked_to_read_lets_the_log_start_over() {
         let mut copy = Copy::new();
         assert!(follower.pin(0).expect("pin"));
         writer.commit();
-        // It has not answered the request, and so nothing says that it will.
+        // The follower has not answered the request, and so nothing says that it will.
         assert_eq!(writer.log.ask_followers().expect("asked"), Followers::Behind);
         copy.take_all(&mut follower, writer.keeps_time);
         assert_eq!(writer.log.ask_followers().expect("asked"), Followers::Behind, "it has not let go");
         assert!(!follower.is_asked_to_read(copy.position).expect("the end"));
         assert!(follower.pin(copy.position).expect("moved"));
-        // It has answered, so it is worth waiting for, also if it is behind once more.
+        // The follower has answered, so a writer should wait for it, also if it is behind once more.
         writer.commit();
         assert_eq!(writer.log.ask_followers().expect("asked"), Followers::Answer);
         assert!(follower.is_asked_to_read(copy.position).expect("asked"));
@@ -274,7 +274,7 @@ fn inv16_a_follower_that_is_asked_to_read_lets_the_log_start_over() {
         copy.catch_up(&mut follower, &writer);
         assert!(follower.pin(copy.position).expect("moved"));
         writer.restart();
-        // A request of the log before says nothing of this one.
+        // A request that was made before the log started over says nothing of the log now.
         writer.commit();
         assert_eq!(writer.log.ask_followers().expect("asked"), Followers::Behind);
         copy.catch_up(&mut follower, &writer);
@@ -289,7 +289,7 @@ fn inv16_once_the_log_is_about_to_start_over_it_cannot_be_pinned_further_back() 
         writer.restart();
         writer.commit();
         assert!(writer.log.may_start_over().expect("asked"));
-        // SQLite has already decided to start over. The follower can still read the log, and pin the log's
+        // SQLite has already decided to start the log over. The follower can still read the log, and pin the log's
         // end.
         assert!(!follower.pin(0).expect("too late"));
         let mut copy = Copy::new();
@@ -394,7 +394,7 @@ fn a_follower_sleeps_until_there_is_something() {
     }
 }
 
-/// The clock is set back and forward, and far ahead.
+/// Somebody sets the clock back and forward, and far ahead.
 #[test]
 fn the_time_of_a_transaction_survives_a_clock_that_is_set_back() {
     thread_local! { static NOW: std::cell::Cell<u64> = const { std::cell::Cell::new(0) } }

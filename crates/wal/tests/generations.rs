@@ -1,5 +1,5 @@
-//! Generations do not run out: at the numbers where fields overflow, logs continue, recover and retire like
-//! any other log.
+//! Tests that generations do not run out: at the numbers where fields overflow, logs continue, recover and retire
+//! like any other log.
 
 #![allow(clippy::expect_used, clippy::panic, reason = "a failed expectation is a failed test")]
 
@@ -52,7 +52,7 @@ fn blocks_at(generation: u64, layout: Layout) -> Arc<RecordingBlock> {
     let superblock = common::waldio_superblock(layout, PAGE as u32, 1 << 20);
     let block = RecordingBlock::new(superblock.block_bytes);
     Waldio::format(&block, &superblock).expect("format");
-    // The second of these slots replaces the slot that the formatted log begins with.
+    // The second of these slots replaces the slot with which the formatted log begins.
     for generation in [generation, generation - 1] {
         let (wal_header, retired, file_bytes) = (None, false, block.len());
         let slot =

@@ -48,7 +48,7 @@ const TRANSACTIONS: u32 = 40;
 /// The number of transactions before the torn one in `torn-checksum-late.nvwal`.
 const TORN: u32 = 36;
 
-/// A log with transactions over several blocks, two of which were spilled. Returns its bytes and its content.
+/// Returns the bytes and the content of a log with transactions over several blocks, two of which spilled pages.
 fn good(sync: SyncMode) -> (Vec<u8>, Vec<u8>) {
     good_after(sync, TRANSACTIONS)
 }
@@ -57,7 +57,8 @@ fn good_after(sync: SyncMode, transactions: u32) -> (Vec<u8>, Vec<u8>) {
     written(sync, transactions, Model::new(512, 20))
 }
 
-/// Like `good`, for pages whose rows are inserted and deleted, so that the log holds page changes.
+/// Like `good`, for pages into which the model inserts rows and from which it deletes rows, so that the log holds page
+/// changes.
 fn changes() -> (Vec<u8>, Vec<u8>) {
     written(SyncMode::Lazy, TRANSACTIONS, Model::of_leaves(512, 5))
 }
@@ -80,7 +81,7 @@ fn written(sync: SyncMode, transactions: u32, mut model: Model) -> (Vec<u8>, Vec
     (nvm.to_bytes(), model.committed)
 }
 
-/// The good log, and at its end a transaction that was stored but never sealed.
+/// Returns the good log with a transaction at its end that was stored but never sealed.
 fn torn() -> Vec<u8> {
     let (bytes, _) = good(SyncMode::Lazy);
     let options = options(SyncMode::Lazy);
@@ -93,7 +94,7 @@ fn torn() -> Vec<u8> {
     nvm.to_bytes()
 }
 
-/// Offsets at which the transactions of a log begin.
+/// Returns the offsets at which the transactions of a log begin.
 fn transactions_of(bytes: &[u8]) -> Vec<usize> {
     let mut offsets = Vec::new();
     let nvm = Arc::new(RecordingNvm::from_bytes(bytes.to_vec(), 1 << 20));
@@ -101,7 +102,7 @@ fn transactions_of(bytes: &[u8]) -> Vec<usize> {
     offsets
 }
 
-/// The good log after it was retired, because everything in it is in the database.
+/// Returns the good log after it was retired, because everything in it is in the database.
 fn retired() -> Vec<u8> {
     let nvm = Arc::new(RecordingNvm::from_bytes(good(SyncMode::Lazy).0, 1 << 20));
     let mut engine = Nvwal::open(nvm.clone(), Path::new("retired"), options(SyncMode::Lazy)).expect("open");
@@ -110,7 +111,7 @@ fn retired() -> Vec<u8> {
     nvm.to_bytes()
 }
 
-/// An undamaged, empty log of another database.
+/// Returns an undamaged, empty log of another database.
 fn foreign() -> Vec<u8> {
     let mut superblock = common::superblock(&options(SyncMode::Lazy), 512);
     let LogHead { log_id, db_inode, path, .. } = &mut superblock.head;
@@ -196,7 +197,7 @@ fn a_log_of_pages_in_which_rows_come_and_go_has_changes() {
     assert!(found > 20, "{found}");
 }
 
-/// How many records of a log are page changes.
+/// Returns how many records of a log are page changes.
 fn changes_in(bytes: Vec<u8>) -> usize {
     let mut places = Vec::new();
     let nvm = Arc::new(RecordingNvm::from_bytes(bytes.clone(), 1 << 20));

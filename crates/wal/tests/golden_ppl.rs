@@ -1,7 +1,7 @@
-//! The golden file of the `ppl` format. The tests check what it means, and that the current code still writes the same
-//! bytes, except those that recovery rebuilds. `DURALITE_REGENERATE=1 cargo test -p duralite-wal --test all
-//! golden_ppl::` writes the file again, which is only for a new version of the format. The zeros at its end are not
-//! stored.
+//! The golden file of the `ppl` format. The tests check what the file means, and that the current code still writes
+//! the same bytes, except for the bytes that recovery rebuilds. `DURALITE_REGENERATE=1 cargo test -p duralite-wal
+//! --test all golden_ppl::` writes the file again, which is only for a new version of the format. The stored file
+//! lacks the zeros at its end.
 
 #![allow(clippy::expect_used, clippy::panic, reason = "a failed expectation is a failed test")]
 
@@ -42,7 +42,7 @@ fn file_bytes() -> usize {
     superblock().geometry().file_bytes(1) as usize
 }
 
-/// A database file in memory. A test can make its writes torn, and its syncs fail.
+/// A database file in memory. A test can tear its writes, and make its syncs fail.
 #[derive(Default)]
 struct Database {
     bytes: RefCell<Vec<u8>>,
@@ -86,9 +86,9 @@ impl DatabaseFile for Database {
     }
 }
 
-/// A log, the database file, and the pages that both result in. Some pages of the log have one record, some have many;
-/// some have pieces of the pool. Some pages' logs were merged or relocated. One slot holds the image of a page that is
-/// torn in the file.
+/// Returns a log, the database file, and the pages that result from both. Some pages of the log have one record, some
+/// have many, and some have pieces of the pool. Merges have removed or relocated the logs of some pages. One slot
+/// holds the image of a page that is torn in the file.
 fn good() -> (Vec<u8>, Database, Vec<Vec<u8>>) {
     let nvm = Arc::new(RecordingNvm::new(0, file_bytes() as u64));
     Ppl::format(nvm.as_ref(), &superblock()).expect("format");
@@ -159,7 +159,7 @@ fn medium(bytes: &[u8]) -> Arc<RecordingNvm> {
     Arc::new(nvm)
 }
 
-/// The pages that a log and a database file together result in.
+/// Returns the pages that result from a log and a database file together.
 fn pages_of(bytes: &[u8], database: &Database) -> Result<Vec<Vec<u8>>, LogError> {
     let log = Ppl::open_read_only(medium(bytes), Path::new("golden"))?;
     let home = log.home().expect("a home");
@@ -192,7 +192,7 @@ fn the_golden_log_means_what_it_meant() {
     let mut records = 0;
     log.walk(&database, &mut |transaction| records += transaction.records.len()).expect("walk");
     assert!((10..TRANSACTIONS as usize).contains(&records), "{records} records, others are merged");
-    // Recovery and a drain result in the same pages.
+    // Recovery and a drain lead to the same pages.
     let segment = Arc::new(LocalSegment::new(SHARED_BYTES));
     let (options, nvm) = (PplOptions::default(), medium(&stored()));
     let log = Ppl::attach(nvm, Path::new("golden"), &options, segment, 0, true).expect("attach");

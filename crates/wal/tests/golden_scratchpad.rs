@@ -1,6 +1,6 @@
-//! The golden files of the `scratchpad` format. The tests check what they mean, and that the current code still writes
-//! the same bytes. `DURALITE_REGENERATE=1 cargo test -p duralite-wal --test all golden_scratchpad::` writes the files
-//! again, which is only for a new version of the format. The zeros at their ends are not stored.
+//! The golden files of the `scratchpad` format. The tests check what the files mean, and that the current code still
+//! writes the same bytes. `DURALITE_REGENERATE=1 cargo test -p duralite-wal --test all golden_scratchpad::` writes the
+//! files again, which is only for a new version of the format. The stored files lack the zeros at their ends.
 
 #![allow(clippy::expect_used, clippy::panic, reason = "a failed expectation is a failed test")]
 
@@ -22,9 +22,9 @@ const REGION_BYTES: u64 = 128 << 10;
 const TRANSACTIONS: u32 = 12;
 const FILES: [&str; 2] = ["good.scratchpad", "good.scratchpad-region"];
 
-/// A log with transactions of one page and of several pages, a transaction that was never committed, and a rollback
-/// journal. Rows of the database's pages are inserted and deleted, so some records are page changes. Returns the bytes
-/// and the log's content.
+/// Makes a log with transactions of one page and of several pages, a transaction that was never committed, and a
+/// rollback journal. The model inserts rows into the database's pages and deletes rows, so some records are page
+/// changes. Returns the bytes and the log's content.
 fn good() -> (Vec<u8>, Vec<u8>) {
     let rig = Rig::new(1, REGION_BYTES, false);
     let mut log = rig.open(0).expect("open");
@@ -104,7 +104,7 @@ fn the_golden_log_means_what_it_meant() {
     assert!(bytes[..5000].iter().all(|byte| *byte == 0xd9));
 }
 
-/// No flipped bit in committed bytes goes unnoticed: the log is refused, or its content is unchanged.
+/// No flipped bit in committed bytes goes unnoticed: recovery refuses the log, or its content is unchanged.
 #[test]
 fn inv25_no_flipped_bit_in_what_is_committed_goes_unnoticed() {
     let (_, expected) = good();

@@ -1,6 +1,6 @@
 //! Golden files of the `waldio` format. The tests check what each file means, and that the current code still writes
 //! the same bytes. `DURALITE_REGENERATE=1 cargo test -p duralite-wal --test all golden_waldio::` writes the files
-//! again, which is only for a new version of the format. The zeros at the end of a log are not stored.
+//! again, which is only for a new version of the format. The stored files lack the zeros at the end of a log.
 
 #![allow(clippy::expect_used, clippy::panic, reason = "a failed expectation is a failed test")]
 
@@ -32,13 +32,14 @@ fn superblock(layout: Layout) -> Superblock {
     common::waldio_superblock(layout, 512, 1 << 20)
 }
 
-/// A log of two generations, of which the second has groups of one and of three transactions. Returns its bytes and its
-/// content.
+/// Makes a log of two generations, of which the second has groups of one and of three transactions. Returns the log's
+/// bytes and its content.
 fn good(layout: Layout) -> (Vec<u8>, Vec<u8>) {
     written(layout, Model::new(512, 20))
 }
 
-/// Like `good`, for pages whose rows are inserted and deleted, so that the log holds page changes.
+/// Like `good`, for pages into which the model inserts rows and from which it deletes rows, so that the log holds page
+/// changes.
 fn changes() -> (Vec<u8>, Vec<u8>) {
     written(Layout::Delta, Model::of_leaves(512, 5))
 }
@@ -127,7 +128,7 @@ fn a_log_of_pages_in_which_rows_come_and_go_has_changes() {
     assert!(found > 20, "{found}");
 }
 
-/// How many records of a log are page changes.
+/// Returns how many records of a log are page changes.
 fn changes_in(bytes: Vec<u8>) -> usize {
     let found = Superblock::decode(&bytes).expect("a superblock");
     let mut places = Vec::new();

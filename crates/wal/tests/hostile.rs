@@ -1,6 +1,6 @@
-//! Logs that claim to be larger than their content. The cost of inspecting or recovering such a log must be
-//! proportional to its content, not to its claim. Every buffer for a log's content is filled by reads, so the number of
-//! bytes read also limits the memory.
+//! Tests with logs that claim to be larger than their content. The cost of inspecting or recovering such a log must be
+//! proportional to its content, not to its claim. Reads fill every buffer for a log's content, so the number of bytes
+//! read also limits the memory.
 
 #![allow(clippy::expect_used, clippy::panic, reason = "a failed expectation is a failed test")]
 
@@ -86,7 +86,7 @@ fn attach(block: Arc<dyn Block>, layout: Layout) -> Result<WalStream<Waldio>, Lo
         .map(WalStream::new)
 }
 
-/// A log with some commits. Returns its bytes, its content, and its end.
+/// Makes a log with some commits. Returns its bytes, its content, and its end.
 fn good(layout: Layout) -> (Vec<u8>, Vec<u8>, u64) {
     let block = Arc::new(RecordingBlock::new(512));
     Waldio::format(block.as_ref(), &superblock(layout)).expect("format");
@@ -110,7 +110,7 @@ fn inv12_a_sparse_log_of_blocks_is_verified_and_recovered_for_what_it_holds() {
         let dir = tempfile::tempdir().expect("directory");
         let (bytes, expected, _) = good(layout);
         let Some(file) = file(dir.path(), &bytes, CLAIMED) else { return };
-        // Put something far behind the log's end, where a reader has to look.
+        // Put something far after the log's end, where a reader has to look.
         file.write_all_at(&[0x5A; 4096], CLAIMED / 2).expect("junk");
         let block = blocks(file.try_clone().expect("file"), dir.path(), true);
         let mut count = 0;
@@ -164,7 +164,7 @@ fn inv12_a_group_that_claims_most_of_a_sparse_log_is_not_believed() {
     }
 }
 
-/// A log with one group that contains only this transaction.
+/// Makes a log with one group that contains only this transaction.
 fn forged(tx: TxHeader, records: &[u8]) -> Arc<RecordingBlock> {
     let block = RecordingBlock::new(512);
     Waldio::format(&block, &superblock(Layout::Delta)).expect("format");
@@ -227,7 +227,7 @@ fn inv12_a_chain_of_differences_without_end_is_refused() {
     assert_eq!(refused.kind(), ErrorKind::Corrupt);
 }
 
-/// A log with page 1 as a whole image, and then a change of this page.
+/// Makes a log with page 1 as a whole image, and then a change of this page.
 fn changed(page: &[u8], payload: &[u8]) -> Arc<RecordingBlock> {
     let mut ranges = Vec::new();
     let whole = RecordHeader {
@@ -247,7 +247,7 @@ fn changed(page: &[u8], payload: &[u8]) -> Arc<RecordingBlock> {
     forged(tx, &records)
 }
 
-/// The result of reading the page of the log [`changed`].
+/// Reads the page of the log [`changed`].
 fn read_changed(page: &[u8], payload: &[u8]) -> Result<Vec<u8>, LogError> {
     let mut stream = attach(changed(page, payload), Layout::Delta)?;
     let mut bytes = vec![0; PAGE];
@@ -305,7 +305,7 @@ fn memory_options() -> NvwalOptions {
     NvwalOptions { block_bytes: 8192, limit_bytes: CLAIMED, cache_bytes: 0, ..NvwalOptions::default() }
 }
 
-/// A log in memory with some commits, its content, and its superblock.
+/// Returns a log in memory with some commits, its content, and its superblock.
 fn good_memory() -> (Vec<u8>, Vec<u8>, MemorySuperblock) {
     let options = memory_options();
     let superblock = common::superblock(&options, PAGE as u32);

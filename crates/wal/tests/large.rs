@@ -156,7 +156,7 @@ fn inv10_a_transaction_of_more_than_four_gibibytes_is_one_transaction() {
     check(&mut log, frames);
     drop(log);
     check(&mut attach(block.clone(), &superblock), frames);
-    // Neither writing nor reading holds more than a small piece of the log in memory.
+    // Neither a writer nor a reader holds more than a small piece of the log in memory.
     let (read, written) = block.with(|content| (content.largest_read, content.largest_write));
     assert!(read <= 2 << 20 && written <= 2 << 20, "{read} read, {written} written at once");
 }

@@ -22,7 +22,7 @@ impl Hook for Opened {
     }
 }
 
-/// Makes the log of a database, and leaves it behind as a process does that dies right afterwards.
+/// Makes the log of a database, and leaves it behind, like a process that dies right afterwards.
 fn leave(dir: &Path, name: &str) -> PathBuf {
     let database = dir.join("data").join(name);
     if !database.exists() {
@@ -45,7 +45,7 @@ fn a_database_finds_its_own_leftovers_and_opens_few_of_the_logs_of_others() {
     }
     let others: Vec<_> = (0..60).map(|number| leave(dir.path(), &format!("other{number}.db"))).collect();
     let left = leave(dir.path(), "app.db");
-    // Leave only the log's shared memory: the power loss took the log's name, but not that of the memory.
+    // Leave only the log's shared memory: the power loss took the log's name, but not the name of the memory.
     let lost = leave(dir.path(), "app.db");
     assert!(!left.exists() && lost.exists());
     std::fs::remove_file(&lost).expect("remove");

@@ -1,5 +1,5 @@
-//! At the log's limit and on a full file system, no commit is lost and the log works afterwards. Also tests that the
-//! cost of reading an old frame does not depend on the log's length.
+//! Tests that no commit is lost at the log's limit and on a full file system, and that the log works afterwards.
+//! Also tests that the cost of reading an old frame does not depend on the log's length.
 
 #![allow(clippy::expect_used, clippy::panic, reason = "a failed expectation is a failed test")]
 
@@ -24,7 +24,7 @@ fn options(sync: SyncMode, heap: HeapMode) -> NvwalOptions {
     NvwalOptions { sync, diff: true, heap, block_bytes: 8192, limit_bytes: 256 << 10, cache_bytes: 0 }
 }
 
-/// Commits random transactions until one fails. The failed one leaves nothing behind. Returns the error.
+/// Commits random transactions until one fails, which leaves nothing behind. Returns the error.
 fn fill(stream: &mut WalStream<Nvwal>, model: &mut Model, rng: &mut Rng) -> LogError {
     for _ in 0..10_000 {
         let spill = rng.chance(3);
@@ -133,7 +133,7 @@ fn inv10_a_log_that_cannot_be_made_for_lack_of_space_says_so() {
     assert!(matches!(error, LogError::Medium { source: MediumError::NoSpace, .. }), "{error}");
 }
 
-/// Writes frames as SQLite does. Remembers only what a test needs.
+/// Writes frames as SQLite does, and keeps only what a test needs.
 struct Appender {
     header: WalHeader,
     sum: Checksum,
@@ -159,8 +159,8 @@ impl Appender {
     }
 }
 
-/// The most bytes of the medium that are read for a frame's page, however often the page was written: a whole image,
-/// two pages of differences, the record that exceeded them, and headers.
+/// The most bytes of the medium that an engine reads for a frame's page, however often SQLite wrote the page: a
+/// whole image, two pages of differences, the record that exceeded them, and headers.
 const DEAREST_READ: u64 = 4 * PAGE as u64 + 2 * 65 * 16;
 
 fn read_cost(stream: &mut WalStream<Nvwal>, nvm: &dyn Nvm, frame: u32, page: &mut [u8]) -> u64 {
@@ -230,7 +230,8 @@ fn a_page_written_a_thousand_times_is_cheap_to_read() {
         }
         let mut reopened = open(nvm.clone(), &options).expect("reopen");
         let mut dearest = 0;
-        // Read from the newest version to the oldest, so that no image just read is the base of the next one.
+        // Read from the newest version to the oldest, so that no image that was just read is the base of the next
+        // one.
         for (i, expected) in versions.iter().enumerate().rev() {
             let mut found = vec![0; PAGE];
             dearest = dearest.max(read_cost(&mut reopened, nvm.as_ref(), i as u32 + 1, &mut found));

@@ -1,4 +1,4 @@
-//! The engine compared with a plain byte model of SQLite's log: random transactions, rollbacks, spills, restarts,
+//! Compares the engine with a plain byte model of SQLite's log: random transactions, rollbacks, spills, restarts,
 //! reopens, and power losses in the middle of any operation.
 
 #![allow(clippy::expect_used, reason = "a failed expectation is a failed test")]
@@ -35,7 +35,7 @@ fn variants() -> Vec<NvwalOptions> {
     all
 }
 
-/// One random history. A crash image is taken before medium operation `crash_at`, and then recovered.
+/// Runs one random history. Takes a crash image before medium operation `crash_at`, and then recovers it.
 fn history(seed: u64, options: &NvwalOptions, page_bytes: usize, crash_at: u64) -> Option<()> {
     let mut rng = Rng(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
     let nvm = Arc::new(fresh_medium(options, page_bytes as u32));
@@ -51,7 +51,7 @@ fn history(seed: u64, options: &NvwalOptions, page_bytes: usize, crash_at: u64) 
                 stream.truncate(&NoDatabase, 0).expect("truncate");
             }
             1 | 2 if model.has_header() => {
-                // Rolled back: SQLite writes only a part of a transaction, without the page of its commit frame.
+                // A rolled back transaction: SQLite writes only a part of it, without the page of its commit frame.
                 let transaction = model.transaction(&mut rng, false);
                 let keep = rng.below(transaction.writes.len() as u64) as usize;
                 for (offset, data) in &transaction.writes[..keep] {
@@ -160,14 +160,14 @@ fn inv05_inv07_async_keeps_a_prefix_and_is_forced_before_home_writes() {
         let crashed: Arc<dyn Nvm> = Arc::new(nvm.crash(rng.next()));
         let recovered = contents(&mut open(crashed, &options).expect("recovery"));
         assert!(prefixes.contains(&recovered), "not a prefix");
-        // Invariant 5: the log is forced before any page is written home.
+        // Invariant 5: the VFS forces the log before it writes any page home.
         stream.engine_mut().force().expect("force");
         let forced: Arc<dyn Nvm> = Arc::new(nvm.crash(rng.next()));
         assert!(contents(&mut open(forced, &options).expect("recovery")) == model.committed);
     });
 }
 
-/// Writes a transaction of two frames. If whole pages are logged, all such transactions have the same length.
+/// Writes a transaction of two frames. If the engine logs whole pages, all such transactions have the same length.
 fn write_two_frames(stream: &mut WalStream<Nvwal>, model: &Model, rng: &mut Rng) -> Transaction {
     let mut transactions = std::iter::repeat_with(|| model.transaction(rng, false));
     let transaction = transactions.find(|found| found.writes.len() == 4).expect("endless");
@@ -177,7 +177,7 @@ fn write_two_frames(stream: &mut WalStream<Nvwal>, model: &Model, rng: &mut Rng)
     transaction
 }
 
-/// Where a transaction's header and records are, and where the transaction ends.
+/// The place of a transaction's header and records, and the place where the transaction ends.
 struct Placed {
     parts: Vec<(u64, u64)>,
     end: u64,
@@ -188,7 +188,7 @@ impl Placed {
         self.parts[0].0
     }
 
-    /// The processor writes back the lines of the transaction, except for the line of the terminator.
+    /// Writes back the lines of the transaction, as the processor may do, except for the line of the terminator.
     fn evict(&self, nvm: &RecordingNvm) {
         for (at, bytes) in &self.parts {
             for line in at / LINE_BYTES..(at + bytes).div_ceil(LINE_BYTES) {
@@ -201,7 +201,7 @@ impl Placed {
     }
 }
 
-/// The transactions of a log.
+/// Returns the transactions of a log.
 fn placed(nvm: &Arc<RecordingNvm>) -> Vec<Placed> {
     let mut all = Vec::new();
     walk(nvm.clone(), Path::new("model"), &NoDatabase, |found| {
@@ -214,16 +214,17 @@ fn placed(nvm: &Arc<RecordingNvm>) -> Vec<Placed> {
     all
 }
 
-/// The number of transactions that a process finds that attaches the log.
+/// Returns the number of transactions that an attaching process finds in the log.
 fn count(nvm: RecordingNvm, options: &NvwalOptions) -> u32 {
     Nvwal::open(Arc::new(nvm), Path::new("model"), options.clone()).expect("a sound log").transactions()
 }
 
-/// A power loss tears a transaction, and the one after it stays whole. Recovery ends before both. A new transaction
-/// then ends exactly where the whole one begins, and the power fails again, before the new terminator is durable.
+/// A power loss tears a transaction, and the transaction after it stays whole. Recovery ends before both. A new
+/// transaction then ends exactly where the whole one begins, and the power fails again, before the new terminator is
+/// durable.
 #[test]
 fn inv07_what_a_power_loss_left_behind_a_torn_transaction_never_counts_again() {
-    // The torn transaction is in the first block, or reaches into a second one, which recovery frees.
+    // The torn transaction is in the first block, or reaches into a second block, which recovery frees.
     for before in [2, 7] {
         let options = options(SyncMode::Async, HeapMode::User, false);
         let (mut rng, nvm) = (Rng(before + 1), Arc::new(fresh_medium(&options, 512)));
@@ -293,8 +294,8 @@ fn inv07_no_mark_is_durable_before_those_in_front_of_it() {
     }
 }
 
-/// Several processes share the medium, and each has an index of its own. They take turns writing, as SQLite's WRITE
-/// lock enforces, roll back and restart. Some die after storing a part of a transaction.
+/// Several processes share the medium, and each has an index of its own. The processes write in turns, as SQLite's
+/// WRITE lock enforces, roll back and restart. Some die after storing a part of a transaction.
 #[test]
 fn inv11_processes_that_take_turns_agree() {
     for_seeds(300, |seed| {
@@ -338,7 +339,7 @@ fn inv11_processes_that_take_turns_agree() {
                 }
             }
             // Refresh the engine without the stream, as happens before a page is written home. The stream must notice
-            // what the engine has dropped.
+            // that the engine has dropped the staged frames.
             if rng.chance(4) {
                 processes[rng.below(3) as usize].engine_mut().refresh().expect("refresh");
             }

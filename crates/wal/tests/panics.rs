@@ -1,5 +1,5 @@
-//! A panic in the middle of an operation, which the C boundary catches, poisons the log (invariant 9).
-//! Whatever the operation has left unfinished, no later commit is acknowledged.
+//! Tests that a panic in the middle of an operation, which the C boundary catches, poisons the log (invariant 9).
+//! Whatever the operation has left unfinished, nobody acknowledges a later commit.
 
 #![allow(clippy::expect_used, clippy::panic, reason = "a failed expectation is a failed test")]
 
@@ -19,7 +19,7 @@ use duralite_wal::engines::{nvwal, waldio};
 use duralite_wal::placement::{FileStep, Hook, hook};
 use duralite_wal::{DatabaseIdentity, Descriptor, EngineOptions, Log, LogError, LogPlacement};
 
-/// Panics after this many more writes to the medium; never if it is negative.
+/// Panics after this many more writes to the medium, and never if the number is negative.
 #[derive(Debug, Default)]
 struct Fuse(AtomicI64);
 
@@ -226,7 +226,7 @@ fn inv09_after_a_panic_in_an_operation_nothing_is_acknowledged() {
                 let (offset, data) = model.restart();
                 let again = catch_unwind(AssertUnwindSafe(|| log.write(&NoDatabase, offset, &data)));
                 if again.is_ok() {
-                    // The fuse was longer than both operations, so there was no panic.
+                    // There was no panic, because the fuse was longer than both operations.
                     continue;
                 }
             }

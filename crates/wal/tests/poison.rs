@@ -1,4 +1,5 @@
-//! After a failure that leaves the log's state in doubt, no further commit is acknowledged (invariant 9).
+//! Tests that after a failure that leaves the log's state in doubt, nobody acknowledges a further commit (invariant
+//! 9).
 
 #![allow(clippy::expect_used, reason = "a failed expectation is a failed test")]
 

@@ -29,14 +29,14 @@ use rig::{Rig, contents};
 
 const PAGE: usize = 512;
 
-/// Transactions of two databases in one region, followed by a crash.
+/// Runs transactions of two databases in one region until a crash, and then recovers both logs.
 fn crash_two_logs(seed: u64, durable_on_store: bool) {
     let mut rng = Rng(seed * 77 + 1);
     let rig = Rig::new(2, 512 << 10, durable_on_store);
     rig.memory.crash_before(rng.below(900), seed);
     let mut logs = [rig.open(0).expect("open"), rig.open(1).expect("open")];
     let mut models = [Model::new(PAGE, 12), Model::of_leaves(PAGE, 12)];
-    // What each log may contain: its state after the last acknowledged commit, or after the commit in progress.
+    // The possible contents of each log: its state after the last acknowledged commit, or after the commit in progress.
     let mut possible = [vec![Vec::new()], vec![Vec::new()]];
     for _ in 0..30 {
         let which = rng.below(2) as usize;
@@ -122,7 +122,7 @@ fn inv10_a_region_that_is_full_fails_the_write_and_loses_nothing() {
     assert!(full > 2, "never full");
 }
 
-/// A small region with one log, and a transaction that the caller can write to the log.
+/// Makes a small region with one log, and a transaction that the caller can write to the log.
 fn small() -> (Rig, WalStream<Scratchpad>, Model, Transaction) {
     let rig = Rig::new(1, 64 << 10, false);
     let mut log = rig.open(0).expect("open");
@@ -146,8 +146,8 @@ fn inv24_pages_of_a_transaction_whose_process_died_are_had_again() {
     assert_eq!((rig.taken(), log.engine().committed()), (0, 0));
 }
 
-/// A rollback journal, whose writer knows nothing about transactions, also gets the pages that dead processes have
-/// left. The pages of committed transactions stay.
+/// The writer of a rollback journal knows nothing about transactions. Its journal also gets the pages that dead
+/// processes have left. The pages of committed transactions stay.
 #[test]
 fn inv24_a_rollback_journal_gets_what_processes_that_died_have_left() {
     let (rig, mut log, mut model, transaction) = small();
@@ -174,7 +174,7 @@ fn inv24_a_rollback_journal_gets_what_processes_that_died_have_left() {
     assert_eq!(journal.read(&mut found, 0).expect("read"), 18000);
     assert!(found[..9000] == [7; 9000] && found[9000..] == [8; 9000]);
     assert_eq!(contents(&mut log), model.committed);
-    // Needed pages are not given back, however few pages are free.
+    // The log gives back no page that is needed, however few pages are free.
     assert_eq!(journal.write(&[9; 64 << 10], 18000).expect_err("full").kind(), ErrorKind::Full);
     assert_eq!(contents(&mut log), model.committed);
     journal.delete().expect("delete");
@@ -182,7 +182,7 @@ fn inv24_a_rollback_journal_gets_what_processes_that_died_have_left() {
     assert_eq!(rig.taken(), 0, "pages that nobody has");
 }
 
-/// Starts log 0 over as a process does that dies before it flushes the word that puts the new generation in force.
+/// Starts log 0 over like a process that dies before it flushes the word that puts the new generation in force.
 fn start_over_and_die(rig: &Rig, header: &[u8]) {
     let (log, id) = (rig.log(0), rig::superblock(0).head.log_id);
     let generation = read_active_word(log.load_u64(ACTIVE_OFFSET)) + 1;
@@ -207,8 +207,8 @@ enum Finder {
     Journals,
 }
 
-/// All processes see the new generation although it is not durable. If the pages of the old generation are used again,
-/// no crash may bring the old generation back.
+/// All processes see the new generation although it is not durable. If a writer uses the pages of the old generation
+/// again, no crash may bring the old generation back.
 #[test]
 fn inv24_pages_are_given_back_only_once_the_start_over_is_durable() {
     for finder in [Finder::Joins, Finder::Commits, Finder::Journals] {
@@ -252,7 +252,7 @@ fn inv24_pages_are_given_back_only_once_the_start_over_is_durable() {
     }
 }
 
-/// A log whose pages were given to other logs causes an error. It is not taken for an empty log.
+/// A log whose pages belong to other logs causes an error. Recovery does not take it for an empty log.
 #[test]
 fn inv25_a_log_whose_pages_others_have_is_an_error() {
     let (rig, mut log, _, transaction) = small();
@@ -268,8 +268,9 @@ fn inv25_a_log_whose_pages_others_have_is_an_error() {
     assert!(corrupt(rig.look(0).map(drop)) && corrupt(rig.open(0).map(drop)));
 }
 
-/// A process died in a commit after it had stored the link to the last entry. Its pages were given back. The transaction
-/// that then got its number has its last entry in one of them. A power loss took back that the first page is free.
+/// A process died in a commit after it had stored the link to the last entry. Another process gave its pages back. The
+/// transaction that then got its number has its last entry in one of these pages. A power loss took back that the first
+/// page is free.
 #[test]
 fn inv25_a_first_page_that_a_dead_process_left_hides_no_committed_transaction() {
     let (rig, mut log, mut model, transaction) = small();
@@ -323,7 +324,7 @@ fn inv25_a_commit_that_was_cut_off_is_none_whoever_has_its_pages() {
     assert_eq!(rig.taken(), 0);
 }
 
-/// A checkpoint of this log gives back no pages of other logs.
+/// A checkpoint of this log gives back no pages of other logs, so only this log's own pages count.
 #[test]
 fn inv10_a_log_is_short_of_room_by_what_it_has_itself() {
     let rig = Rig::new(2, 128 << 10, true);
@@ -348,8 +349,8 @@ fn inv10_a_log_is_short_of_room_by_what_it_has_itself() {
     assert!(commit(1, 6));
 }
 
-/// Uses a rollback journal as SQLite does, and crashes. After the crash the journal must have a content that SQLite
-/// may find, namely that of the last sync or of an operation since then.
+/// Uses a rollback journal as SQLite does, and crashes. After the crash the journal must have a content that SQLite may
+/// find. That is the content as of the last sync, or after an operation since then.
 fn crash_a_journal(seed: u64, durable_on_store: bool) {
     let mut rng = Rng(seed * 31 + 7);
     let rig = Rig::new(1, 256 << 10, durable_on_store);
@@ -357,8 +358,8 @@ fn crash_a_journal(seed: u64, durable_on_store: bool) {
     let log = rig.open(0).expect("open");
     let journal = log.engine().rollback_journal().expect("a journal");
     let mut bytes: Option<Vec<u8>> = None;
-    // The contents that a crash may leave: the journal as of the last sync, or the result of any operation since then.
-    // `None` stands for no journal.
+    // The contents that a crash may leave: the journal as of the last sync, or after any operation since then. `None`
+    // stands for no journal.
     let mut synced: Vec<Option<Vec<u8>>> = vec![None];
     for _ in 0..60 {
         if rig.memory.image().is_some() {
@@ -467,7 +468,7 @@ fn inv26_the_head_of_a_journal_is_zeroed_in_one_piece() {
         assert_eq!(journal.read(&mut found, 0).expect("read"), 8);
         assert!(found == head[..8] || found == [0; 8], "{found:?}");
     }
-    // A gap reads as zeros, even if the pages held something there before.
+    // A gap reads as zeros, even if the pages had other bytes there before.
     journal.truncate(10).expect("truncate");
     journal.write(&[9], 5000).expect("write");
     let mut found = vec![1; 5001];
@@ -570,7 +571,7 @@ fn inv24_a_region_never_counts_fewer_logs_than_there_are() {
     assert!(cut > 100, "{cut} crashes in the middle");
 }
 
-/// Where the logs in a directory are, in memory that needs flushes.
+/// Returns where the logs in a directory are, in memory that needs flushes.
 fn placement(dir: &Path) -> LogPlacement {
     let memory = Memory { kind: MemoryKind::Emulated, dir: dir.to_path_buf() };
     let scratchpad = Some(media::Scratchpad { memory: memory.clone(), durable_on_store: false });
@@ -578,7 +579,7 @@ fn placement(dir: &Path) -> LogPlacement {
     LogPlacement::of(&DESCRIPTOR, &media).expect("memory")
 }
 
-/// The end of a journal that names a super-journal which does not exist any more, as SQLite writes it.
+/// Returns the end of a journal that names a super-journal that does not exist any more, as SQLite writes it.
 fn end_of_committed_journal() -> Vec<u8> {
     let name = b"/nowhere/app.db-mj0A1B2C912";
     let sum = name.iter().map(|byte| u32::from(*byte)).sum::<u32>();
@@ -587,9 +588,9 @@ fn end_of_committed_journal() -> Vec<u8> {
     [&name[..], &length, &sum.to_be_bytes(), &magic].concat()
 }
 
-/// A database was copied together with its log, and the copy is opened first. The log is then written home into the
-/// copy. The pages to which it refers belong to the original log. The end of the rollback journal still has to tell
-/// the original that its transaction is committed.
+/// Somebody has copied a database together with its log, and opens the copy first. Duralite then writes the log home
+/// into the copy. The pages to which that log refers belong to the original log. The end of the rollback journal still
+/// has to tell the original that its transaction is committed.
 #[test]
 fn inv24_a_copy_of_a_log_that_is_written_home_changes_nothing_in_the_region() {
     let dir = tempfile::tempdir().expect("directory");

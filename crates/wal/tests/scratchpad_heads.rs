@@ -1,5 +1,5 @@
-//! Headers of rollback journals in a region that needs flushes: headers that must not come back after a crash, or after
-//! the death of a process.
+//! Tests with headers of rollback journals in a region that needs flushes. These headers must not come back after a
+//! crash, or after the death of a process.
 
 #![allow(clippy::expect_used, clippy::panic, reason = "a failed expectation is a failed test")]
 
@@ -15,8 +15,8 @@ use duralite_wal::engines::scratchpad::Scratchpad;
 use duralite_wal::log::stream::WalStream;
 use rig::Rig;
 
-/// The beginning of a journal, and of each of its parts that was synced. After a crash, nothing else may look like such
-/// a header.
+/// The first bytes of a journal, and of each of its parts that SQLite synced. After a crash, no other bytes may look
+/// like such a header.
 const MAGIC: [u8; 8] = [0xd9, 0xd5, 5, 0xf9, 0x20, 0xa1, 0x63, 0xd7];
 
 /// Writes a journal of a large transaction, of which SQLite synced a part before the end, so that the journal has a
@@ -40,7 +40,7 @@ fn complete_head(journal: &dyn RollbackJournal, number: u8, at: u64) {
     journal.sync().expect("sync");
 }
 
-/// A process with journal number 1 and both headers of that journal.
+/// Returns a process with journal number 1 and both headers of that journal.
 fn process_with_journal(rig: &Rig, second: u64) -> (WalStream<Scratchpad>, Arc<dyn RollbackJournal>) {
     let log = rig.open(0).expect("open");
     let journal = log.engine().rollback_journal().expect("a journal");
@@ -82,7 +82,7 @@ fn inv26_a_crash_does_not_bring_back_the_head_of_the_journal_before() {
                     journal.create().expect("create");
                 }
                 1 => journal.truncate(0).expect("truncate"),
-                // The part that stays is a complete journal.
+                // The part of the journal that stays is a complete journal.
                 _ => journal.truncate(512).expect("truncate"),
             }
             if ends < 2 {
@@ -106,7 +106,7 @@ fn inv26_a_head_that_a_process_stored_over_when_it_died_does_not_come_back() {
         let (dying, journal) = process_with_journal(&rig, second);
         journal.write(&[0; 28], 0).expect("write");
         journal.sync().expect("sync");
-        // The next transaction's journal has the same length, and is not synced.
+        // The next transaction's journal has the same length, and SQLite has not synced it.
         journal.write(&[[0; 12], [2; 12]].concat(), 0).expect("write");
         (512..second + 512).step_by(512).for_each(|at| journal.write(&[2; 512], at).expect("write"));
         std::mem::forget((journal, dying));

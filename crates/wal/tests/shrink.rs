@@ -1,5 +1,5 @@
-//! A log that is truncated gives space back. The processes that share it find an undamaged log, and so does recovery
-//! after a power loss in between.
+//! Tests that a log that is truncated gives space back. The processes that share the log find it undamaged, and so does
+//! recovery after a power loss in between.
 
 #![allow(clippy::expect_used, clippy::panic, reason = "a failed expectation is a failed test")]
 
@@ -25,7 +25,8 @@ use duralite_wal::log::stream::WalStream;
 use duralite_wal::{DatabaseIdentity, EngineOptions, Log, NvwalOptions, WaldioOptions};
 
 const PAGE: usize = 4096;
-/// The size of a new log with blocks of 512 bytes; and an upper bound on the space that a new log in memory takes.
+/// The size in bytes of a new log with blocks of 512 bytes, and an upper bound on the space in bytes that a new log in
+/// memory takes.
 const NEW: u64 = 512 << 10;
 const NEW_MEMORY: u64 = 2 << 20;
 
@@ -36,7 +37,7 @@ fn contents<E: Engine>(stream: &mut WalStream<E>) -> Vec<u8> {
     bytes
 }
 
-/// Makes these writes, and waits until what they sealed is durable.
+/// Makes these writes, and waits until the transaction that they sealed is durable.
 fn write<E: Engine>(stream: &mut WalStream<E>, writes: &[(u64, Vec<u8>)]) {
     let sealed = write_all(writes, |at, data| stream.write(&NoDatabase, at, data)).expect("write");
     wait(sealed, stream.engine().durability_waiter()).expect("durable");
@@ -164,7 +165,7 @@ fn journal_size_limit_is_what_the_file_keeps_when_the_log_starts_over() {
     }
 }
 
-/// The length of the file that the slot in force on these blocks promises.
+/// Returns the length of the file that the slot in force on these blocks promises.
 fn promised(bytes: &[u8]) -> u64 {
     let slots = [4096, 8192].map(|at| Slot::decode(&bytes[at..at + 4096], duralite_format::LogId([9; 16])));
     slots.into_iter().flatten().max_by_key(|slot| slot.generation).expect("a slot").file_bytes
@@ -191,7 +192,7 @@ fn inv07_power_fails_at_each_step_of_giving_blocks_back() {
             let mut possible = vec![before.committed.clone(), Vec::new()];
             restart(&mut stream, &mut model);
             possible.push(model.committed.clone());
-            // Commit more than the file kept, so that it grows again.
+            // Commit more than the file has kept space for, so that the file grows again.
             while model.committed.len() < 700 << 10 {
                 commit(&mut stream, &mut model, &mut rng);
                 possible.push(model.committed.clone());

@@ -1,5 +1,5 @@
-//! Logs of other format versions are refused with an error that names the version, and are not changed, because they
-//! may hold the newest commits of a database.
+//! Tests that this build refuses logs of other format versions with an error that names the version. It does not
+//! change such logs, because they may hold the newest commits of a database.
 
 #![allow(clippy::expect_used, clippy::panic, reason = "a failed expectation is a failed test")]
 
@@ -17,7 +17,8 @@ use duralite_wal::{
 
 const ID: LogId = LogId([9; 16]);
 
-/// Each engine, the version that it reads, and versions that it refuses: older ones that existed, and the next one.
+/// Each engine, the version that it reads, and the versions that it refuses: older versions that existed, and the
+/// next version.
 const FORMATS: [(&Descriptor, u32, &[u32]); 4] = [
     (&waldio::DESCRIPTOR, 4, &[1, 2, 3, 5]),
     (&nvwal::DESCRIPTOR, 5, &[1, 3, 4, 6]),
@@ -25,7 +26,7 @@ const FORMATS: [(&Descriptor, u32, &[u32]); 4] = [
     (&ppl::DESCRIPTOR, 1, &[2]),
 ];
 
-/// A log with the beginning that all versions have in common, and arbitrary bytes after it.
+/// Returns a log with the beginning that all versions have in common, and arbitrary bytes after it.
 fn log_of_version(engine: &Descriptor, version: u32) -> Vec<u8> {
     let mut bytes = engine.magic.to_vec();
     bytes.extend(version.to_le_bytes());
@@ -40,7 +41,7 @@ fn contents(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     paths.map(|path| (path.clone(), fs::read(path).expect("a file"))).collect()
 }
 
-/// The error if a database names a log of this version and file name. Checks that no file is changed.
+/// Returns the error for a database that names a log of this version and file name. Checks that no file changes.
 fn refusal(engine: &'static Descriptor, version: u32, log: &str) -> LogError {
     let dir = tempfile::tempdir().expect("directory");
     let database = dir.path().join("app.db");
@@ -83,7 +84,7 @@ fn inv12_a_log_of_another_version_is_refused_by_name_and_not_a_byte_is_changed()
     }
 }
 
-/// If the log were not found, it would be taken for lost, and the database would be opened without it.
+/// If Duralite did not find the log, a user could take it for lost, and open the database without it.
 #[test]
 fn inv12_a_log_of_another_version_is_found_though_the_database_has_another_name() {
     for (engine, _, others) in FORMATS {

@@ -1,5 +1,5 @@
-//! `waldio` compared with a model: random histories of one or two processes, interrupted by power losses and deaths at
-//! any operation; failing devices; damage.
+//! Compares `waldio` with a model: random histories of one or two processes, interrupted by power losses and deaths at
+//! any operation. Also tests failing devices and damage.
 
 #![allow(clippy::expect_used, clippy::panic, reason = "a failed expectation is a failed test")]
 
@@ -35,7 +35,7 @@ fn options(layout: Layout, durability: Durability) -> WaldioOptions {
     WaldioOptions { layout, durability, cache_bytes: 0, ..WaldioOptions::default() }
 }
 
-/// What processes that share a log have in common: the segment, the device and the settings.
+/// The things that processes that share a log have in common: the segment, the device and the settings.
 struct World {
     block: Arc<dyn Block>,
     segment: Arc<dyn Segment>,
@@ -116,7 +116,7 @@ impl History {
         }
     }
 
-    /// One step, by a random process.
+    /// Makes one step of the history, by a random process.
     fn step(&mut self, rng: &mut Rng) {
         let which = rng.below(2) as usize;
         let stream = &mut self.processes[which];
@@ -128,7 +128,7 @@ impl History {
                 self.settle();
             }
             1 | 2 if self.model.has_header() => {
-                // Rolled back: SQLite writes only a part of a transaction.
+                // A rolled back transaction: SQLite writes only a part of it.
                 let transaction = self.model.transaction(rng, false);
                 let keep = rng.below(transaction.writes.len() as u64) as usize;
                 for (offset, data) in &transaction.writes[..keep] {
@@ -246,8 +246,8 @@ fn inv07_histories_match_the_model_at_every_page_size() {
     }
 }
 
-/// A transaction larger than its share of the ring bypasses the ring, spills while it is open, and is read back at the
-/// same time.
+/// A transaction larger than its share of the ring bypasses the ring, spills while it is open, and is read back
+/// meanwhile.
 #[test]
 fn inv07_large_transactions_are_committed_whole_or_not_at_all() {
     for layout in Layout::ALL {
@@ -377,7 +377,7 @@ fn inv09_a_failing_write_or_flush_stops_every_process_and_loses_nothing_acknowle
     }
 }
 
-/// Growing the log ends with a flush. That flush may take away the error of a group that a leader is writing.
+/// Growing the log ends with a flush. That flush may get the error that belongs to the group that a leader is writing.
 #[test]
 fn inv09_a_flush_that_fails_while_the_log_grows_stops_every_process() {
     for nth in 0..4 {
@@ -407,15 +407,15 @@ fn inv09_a_flush_that_fails_while_the_log_grows_stops_every_process() {
     }
 }
 
-/// Blocks on which the next growth fails, after it has given a committer the time to do without it.
+/// Blocks on which the next growth fails, after it has given a committer the time to commit without it.
 #[derive(Debug)]
 struct FailingGrowth {
     below: RecordingBlock,
     /// Whether the next growth fails.
     is_armed: AtomicBool,
-    /// Sent to when that growth has begun.
+    /// The channel on which that growth says that it has begun.
     begun: mpsc::SyncSender<()>,
-    /// Received from when the committer is done.
+    /// The channel on which that growth learns that the committer is done.
     done: Mutex<mpsc::Receiver<()>>,
 }
 
@@ -429,8 +429,8 @@ impl OverBlock for FailingGrowth {
             return self.below.preallocate(len);
         }
         self.begun.send(()).expect("a committer");
-        // The committer has to wait for this growth, so this takes the whole time. On a slow machine the committer may
-        // have got less far by then, which hides an error, and makes none.
+        // The committer has to wait for this growth, so this call takes the whole time. On a slow machine the committer
+        // may have got less far by then, which hides an error of the code, and causes none.
         let _ = self.done.lock().expect("done").recv_timeout(Duration::from_millis(300));
         Err(MediumError::Io { op: "fsync", source: rustix::io::Errno::IO })
     }
@@ -472,7 +472,7 @@ fn inv09_no_commit_is_acknowledged_beside_a_growth_whose_flush_fails() {
             let _ = done.send(());
             waited
         });
-        // These transactions are sealed, and nobody waits for them.
+        // The thread seals these transactions, and nobody waits for them.
         let failed = (0..10_000).find_map(|_| commit(&mut stream).err());
         assert!(failed.is_some_and(|error| error.to_string().contains("fsync")));
         let waited = committer.join().expect("the committer");
@@ -548,7 +548,7 @@ fn inv10_no_space_and_the_limit_fail_one_transaction_and_lose_nothing() {
     }
 }
 
-/// An undamaged log with several groups, its superblock, its content, and its end.
+/// Returns an undamaged log with several groups, its superblock, its content, and its end.
 fn sound_log(layout: Layout) -> (Vec<u8>, Superblock, Vec<u8>, u64) {
     let superblock = superblock(layout, 512, 1 << 20);
     let block = Arc::new(RecordingBlock::new(BLOCK));
@@ -587,7 +587,7 @@ fn inv07_damage_before_the_last_group_is_an_error_and_in_it_a_shorter_log() {
             }
         }
         assert!(refused > 100 && shorter > 10, "{layout:?}: {refused} refused, {shorter} shorter");
-        // Damage the newest slot. The other slot belongs to another generation.
+        // Damage the newest slot. The other slot belongs to another generation, so recovery cannot use it.
         let mut bad = good.clone();
         let newest = if good[4096] > good[8192] { 4096 } else { 8192 };
         bad[newest + 9] ^= 1;
@@ -598,8 +598,8 @@ fn inv07_damage_before_the_last_group_is_an_error_and_in_it_a_shorter_log() {
     }
 }
 
-/// A process writes a large transaction and dies before sealing it. Another process then seals a small transaction at
-/// the same place. The rest of the large one after it must not be taken for a transaction, or for a part of one.
+/// A process writes a large transaction and dies before sealing it. Another process then seals a small transaction at the
+/// same place. A scan must not take the rest of the large transaction for a transaction, or for a part of one.
 #[test]
 fn inv07_what_a_dead_process_wrote_behind_the_tail_is_never_taken_for_a_successor() {
     let superblock = superblock(Layout::Embedded, 512, 16 << 20);

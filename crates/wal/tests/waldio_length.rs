@@ -1,4 +1,5 @@
-//! `waldio` on a file that another process made longer. That process died before the new length was durable.
+//! Tests of `waldio` on a file that another process made longer. That process died before the new length was
+//! durable.
 
 #![allow(clippy::expect_used, clippy::panic, reason = "a failed expectation is a failed test")]
 
@@ -27,7 +28,7 @@ const PAGE: usize = 4096;
 struct GrownFile {
     inner: RecordingBlock,
     durable_len: AtomicU64,
-    /// Number of writes that went beyond the durable length.
+    /// The number of writes that went beyond the durable length.
     trusting_writes: AtomicU64,
     /// Whether a power loss follows the next write. The bytes of that write then survive, but the file's new
     /// size does not.
@@ -46,7 +47,7 @@ impl GrownFile {
         }
     }
 
-    /// Does what a process does that dies before its preallocation is flushed.
+    /// Makes the file longer, like a process that dies before it has flushed its preallocation.
     fn grow_and_die(&self, len: u64) {
         self.inner.preallocate(len).expect("room");
     }
@@ -137,7 +138,7 @@ fn commit(stream: &mut WalStream<Waldio>, model: &mut Model, rng: &mut Rng) {
     stream.engine().durability_waiter().expect("a waiter").wait(ticket).expect("durable");
 }
 
-/// Two processes, of which the second attaches the log after the file was made longer.
+/// Returns two processes, of which the second attaches the log after the file was made longer.
 fn grown(layout: Layout, rng: &mut Rng) -> (Arc<GrownFile>, [WalStream<Waldio>; 2], Model) {
     let file = Arc::new(GrownFile::new());
     Waldio::format(file.as_ref(), &superblock(layout)).expect("format");

@@ -1,5 +1,5 @@
-//! Leaves of a b-tree whose rows are inserted, deleted and changed as SQLite does it, so that most bytes
-//! only move, and few are new.
+//! Leaves of a b-tree. The model inserts, deletes and changes their rows as SQLite does, so that most bytes only
+//! move, and few are new.
 
 use duralite_format::page_change;
 
@@ -12,10 +12,10 @@ const PAGE_ONE: u8 = 0x10;
 const ZEROED: u8 = 0x20;
 const INSERT: u8 = 1;
 const DELETE: u8 = 3;
-/// Slots and lengths below this take one byte.
+/// The bound below which a slot or a length takes one byte.
 const ONE_BYTE: usize = 127;
 
-/// A page without rows, for the page with this index, counted from 0.
+/// Returns a page without rows, for the page with this index, counted from 0.
 pub fn empty(page_bytes: usize, index: usize) -> Vec<u8> {
     let mut page = vec![0; page_bytes];
     let header = page_change::header_bytes(index as u32 + 1);

@@ -1,4 +1,4 @@
-//! What the tests of engines share: a random source whose seed is printed, a writer that produces the byte
+//! Code that the tests of engines share: a random source whose seed is printed, a writer that produces the byte
 //! stream that SQLite would write, and a formatted medium.
 
 #![allow(clippy::expect_used, reason = "a failed expectation is a failed test")]
@@ -44,7 +44,7 @@ impl Rng {
 }
 
 /// Runs `case` for each seed, or only for the seed in `DURALITE_SEED`. A failure names its seed. With
-/// `DURALITE_SEEDS_PART=N` only one of N seeds is used, for slow, emulated processors.
+/// `DURALITE_SEEDS_PART=N` this function uses only one of N seeds, for slow, emulated processors.
 pub fn for_seeds(count: u64, case: impl Fn(u64)) {
     if let Ok(seed) = std::env::var("DURALITE_SEED") {
         return case(seed.parse().expect("DURALITE_SEED is a number"));
@@ -59,12 +59,12 @@ pub fn for_seeds(count: u64, case: impl Fn(u64)) {
     }
 }
 
-/// A placement for logs of an engine in this directory. Memory is emulated.
+/// Returns a placement for logs of an engine in this directory. Memory is emulated.
 pub fn directory(engine: &'static Descriptor, dir: &Path) -> LogPlacement {
     LogPlacement::at(engine, dir, &MediaSet::default())
 }
 
-/// A clock for this thread that starts from a fixed time, and advances by 7 ms at each call.
+/// Returns a clock for this thread that starts from a fixed time, and advances by 7 ms at each call.
 pub fn ticking_clock() -> fn() -> u64 {
     thread_local! { static NOW: std::cell::Cell<u64> = const { std::cell::Cell::new(0) } }
     NOW.set(1_700_000_000_000);
@@ -74,13 +74,13 @@ pub fn ticking_clock() -> fn() -> u64 {
     }
 }
 
-/// The head of the tests' logs, which ties a log to its database.
+/// Returns the head of the tests' logs, which ties a log to its database.
 pub fn head(page_bytes: u32) -> LogHead {
     let (log_id, path) = (LogId([9; 16]), b"/model.db".to_vec());
     LogHead { page_bytes, log_id, db_inode: 1, db_birth_ns: 2, path, made_in: None }
 }
 
-/// A superblock of `waldio`, with blocks of 512 bytes.
+/// Returns a superblock of `waldio`, with blocks of 512 bytes.
 pub fn waldio_superblock(layout: waldio::Layout, page_bytes: u32, limit_bytes: u64) -> waldio::Superblock {
     waldio::Superblock { head: head(page_bytes), block_bytes: 512, layout, limit_bytes }
 }
@@ -95,7 +95,7 @@ pub fn superblock(options: &NvwalOptions, page_bytes: u32) -> Superblock {
     }
 }
 
-/// A formatted recording medium.
+/// Returns a formatted recording medium.
 pub fn fresh_medium(options: &NvwalOptions, page_bytes: u32) -> RecordingNvm {
     let superblock = superblock(options, page_bytes);
     let nvm = RecordingNvm::new(0, superblock.file_bytes(superblock.limit_blocks));
@@ -115,7 +115,7 @@ pub fn open(nvm: Arc<dyn Nvm>, options: &NvwalOptions) -> Result<WalStream<Nvwal
     Ok(stream)
 }
 
-/// All bytes that the stream holds.
+/// Returns all bytes that the stream holds.
 pub fn contents(stream: &mut WalStream<Nvwal>) -> Vec<u8> {
     let size = stream.size().expect("size");
     let mut bytes = vec![0; size as usize];
@@ -150,13 +150,13 @@ pub struct Model {
     restarts: u32,
     /// The newest committed content of each page.
     pub pages: Vec<Vec<u8>>,
-    /// Whether the pages are leaves of a b-tree, and change as such.
+    /// Whether the pages are leaves of a b-tree, and the model changes them as such.
     is_tree: bool,
     /// The writes of the last committed transaction, until a caller takes them.
     writes: Vec<(u64, Vec<u8>)>,
 }
 
-/// A transaction as SQLite would write it: the writes, and the model after them.
+/// A transaction as SQLite would write it: its writes, and the model after them.
 pub struct Transaction {
     pub writes: Vec<(u64, Vec<u8>)>,
     after: Model,
@@ -176,13 +176,13 @@ impl Model {
         }
     }
 
-    /// A model whose pages are leaves of a b-tree. Rows are inserted into and deleted from them.
+    /// Makes a model whose pages are leaves of a b-tree. The model inserts rows into them and deletes rows.
     pub fn of_leaves(page_bytes: usize, pages: usize) -> Self {
         let leaves = (0..pages).map(|index| leaf::empty(page_bytes, index)).collect();
         Self { pages: leaves, is_tree: true, ..Self::new(page_bytes, 0) }
     }
 
-    /// A model with or without b-tree pages; the seed decides.
+    /// Makes a model with or without b-tree pages, as the seed decides.
     pub fn of_seed(seed: u64, page_bytes: usize, pages: usize) -> Self {
         if seed.is_multiple_of(2) { Self::new(page_bytes, pages) } else { Self::of_leaves(page_bytes, pages) }
     }
@@ -217,8 +217,8 @@ impl Model {
         self.header.is_some()
     }
 
-    /// A random transaction. With `spill`, pages of earlier frames are overwritten in place and the checksums
-    /// rewritten, as after SQLite has spilled its cache.
+    /// Returns a random transaction. With `spill`, the transaction overwrites pages of earlier frames in place and
+    /// rewrites the checksums, as after SQLite has spilled its cache.
     pub fn transaction(&self, rng: &mut Rng, spill: bool) -> Transaction {
         let mut after = self.clone();
         let header = after.header.expect("restart first");
@@ -238,7 +238,7 @@ impl Model {
         let frame_bytes = header.frame_bytes();
         let at = |i: usize| self.committed.len() as u64 + i as u64 * frame_bytes;
         let last = frames.len() - 1;
-        // With `spill`, write an early version of one page first, which is overwritten later.
+        // With `spill`, write an early version of one page first, and overwrite it later.
         let overwritten = if spill && last > 0 { Some(rng.below(last as u64) as usize) } else { None };
         let mut sum = self.sum;
         let db_pages = after.pages.len() as u32;
@@ -283,12 +283,12 @@ impl Model {
         self.writes = transaction.writes;
     }
 
-    /// Takes the writes of the last committed transaction.
+    /// Returns the writes of the last committed transaction, and forgets them.
     pub fn take_writes(&mut self) -> Vec<(u64, Vec<u8>)> {
         std::mem::take(&mut self.writes)
     }
 
-    /// Commits all pages as one transaction. Each page is changed throughout, and written twice.
+    /// Commits all pages as one transaction. The transaction changes each page throughout, and writes it twice.
     pub fn append_all_pages(&mut self, rng: &mut Rng) -> Vec<(u64, Vec<u8>)> {
         let header = self.header.expect("restart first");
         let db_pages = self.pages.len() as u32;

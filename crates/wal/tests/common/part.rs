@@ -1,4 +1,4 @@
-//! A part of a medium, as a medium of its own. So several files can be parts of one memory, and a crash
+//! A part of a medium, as a medium of its own. With it several files can be parts of one memory, so that a crash
 //! affects all of them at once.
 
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use duralite_crashmodel::RecordingNvm;
 use duralite_medium::{Counters, Guarantee, Latency, MediumError, Nvm};
 
-/// The `capacity` bytes of `whole` from `base` on.
+/// The part of `whole` that has the `capacity` bytes from `base` on.
 #[derive(Debug, Clone)]
 pub struct Part {
     pub whole: Arc<RecordingNvm>,

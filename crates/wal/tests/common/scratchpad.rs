@@ -41,7 +41,7 @@ impl Rig {
         rig
     }
 
-    /// The same logs and region, in another memory.
+    /// Returns the same logs and region, in another memory.
     pub fn on(&self, memory: RecordingNvm) -> Self {
         Self { memory: Arc::new(memory), ..*self }
     }
@@ -82,7 +82,7 @@ impl Rig {
         Ok(stream)
     }
 
-    /// The content that recovery would restore. Stores nothing.
+    /// Returns the content that recovery would restore. Stores nothing.
     pub fn look(&self, which: usize) -> Result<Vec<u8>, LogError> {
         let (log, region) = (self.log(which), self.region());
         let options = ScratchpadOptions::default();
@@ -90,7 +90,7 @@ impl Rig {
         Ok(contents(&mut WalStream::new(engine)))
     }
 
-    /// The number of pages that have an owner.
+    /// Returns the number of pages that have an owner.
     pub fn taken(&self) -> usize {
         let region = self.region();
         let pages = 1..region.len() / PAGE_BYTES;
@@ -114,7 +114,7 @@ pub fn superblock(which: usize) -> Superblock {
     }
 }
 
-/// All bytes that the stream holds.
+/// Returns all bytes that the stream holds.
 pub fn contents(stream: &mut WalStream<Scratchpad>) -> Vec<u8> {
     let size = stream.size().expect("size");
     let mut bytes = vec![0; size as usize];
