@@ -62,8 +62,8 @@ pub fn apply(page: &mut [u8], ranges: u16, mut payload: &[u8]) -> Result<(), For
 const STRIDE: usize = 256;
 const WORD: usize = 8;
 
-/// The bits in which the words at `at` of the two pages differ. The caller makes sure that the words are within the
-/// pages.
+/// Returns the bits in which the words at `at` of the two pages differ. The caller makes sure that the words are within
+/// the pages.
 #[inline(always)]
 fn differing(old: &[u8], new: &[u8], at: usize) -> u64 {
     let word = |page: &[u8]| {
@@ -72,7 +72,7 @@ fn differing(old: &[u8], new: &[u8], at: usize) -> u64 {
     word(old) ^ word(new)
 }
 
-/// The first byte at or after `from` in which two pages of the same size differ.
+/// Returns the first byte at or after `from` in which two pages of the same size differ.
 pub(crate) fn next_difference(old: &[u8], new: &[u8], from: usize) -> Option<usize> {
     let (old_strides, _) = old.get(from..)?.as_chunks::<STRIDE>();
     let (new_strides, _) = new.get(from..)?.as_chunks::<STRIDE>();
@@ -122,7 +122,7 @@ fn bytes_that_differ(word: u64) -> usize {
     ((high_bits >> 7 & ONES).wrapping_mul(ONES) >> 56) as usize
 }
 
-/// The length of the longest common suffix of two slices.
+/// Returns the length of the longest common suffix of two slices.
 pub(crate) fn common_suffix(a: &[u8], b: &[u8]) -> usize {
     let word = |bytes: &[u8], after: usize| {
         let end = bytes.len().checked_sub(after)?;
@@ -190,7 +190,7 @@ mod tests {
         assert!(apply(&mut page, 1, &[]).is_err());
     }
 
-    /// The definition of the encoding, applied byte by byte.
+    /// Encodes a difference byte by byte, as the encoding is defined.
     fn encode_slowly(old: &[u8], new: &[u8]) -> Vec<u8> {
         let differences: Vec<usize> = (0..new.len()).filter(|&i| old[i] != new[i]).collect();
         let mut out = Vec::new();
@@ -203,8 +203,8 @@ mod tests {
         out
     }
 
-    /// The fewest bytes that an encoding can take. At each gap between two differences, the encoding either stores the
-    /// gap or begins another range, whichever is shorter.
+    /// Returns the fewest bytes that an encoding can take. At each gap between two differences, the encoding either
+    /// stores the gap or begins another range, whichever is shorter.
     fn least_bytes(old: &[u8], new: &[u8]) -> usize {
         let differences: Vec<usize> = (0..new.len()).filter(|&i| old[i] != new[i]).collect();
         let gaps = differences.windows(2).map(|two| (two[1] - two[0] - 1).min(RANGE_HEADER_BYTES));

@@ -23,12 +23,12 @@ pub(crate) fn above(generation: u64, bits: u32) -> u64 {
     (generation >> bits).wrapping_mul(0x9E37_79B9_7F4A_7C15)
 }
 
-/// The low and the high half of a generation, as they are stored.
+/// Returns the low and the high half of a generation, as they are stored.
 pub(crate) fn halves(generation: u64) -> [u32; 2] {
     [generation as u32, (generation >> 32) as u32]
 }
 
-/// The generation that these two halves make.
+/// Returns the generation that these two halves make.
 pub(crate) fn of_halves(low: u32, high: u32) -> u64 {
     u64::from(low) | u64::from(high) << 32
 }
@@ -38,9 +38,9 @@ pub const ACTIVE_OFFSET: u64 = 1152;
 /// No block: the `first_block` of an empty log.
 pub const NO_BLOCK: u32 = u32::MAX;
 
-/// The word that names the generation in force. Its low half is the generation's low half. Its high half is the complement
-/// of the low half, xored with the generation's high half. Each slot stores its own generation too. So if a damaged word
-/// leads to a slot of another generation, the reader notices.
+/// Returns the word that names the generation in force. Its low half is the generation's low half. Its high half is the
+/// complement of the low half, xored with the generation's high half. Each slot stores its own generation too. So if a
+/// damaged word leads to a slot of another generation, the reader notices.
 #[must_use]
 pub fn active_word(generation: u64) -> u64 {
     let [low, high] = halves(generation);
@@ -125,7 +125,7 @@ pub struct Slot {
 }
 
 impl Slot {
-    /// The bytes of the slot.
+    /// Returns the bytes of the slot.
     #[must_use]
     pub fn encode(&self, id: LogId) -> [u8; SLOT_BYTES] {
         let Self { generation, first_block, wal_header, retired } = *self;
@@ -167,14 +167,15 @@ pub struct Origin {
 }
 
 impl Origin {
-    /// The origin of a generation whose stored origin is damaged. Its position is higher than any position counted before.
+    /// Returns the origin of a generation whose stored origin is damaged. Its position is higher than any position counted
+    /// before.
     #[must_use]
     pub fn unknown(generation: u64) -> Self {
         let position = generation.min(LAST_COUNTED) << POSITION_BITS;
         Self { generation, position, time_ms: 0 }
     }
 
-    /// The bytes of an origin.
+    /// Returns the bytes of an origin.
     #[must_use]
     pub fn encode(&self, id: LogId) -> [u8; ORIGIN_BYTES] {
         let mut out = [0; ORIGIN_BYTES];

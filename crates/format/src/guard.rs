@@ -83,7 +83,7 @@ impl JournalKind {
         }
     }
 
-    /// The two bytes that the guard stores in place of the versions.
+    /// Returns the two bytes that the guard stores in place of the versions.
     fn guard(self) -> [u8; 2] {
         match self {
             Self::Wal => [WAL_VERSION, GUARD],
@@ -165,7 +165,7 @@ pub fn inspect(header: &[u8]) -> DatabaseHeader {
     DatabaseHeader::Plain { page_bytes, wal: JournalKind::of_versions(versions) == Some(JournalKind::Wal) }
 }
 
-/// Whether SQLite can have pages of this size: a power of two from 512 to 65536.
+/// Returns whether SQLite can have pages of this size: a power of two from 512 to 65536.
 #[must_use]
 pub fn page_size_is_valid(page_bytes: u32) -> bool {
     page_bytes.is_power_of_two() && (512..=65536).contains(&page_bytes)
@@ -221,8 +221,8 @@ fn kind_within(
     of(buf.get(at..at.checked_add(VERSIONS.len())?)?)
 }
 
-/// Whether the `len` bytes from `offset` on contain a byte that a guard changes: one of [`VERSIONS`], [`COUNTER`] or
-/// [`LOG_ID`].
+/// Returns whether the `len` bytes from `offset` on contain a byte that a guard changes: one of [`VERSIONS`],
+/// [`COUNTER`] or [`LOG_ID`].
 #[must_use]
 pub fn touches(offset: u64, len: usize) -> bool {
     let end = offset.saturating_add(len as u64);

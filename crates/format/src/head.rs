@@ -127,7 +127,7 @@ impl LogHead {
     }
 }
 
-/// The error for a superblock in which an engine's own fields are out of range.
+/// Returns the error for a superblock in which an engine's own fields are out of range.
 pub(crate) fn damaged() -> FormatError {
     FormatError::Damaged { what: WHAT }
 }

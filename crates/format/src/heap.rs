@@ -32,7 +32,7 @@ pub enum BlockState {
 }
 
 impl BlockState {
-    /// The byte that stands for this state in the table.
+    /// Returns the byte that stands for this state in the table.
     #[must_use]
     pub fn byte(self) -> u8 {
         match self {
@@ -72,7 +72,7 @@ pub fn block_header_matches(header: &[u8; BLOCK_HEADER_BYTES as usize], generati
     u32_le(header, 8) == halves(generation)[0] && u32_le(header, 12) == block
 }
 
-/// The word that links to a block.
+/// Returns the word that links to a block.
 #[must_use]
 pub fn encode_link(generation: u64, block: u32) -> u64 {
     of_halves(block + 1, halves(generation)[0])

@@ -15,7 +15,7 @@ impl LogId {
         crate::bytes::array(first_bytes, 16).map(Self)
     }
 
-    /// The seed that ties checksums to this log, so that bytes of another log never pass the check.
+    /// Returns the seed that ties checksums to this log, so that bytes of another log never pass the check.
     pub(crate) fn seed(self) -> u64 {
         crate::bytes::u64_le(&self.0, 0)
     }

@@ -37,13 +37,13 @@ pub struct Superblock {
 }
 
 impl Superblock {
-    /// Offset of block 0 if the table has `limit_blocks` states.
+    /// Returns the offset of block 0 if the table has `limit_blocks` states.
     #[must_use]
     pub fn blocks_offset_for(limit_blocks: u32) -> u64 {
         STATES_OFFSET + u64::from(limit_blocks).next_multiple_of(SUPERBLOCK_BYTES)
     }
 
-    /// The bytes to store at offset 0.
+    /// Returns the bytes to store at offset 0.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut out = vec![0; HEAD_BYTES];
@@ -75,20 +75,20 @@ impl Superblock {
             && self.blocks_offset == Self::blocks_offset_for(self.limit_blocks)
     }
 
-    /// Offset of a block.
+    /// Returns the offset of a block.
     #[must_use]
     pub fn block_offset(&self, block: u32) -> u64 {
         self.blocks_offset + u64::from(block) * u64::from(self.block_bytes)
     }
 
-    /// Size of the file with this many blocks.
+    /// Returns the size of the file with this many blocks.
     #[must_use]
     pub fn file_bytes(&self, blocks: u32) -> u64 {
         self.block_offset(blocks)
     }
 }
 
-/// Whether a block of this size holds at least one whole page with all headers.
+/// Returns whether a block of this size holds at least one whole page with all headers.
 #[must_use]
 pub fn block_size_is_valid(block_bytes: u32, page_bytes: u32) -> bool {
     block_bytes.is_multiple_of(4096) && block_bytes >= page_bytes + 4096 && block_bytes <= 1 << 28
@@ -105,7 +105,7 @@ pub enum Order {
     Async,
 }
 
-/// The commit mark of the transaction with this sequence number (from 1) in a generation.
+/// Returns the commit mark of the transaction with this sequence number (from 1) in a generation.
 #[must_use]
 pub fn encode_mark(order: Order, generation: u64, sequence: u32) -> u64 {
     let order = match order {
@@ -117,7 +117,7 @@ pub fn encode_mark(order: Order, generation: u64, sequence: u32) -> u64 {
     order << 62 | (low ^ above(generation, MARK_GENERATION_BITS) >> 2)
 }
 
-/// The order in a mark; `None` if the mark is not the mark of this transaction.
+/// Returns the order in a mark; `None` if the mark is not the mark of this transaction.
 #[must_use]
 pub fn decode_mark(word: u64, generation: u64, sequence: u32) -> Option<Order> {
     let order = match word >> 62 {

@@ -45,7 +45,7 @@ pub struct RecordHeader {
 }
 
 impl RecordHeader {
-    /// The header's bytes.
+    /// Returns the header's bytes.
     #[must_use]
     pub fn encode(&self) -> [u8; RECORD_HEADER_BYTES as usize] {
         let mut out = [0; RECORD_HEADER_BYTES as usize];
@@ -125,7 +125,7 @@ pub struct TxHeader {
 }
 
 impl TxHeader {
-    /// The header's bytes, with the given commit mark.
+    /// Returns the header's bytes, with the given commit mark.
     #[must_use]
     pub fn encode(&self, mark: u64) -> [u8; TX_HEADER_BYTES as usize] {
         let mut out = [0; TX_HEADER_BYTES as usize];
@@ -165,20 +165,21 @@ impl TxHeader {
 pub struct TxHash(pub(crate) u64);
 
 impl TxHash {
-    /// The hash before the first record. It ties the transaction to its log, its generation and its place there.
+    /// Returns the hash before the first record. It ties the transaction to its log, its generation and its place
+    /// there.
     #[must_use]
     pub fn new(id: LogId, generation: u64, sequence: u32) -> Self {
         let above = above(generation, MARK_GENERATION_BITS);
         Self(id.seed() ^ (generation << 32 | u64::from(sequence)) ^ above)
     }
 
-    /// The hash after a record.
+    /// Returns the hash after a record.
     #[must_use]
     pub fn record(self, header: &[u8], payload: &[u8]) -> Self {
         Self(xxh3_64_with_seed(payload, xxh3_64_with_seed(header, self.0)))
     }
 
-    /// A short form of the hash, which `scratchpad` stores in each change of a transaction.
+    /// Returns a short form of the hash, which `scratchpad` stores in each change of a transaction.
     #[must_use]
     pub fn short(self) -> u32 {
         (self.0 ^ self.0 >> 32) as u32

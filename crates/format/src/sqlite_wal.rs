@@ -50,7 +50,7 @@ impl WalHeader {
         Ok(Self { bytes: *bytes, page_bytes, big_endian, checksum })
     }
 
-    /// Bytes of one frame: header and page.
+    /// Returns the bytes of one frame: header and page.
     #[must_use]
     pub fn frame_bytes(&self) -> u64 {
         FRAME_HEADER_BYTES as u64 + u64::from(self.page_bytes)
@@ -65,7 +65,7 @@ impl WalHeader {
         checksum_of(self.big_endian, checksum_of(self.big_endian, before, &head), page)
     }
 
-    /// The header bytes of a frame of this log.
+    /// Returns the header bytes of a frame of this log.
     #[must_use]
     pub fn frame_header(&self, page_number: u32, db_pages: u32, sum: Checksum) -> [u8; FRAME_HEADER_BYTES] {
         let mut header = [0; FRAME_HEADER_BYTES];

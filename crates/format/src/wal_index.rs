@@ -84,14 +84,14 @@ pub struct Place {
 }
 
 impl Place {
-    /// The place of a frame. The frame's number is at least 1.
+    /// Returns the place of a frame. The frame's number is at least 1.
     #[must_use]
     pub fn of(frame: u32) -> Self {
         let region = frame.saturating_add(FRAMES_OF_OTHERS - FRAMES_OF_FIRST - 1) / FRAMES_OF_OTHERS;
         Self::of_region(region)
     }
 
-    /// The place of the first frame of a region.
+    /// Returns the place of the first frame of a region.
     #[must_use]
     pub fn of_region(region: u32) -> Self {
         match region.checked_sub(1) {
@@ -103,7 +103,7 @@ impl Place {
     }
 }
 
-/// The slot at which the search for a page begins.
+/// Returns the slot at which the search for a page begins.
 #[must_use]
 pub fn first_slot(page: u32) -> usize {
     page.wrapping_mul(383) as usize & (HASH_SLOTS - 1)
@@ -150,25 +150,25 @@ impl IndexHeader {
         Self(words).summed()
     }
 
-    /// The words of the header.
+    /// Returns the words of the header.
     #[must_use]
     pub fn words(&self) -> &[u32; HEADER_WORDS] {
         &self.0
     }
 
-    /// Committed frames in the log.
+    /// Returns the number of committed frames in the log.
     #[must_use]
     pub fn frames(&self) -> u32 {
         self.0[4]
     }
 
-    /// Size of the database in pages; 0 if nothing was committed since the log started over.
+    /// Returns the size of the database in pages; 0 if nothing was committed since the log started over.
     #[must_use]
     pub fn db_pages(&self) -> u32 {
         self.0[5]
     }
 
-    /// The salt, which changes when the log starts over.
+    /// Returns the salt, which changes when the log starts over.
     #[must_use]
     pub fn salt(&self) -> [u32; 2] {
         [self.0[8], self.0[9]]
@@ -185,7 +185,7 @@ impl IndexHeader {
         Self(words).summed()
     }
 
-    /// The same header for a log that has started over, as SQLite writes it: without frames, and with another salt.
+    /// Returns the same header for a log that has started over, as SQLite writes it: without frames, and with another salt.
     #[must_use]
     pub fn started_over(&self, random: u32) -> Self {
         let mut words = self.0;
@@ -196,7 +196,7 @@ impl IndexHeader {
         Self(words).summed()
     }
 
-    /// The header of a wal-index that only one connection sees. That index has this many frames, this salt and this
+    /// Returns the header of a wal-index that only one connection sees. That index has this many frames, this salt and this
     /// change counter, and has the sizes of `self`.
     #[must_use]
     pub fn private(&self, frames: u32, change: u32, salt: [u32; 2]) -> Self {
@@ -223,7 +223,7 @@ impl IndexHeader {
     }
 }
 
-/// The word that holds the flag of a complete header, the byte order of checksums, and the page size.
+/// Returns the word that holds the flag of a complete header, the byte order of checksums, and the page size.
 fn flags_of(big_endian: bool, page_bytes: u32) -> u32 {
     let [low, high] = (((page_bytes & 0xff00) | (page_bytes >> 16)) as u16).to_ne_bytes();
     u32::from_ne_bytes([1, u8::from(big_endian), low, high])

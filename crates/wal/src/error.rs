@@ -249,7 +249,7 @@ pub enum ErrorKind {
 }
 
 impl LogError {
-    /// Whether the error proves that the file does not exist, or that the file with this name is not a log.
+    /// Returns whether the error proves that the file does not exist, or that the file with this name is not a log.
     pub(crate) fn says_none(&self) -> bool {
         let is_none = |kind: std::io::ErrorKind| {
             matches!(kind, std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory)
@@ -257,15 +257,15 @@ impl LogError {
         matches!(self, Self::Format { .. }) || matches!(self, Self::Io { kind, .. } if is_none(*kind))
     }
 
-    /// Whether a log or a region has another version of its format. Such a file is neither damaged nor lost, because
-    /// the build that wrote it can read it.
+    /// Returns whether a log or a region has another version of its format. Such a file is neither damaged nor lost,
+    /// because the build that wrote it can read it.
     #[must_use]
     pub fn is_other_version(&self) -> bool {
         let Self::Format { source, .. } = self else { return false };
         matches!(source, FormatError::LogVersion { .. } | FormatError::Version(_))
     }
 
-    /// The class of this error.
+    /// Returns the class of this error.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         match self {
@@ -305,7 +305,7 @@ impl LogError {
         }
     }
 
-    /// The error of a file operation that failed.
+    /// Returns the error of a file operation that failed.
     #[must_use]
     pub fn io(op: &'static str, path: &std::path::Path, error: &std::io::Error) -> Self {
         let (path, message) = (path.to_path_buf(), duralite_medium::in_words(error));

@@ -38,7 +38,7 @@ pub struct Header {
 }
 
 impl Header {
-    /// The header's bytes.
+    /// Returns the header's bytes.
     #[must_use]
     pub fn encode(&self) -> [u8; HEADER_BYTES] {
         let mut out = [0; HEADER_BYTES];

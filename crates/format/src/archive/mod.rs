@@ -258,7 +258,7 @@ impl Records {
         std::iter::once(Record::Owner(self.owner.clone())).chain(fenced).collect()
     }
 
-    /// The records about logs, oldest first.
+    /// Returns the records about logs, oldest first.
     pub fn logs(&self) -> impl DoubleEndedIterator<Item = &Record> {
         self.lines.iter().map(|(_, record)| record)
     }
@@ -365,7 +365,7 @@ pub enum LineEnd {
 }
 
 impl Record {
-    /// The log that the record is about.
+    /// Returns the log that the record is about.
     #[must_use]
     pub fn log(&self) -> Option<LogId> {
         match self {

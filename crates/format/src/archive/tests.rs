@@ -42,7 +42,7 @@ fn read(records: &[Record]) -> Records {
     Records::decode(&text(records)).unwrap()
 }
 
-/// A line of logs: a log of 5 transactions, a log that was closed twice, and a log in use.
+/// Returns a line of logs: a log of 5 transactions, a log that was closed twice, and a log in use.
 fn line() -> Vec<Record> {
     vec![
         begin(A, false),

@@ -48,7 +48,7 @@ impl<B: Deref<Target = [u8]>> Tree<B> {
         (known && sound).then_some(tree)
     }
 
-    /// The page's type; 0 if the page is too short.
+    /// Returns the page's type; 0 if the page is too short.
     pub(super) fn kind(&self) -> u8 {
         self.bytes.get(self.header).copied().unwrap_or(0)
     }
@@ -57,7 +57,7 @@ impl<B: Deref<Target = [u8]>> Tree<B> {
         self.kind() & LEAF != 0
     }
 
-    /// The big-endian number at `at`; 0 outside the page.
+    /// Returns the big-endian number at `at`; 0 outside the page.
     #[inline]
     pub(super) fn number(&self, at: usize) -> usize {
         let bytes = self.bytes.get(at..at + 2);
@@ -70,7 +70,7 @@ impl<B: Deref<Target = [u8]>> Tree<B> {
         self.number(self.header + CELLS)
     }
 
-    /// Offset of the word that links to the first freeblock.
+    /// Returns the offset of the word that links to the first freeblock.
     pub(super) fn free_list(&self) -> usize {
         self.header + FIRST_FREEBLOCK
     }
@@ -87,7 +87,7 @@ impl<B: Deref<Target = [u8]>> Tree<B> {
         usize::from(self.bytes.get(self.header + FRAGMENTS).copied().unwrap_or(0))
     }
 
-    /// Where the cell pointers begin.
+    /// Returns where the cell pointers begin.
     pub(super) fn pointers(&self) -> usize {
         self.header + HEADER_BYTES + if self.is_leaf() { 0 } else { CHILD_BYTES }
     }
@@ -96,29 +96,29 @@ impl<B: Deref<Target = [u8]>> Tree<B> {
         self.pointers() + 2 * self.cells()
     }
 
-    /// The cell pointers as bytes. [`Tree::new`] has accepted the page.
+    /// Returns the cell pointers as bytes. [`Tree::new`] has accepted the page.
     pub(super) fn pointer_bytes(&self) -> &[u8] {
         self.bytes.get(self.pointers()..self.pointers_end()).unwrap_or(&[])
     }
 
-    /// Where the cell of a slot begins; 0 if the pointer is outside the page.
+    /// Returns where the cell of a slot begins; 0 if the pointer is outside the page.
     #[inline]
     pub(super) fn pointer(&self, slot: usize) -> usize {
         self.number(self.pointers() + 2 * slot)
     }
 
-    /// The cell of a slot.
+    /// Returns the cell of a slot.
     pub(super) fn cell(&self, slot: usize) -> Option<&[u8]> {
         self.cell_at(self.pointer(slot))
     }
 
-    /// The cell that begins at `at`, without its overflow pages.
+    /// Returns the cell that begins at `at`, without its overflow pages.
     pub(super) fn cell_at(&self, at: usize) -> Option<&[u8]> {
         let length = self.cell_bytes(at)?;
         self.bytes.get(at..at + length)
     }
 
-    /// The length of the cell at `at`, computed from its first bytes by the rules of the file format.
+    /// Returns the length of the cell at `at`, computed from its first bytes by the rules of the file format.
     fn cell_bytes(&self, at: usize) -> Option<usize> {
         let usable = self.bytes.len();
         let child = if self.is_leaf() { 0 } else { CHILD_BYTES };
@@ -229,7 +229,7 @@ impl<B: Deref<Target = [u8]>> Tree<B> {
         Some((self.packed(fragments_kept)?.checked_sub(length)?, Place::Packed { fragments_kept }))
     }
 
-    /// The freeblocks in order. For each: the offset of the link to it, its offset, and its size.
+    /// Returns the freeblocks in order. For each: the offset of the link to it, its offset, and its size.
     fn freeblocks(&self) -> impl Iterator<Item = (usize, usize, usize)> {
         let mut link = self.free_list();
         std::iter::from_fn(move || {
@@ -252,7 +252,7 @@ impl<B: Deref<Target = [u8]>> Tree<B> {
         (block + bytes <= self.bytes.len()).then_some((block + excess, place))
     }
 
-    /// The freeblock from which SQLite could have taken `length` bytes for a cell at `at`.
+    /// Returns the freeblock from which SQLite could have taken `length` bytes for a cell at `at`.
     fn freeblock_around(&self, at: usize, length: usize) -> Option<Place> {
         let (link, block, bytes) = self.freeblocks().take_while(|(_, block, _)| *block <= at).last()?;
         let excess = bytes.checked_sub(length)?;
@@ -272,7 +272,7 @@ impl<B: Deref<Target = [u8]>> Tree<B> {
         (self.fragments() <= fragments_kept && blocks.next().is_none()).then_some(found)
     }
 
-    /// Where the content would begin after packing.
+    /// Returns where the content would begin after packing.
     fn packed(&self, fragments_kept: usize) -> Option<usize> {
         if let Some([(_, first), (_, second)]) = self.one_or_two_freeblocks(fragments_kept) {
             return Some(self.content() + first + second);

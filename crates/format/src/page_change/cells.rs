@@ -214,7 +214,7 @@ fn order<K: Ord>(steps: &mut [Step], key: impl Fn(usize) -> K) {
     }
 }
 
-/// Whether SQLite overwrote the old cell of the step with zeros when it dropped the cell.
+/// Returns whether SQLite overwrote the old cell of the step with zeros when it dropped the cell.
 fn was_zeroed(before: &Tree<&[u8]>, after: &Tree<&[u8]>, step: Step) -> bool {
     let (Step::Delete { old } | Step::Replace { old, .. }) = step else { return false };
     let at = before.pointer(old);

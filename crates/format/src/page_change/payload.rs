@@ -23,7 +23,7 @@ pub(super) const ZEROED: u8 = 0x20;
 /// Bytes of the database header that begins page 1.
 pub(super) const DATABASE_HEADER_BYTES: usize = 100;
 
-/// Bytes of a page before its b-tree header.
+/// Returns the bytes of a page before its b-tree header.
 #[must_use]
 pub fn header_bytes(page_number: u32) -> usize {
     if page_number == 1 { DATABASE_HEADER_BYTES } else { 0 }
@@ -46,7 +46,7 @@ impl ChangeKind {
     /// All kinds.
     pub const ALL: [Self; 4] = [Self::Cells, Self::Moves, Self::Ranges, Self::Whole];
 
-    /// The name of the kind, for people and in status tables.
+    /// Returns the name of the kind, for people and in status tables.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -58,7 +58,7 @@ impl ChangeKind {
     }
 }
 
-/// The kind of a payload, from its first byte.
+/// Returns the kind of a payload, from its first byte.
 ///
 /// # Errors
 /// `Short` if the payload is empty, `Damaged` if its first byte names no kind.

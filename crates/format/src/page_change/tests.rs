@@ -23,7 +23,7 @@ fn round_trip(old: &[u8], new: &[u8], header: usize) -> (ChangeKind, Vec<u8>) {
     (as_kind, payload)
 }
 
-/// An empty table leaf.
+/// Returns an empty table leaf.
 fn empty(page_bytes: usize, header: usize) -> Vec<u8> {
     let mut page = vec![0; page_bytes];
     page[header] = 13;
@@ -31,7 +31,7 @@ fn empty(page_bytes: usize, header: usize) -> Vec<u8> {
     page
 }
 
-/// A cell of a table leaf without overflow pages.
+/// Returns a cell of a table leaf without overflow pages.
 fn cell(row: u8, length: usize) -> Vec<u8> {
     let bytes = (0..length).map(|i| row.wrapping_mul(31).wrapping_add((i * i) as u8));
     [length as u8, row & 0x7f].into_iter().chain(bytes).collect()
@@ -41,7 +41,7 @@ fn insert(page: &mut [u8], header: usize, slot: usize, cell: &[u8]) -> Option<()
     Tree::new(page, header)?.insert(slot, None, cell)
 }
 
-/// A page with `count` cells of 40 bytes.
+/// Returns a page with `count` cells of 40 bytes.
 fn filled(page_bytes: usize, header: usize, count: u8) -> Vec<u8> {
     let mut page = empty(page_bytes, header);
     for row in 0..count {
@@ -354,7 +354,7 @@ proptest! {
     }
 }
 
-/// A table leaf with these pointers.
+/// Returns a table leaf with these pointers.
 fn leaf(pointers: &[u16]) -> Vec<u8> {
     let mut page = vec![0; 4096];
     page[0] = 13;

@@ -68,7 +68,7 @@ const FORMAT: Format =
 /// The bit in an extent's number that marks a piece.
 const PIECE: u32 = 1 << 31;
 
-/// Whether a log may have sectors of this size.
+/// Returns whether a log may have sectors of this size.
 #[must_use]
 pub fn sector_size_is_valid(bytes: u32) -> bool {
     matches!(bytes, 4096 | 8192 | 12288)
@@ -92,7 +92,7 @@ pub struct Superblock {
 }
 
 impl Superblock {
-    /// The bytes to store at offset 0.
+    /// Returns the bytes to store at offset 0.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut out = vec![0; HEAD_BYTES];
@@ -134,7 +134,7 @@ impl Superblock {
             && self.buckets <= 1 << 28
     }
 
-    /// The offsets and sizes of the log's parts.
+    /// Returns the offsets and sizes of the log's parts.
     #[must_use]
     pub fn geometry(&self) -> Geometry {
         let slot_bytes = SLOT_HEADER_BYTES + u64::from(self.head.page_bytes);
@@ -162,37 +162,37 @@ impl Superblock {
 pub struct Extent(u32);
 
 impl Extent {
-    /// A log sector.
+    /// Returns a log sector.
     #[must_use]
     pub fn sector(number: u32) -> Self {
         Self(number & !PIECE)
     }
 
-    /// A piece of the common pool.
+    /// Returns a piece of the common pool.
     #[must_use]
     pub fn piece(number: u32) -> Self {
         Self(number | PIECE)
     }
 
-    /// Whether the extent is a piece of the common pool.
+    /// Returns whether the extent is a piece of the common pool.
     #[must_use]
     pub fn is_piece(self) -> bool {
         self.0 & PIECE != 0
     }
 
-    /// The extent's number among the extents of its kind.
+    /// Returns the extent's number among the extents of its kind.
     #[must_use]
     pub fn number(self) -> u32 {
         self.0 & !PIECE
     }
 
-    /// The word that links to this extent. It is never 0.
+    /// Returns the word that links to this extent. It is never 0.
     #[must_use]
     pub fn to_link(self) -> u64 {
         u64::from(self.0) + 1
     }
 
-    /// The extent that a link leads to; `None` for 0.
+    /// Returns the extent that a link leads to; `None` for 0.
     #[must_use]
     pub fn of_link(link: u64) -> Option<Self> {
         u32::try_from(link.checked_sub(1)?).ok().map(Self)
@@ -221,13 +221,13 @@ pub struct Geometry {
 }
 
 impl Geometry {
-    /// Size of a file with this many chunks.
+    /// Returns the size of a file with this many chunks.
     #[must_use]
     pub fn file_bytes(&self, chunks: u32) -> u64 {
         self.chunks_offset + u64::from(chunks) * self.chunk_bytes
     }
 
-    /// Offset of the chunk that an extent is in, and the extent's number within the chunk.
+    /// Returns the offset of the chunk that an extent is in, and the extent's number within the chunk.
     fn place(&self, extent: Extent) -> (u64, u64) {
         let (per_chunk, before) = if extent.is_piece() {
             (self.pieces_per_chunk, SECTORS_PER_CHUNK)
@@ -238,14 +238,14 @@ impl Geometry {
         (self.file_bytes(chunk), u64::from(before + within))
     }
 
-    /// Where an extent's state is.
+    /// Returns where an extent's state is.
     #[must_use]
     pub fn state_offset(&self, extent: Extent) -> u64 {
         let (chunk, within) = self.place(extent);
         chunk + within * STATE_BYTES
     }
 
-    /// Where an extent begins.
+    /// Returns where an extent begins.
     #[must_use]
     pub fn extent_offset(&self, extent: Extent) -> u64 {
         let (chunk, within) = self.place(extent);
@@ -258,39 +258,39 @@ impl Geometry {
         }
     }
 
-    /// Bytes of an extent.
+    /// Returns the bytes of an extent.
     #[must_use]
     pub fn extent_bytes(&self, extent: Extent) -> u32 {
         if extent.is_piece() { PIECE_BYTES } else { self.sector_bytes }
     }
 
-    /// The number of the chunk that an extent is in.
+    /// Returns the number of the chunk that an extent is in.
     #[must_use]
     pub fn chunk_of(&self, extent: Extent) -> u32 {
         let per_chunk = if extent.is_piece() { self.pieces_per_chunk } else { SECTORS_PER_CHUNK };
         extent.number() / per_chunk
     }
 
-    /// Whether an extent is in one of the first `chunks` chunks.
+    /// Returns whether an extent is in one of the first `chunks` chunks.
     #[must_use]
     pub fn has(&self, extent: Extent, chunks: u32) -> bool {
         self.chunk_of(extent) < chunks
     }
 
-    /// The extents of a chunk: its sectors, then its pieces.
+    /// Returns the extents of a chunk: its sectors, then its pieces.
     pub fn extents_of(&self, chunk: u32) -> impl Iterator<Item = Extent> + use<> {
         let pieces = self.pieces_per_chunk;
         let sectors = chunk * SECTORS_PER_CHUNK..(chunk + 1) * SECTORS_PER_CHUNK;
         sectors.map(Extent::sector).chain((chunk * pieces..(chunk + 1) * pieces).map(Extent::piece))
     }
 
-    /// Where a slot is.
+    /// Returns where a slot is.
     #[must_use]
     pub fn slot_offset(&self, slot: u32) -> u64 {
         SLOTS_OFFSET + u64::from(slot) * self.slot_bytes
     }
 
-    /// Where the head of the page table's list for a page is.
+    /// Returns where the head of the page table's list for a page is.
     #[must_use]
     pub fn bucket_offset(&self, page_number: u32) -> u64 {
         let mixed = page_number.wrapping_mul(0x9E37_79B1);
@@ -314,7 +314,7 @@ pub struct ExtentHeader {
 }
 
 impl ExtentHeader {
-    /// The header's bytes, without the word at [`MERGED_AT`].
+    /// Returns the header's bytes, without the word at [`MERGED_AT`].
     #[must_use]
     pub fn encode(&self, id: LogId, extent: Extent) -> [u8; MERGED_AT as usize] {
         let mut out = [0; MERGED_AT as usize];
@@ -343,7 +343,7 @@ impl ExtentHeader {
     }
 }
 
-/// The first word of a record.
+/// Returns the first word of a record.
 #[must_use]
 pub fn record_word(transaction: u64, payload_bytes: u32) -> u64 {
     transaction << LENGTH_BITS | u64::from(payload_bytes)
@@ -356,7 +356,7 @@ pub fn read_record_word(word: u64) -> Option<(u64, u32)> {
     (word != 0).then_some((word >> LENGTH_BITS, payload))
 }
 
-/// The checksum of a record.
+/// Returns the checksum of a record.
 #[must_use]
 pub fn record_check(id: LogId, page_number: u32, word: u64, payload: &[u8]) -> u64 {
     let seed = id.seed() ^ word.rotate_left(17) ^ u64::from(page_number).rotate_left(40);
@@ -375,7 +375,7 @@ pub struct SlotHeader {
 }
 
 impl SlotHeader {
-    /// The header's bytes.
+    /// Returns the header's bytes.
     #[must_use]
     pub fn encode(&self, id: LogId, image: &[u8]) -> [u8; 24] {
         let mut out = [0; 24];
@@ -449,19 +449,19 @@ pub struct TransactionRecord {
 }
 
 impl TransactionRecord {
-    /// Where the record of a transaction is.
+    /// Returns where the record of a transaction is.
     #[must_use]
     pub fn offset(number: u64) -> u64 {
         TRANSACTIONS_OFFSET + number % TRANSACTIONS * TRANSACTION_BYTES as u64
     }
 
-    /// Where the mark of a transaction is.
+    /// Returns where the mark of a transaction is.
     #[must_use]
     pub fn mark_offset(number: u64) -> u64 {
         Self::offset(number) + 8
     }
 
-    /// The record's bytes.
+    /// Returns the record's bytes.
     #[must_use]
     pub fn encode(&self, id: LogId) -> [u8; TRANSACTION_BYTES] {
         let mut out = [0; TRANSACTION_BYTES];

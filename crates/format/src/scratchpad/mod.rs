@@ -41,7 +41,7 @@ pub const REFERENCE_OFFSET: u64 = 2048;
 /// Bytes of the reference without its checksum.
 const REFERENCE_BYTES: usize = 8 + PATH_LIMIT;
 
-/// Offset of the link to the first transaction of a generation.
+/// Returns the offset of the link to the first transaction of a generation.
 #[must_use]
 pub fn first_link_offset(generation: u64) -> u64 {
     1536 + generation % 2 * 8
@@ -122,31 +122,31 @@ const SLOT_BITS: u32 = 8;
 pub struct Owner(u64);
 
 impl Owner {
-    /// The owner that stands for a log.
+    /// Returns the owner that stands for a log.
     #[must_use]
     pub fn of(id: LogId) -> Self {
         Self(((id.seed() >> SLOT_BITS).max(1)) << SLOT_BITS)
     }
 
-    /// The log that a word names; `None` for a free page.
+    /// Returns the log that a word names; `None` for a free page.
     #[must_use]
     pub fn in_word(word: u64) -> Option<Self> {
         (word != 0).then_some(Self(word >> SLOT_BITS << SLOT_BITS))
     }
 
-    /// The word that a process with this slot stores in a page to take it.
+    /// Returns the word that a process with this slot stores in a page to take it.
     #[must_use]
     pub fn word(self, slot: usize) -> u64 {
         self.0 | (slot as u64 & ((1 << SLOT_BITS) - 1))
     }
 
-    /// The process slot in an owner's word.
+    /// Returns the process slot in an owner's word.
     #[must_use]
     pub fn slot_in(word: u64) -> usize {
         (word & ((1 << SLOT_BITS) - 1)) as usize
     }
 
-    /// A number below 2^56 that differs between owners.
+    /// Returns a number below 2^56 that differs between owners.
     #[must_use]
     pub fn number(self) -> u64 {
         self.0 >> SLOT_BITS
@@ -176,7 +176,7 @@ pub struct PageHeader {
 }
 
 impl PageHeader {
-    /// The header of page `page` without the owner's word and the links.
+    /// Returns the header of page `page` without the owner's word and the links.
     #[must_use]
     pub fn encode(&self, id: LogId, page: u32) -> [u8; HEADER_BYTES as usize - 8] {
         let mut out = [0; HEADER_BYTES as usize - 8];
@@ -212,7 +212,7 @@ impl PageHeader {
         (tag == check_of(&bytes[8..28], id, page)).then_some((it, tag))
     }
 
-    /// The tag of the links in this header.
+    /// Returns the tag of the links in this header.
     #[must_use]
     pub fn tag(&self, id: LogId, page: u32) -> u32 {
         u32_le(&self.encode(id, page), 20)
@@ -223,13 +223,13 @@ fn check_of(bytes: &[u8], id: LogId, page: u32) -> u32 {
     xxh3_64_with_seed(bytes, id.seed() ^ u64::from(page).rotate_left(32)) as u32
 }
 
-/// The tag of the link to the first transaction of a generation.
+/// Returns the tag of the link to the first transaction of a generation.
 #[must_use]
 pub fn first_link_tag(id: LogId, generation: u64) -> u32 {
     xxh3_64_with_seed(&generation.to_le_bytes(), id.seed()) as u32
 }
 
-/// The word that links to a page or a line. It is never 0.
+/// Returns the word that links to a page or a line. It is never 0.
 #[must_use]
 pub fn link_word(target: u32, tag: u32) -> u64 {
     u64::from(target)
@@ -261,7 +261,7 @@ const CHANGE: u64 = 1;
 const COMMITTING: u64 = 0x0f02;
 const COMMITTED: u64 = 0xf0c3;
 
-/// The first word of a change of `size` bytes.
+/// Returns the first word of a change of `size` bytes.
 #[must_use]
 pub fn change_word(size: u32) -> u64 {
     let check = size.wrapping_mul(0x9E37_79B1) >> 16;
@@ -281,7 +281,8 @@ pub fn entry_bytes(record_bytes: u32) -> u64 {
     (RECORD_AT + u64::from(record_bytes)).next_multiple_of(ENTRY_BYTES)
 }
 
-/// The header of a change, with the header of its record. `hash` is the transaction's hash including this record.
+/// Returns the header of a change, with the header of its record. `hash` is the transaction's hash including this
+/// record.
 #[must_use]
 pub fn change_header(
     transaction: u32,
@@ -311,7 +312,7 @@ pub struct CommitEntry {
 }
 
 impl CommitEntry {
-    /// The line, with the mark of a transaction that is not committed yet.
+    /// Returns the line, with the mark of a transaction that is not committed yet.
     #[must_use]
     pub fn encode(&self, id: LogId) -> [u8; ENTRY_BYTES as usize] {
         let mut out = [0; ENTRY_BYTES as usize];
@@ -339,14 +340,14 @@ impl CommitEntry {
     }
 }
 
-/// The first word of the last entry of a transaction that is not committed yet.
+/// Returns the first word of the last entry of a transaction that is not committed yet.
 #[must_use]
 pub fn committing_mark(id: LogId, generation: u64, transaction: u32) -> u64 {
     mark(COMMITTING, id, generation, transaction)
 }
 
-/// The first word of the last entry of a committed transaction. Only the store that commits the transaction writes this
-/// word.
+/// Returns the first word of the last entry of a committed transaction. Only the store that commits the transaction
+/// writes this word.
 #[must_use]
 pub fn committed_mark(id: LogId, generation: u64, transaction: u32) -> u64 {
     mark(COMMITTED, id, generation, transaction)
@@ -403,20 +404,20 @@ pub struct RegionSuperblock {
 }
 
 impl RegionSuperblock {
-    /// The superblock of a region that may have `bytes` bytes, but at least 16 pages.
+    /// Returns the superblock of a region that may have `bytes` bytes, but at least 16 pages.
     #[must_use]
     pub fn for_bytes(id: RegionId, bytes: u64) -> Self {
         let pages = u32::try_from(bytes / PAGE_BYTES).unwrap_or(u32::MAX).clamp(16, MOST_PAGES);
         Self { id, limit_pages: pages }
     }
 
-    /// The largest number of bytes that the region may have.
+    /// Returns the largest number of bytes that the region may have.
     #[must_use]
     pub fn limit_bytes(&self) -> u64 {
         u64::from(self.limit_pages) * PAGE_BYTES
     }
 
-    /// The bytes to store at offset 0.
+    /// Returns the bytes to store at offset 0.
     #[must_use]
     pub fn encode(&self) -> [u8; REGION_SUPERBLOCK_BYTES] {
         let mut out = [0; REGION_SUPERBLOCK_BYTES];
@@ -474,7 +475,7 @@ pub struct UndoChain {
 }
 
 impl UndoChain {
-    /// The word that stores the chain.
+    /// Returns the word that stores the chain.
     #[must_use]
     pub fn word(self) -> u64 {
         of_halves(self.first, self.number)
@@ -498,7 +499,7 @@ pub enum UndoState {
 }
 
 impl UndoState {
-    /// The word that stores this state of the journal in `chain`.
+    /// Returns the word that stores this state of the journal in `chain`.
     #[must_use]
     pub fn word(self, id: LogId, chain: UndoChain) -> u64 {
         match self {
@@ -523,7 +524,7 @@ impl UndoState {
     }
 }
 
-/// The check in a journal's word. It is never 0, so the word is never 0 either.
+/// Returns the check in a journal's word. It is never 0, so the word is never 0 either.
 fn check_of_length(bytes: u64, id: LogId, chain: UndoChain) -> u16 {
     xxh3_64_with_seed(&bytes.to_le_bytes(), id.seed() ^ chain.word()) as u16 | 1
 }

@@ -39,7 +39,7 @@ impl Layout {
     /// Both layouts.
     pub const ALL: [Self; 2] = [Self::Delta, Self::Embedded];
 
-    /// The name of the layout in settings.
+    /// Returns the name of the layout in settings.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -71,7 +71,7 @@ pub struct Superblock {
 }
 
 impl Superblock {
-    /// The bytes of the file's first area.
+    /// Returns the bytes of the file's first area.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut out = vec![0; AREA_BYTES as usize];
@@ -100,13 +100,13 @@ impl Superblock {
     }
 }
 
-/// Whether a log may have blocks of this size: a power of two from 512 to 4096.
+/// Returns whether a log may have blocks of this size: a power of two from 512 to 4096.
 #[must_use]
 pub fn block_size_is_valid(block_bytes: u32) -> bool {
     block_bytes.is_power_of_two() && (512..=4096).contains(&block_bytes)
 }
 
-/// Where the slot of a generation is.
+/// Returns where the slot of a generation is.
 #[must_use]
 pub fn slot_offset(generation: u64) -> u64 {
     AREA_BYTES * (1 + generation % 2)
@@ -135,7 +135,7 @@ const SLOT_EMPTY: u32 = 1;
 const SLOT_RETIRED: u32 = 2;
 
 impl Slot {
-    /// The bytes of the slot's area.
+    /// Returns the bytes of the slot's area.
     #[must_use]
     pub fn encode(&self, id: LogId) -> Vec<u8> {
         let empty = if self.wal_header.is_none() { SLOT_EMPTY } else { 0 };
@@ -152,7 +152,7 @@ impl Slot {
         out
     }
 
-    /// The generation's place in the history of the log.
+    /// Returns the generation's place in the history of the log.
     #[must_use]
     pub fn origin(&self) -> Origin {
         Origin { generation: self.generation, position: self.position, time_ms: self.time_ms }
@@ -177,8 +177,8 @@ impl Slot {
     }
 }
 
-/// The seed of the checksums at a place in the log. The seed differs between logs, generations and places, so bytes of
-/// another log, generation or place do not pass the check.
+/// Returns the seed of the checksums at a place in the log. The seed differs between logs, generations and places, so
+/// bytes of another log, generation or place do not pass the check.
 fn seed_of(id: LogId, generation: u64, offset: u64) -> u64 {
     id.seed() ^ (generation << 40).wrapping_add(offset) ^ above(generation, MARK_GENERATION_BITS)
 }
@@ -212,7 +212,7 @@ pub struct GroupHeader {
 }
 
 impl GroupHeader {
-    /// The header's bytes for a place in the log.
+    /// Returns the header's bytes for a place in the log.
     #[must_use]
     pub fn encode(&self, id: LogId, generation: u64, offset: u64) -> [u8; GROUP_HEADER_BYTES as usize] {
         let mut out = group_placeholder(generation, self.time_ms);
@@ -260,7 +260,7 @@ pub fn group_placeholder(generation: u64, time_ms: u64) -> [u8; GROUP_HEADER_BYT
     out
 }
 
-/// The time of a group. The header may be complete or still open.
+/// Returns the time of a group. The header may be complete or still open.
 #[must_use]
 pub fn group_time(header: &[u8]) -> u64 {
     u64_le(header, GROUP_TIME)
@@ -283,7 +283,7 @@ impl BodyHash {
         self.0.update(bytes);
     }
 
-    /// The complete hash, after adding the first transaction's header.
+    /// Returns the complete hash, after adding the first transaction's header.
     #[must_use]
     pub fn finish(mut self, header: &[u8]) -> u64 {
         self.0.update(header);
@@ -295,7 +295,7 @@ impl BodyHash {
 /// time, and most groups are no larger.
 const SMALL_BODY: usize = 1024;
 
-/// The hash of a group's transactions, all of which are in `body`.
+/// Returns the hash of a group's transactions, all of which are in `body`.
 #[must_use]
 pub fn body_hash(id: LogId, generation: u64, offset: u64, body: &[u8]) -> u64 {
     let (header, rest) = body.split_at(body.len().min(TX_HEADER_BYTES as usize));
@@ -336,7 +336,7 @@ pub struct TxHeader {
 }
 
 impl TxHeader {
-    /// The header's bytes.
+    /// Returns the header's bytes.
     #[must_use]
     pub fn encode(&self) -> [u8; TX_HEADER_BYTES as usize] {
         let mut out = [0; TX_HEADER_BYTES as usize];
@@ -444,7 +444,7 @@ impl Mark {
     }
 }
 
-/// Where the mark of a frame may be, in the order in which writers and readers try these places.
+/// Returns where the mark of a frame may be, in the order in which writers and readers try these places.
 ///
 /// A mark inside the page replaces 32 bytes that are zero. These bytes are at the page's end (reserved bytes, or the
 /// unused end of an overflow page). Or they are at either end of the unallocated gap of a b-tree page (SQLite file
@@ -459,7 +459,7 @@ fn places(page: &[u8], first_page: bool) -> [Option<usize>; 3] {
     ]
 }
 
-/// The unallocated gap of a b-tree page, between its cell pointers and its cells.
+/// Returns the unallocated gap of a b-tree page, between its cell pointers and its cells.
 fn gap_of(page: &[u8], first_page: bool) -> Option<std::ops::Range<usize>> {
     let at = if first_page { crate::guard::HEADER_BYTES } else { 0 };
     let header_bytes = match page.get(at)? {
@@ -485,7 +485,7 @@ pub fn frame_bytes(page_bytes: u32, block_bytes: u32, inside: bool) -> u32 {
     if inside || whole - page_bytes >= MARK_BYTES as u32 { whole } else { whole + block_bytes }
 }
 
-/// Whether a page has space for its mark.
+/// Returns whether a page has space for its mark.
 #[must_use]
 pub fn has_room_for_mark(page: &[u8], page_number: u32) -> bool {
     place_of(page, page_number).is_some()
@@ -521,7 +521,7 @@ fn mark_check(page: &[u8], fields: &[u8], seed: u64) -> u64 {
     xxh3_64_with_seed(&fields[..MARK_CHECKED], xxh3_64_with_seed(page, seed))
 }
 
-/// The hash over the pages of a transaction and their numbers.
+/// Returns the hash over the pages of a transaction and their numbers.
 #[must_use]
 pub fn transaction_hash<'a>(pages: impl Iterator<Item = (u32, &'a [u8])>) -> u64 {
     pages.fold(0, |hash, (page_number, page)| {

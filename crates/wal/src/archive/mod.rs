@@ -22,13 +22,13 @@ use crate::shared::identity;
 pub use crate::shared::identity::beside;
 use crate::{DatabaseIdentity, LogError};
 
-/// The path of `app.db-archive`.
+/// Returns the path of `app.db-archive`.
 #[must_use]
 pub fn path_of(database: &Path) -> PathBuf {
     identity::archive_of(database)
 }
 
-/// The path of the backlog of a log.
+/// Returns the path of the backlog of a log.
 #[must_use]
 pub fn backlog_of(database: &Path, log: LogId) -> PathBuf {
     beside(database, &format!("-archive-{log}"))

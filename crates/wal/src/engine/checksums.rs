@@ -13,7 +13,7 @@ use crate::LogError;
 /// The checksum of a frame for which SQLite has written no checksum.
 pub(crate) const UNKNOWN: Checksum = [0, 0];
 
-/// The checksum that SQLite has written for a frame, if there is one.
+/// Returns the checksum that SQLite has written for a frame, if there is one.
 pub(crate) fn known(frame: &Frame) -> Option<Checksum> {
     frame.checksum.filter(|sum| *sum != UNKNOWN)
 }

@@ -222,19 +222,19 @@ impl LogPlacement {
         self
     }
 
-    /// The media that the engine uses.
+    /// Returns the media that the engine uses.
     #[must_use]
     pub fn media(&self) -> &MediaSet {
         &self.media
     }
 
-    /// The kind of memory as which a home in memory maps the database's pages.
+    /// Returns the kind of memory as which a home in memory maps the database's pages.
     #[must_use]
     pub fn home_kind(&self) -> MemoryKind {
         self.media.home_memory.as_ref().map_or(MemoryKind::Emulated, |memory| memory.kind)
     }
 
-    /// Whether the log is in persistent memory.
+    /// Returns whether the log is in persistent memory.
     #[must_use]
     pub fn is_dax(&self) -> bool {
         let memory = self.engine.needs.first().and_then(|medium| self.media.memory(*medium));

@@ -93,7 +93,7 @@ pub trait DatabaseFile {
     /// `Io`, `BaseVfs`.
     fn sync(&self) -> Result<(), LogError>;
 
-    /// The file's size in bytes.
+    /// Returns the file's size in bytes.
     ///
     /// # Errors
     /// `Io`, `BaseVfs`.
@@ -139,7 +139,7 @@ pub enum Header {
 /// With a home, SQLite maps no part of the file, because `xFetch` answers that there is no mapping, and SQLite then reads.
 /// The VFS passes SQLite's hints about the size of the file to the home, not to the file.
 pub trait Home: Send + Sync {
-    /// Where the header is: see [this module](self). The answer never changes for a log.
+    /// Returns where the header is: see [this module](self). The answer never changes for a log.
     fn header(&self) -> Header;
 
     /// Fills `buf` from byte `offset` on with what was written last, as far as [`Home::size`] reaches. Returns how many
@@ -173,7 +173,7 @@ pub trait Home: Send + Sync {
         Ok(())
     }
 
-    /// The size in bytes of the database as `read` shows it.
+    /// Returns the size in bytes of the database as `read` shows it.
     ///
     /// # Errors
     /// Any.
@@ -267,7 +267,7 @@ fn show_guard(file: &dyn DatabaseFile, bytes: &mut [u8], offset: u64) -> Result<
     Ok(())
 }
 
-/// How many of `len` bytes from `offset` on are in the header.
+/// Returns how many of `len` bytes from `offset` on are in the header.
 fn of_header(len: usize, offset: u64) -> usize {
     let left = (HEADER_BYTES as u64).saturating_sub(offset);
     usize::try_from(left).map_or(len, |left| left.min(len))

@@ -65,7 +65,7 @@ impl HomeSync {
         ("wt", Self::WriteThrough),
     ];
 
-    /// The name of this value in settings.
+    /// Returns the name of this value in settings.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -212,7 +212,7 @@ pub struct MediaSet {
 }
 
 impl MediaSet {
-    /// All media that the settings name for the database at this path.
+    /// Returns all media that the settings name for the database at this path.
     #[must_use]
     pub fn named(options: &MediaOptions, database: &Path) -> Self {
         let log_memory = options.nvram.as_ref().map(|nvram| match nvram {
@@ -260,7 +260,7 @@ impl MediaSet {
         }
     }
 
-    /// Whether the set has a medium, even if it cannot be used.
+    /// Returns whether the set has a medium, even if it cannot be used.
     #[must_use]
     pub fn has(&self, medium: Medium) -> bool {
         match medium {
@@ -271,7 +271,7 @@ impl MediaSet {
         }
     }
 
-    /// The memory of this medium; `None` for blocks.
+    /// Returns the memory of this medium; `None` for blocks.
     #[must_use]
     pub fn memory(&self, medium: Medium) -> Option<&Memory> {
         match medium {
@@ -306,7 +306,7 @@ impl MediaSet {
         self
     }
 
-    /// The same set, restricted to these media.
+    /// Returns the same set, restricted to these media.
     #[must_use]
     pub fn only(&self, kinds: &[Medium]) -> Self {
         let has = |medium| kinds.contains(&medium);
@@ -318,7 +318,7 @@ impl MediaSet {
         }
     }
 
-    /// The directory of a medium.
+    /// Returns the directory of a medium.
     #[must_use]
     pub fn directory(&self, medium: Medium) -> Option<&Path> {
         match medium {
@@ -329,7 +329,7 @@ impl MediaSet {
         }
     }
 
-    /// The same set, but with this medium in this directory. Memory is treated as emulated.
+    /// Returns the same set, but with this medium in this directory. Memory is treated as emulated.
     #[must_use]
     pub fn with(mut self, medium: Medium, dir: &Path) -> Self {
         let memory = || Some(Memory { kind: MemoryKind::Emulated, dir: dir.to_path_buf() });

@@ -164,19 +164,19 @@ pub trait DurabilityWaiter: Send + Sync {
 
 /// The log as a file: its identity, its medium, and its generations.
 pub trait LogFile: Send {
-    /// The engine's name in settings.
+    /// Returns the engine's name in settings.
     fn name(&self) -> &'static str;
 
-    /// Identity of the log.
+    /// Returns the identity of the log.
     fn id(&self) -> LogId;
 
-    /// Page size in bytes.
+    /// Returns the page size in bytes.
     fn page_bytes(&self) -> u32;
 
-    /// The survival guarantee of an acknowledged commit.
+    /// Returns the survival guarantee of an acknowledged commit.
     fn guarantee(&self) -> Guarantee;
 
-    /// A description of the medium, for people.
+    /// Returns a description of the medium, for people.
     fn describe(&self) -> String;
 
     /// Returns the metrics, each with its name. Counters count what this process has done since it attached the log.
@@ -188,7 +188,7 @@ pub trait LogFile: Send {
     /// Takes the time of commits from this clock instead of the system's.
     fn set_clock(&mut self, clock: Clock);
 
-    /// How full the log is, relative to its limit.
+    /// Returns how full the log is, relative to its limit.
     fn fill(&self) -> Fill;
 
     /// Returns how full the log is, relative to the size that it has while no transaction needs more. The log's limit is
@@ -197,8 +197,8 @@ pub trait LogFile: Send {
         self.fill()
     }
 
-    /// Whether the log should start over soon, so that the next transactions find space. The VFS then runs a checkpoint
-    /// before the next transaction begins.
+    /// Returns whether the log should start over soon, so that the next transactions find space. The VFS then runs a
+    /// checkpoint before the next transaction begins.
     fn is_short(&self) -> bool {
         let fill = self.fill();
         fill.used_bytes >= fill.limit_bytes / 2
@@ -228,7 +228,7 @@ pub trait LogFile: Send {
     /// As [`LogFile::begin_generation`]. Failing to shrink the file is not an error.
     fn clear(&mut self, file: &dyn DatabaseFile, keep_bytes: u64) -> Result<(), LogError>;
 
-    /// Whether [`LogFile::clear`] would shrink the file.
+    /// Returns whether [`LogFile::clear`] would shrink the file.
     fn has_surplus(&self, keep_bytes: u64) -> bool;
 
     /// Declares that everything committed is in the database file and synced. A home may then discard what it still holds.
@@ -248,37 +248,38 @@ pub trait LogReader: Send {
     /// `Corrupt` when the log contradicts itself.
     fn refresh(&mut self) -> Result<(), LogError>;
 
-    /// A version number of the set of committed frames. The upper half is the low half of the generation, and the lower
-    /// half is a number that changes with every commit.
+    /// Returns a version number of the set of committed frames. The upper half is the low half of the generation, and the
+    /// lower half is a number that changes with every commit.
     fn version(&self) -> u64;
 
-    /// Number of committed frames, as of the last refresh.
+    /// Returns the number of committed frames, as of the last refresh.
     fn committed(&self) -> u32;
 
-    /// The committed frame with this number, if there is one.
+    /// Returns the committed frame with this number, if there is one.
     fn frame(&self, number: u32) -> Option<Frame>;
 
-    /// The pages that have committed frames, each with the number of its newest frame, in ascending order of pages.
+    /// Returns the pages that have committed frames, each with the number of its newest frame, in ascending order of pages.
     fn newest_frames(&self) -> Vec<(u32, u32)>;
 
-    /// The origin of the generation that was last read: how many transactions came before it, and when it began.
+    /// Returns the origin of the generation that was last read: how many transactions came before it, and when it began.
     fn origin(&self) -> Origin;
 
-    /// Transactions sealed in this generation, as of the last refresh, including those that a later one has replaced.
+    /// Returns the number of transactions sealed in this generation, as of the last refresh, including those that a later
+    /// one has replaced.
     fn transactions(&self) -> u32;
 
-    /// Transactions sealed since the log was made, as of the last refresh. This number only grows.
+    /// Returns the number of transactions sealed since the log was made, as of the last refresh. This number only grows.
     fn position(&self) -> u64 {
         self.origin().position.saturating_add(u64::from(self.transactions()))
     }
 
-    /// The first transaction of this generation with a number above `sequence`.
+    /// Returns the first transaction of this generation with a number above `sequence`.
     fn transaction_after(&self, sequence: u32) -> Option<Transaction>;
 
-    /// Whether a committed frame is as durable as the log's `durability` makes it.
+    /// Returns whether a committed frame is as durable as the log's `durability` makes it.
     fn is_durable(&self, frame: u32) -> bool;
 
-    /// Whether the generation that the last refresh found is still in force. If it is not, frames read since that
+    /// Returns whether the generation that the last refresh found is still in force. If it is not, frames read since that
     /// refresh may belong to another generation.
     fn is_current(&self) -> bool;
 
@@ -304,7 +305,7 @@ pub trait LogWriter: Send {
         page: &[u8],
     ) -> Result<(), LogError>;
 
-    /// Whether frames are staged.
+    /// Returns whether frames are staged.
     fn has_staged(&self) -> bool;
 
     /// Returns whether sealing the staged transaction, grown by `bytes`, may have to wait until every sealed transaction is
@@ -326,8 +327,8 @@ pub trait LogWriter: Send {
     /// `NoSpace`, `LimitReached`: nothing is committed.
     fn seal(&mut self, file: &dyn DatabaseFile, commit: &Commit) -> Result<Option<Ticket>, LogError>;
 
-    /// The waiter that makes sealed transactions durable. `None` if no commit has to wait, because sealing makes a
-    /// transaction durable (but see [`crate::SyncMode::Async`]).
+    /// Returns the waiter that makes sealed transactions durable. Returns `None` if no commit has to wait, because sealing
+    /// makes a transaction durable (but see [`crate::SyncMode::Async`]).
     fn durability_waiter(&self) -> Option<Arc<dyn DurabilityWaiter>>;
 
     /// Makes every committed frame durable, if sealing alone does not (invariant 5).

@@ -37,24 +37,24 @@ pub fn add(engines: &'static [&'static Descriptor]) -> Result<(), &'static str> 
     ADDED.set(engines).map_err(|_| "engines can be added only once, and were added before")
 }
 
-/// All engines.
+/// Returns all engines.
 pub fn all() -> impl Iterator<Item = &'static Descriptor> {
     ENGINES.iter().chain(ADDED.get().copied().unwrap_or_default()).copied()
 }
 
-/// The engine with this name.
+/// Returns the engine with this name.
 #[must_use]
 pub fn by_name(name: &str) -> Option<&'static Descriptor> {
     all().find(|engine| engine.name == name)
 }
 
-/// The engine whose magic number begins these bytes.
+/// Returns the engine whose magic number begins these bytes.
 #[must_use]
 pub fn by_magic(first_bytes: &[u8]) -> Option<&'static Descriptor> {
     all().find(|engine| first_bytes.starts_with(&engine.magic))
 }
 
-/// The placement of a log on these media, for the first engine that finds all its media there.
+/// Returns the placement of a log on these media, for the first engine that finds all its media there.
 ///
 /// # Errors
 /// A text that says what is missing. The text is about the first engine whose media are all named in the settings, or,

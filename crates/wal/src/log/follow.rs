@@ -123,21 +123,21 @@ impl Follower {
         Ok(Self { log, database: file, process: ProcessId::current(), is_sidecar: false })
     }
 
-    /// Identity of the log. A position has no meaning in any other log.
+    /// Returns the identity of the log. A position has no meaning in any other log.
     #[must_use]
     pub fn id(&self) -> LogId {
         self.log.id()
     }
 
-    /// Page size in bytes.
+    /// Returns the page size in bytes.
     #[must_use]
     pub fn page_bytes(&self) -> u32 {
         self.log.page_bytes()
     }
 
-    /// The position before the first transaction in the log. To obtain a copy of the database, a caller pins this
-    /// position and copies the database file. Then the caller reads every transaction from this position on and applies
-    /// the transaction to the copy.
+    /// Returns the position before the first transaction in the log. To obtain a copy of the database, a caller pins this
+    /// position and copies the database file. Then the caller reads every transaction from this position on and applies the
+    /// transaction to the copy.
     ///
     /// # Errors
     /// `Corrupt`, `Poisoned`.
@@ -148,7 +148,7 @@ impl Follower {
         })
     }
 
-    /// The position after the newest transaction that [`Follower::read_since`] can return.
+    /// Returns the position after the newest transaction that [`Follower::read_since`] can return.
     ///
     /// # Errors
     /// `Corrupt`, `Poisoned`.
@@ -165,7 +165,7 @@ impl Follower {
         })
     }
 
-    /// The first transaction after a position; `None` if there is none yet. Positions may skip numbers, because a
+    /// Returns the first transaction after a position; `None` if there is none yet. Positions may skip numbers, because a
     /// transaction that was sealed, never acknowledged and then replaced is not returned.
     ///
     /// # Errors
@@ -250,8 +250,8 @@ impl Follower {
         }
     }
 
-    /// The log, if this process opened the follower. Fails in a child process, which cannot use what its parent shares
-    /// with other processes (invariant 14).
+    /// Returns the log, if this process opened the follower. Fails in a child process, which cannot use what its parent
+    /// shares with other processes (invariant 14).
     fn own_log(&mut self) -> Result<&mut Log, LogError> {
         if self.process.is_current() {
             return Ok(&mut self.log);
@@ -333,7 +333,7 @@ impl Follower {
         Ok(())
     }
 
-    /// Whether a commit may be waiting for the archive.
+    /// Returns whether a commit may be waiting for the archive.
     ///
     /// # Errors
     /// `Poisoned`.
@@ -341,7 +341,7 @@ impl Follower {
         Ok(self.words()?.is_awaited())
     }
 
-    /// Whether no other process uses the log.
+    /// Returns whether no other process uses the log.
     ///
     /// # Errors
     /// `Poisoned`, `Medium`.
@@ -367,8 +367,8 @@ impl Drop for Follower {
     }
 }
 
-/// Whether a transaction is durable and will not be replaced (invariant 16). The caller loaded `acknowledged` before it
-/// read the log.
+/// Returns whether a transaction is durable and will not be replaced (invariant 16). The caller loaded `acknowledged`
+/// before it read the log.
 fn is_final(engine: &dyn Engine, last_frame: u32, acknowledged: u64) -> bool {
     let generation = engine.origin().generation & 0xffff_ffff;
     let frames = if acknowledged >> 32 == generation { acknowledged & 0xffff_ffff } else { 0 };
@@ -404,7 +404,7 @@ fn next(
 }
 
 impl Log {
-    /// The words by which the log's users and its sidecar know of each other.
+    /// Returns the words by which the log's users and its sidecar know of each other.
     #[must_use]
     pub fn archived(&self) -> ArchivedWords<'_> {
         ArchivedWords::new(&**self.segment(), ARCHIVED_OFFSET)
@@ -490,7 +490,8 @@ pub struct Listing {
 }
 
 impl Listing {
-    /// The pages that a listed transaction has written, in the order of its frames. A page may occur more than once.
+    /// Returns the pages that a listed transaction has written, in the order of its frames. A page may occur more than
+    /// once.
     #[must_use]
     pub fn pages_of(&self, listed: &ListedTransaction) -> &[u32] {
         let Transaction { first_frame, last_frame, .. } = listed.transaction;

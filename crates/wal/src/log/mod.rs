@@ -115,19 +115,19 @@ impl Log {
         (log, attaching)
     }
 
-    /// Identity of the log.
+    /// Returns the identity of the log.
     #[must_use]
     pub fn id(&self) -> LogId {
         self.stream.engine().id()
     }
 
-    /// The path of the log's file when it was attached.
+    /// Returns the path of the log's file when it was attached.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The present path of the log's file; `None` if somebody has deleted it.
+    /// Returns the present path of the log's file; `None` if somebody has deleted it.
     ///
     /// # Errors
     /// `Io`.
@@ -135,44 +135,44 @@ impl Log {
         placement::where_now(&self.path, &self.file, self.id())
     }
 
-    /// The file of the segment, the memory that the processes using the log share.
+    /// Returns the file of the segment, the memory that the processes using the log share.
     #[must_use]
     pub fn segment_path(&self) -> &Path {
         &self.segment_path
     }
 
-    /// Whether somebody has deleted the log's file while this process uses it.
+    /// Returns whether somebody has deleted the log's file while this process uses it.
     #[must_use]
     pub fn is_deleted(&self) -> bool {
         placement::is_deleted(&self.file)
     }
 
-    /// The old and the new path of each log of an earlier database that was renamed so that this new log could have its
-    /// name. Those logs are kept.
+    /// Returns the old and the new path of each log of an earlier database that was renamed so that this new log could have
+    /// its name. Those logs are kept.
     #[must_use]
     pub fn moved(&self) -> &[(PathBuf, PathBuf)] {
         &self.moved
     }
 
-    /// The engine that keeps the log.
+    /// Returns the engine that keeps the log.
     #[must_use]
     pub fn engine(&self) -> &'static Descriptor {
         self.kind
     }
 
-    /// A description of the medium, for people.
+    /// Returns a description of the medium, for people.
     #[must_use]
     pub fn describe(&self) -> String {
         self.stream.engine().describe()
     }
 
-    /// Page size in bytes.
+    /// Returns the page size in bytes.
     #[must_use]
     pub fn page_bytes(&self) -> u32 {
         self.stream.engine().page_bytes()
     }
 
-    /// The survival guarantee of a commit.
+    /// Returns the survival guarantee of a commit.
     #[must_use]
     pub fn guarantee(&self) -> Guarantee {
         if self.unsynced.is_some() { Guarantee::ProcessCrash } else { self.stream.engine().guarantee() }
@@ -212,38 +212,39 @@ impl Log {
 
 /// What processes share through the log.
 impl Log {
-    /// The segment, the memory shared with the other processes that use the log.
+    /// Returns the segment, the memory shared with the other processes that use the log.
     #[must_use]
     pub fn segment(&self) -> &Arc<FileSegment> {
         &self.segment
     }
 
-    /// The home that the engine puts in front of the database file; `None` if the engine has no home.
+    /// Returns the home that the engine puts in front of the database file; `None` if the engine has no home.
     #[must_use]
     pub fn home(&self) -> Option<Arc<dyn Home>> {
         self.stream.engine().home()
     }
 
-    /// The store of the database's rollback journal; `None` if SQLite keeps the journal in a file.
+    /// Returns the store of the database's rollback journal; `None` if SQLite keeps the journal in a file.
     #[must_use]
     pub fn rollback_journal(&self) -> Option<Arc<dyn RollbackJournal>> {
         self.stream.engine().rollback_journal()
     }
 
-    /// The waiter that makes sealed transactions durable. `None` if no commit has to wait, because the write that seals a
-    /// transaction makes it durable (but see [`crate::SyncMode::Async`]).
+    /// Returns the waiter that makes sealed transactions durable. Returns `None` if no commit has to wait, because the
+    /// write that seals a transaction makes it durable (but see [`crate::SyncMode::Async`]).
     #[must_use]
     pub fn durability_waiter(&self) -> Option<Arc<dyn DurabilityWaiter>> {
         self.stream.engine().durability_waiter()
     }
 
-    /// The metrics block of this process, which counts its use of the log; `None` for a user who may only read the log.
+    /// Returns the metrics block of this process, which counts its use of the log; `None` for a user who may only read the
+    /// log.
     #[must_use]
     pub fn recorder(&self) -> Option<Arc<Recorder>> {
         self.recorder.clone()
     }
 
-    /// How a user who may only read the log has attached it; `None` for all other users.
+    /// Returns how a user who may only read the log has attached it; `None` for all other users.
     #[must_use]
     pub fn outside(&self) -> Option<&Arc<Outside>> {
         self.outside.as_ref()
@@ -278,7 +279,7 @@ impl Log {
 
 /// SQLite's byte stream.
 impl Log {
-    /// Size of the stream in bytes.
+    /// Returns the size of the stream in bytes.
     ///
     /// # Errors
     /// `Corrupt`, `Poisoned`.
@@ -378,17 +379,17 @@ impl Log {
         }
     }
 
-    /// Whether a write of `bytes` may make the open transaction too large for the usual way of sealing. In that case every
-    /// transaction sealed before has to be durable first. The write itself waits for that, unless the caller has called
-    /// [`DurabilityWaiter::wait_all`] before.
+    /// Returns whether a write of `bytes` may make the open transaction too large for the usual way of sealing. In that
+    /// case every transaction sealed before has to be durable first. The write itself waits for that, unless the caller has
+    /// called [`DurabilityWaiter::wait_all`] before.
     #[must_use]
     pub fn outgrows(&self, bytes: usize) -> bool {
         self.stream.engine().outgrows(bytes)
     }
 
-    /// Whether the followers permit the log to start over. The holder of the WRITE lock calls this method. After it returns
-    /// `true`, no follower can pin a position that would prevent the start. The VFS calls this method before SQLite decides
-    /// whether to start over, and each write or truncation that starts the log over checks again.
+    /// Returns whether the followers permit the log to start over. The holder of the WRITE lock calls this method. After it
+    /// returns `true`, no follower can pin a position that would prevent the start. The VFS calls this method before SQLite
+    /// decides whether to start over, and each write or truncation that starts the log over checks again.
     ///
     /// # Errors
     /// `Corrupt`, `Medium`, `Poisoned`.
@@ -410,7 +411,7 @@ impl Log {
         Ok(self.pins.ask(pinned, &recycling))
     }
 
-    /// What a start over would recycle now.
+    /// Returns what a start over would recycle now.
     fn recycling(&mut self) -> Result<Recycling, LogError> {
         self.guarded(|stream| {
             stream.engine_mut().refresh()?;
@@ -429,20 +430,20 @@ impl Log {
         Err(LogError::Busy { path: self.path.clone(), what })
     }
 
-    /// Whether a transaction may have been written since the log was made or truncated. That is so if the log has a WAL
-    /// header, because SQLite begins a WAL with a header.
+    /// Returns whether a transaction may have been written since the log was made or truncated. That is so if the log has a
+    /// WAL header, because SQLite begins a WAL with a header.
     #[must_use]
     pub fn was_begun(&self) -> bool {
         self.stream.engine().wal_header().is_some()
     }
 
-    /// A number that changes whenever the newest transaction or the generation changes.
+    /// Returns a number that changes whenever the newest transaction or the generation changes.
     #[must_use]
     pub fn version(&self) -> u64 {
         self.stream.engine().version()
     }
 
-    /// Transactions sealed since the log was made, as of the last operation. This number only grows.
+    /// Returns the number of transactions sealed since the log was made, as of the last operation. This number only grows.
     #[must_use]
     pub fn position(&self) -> u64 {
         self.stream.engine().position()
@@ -454,13 +455,13 @@ impl Log {
         self.stream.engine().origin().position
     }
 
-    /// Number of committed frames, as of the last operation.
+    /// Returns the number of committed frames, as of the last operation.
     #[must_use]
     pub fn frames(&self) -> u32 {
         self.stream.engine().committed()
     }
 
-    /// The name of the newest commit, for [`Log::acknowledged`]: the low half of the generation, and the frame.
+    /// Returns the name of the newest commit, for [`Log::acknowledged`]: the low half of the generation, and the frame.
     #[must_use]
     pub fn newest_commit(&self) -> u64 {
         newest_commit(self.stream.engine())
@@ -519,7 +520,7 @@ impl Log {
         Ok(newest.into_iter().filter(|(page_number, _)| *page_number <= db_pages).collect())
     }
 
-    /// Database size in pages after the last commit in the log; 0 without a commit.
+    /// Returns the database size in pages after the last commit in the log; 0 without a commit.
     ///
     /// # Errors
     /// `Corrupt`, `Poisoned`.
@@ -547,13 +548,13 @@ impl Log {
 
 /// Followers.
 impl Log {
-    /// The words in which followers pin positions of the log.
+    /// Returns the words in which followers pin positions of the log.
     #[must_use]
     pub fn pins(&self) -> &Pins {
         &self.pins
     }
 
-    /// The last commit that any process acknowledged, as a name that [`Log::newest_commit`] returns.
+    /// Returns the last commit that any process acknowledged, as a name that [`Log::newest_commit`] returns.
     pub(crate) fn acknowledged(&self) -> u64 {
         self.segment.load(placement::ACKNOWLEDGED)
     }
@@ -561,7 +562,8 @@ impl Log {
 
 /// The first commit, and the last close.
 impl Log {
-    /// Whether the log was made just now and is not durable yet. The guard that names the log then has to be provisional.
+    /// Returns whether the log was made just now and is not durable yet. The guard that names the log then has to be
+    /// provisional.
     #[must_use]
     pub fn is_provisional(&self) -> bool {
         self.is_provisional
@@ -587,7 +589,7 @@ impl Log {
         Ok(())
     }
 
-    /// Whether guard and log stay when the last connection closes, for the next connection to use.
+    /// Returns whether guard and log stay when the last connection closes, for the next connection to use.
     #[must_use]
     pub fn stays_at_close(&self) -> bool {
         let may_stay = self.kind.settings.iter().any(|setting| setting.name == ON_CLOSE.name);

@@ -137,7 +137,7 @@ pub fn checkpoint_into(
     Ok(Checkpointed { pages, db_pages, kept })
 }
 
-/// Whether no process has the database open at the moment.
+/// Returns whether no process has the database open at the moment.
 ///
 /// # Errors
 /// `Io`.

@@ -155,7 +155,8 @@ pub(crate) fn inspect_file(file: &dyn DatabaseFile) -> Result<DatabaseHeader, Lo
     Ok(guard::inspect(&header[..length]))
 }
 
-/// Whether the database has a provisional guard that names this log. Such a guard says that nothing has been committed.
+/// Returns whether the database has a provisional guard that names this log. Such a guard says that nothing has been
+/// committed.
 pub(crate) fn is_provisional(file: &dyn DatabaseFile, id: LogId) -> Result<bool, LogError> {
     let found = inspect_file(file)?;
     Ok(matches!(found, DatabaseHeader::Guarded { log_id, provisional: true, .. } if log_id == id))

@@ -42,7 +42,7 @@ pub struct Sealed {
     pub position: u64,
 }
 
-/// The name of the newest commit in an engine, as of its last refresh.
+/// Returns the name of the newest commit in an engine, as of its last refresh.
 pub(crate) fn newest_commit<E: LogReader + ?Sized>(engine: &E) -> u64 {
     (engine.version() >> 32) << 32 | u64::from(engine.committed())
 }
@@ -138,12 +138,12 @@ impl<E: Engine + ?Sized> WalStream<E> {
         self.acknowledged = commit;
     }
 
-    /// The engine.
+    /// Returns the engine.
     pub fn engine(&self) -> &E {
         &self.engine
     }
 
-    /// The engine, for changes.
+    /// Returns the engine, for changes.
     pub fn engine_mut(&mut self) -> &mut E {
         &mut self.engine
     }
@@ -153,7 +153,7 @@ impl<E: Engine + ?Sized> WalStream<E> {
         self.size_limit = bytes;
     }
 
-    /// Size of the stream in bytes: header and committed frames, or 0.
+    /// Returns the size of the stream in bytes: header and committed frames, or 0.
     ///
     /// # Errors
     /// As [`crate::engine::LogReader::refresh`].
@@ -260,7 +260,7 @@ impl<E: Engine + ?Sized> WalStream<E> {
         Ok(())
     }
 
-    /// Whether a write at `offset` is the page of the frame whose header came last.
+    /// Returns whether a write at `offset` is the page of the frame whose header came last.
     fn completes_frame(&self, offset: u64) -> bool {
         let expected = self.engine.wal_header().zip(self.pending);
         expected.is_some_and(|(header, (frame, _))| locate(header, offset) == (frame, FRAME_HEADER_BYTES))
@@ -502,7 +502,7 @@ impl<E: Engine + ?Sized> WalStream<E> {
         result.map(|()| count)
     }
 
-    /// The header of a frame. `page` is the frame's page, if the caller has read it.
+    /// Returns the header of a frame. `page` is the frame's page, if the caller has read it.
     fn frame_header(
         &mut self,
         file: &dyn DatabaseFile,
@@ -529,7 +529,7 @@ impl<E: Engine + ?Sized> WalStream<E> {
         Ok(header.frame_header(frame.page_number, frame.db_pages, sum))
     }
 
-    /// The checksum of the frame before `number`, if that checksum was the last one computed.
+    /// Returns the checksum of the frame before `number`, if that checksum was the last one computed.
     fn sum_before(&self, header: &WalHeader, number: u32) -> Option<Checksum> {
         if number == 1 {
             return Some(header.checksum);
@@ -540,8 +540,8 @@ impl<E: Engine + ?Sized> WalStream<E> {
             .map(|cursor| cursor.sum)
     }
 
-    /// The nearest frame before `number` whose checksum is stored, with that checksum. If there is no such frame, returns 0
-    /// and the checksum of the WAL header.
+    /// Returns the nearest frame before `number` whose checksum is stored, with that checksum. If there is no such frame,
+    /// returns 0 and the checksum of the WAL header.
     fn known_before(&self, header: &WalHeader, number: u32) -> (u32, Checksum) {
         let stored = |at: u32| self.engine.frame(at).as_ref().and_then(known).map(|sum| (at, sum));
         (1..number).rev().find_map(stored).unwrap_or((0, header.checksum))

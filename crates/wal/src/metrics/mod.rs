@@ -52,7 +52,7 @@ const _: () = assert!(COUNTERS + 8 * Counter::ALL.len() as u64 <= FILLED);
 /// Distinguishes a block from other bytes, such as those of a segment with another layout.
 const METRICS: u64 = u64::from_le_bytes(*b"DURAFIGS");
 
-/// The tag of blocks that count from this beginning of the segment on.
+/// Returns the tag of blocks that count from this beginning of the segment on.
 fn tag_of(beginning: u64) -> u64 {
     METRICS ^ beginning
 }
@@ -94,7 +94,7 @@ const UNIT_BITS: u32 = 5;
 const PART_BITS: u32 = 3;
 const PARTS: u64 = 1 << PART_BITS;
 
-/// The bucket of a time.
+/// Returns the bucket of a time.
 #[must_use]
 pub fn bucket_of(ns: u64) -> usize {
     let units = ns.saturating_sub(1) >> UNIT_BITS;
@@ -103,7 +103,7 @@ pub fn bucket_of(ns: u64) -> usize {
     (bucket as usize).min(BUCKETS - 1)
 }
 
-/// The longest time that belongs to a bucket, in nanoseconds. The last bucket also counts longer times.
+/// Returns the longest time that belongs to a bucket, in nanoseconds. The last bucket also counts longer times.
 #[must_use]
 pub fn limit_of(bucket: usize) -> u64 {
     let bucket = bucket.min(BUCKETS - 1) as u64;
@@ -125,7 +125,7 @@ impl Default for Histogram {
 }
 
 impl Histogram {
-    /// A histogram with these counts, by bucket.
+    /// Returns a histogram with these counts, by bucket.
     #[must_use]
     pub fn new(count: impl FnMut(usize) -> u64) -> Self {
         Self { counts: std::array::from_fn(count) }
@@ -137,20 +137,20 @@ impl Histogram {
         self.counts[bucket_of(ns)] += 1;
     }
 
-    /// The number of all times counted.
+    /// Returns the number of all times counted.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.up_to(u64::MAX)
     }
 
-    /// The number of times in buckets whose limits are at most `ns`.
+    /// Returns the number of times in buckets whose limits are at most `ns`.
     #[must_use]
     pub fn up_to(&self, ns: u64) -> u64 {
         let within = self.buckets().take_while(|(limit, _)| *limit <= ns);
         within.fold(0, |sum: u64, (_, count)| sum.wrapping_add(count))
     }
 
-    /// The limit of each bucket in nanoseconds, and the number of times in it.
+    /// Returns the limit of each bucket in nanoseconds, and the number of times in it.
     pub fn buckets(&self) -> impl Iterator<Item = (u64, u64)> {
         self.counts.iter().enumerate().map(|(bucket, count)| (limit_of(bucket), *count))
     }
@@ -323,7 +323,7 @@ pub struct ProcessMetrics {
 }
 
 impl ProcessMetrics {
-    /// The number of events of a kind.
+    /// Returns the number of events of a kind.
     #[must_use]
     pub fn counted(&self, counter: Counter) -> u64 {
         self.counters[counter as usize]

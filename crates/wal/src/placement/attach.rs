@@ -193,7 +193,8 @@ pub(crate) struct OpenLog {
 }
 
 impl OpenLog {
-    /// The metrics block in which this process counts its use of the log; `None` for a user who may only read the log.
+    /// Returns the metrics block in which this process counts its use of the log; `None` for a user who may only read
+    /// the log.
     pub(crate) fn recorder(&self) -> Option<Recorder> {
         let (base, _) = metrics_of(self.kind.shared.all);
         self.outside.is_none().then(|| Recorder::new(self.segment.clone(), base))

@@ -72,14 +72,14 @@ fn open_files() -> Result<impl Iterator<Item = (u32, PathBuf)>, LogError> {
     }))
 }
 
-/// The former path of the deleted file behind this descriptor; `None` if the file was not deleted.
+/// Returns the former path of the deleted file behind this descriptor; `None` if the file was not deleted.
 fn deleted_path(descriptor: &Path) -> Option<PathBuf> {
     let link = fs::read_link(descriptor).ok()?;
     Some(PathBuf::from(OsStr::from_bytes(link.as_os_str().as_bytes().strip_suffix(DELETED)?)))
 }
 
-/// The former path of the file behind this descriptor, if the file is this log and was deleted. Does not open a file whose name
-/// shows that it is not this log.
+/// Returns the former path of the file behind this descriptor, if the file is this log and was deleted. Does not open a
+/// file whose name shows that it is not this log.
 fn deleted_log_at(descriptor: &Path, id: LogId) -> Option<PathBuf> {
     let path = deleted_path(descriptor)?;
     let name = path.file_name()?;
@@ -114,7 +114,7 @@ fn open_to_write(path: &Path) -> Option<OwnFile> {
     OwnFile::open(|| fs::OpenOptions::new().read(true).write(true).open(path)).ok()
 }
 
-/// Whether an open file has no name any more.
+/// Returns whether an open file has no name any more.
 pub(crate) fn is_deleted(file: &File) -> bool {
     file.metadata().is_ok_and(|meta| meta.nlink() == 0)
 }

@@ -331,7 +331,7 @@ impl Watch {
         Ok(if watch.is_current()? { Some(watch) } else { None })
     }
 
-    /// Whether processes use the log through this segment.
+    /// Returns whether processes use the log through this segment.
     ///
     /// # Errors
     /// `Io`, `Medium`.
@@ -351,13 +351,13 @@ impl Watch {
         &self.about
     }
 
-    /// The log's path when it was opened.
+    /// Returns the log's path when it was opened.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The segment. This observer stores nothing in it.
+    /// Returns the segment. This observer stores nothing in it.
     #[must_use]
     pub fn segment(&self) -> &FileSegment {
         &self.segment

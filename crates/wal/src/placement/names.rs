@@ -34,13 +34,13 @@ fn stem(database: &Path) -> (OsString, bool) {
     (stem, end < name.len())
 }
 
-/// The name of a log beside its database; `None` if the database's name is too long.
+/// Returns the name of a log beside its database; `None` if the database's name is too long.
 pub(super) fn plain(dir: &Path, database: &Path) -> Option<PathBuf> {
     let (stem, cut) = stem(database);
     (!cut).then(|| dir.join(stem))
 }
 
-/// The name of a log in any directory.
+/// Returns the name of a log in any directory.
 pub(super) fn with_id(dir: &Path, database: &Path, id: LogId) -> PathBuf {
     let (mut name, _) = stem(database);
     name.push(format!("-{id}"));
@@ -54,7 +54,7 @@ pub(crate) fn segment(log: &Path, id: LogId) -> PathBuf {
     name.into()
 }
 
-/// The path of a log with its longer name, which contains the id.
+/// Returns the path of a log with its longer name, which contains the id.
 pub(super) fn aside(log: &Path, id: LogId) -> PathBuf {
     let mut name = log.to_path_buf().into_os_string();
     if !matches!(log.file_name().and_then(kind_of), Some(Kind::WithId(_))) {
@@ -106,7 +106,7 @@ pub(super) fn belongs_to(name: &OsStr, database: &Path) -> bool {
     name.as_bytes().starts_with(stem(database).0.as_bytes())
 }
 
-/// Whether a path has the name of a log.
+/// Returns whether a path has the name of a log.
 #[must_use]
 pub fn is_log_name(path: &Path) -> bool {
     path.file_name().and_then(kind_of).is_some_and(|kind| matches!(kind, Kind::Plain | Kind::WithId(_)))

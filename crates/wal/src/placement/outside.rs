@@ -88,7 +88,7 @@ pub(super) fn attach(
 }
 
 impl Outside {
-    /// Whether the reader reads along with processes that have slots of the segment.
+    /// Returns whether the reader reads along with processes that have slots of the segment.
     #[must_use]
     pub fn is_live(&self) -> bool {
         self.live.load(Ordering::Acquire)
@@ -113,7 +113,7 @@ impl Outside {
         !self.is_live() && (engine.origin().generation != generation || !engine.is_current())
     }
 
-    /// Whether there is a process that uses the log and may write it.
+    /// Returns whether there is a process that uses the log and may write it.
     ///
     /// # Errors
     /// `Medium`.
@@ -167,7 +167,7 @@ impl Outside {
         self.open(live).map(Some)
     }
 
-    /// The segment's file.
+    /// Returns the segment's file.
     fn segment_file(&self) -> &File {
         self.segment.file()
     }

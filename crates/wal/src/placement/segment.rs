@@ -119,7 +119,7 @@ fn set_log_id(segment: &dyn Segment, id: LogId) {
     }
 }
 
-/// Whether the file is a segment of the log with this id.
+/// Returns whether the file is a segment of the log with this id.
 pub(super) fn is_segment_of(file: &File, id: LogId) -> bool {
     let mut of = [0; 16];
     is_complete(file) && file.read_exact_at(&mut of, LOG_ID).is_ok() && LogId(of) == id
@@ -138,7 +138,7 @@ pub(super) fn left_of(segment: &File, bytes: u64) -> Option<Vec<u8>> {
     Some(words)
 }
 
-/// The layout version of the segment in the file; 0 if the segment was never completed.
+/// Returns the layout version of the segment in the file; 0 if the segment was never completed.
 pub(super) fn layout_of(segment: &File) -> u64 {
     let mut magic = [0; 8];
     if matches!(segment.read_at(&mut magic, 0), Ok(8)) { u64::from_le_bytes(magic) } else { 0 }
@@ -147,7 +147,7 @@ pub(super) fn layout_of(segment: &File) -> u64 {
 /// The kernel's file with an id that is new after each start of the system.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
-/// A number that is new after each start of the system; 0 if the system does not report one.
+/// Returns a number that is new after each start of the system; 0 if the system does not report one.
 fn boot() -> u64 {
     static BOOT: OnceLock<u64> = OnceLock::new();
     *BOOT.get_or_init(|| std::fs::read_to_string(BOOT_ID).map_or(0, |id| number(&id)))

@@ -69,30 +69,31 @@ impl Head {
         PathBuf::from(OsStr::from_bytes(&self.path))
     }
 
-    /// Whether the log's database had this path when the log was made. The stored path is truncated if it is very long.
+    /// Returns whether the log's database had this path when the log was made. The stored path is truncated if it is very
+    /// long.
     pub(super) fn was_made_at(&self, path: &[u8]) -> bool {
         self.path == path
     }
 
-    /// Whether the log was made for this very database file.
+    /// Returns whether the log was made for this very database file.
     pub(super) fn is_of(&self, db: &DatabaseIdentity) -> bool {
         self.names(db) && !self.is_of_original_of(db)
     }
 
-    /// Whether the log names the inode and the birth time of this file. Those are the same in a snapshot or a clone of
-    /// the file system.
+    /// Returns whether the log names the inode and the birth time of this file. Those are the same in a snapshot or a clone
+    /// of the file system.
     fn names(&self, db: &DatabaseIdentity) -> bool {
         (self.db_inode, self.db_birth_ns) == (db.inode, db.birth_ns)
     }
 
-    /// Whether this database, which the log names, is a snapshot or a clone, and the log is that of its original. The
-    /// original is where it was when the log was made, on another device. But a log on the device of this database came
+    /// Returns whether this database, which the log names, is a snapshot or a clone, and the log is that of its original.
+    /// The original is where it was when the log was made, on another device. But a log on the device of this database came
     /// along with it, and its original has a log of its own.
     fn is_of_original_of(&self, db: &DatabaseIdentity) -> bool {
         self.device != db.device && self.original().is_some_and(|original| original.device != db.device)
     }
 
-    /// The database that the log was made for, if the path that the log names still leads to it. Does not open the
+    /// Returns the database that the log was made for, if the path that the log names still leads to it. Does not open the
     /// file, because closing it would release all of the locks that this process has on it.
     fn original(&self) -> Option<DatabaseIdentity> {
         DatabaseIdentity::of(&self.database()).ok().filter(|found| self.names(found))
@@ -189,7 +190,7 @@ pub(super) fn check_owner(
     Ok(head)
 }
 
-/// The error for a database that may not use this log.
+/// Returns the error for a database that may not use this log.
 pub(super) fn foreign(log: &Path, head: &Head, db: &DatabaseIdentity) -> LogError {
     LogError::Foreign { log: log.to_path_buf(), database: db.path.clone(), owner: head.database() }
 }
@@ -308,7 +309,7 @@ pub(super) fn fate(path: &Path, file: &OwnFile, db: &DatabaseIdentity) -> Fate {
     }
 }
 
-/// Whether a file has the name of a log of this database, and an owner who may have made such a log.
+/// Returns whether a file has the name of a log of this database, and an owner who may have made such a log.
 pub(super) fn is_named_after(name: &OsStr, meta: &Metadata, db: &DatabaseIdentity) -> bool {
     names::belongs_to(name, &db.path) && db.trusts(meta)
 }

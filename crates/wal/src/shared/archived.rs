@@ -51,7 +51,7 @@ const FENCED: u64 = 2;
 /// How long a commit sleeps before it looks again, because the sidecar may have died before it woke anybody.
 const SLICE: Duration = Duration::from_millis(100);
 
-/// The word on which the commit before a position sleeps.
+/// Returns the word on which the commit before a position sleeps.
 fn watch_of(position: u64) -> u64 {
     WATCHES + position / WATCHED_TOGETHER % WATCH_COUNT * 8
 }
@@ -74,7 +74,7 @@ pub enum Sidecar {
 }
 
 impl Sidecar {
-    /// The name for people and programs.
+    /// Returns the name for people and programs.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -143,7 +143,7 @@ pub struct ArchivedWords<'a> {
 }
 
 impl<'a> ArchivedWords<'a> {
-    /// The words at this offset of a segment.
+    /// Returns the words at this offset of a segment.
     #[must_use]
     pub fn new(segment: &'a dyn Segment, base: u64) -> Self {
         Self { segment, base }
@@ -163,7 +163,7 @@ impl<'a> ArchivedWords<'a> {
         self.load(SIDECAR) != 0 || self.load(TIME) != 0
     }
 
-    /// What the words say now.
+    /// Returns what the words say now.
     #[must_use]
     pub fn look(&self) -> Archived {
         let (position, newest) = (self.load(POSITION), self.load(NEWEST));
@@ -231,7 +231,7 @@ impl ArchivedWords<'_> {
         self.wake_all();
     }
 
-    /// Whether a commit may be asleep.
+    /// Returns whether a commit may be asleep.
     #[must_use]
     pub fn is_awaited(&self) -> bool {
         watches().any(|watch| self.load(watch) & 1 == 1)

@@ -25,7 +25,7 @@ pub(crate) struct FoundRecord {
 }
 
 impl FoundRecord {
-    /// The record as a walk shows it.
+    /// Returns the record as a walk shows it.
     pub(crate) fn walked(&self) -> WalkedRecord {
         let RecordHeader { record_bytes, frame, page_number, ranges, base } = self.header;
         WalkedRecord { offset: self.at, frame, page_number, record_bytes, ranges, whole: base == Base::Zeros }
@@ -83,7 +83,7 @@ impl DeltaChains {
         self.widen();
     }
 
-    /// Number of committed frames.
+    /// Returns the number of committed frames.
     pub(crate) fn frames(&self) -> u32 {
         self.index.frames()
     }
@@ -92,12 +92,12 @@ impl DeltaChains {
         self.index.frame(number)
     }
 
-    /// The record of a frame. A staged frame takes precedence over a committed one.
+    /// Returns the record of a frame. A staged frame takes precedence over a committed one.
     pub(crate) fn record_of_frame(&self, number: u32) -> Option<&Record> {
         self.index.record(self.index.record_of_frame(number)?)
     }
 
-    /// The pages with committed frames, each with the number of its newest frame; ascending.
+    /// Returns the pages with committed frames, each with the number of its newest frame; ascending.
     pub(crate) fn newest_frames(&self) -> Vec<(u32, u32)> {
         let mut pages: Vec<_> = self.index.newest_frames().into_iter().collect();
         pages.sort_unstable();
@@ -108,7 +108,7 @@ impl DeltaChains {
         self.index.has_staged()
     }
 
-    /// The number of the first staged frame, and how many frames are staged.
+    /// Returns the number of the first staged frame, and how many frames are staged.
     pub(crate) fn staged_frames(&self) -> (u32, u32) {
         self.index.staged_frames()
     }
@@ -204,7 +204,7 @@ impl DeltaChains {
         self.index.commit(committed);
     }
 
-    /// The first transaction that has a number above `sequence` and that no later transaction has replaced.
+    /// Returns the first transaction that has a number above `sequence` and that no later transaction has replaced.
     pub(crate) fn transaction_after(&self, sequence: u32) -> Option<Transaction> {
         self.index.transaction_after(sequence)
     }
@@ -364,12 +364,12 @@ pub(crate) struct Head {
 }
 
 impl Head {
-    /// Whether the chain is longer, by a wide margin, than any that this program writes.
+    /// Returns whether the chain is longer, by a wide margin, than any that this program writes.
     pub(crate) fn is_impossible(&self, page_bytes: u32) -> bool {
         self.chain_records > 2 * CHAIN_RECORDS || self.chain_bytes > 4 * CHAIN_PAGES * page_bytes
     }
 
-    /// Whether one more difference would make the page too expensive to read.
+    /// Returns whether one more difference would make the page too expensive to read.
     pub(crate) fn is_long(&self, page_bytes: u32) -> bool {
         self.chain_records >= CHAIN_RECORDS || self.chain_bytes > CHAIN_PAGES * page_bytes
     }
@@ -455,7 +455,7 @@ impl Index {
         })
     }
 
-    /// The record of a frame. A staged frame takes precedence over a committed one.
+    /// Returns the record of a frame. A staged frame takes precedence over a committed one.
     pub(crate) fn record_of_frame(&self, number: u32) -> Option<RecordNumber> {
         if !self.staged.is_empty() && number >= self.staged_first {
             return self.staged.get((number - self.staged_first) as usize).copied();
@@ -531,7 +531,7 @@ impl Index {
         self.undo.clear();
     }
 
-    /// The first transaction with a number above `sequence`.
+    /// Returns the first transaction with a number above `sequence`.
     pub(crate) fn transaction_after(&self, sequence: u32) -> Option<Transaction> {
         let at = self.transactions.partition_point(|transaction| transaction.sequence <= sequence);
         let CommittedTransaction { sequence, last_frame, time_ms } = *self.transactions.get(at)?;
@@ -566,12 +566,12 @@ impl Index {
         Ok((next.is_some(), chain))
     }
 
-    /// Whether any frame is staged.
+    /// Returns whether any frame is staged.
     pub(crate) fn has_staged(&self) -> bool {
         !self.staged.is_empty()
     }
 
-    /// The number of the first staged frame, and how many frames are staged.
+    /// Returns the number of the first staged frame, and how many frames are staged.
     pub(crate) fn staged_frames(&self) -> (u32, u32) {
         (self.staged_first, self.staged.len() as u32)
     }
@@ -589,7 +589,7 @@ impl Index {
         self.staged.clear();
     }
 
-    /// The pages with committed frames, and the newest frame of each page.
+    /// Returns the pages with committed frames, and the newest frame of each page.
     pub(crate) fn newest_frames(&self) -> FxHashMap<u32, u32> {
         let mut newest = FxHashMap::default();
         for (i, frame) in self.frames.iter().enumerate() {

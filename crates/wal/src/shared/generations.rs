@@ -21,14 +21,14 @@ pub(crate) struct InForce {
 }
 
 impl InForce {
-    /// The state before any generation has been read.
+    /// Returns the state before any generation has been read.
     pub(crate) fn none() -> Self {
         let slot =
             Slot { generation: 0, first_block: NO_BLOCK, wal_header: [0; WAL_HEADER_BYTES], retired: false };
         Self { active: 0, slot, origin: Origin::unknown(0), wal_header: None }
     }
 
-    /// The generation of an empty log.
+    /// Returns the generation of an empty log.
     pub(crate) fn first() -> Self {
         let slot = Slot { generation: 1, ..Self::none().slot };
         // This generation ends before any transaction is committed in it, so no time is counted from its beginning.
@@ -36,7 +36,7 @@ impl InForce {
         Self { active: active_word(1), slot, origin, wal_header: None }
     }
 
-    /// The byte ranges in the log that hold the generation.
+    /// Returns the byte ranges in the log that hold the generation.
     pub(crate) fn extents(&self) -> [(u64, u64); 3] {
         extents_of(self.slot.generation)
     }
@@ -106,7 +106,7 @@ pub(crate) fn flush(nvm: &dyn Nvm, generation: u64) {
     }
 }
 
-/// The byte ranges in a log that hold this generation, and the word that puts it in force.
+/// Returns the byte ranges in a log that hold this generation, and the word that puts it in force.
 fn extents_of(generation: u64) -> [(u64, u64); 3] {
     [(slot_offset(generation), SLOT_BYTES), (origin_offset(generation), ORIGIN_BYTES), (ACTIVE_OFFSET, 8)]
         .map(|(at, bytes)| (at, at + bytes as u64))
@@ -138,7 +138,7 @@ impl SealTime {
         self.ms = self.ms.saturating_add(u64::from(elapsed_ms));
     }
 
-    /// The time in milliseconds since 1970; 0 if the log does not store when the generation began.
+    /// Returns the time in milliseconds since 1970; 0 if the log does not store when the generation began.
     pub(crate) fn told(&self) -> u64 {
         if self.is_known { self.ms } else { 0 }
     }

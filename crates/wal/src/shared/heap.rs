@@ -35,7 +35,7 @@ pub enum HeapMode {
 }
 
 impl HeapMode {
-    /// The name in settings.
+    /// Returns the name in settings.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -69,17 +69,17 @@ pub(crate) struct Geometry {
 }
 
 impl Geometry {
-    /// How many blocks a new log of this geometry starts with.
+    /// Returns how many blocks a new log of this geometry starts with.
     pub(crate) fn initial_blocks(&self) -> u32 {
         (CHUNK_BYTES / self.block_bytes).clamp(1, self.limit_blocks)
     }
 
-    /// Offset of a block.
+    /// Returns the offset of a block.
     fn block_offset(&self, block: u32) -> u64 {
         self.blocks_offset + u64::from(block) * u64::from(self.block_bytes)
     }
 
-    /// Bytes of a medium with this many blocks.
+    /// Returns the bytes of a medium with this many blocks.
     pub(crate) fn file_bytes(&self, blocks: u32) -> u64 {
         self.block_offset(blocks)
     }
@@ -123,7 +123,7 @@ impl Heap {
         self.geometry.block_bytes
     }
 
-    /// Offset in the medium of byte `offset` of a block.
+    /// Returns the offset in the medium of byte `offset` of a block.
     pub(crate) fn at(&self, block: u32, offset: u32) -> u64 {
         self.geometry.block_offset(block) + u64::from(offset)
     }
@@ -138,7 +138,7 @@ impl Heap {
         self.grown
     }
 
-    /// The block that `block` links to.
+    /// Returns the block that `block` links to.
     ///
     /// # Errors
     /// `Corrupt` if the link or the header of its block is not of this generation.
@@ -340,7 +340,8 @@ impl Heap {
         Ok(first)
     }
 
-    /// The most blocks that this process can use: the log's limit, or fewer if the process's address space ends before it.
+    /// Returns the most blocks that this process can use: the log's limit, or fewer if the process's address space ends
+    /// before it.
     fn limit_blocks(&self) -> u32 {
         let mapped = self.nvm.capacity().saturating_sub(self.geometry.blocks_offset);
         let mapped = u32::try_from(mapped / u64::from(self.block_bytes())).unwrap_or(u32::MAX);

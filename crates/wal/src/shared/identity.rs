@@ -34,7 +34,7 @@ pub struct DatabaseIdentity {
     pub gid: u32,
 }
 
-/// The identity of the file that a log is in; `None` when the kernel does not report it.
+/// Returns the identity of the file that a log is in; `None` when the kernel does not report it.
 pub(crate) fn of_log(file: impl AsFd) -> Option<FileIdentity> {
     let stat = statx(file, "", AtFlags::EMPTY_PATH, WANTED).ok()?;
     Some(FileIdentity { inode: stat.stx_ino, birth_ns: birth_ns(&stat) })
@@ -63,7 +63,7 @@ pub(crate) fn stamp(database: &DatabaseIdentity) -> Result<Option<Stamp>, LogErr
     Ok(is_usable.then_some(stamp))
 }
 
-/// The clock by which file systems set times, in nanoseconds since the epoch.
+/// Returns the time of the clock by which file systems set times, in nanoseconds since the epoch.
 pub(crate) fn now_ns() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
     let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
@@ -72,7 +72,7 @@ pub(crate) fn now_ns() -> u64 {
 
 const WANTED: StatxFlags = StatxFlags::BASIC_STATS.union(StatxFlags::BTIME);
 
-/// The path of a file beside a database.
+/// Returns the path of a file beside a database.
 #[must_use]
 pub fn beside(database: &Path, end: &str) -> PathBuf {
     let mut name = database.to_path_buf().into_os_string();
@@ -87,7 +87,7 @@ pub(crate) fn archive_of(database: &Path) -> PathBuf {
 }
 
 impl DatabaseIdentity {
-    /// The identity of an existing file.
+    /// Returns the identity of an existing file.
     ///
     /// # Errors
     /// `Io` when the file cannot be examined.
@@ -98,7 +98,7 @@ impl DatabaseIdentity {
         Ok(Self::from_stat(canonical, &stat))
     }
 
-    /// The identity of a file that was opened as `path`, even if that path leads to another file by now.
+    /// Returns the identity of a file that was opened as `path`, even if that path leads to another file by now.
     ///
     /// # Errors
     /// `Io` when the file cannot be examined.
@@ -121,13 +121,14 @@ impl DatabaseIdentity {
         }
     }
 
-    /// Whether the path still leads to the file with this identity.
+    /// Returns whether the path still leads to the file with this identity.
     #[must_use]
     pub fn is_in_place(&self) -> bool {
         Self::of(&self.path).is_ok_and(|named| named.numbers() == self.numbers())
     }
 
-    /// The numbers of the file: device, inode and birth time. No two files have the same numbers at the same time.
+    /// Returns the numbers of the file: device, inode and birth time. No two files have the same numbers at the same
+    /// time.
     #[must_use]
     pub fn numbers(&self) -> (u64, u64, u64) {
         (self.device, self.inode, self.birth_ns)

@@ -44,7 +44,7 @@ impl<V: Copy + PartialEq> Images<V> {
         self.limit_pages = self.limit_pages.max(limit_bytes / self.page_bytes);
     }
 
-    /// The image of a page, if its version is `version`.
+    /// Returns the image of a page, if its version is `version`.
     pub(crate) fn get(&mut self, page_number: u32, version: V) -> Option<&mut [u8]> {
         let slot = self.slots.get_mut(*self.by_page.get(&page_number)?)?;
         if slot.version != version {
@@ -54,7 +54,7 @@ impl<V: Copy + PartialEq> Images<V> {
         Some(&mut slot.image)
     }
 
-    /// The image of a page, and its version.
+    /// Returns the image of a page, and its version.
     pub(crate) fn newest(&mut self, page_number: u32) -> Option<(V, &[u8])> {
         let slot = self.slots.get_mut(*self.by_page.get(&page_number)?)?;
         slot.used = true;

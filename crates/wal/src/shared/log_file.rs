@@ -114,7 +114,7 @@ fn keep(file: OwnFile) {
     kept.push(((meta.dev(), meta.ino()), file));
 }
 
-/// The file's first bytes, up to `limit`.
+/// Returns the file's first bytes, up to `limit`.
 pub(crate) fn first_bytes(path: &Path, file: &File, limit: u64) -> Result<Vec<u8>, LogError> {
     let meta = file.metadata().map_err(|error| LogError::io("examine", path, &error))?;
     let mut bytes = vec![0; meta.len().min(limit) as usize];
@@ -137,7 +137,7 @@ pub(crate) fn is_in_place(path: &Path, file: &File) -> Result<bool, LogError> {
     }
 }
 
-/// A path by which this process can reach an open file, whatever names the file has.
+/// Returns a path by which this process can reach an open file, whatever names the file has.
 pub(crate) fn own_name(file: &File) -> PathBuf {
     Path::new(OWN_FILES).join(file.as_raw_fd().to_string())
 }
@@ -151,12 +151,12 @@ const LONGEST: Duration = Duration::from_millis(2);
 /// How long a caller without a busy handler waits for processes that are opening a log, or dying.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// The patience of a caller without a busy handler: two seconds.
+/// Returns the patience of a caller without a busy handler: two seconds.
 pub(crate) fn pause() -> impl Fn(u32) -> bool {
     pause_for(PATIENCE)
 }
 
-/// A patience that ends after `limit`.
+/// Returns a patience that ends after `limit`.
 pub fn pause_for(limit: Duration) -> impl Fn(u32) -> bool {
     let start = Instant::now();
     move |tries| {
@@ -335,7 +335,7 @@ fn is_torn(file: &File) -> bool {
     begins_with_zeros && has_only_zeros_from(file, BEGINNING)
 }
 
-/// Whether a file has only zeros from an offset on, and is no longer than a log that has not been used.
+/// Returns whether a file has only zeros from an offset on, and is no longer than a log that has not been used.
 pub(crate) fn has_only_zeros_from(file: &File, at: u64) -> bool {
     let Ok(meta) = file.metadata() else { return false };
     let mut bytes = vec![0; meta.len().saturating_sub(at).min(SHORT) as usize];
@@ -353,7 +353,7 @@ mod tests {
         bytes == b"A LOG!!!"
     }
 
-    /// Whether this process holds a POSIX lock on a file, according to `/proc/locks`. One reading may miss the lock
+    /// Returns whether this process holds a POSIX lock on a file, according to `/proc/locks`. One reading may miss the lock
     /// while other locks come and go, so this function reads several times.
     fn is_locked(path: &Path) -> bool {
         let number = format!(":{} ", std::fs::metadata(path).unwrap().ino());

@@ -81,7 +81,7 @@ pub(crate) fn flush_all(nvm: &dyn Nvm, ranges: &[(u64, u64)]) {
     }
 }
 
-/// The first `most` bytes of a log, or fewer if the memory is smaller.
+/// Returns the first `most` bytes of a log, or fewer if the memory is smaller.
 pub(crate) fn first_bytes(nvm: &dyn Nvm, most: u64) -> Vec<u8> {
     let mut bytes = vec![0; nvm.len().min(most) as usize];
     nvm.read(0, &mut bytes);

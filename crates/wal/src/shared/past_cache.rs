@@ -31,7 +31,7 @@ impl Price {
         }
     }
 
-    /// The cost in nanoseconds per line; `None` without measurements.
+    /// Returns the cost in nanoseconds per line; `None` without measurements.
     pub(crate) fn per_line(&self) -> Option<f64> {
         let per_line = |(lines, elapsed): &(u64, Duration)| elapsed.as_nanos() as f64 / *lines as f64;
         let mut paid = self.0.clone();

@@ -75,7 +75,7 @@ pub enum Followers {
 }
 
 impl Pins {
-    /// The pins at offset `base` of the segment.
+    /// Returns the pins at offset `base` of the segment.
     #[must_use]
     pub fn new(segment: Arc<dyn Segment>, base: u64) -> Self {
         let own = TABLE + 8 * segment.process_slot() as u64;
@@ -101,7 +101,7 @@ impl Pins {
         false
     }
 
-    /// Whether the log may start over. The holder of the WRITE lock calls this method. After it returns `true`, no
+    /// Returns whether the log may start over. The holder of the WRITE lock calls this method. After it returns `true`, no
     /// follower can pin a transaction before the log's end (invariant 16).
     ///
     /// # Errors
@@ -128,7 +128,7 @@ impl Pins {
         Ok(true)
     }
 
-    /// The lowest position that a living process has pinned.
+    /// Returns the lowest position that a living process has pinned.
     ///
     /// # Errors
     /// If the kernel does not report which processes are alive.
@@ -164,7 +164,7 @@ impl Pins {
         if answers { Followers::Answer } else { Followers::Behind }
     }
 
-    /// The position up to which a writer has last asked followers to read; 0 if none has.
+    /// Returns the position up to which a writer has last asked followers to read; 0 if none has.
     #[must_use]
     pub fn asked(&self) -> u64 {
         self.words.load(ASKED).saturating_sub(1)

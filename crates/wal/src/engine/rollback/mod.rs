@@ -24,7 +24,7 @@ use crate::engine::home::DatabaseFile;
 /// the log attached see the same journal. Callers may call the methods on any thread, and need not hold their process's
 /// mutex of the log.
 pub trait RollbackJournal: Send + Sync {
-    /// Size of the journal in bytes; `None` while there is no journal. The caller holds SHARED.
+    /// Returns the size of the journal in bytes; `None` while there is no journal. The caller holds SHARED.
     ///
     /// # Errors
     /// Any; the statement fails.
@@ -72,7 +72,8 @@ pub trait RollbackJournal: Send + Sync {
     fn delete(&self) -> Result<(), LogError>;
 }
 
-/// Whether a journal may be hot, by SQLite's own criterion: a journal is not hot if it is empty or begins with a zero byte.
+/// Returns whether a journal may be hot, by SQLite's own criterion: a journal is not hot if it is empty or begins with a
+/// zero byte.
 ///
 /// # Errors
 /// As [`RollbackJournal::read`].
@@ -145,7 +146,7 @@ pub fn play_back(
     Ok(done)
 }
 
-/// Whether a file exists, as SQLite's unix VFS defines it: an empty file does not exist.
+/// Returns whether a file exists, as SQLite's unix VFS defines it: an empty file does not exist.
 fn is_there(path: &Path) -> bool {
     std::fs::metadata(path).is_ok_and(|found| found.len() > 0)
 }

@@ -71,7 +71,7 @@ impl<T> Setting<T> {
         (self.set)(all, &Given { name: self.name, value, values: &self.values })
     }
 
-    /// The setting's text, as [`Setting::set`] reads it.
+    /// Returns the setting's text, as [`Setting::set`] reads it.
     pub fn get(&self, all: &T) -> String {
         (self.get)(all)
     }
@@ -211,19 +211,19 @@ pub fn is_off(value: &str) -> bool {
     matches!(value, "off" | "0")
 }
 
-/// The name of a value; empty if the value has none.
+/// Returns the name of a value; empty if the value has none.
 #[must_use]
 pub fn name_of<T: Copy + PartialEq>(names: &[(&str, T)], wanted: T) -> String {
     names.iter().find(|(_, value)| *value == wanted).map(|(name, _)| (*name).to_owned()).unwrap_or_default()
 }
 
-/// The text of a switch.
+/// Returns the text of a switch.
 #[must_use]
 pub fn on_off(on: bool) -> String {
     if on { "on" } else { "off" }.to_owned()
 }
 
-/// The text of a path; empty without a path.
+/// Returns the text of a path; empty without a path.
 #[must_use]
 pub fn text_of(path: Option<&Path>) -> String {
     path.map(|path| path.display().to_string()).unwrap_or_default()
@@ -231,7 +231,7 @@ pub fn text_of(path: Option<&Path>) -> String {
 
 // Settings that say where media are, and how emulated media work.
 
-/// The settings of a medium.
+/// Returns the settings of a medium.
 pub(crate) fn settings_of(medium: Medium) -> &'static [&'static EngineSetting] {
     static MEMORY: [&EngineSetting; 8] =
         [&NVRAM, &NVRAM_DIR, &WRITE_NS, &STREAM_NS, &QUEUE, &FENCE_NS, &READ_NS, &PERSISTENCY];

@@ -108,7 +108,7 @@ fn inspect(log: &OpenFile<'_>, bytes: &[u8]) -> Result<LogHead, LogError> {
     Ok(check(log, bytes)?.head)
 }
 
-/// Whether the log holds no commits.
+/// Returns whether the log holds no commits.
 fn is_empty(log: &OpenFile<'_>) -> bool {
     // The slot in force is enough to tell, even if the transactions cannot be read.
     superblock_of(log).is_ok_and(|superblock| is_spent(log.file, &superblock))
@@ -150,7 +150,7 @@ fn check(log: &OpenFile<'_>, bytes: &[u8]) -> Result<Superblock, LogError> {
     Ok(superblock)
 }
 
-/// Whether the slot of the generation in force says that the log holds no commits.
+/// Returns whether the slot of the generation in force says that the log holds no commits.
 fn is_spent(file: &File, superblock: &Superblock) -> bool {
     slot_of(file, superblock).is_some_and(|slot| slot.retired || slot.first_block == NO_BLOCK)
 }

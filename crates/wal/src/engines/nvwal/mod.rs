@@ -109,7 +109,7 @@ impl Nvwal {
         Ok(())
     }
 
-    /// The size of blocks in bytes, and the most blocks, for a new log of a database with this page size.
+    /// Returns the size of blocks in bytes, and the most blocks, for a new log of a database with this page size.
     #[must_use]
     pub fn shape(options: &NvwalOptions, page_bytes: u32) -> (u32, u32) {
         let least = page_bytes.next_multiple_of(4096) + 4096;
@@ -179,31 +179,31 @@ impl Nvwal {
         Ok(())
     }
 
-    /// Whether the log was retired ([`LogFile::retire`]) and has not been used since.
+    /// Returns whether the log was retired ([`LogFile::retire`]) and has not been used since.
     #[must_use]
     pub fn is_retired(&self) -> bool {
         self.in_force.slot.retired
     }
 
-    /// The superblock.
+    /// Returns the superblock.
     #[must_use]
     pub fn superblock(&self) -> &Superblock {
         &self.superblock
     }
 
-    /// Number of blocks in the committed list.
+    /// Returns the number of blocks in the committed list.
     #[must_use]
     pub fn blocks_used(&self) -> usize {
         self.blocks.len()
     }
 
-    /// Number of committed transactions in this generation.
+    /// Returns the number of committed transactions in this generation.
     #[must_use]
     pub fn transactions(&self) -> u32 {
         self.sequence
     }
 
-    /// The generation in force.
+    /// Returns the generation in force.
     #[must_use]
     pub fn generation(&self) -> u64 {
         self.in_force.slot.generation
@@ -335,7 +335,7 @@ impl OpenTransaction {
     }
 }
 
-/// Where the parts of a log's heap are.
+/// Returns where the parts of a log's heap are.
 fn geometry(superblock: &Superblock) -> heap::Geometry {
     let Superblock { block_bytes, limit_blocks, blocks_offset, .. } = *superblock;
     let (states_offset, grown_offset) = (STATES_OFFSET, GROWN_OFFSET);

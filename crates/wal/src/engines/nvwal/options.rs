@@ -28,7 +28,7 @@ impl SyncMode {
     /// All modes.
     pub const ALL: [Self; 4] = [Self::Eager, Self::Lazy, Self::Checksum, Self::Async];
 
-    /// The name of this mode in settings.
+    /// Returns the name of this mode in settings.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {

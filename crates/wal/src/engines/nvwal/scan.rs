@@ -23,7 +23,7 @@ pub(crate) struct Position {
 }
 
 impl Position {
-    /// The beginning of a block's body.
+    /// Returns the beginning of a block's body.
     pub(crate) fn start_of(block: u32) -> Self {
         Self { block, offset: BLOCK_HEADER_BYTES }
     }
@@ -160,7 +160,7 @@ fn enter(
     Ok(())
 }
 
-/// Whether a header can be that of a transaction that begins with this frame.
+/// Returns whether a header can be that of a transaction that begins with this frame.
 fn fits(header: &TxHeader, first_frame: u32, expected: &Expected) -> bool {
     (1..=expected.frames + 1).contains(&first_frame)
         && header.last_frame >= first_frame

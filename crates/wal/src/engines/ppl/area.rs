@@ -133,12 +133,12 @@ impl Area {
         self.nvm.store_u64(self.geometry.state_offset(extent) + 8 * state as u64, value);
     }
 
-    /// Offset in the log of byte `offset` of an extent.
+    /// Returns the offset in the log of byte `offset` of an extent.
     pub(super) fn at(&self, extent: Extent, offset: u32) -> u64 {
         self.geometry.extent_offset(extent) + u64::from(offset)
     }
 
-    /// The page whose chain contains an extent.
+    /// Returns the page whose chain contains an extent.
     pub(super) fn page_of(&self, extent: Extent) -> u32 {
         (self.nvm.load_u64(self.at(extent, 0)) & 0xffff_ffff) as u32
     }
@@ -165,7 +165,7 @@ impl Area {
         self.nvm.flush(at, 8);
     }
 
-    /// The words of a free list: its head, and the number of extents in use.
+    /// Returns the words of a free list: its head, and the number of extents in use.
     fn free_list(piece: bool) -> (u64, u64) {
         if piece { (FREE_PIECE, PIECES_USED) } else { (FREE_SECTOR, SECTORS_USED) }
     }
@@ -242,12 +242,13 @@ impl Area {
         (chunks * u64::from(SECTORS_PER_CHUNK), chunks * u64::from(self.geometry.pieces_per_chunk))
     }
 
-    /// The sectors and the pieces that a log of the usual size has, free or in use.
+    /// Returns the sectors and the pieces that a log of the usual size has, free or in use.
     pub(super) fn usual_extents(&self) -> (u64, u64) {
         self.extents(self.usual_chunks())
     }
 
-    /// The most chunks that this process can use: the log's limit, or fewer if the process has too little address space.
+    /// Returns the most chunks that this process can use: the log's limit, or fewer if the process has too little address
+    /// space.
     fn most_chunks(&self) -> u32 {
         let mapped = self.nvm.capacity().saturating_sub(self.geometry.chunks_offset);
         let mapped = u32::try_from(mapped / self.geometry.chunk_bytes).unwrap_or(u32::MAX);
@@ -258,19 +259,19 @@ impl Area {
         self.usual_chunks.min(self.most_chunks())
     }
 
-    /// Whether the log is larger than usual, because a transaction needed more.
+    /// Returns whether the log is larger than usual, because a transaction needed more.
     pub(super) fn has_outgrown(&self) -> Result<bool, LogError> {
         Ok(self.grown()? > self.usual_chunks)
     }
 
-    /// Bytes of the extents in use, and the bytes that a log of the usual size has for extents.
+    /// Returns the bytes of the extents in use, and the bytes that a log of the usual size has for extents.
     pub(super) fn fill(&self, words: &Words) -> (u64, u64) {
         let sectors = words.load(SECTORS_USED) * u64::from(self.geometry.sector_bytes);
         let pieces = words.load(PIECES_USED) * u64::from(PIECE_BYTES);
         (sectors + pieces, u64::from(self.usual_chunks()) * self.geometry.chunk_bytes)
     }
 
-    /// The most bytes that extents may have; `u64::MAX` if the log has no limit.
+    /// Returns the most bytes that extents may have; `u64::MAX` if the log has no limit.
     pub(super) fn limit_bytes(&self) -> u64 {
         match self.limit_chunks {
             NO_LIMIT_CHUNKS => u64::MAX,
@@ -409,8 +410,8 @@ impl Need {
         self.pieces += other.pieces;
     }
 
-    /// A need for the same space as `self` that the free extents can satisfy: pieces replace missing sectors, and sectors
-    /// replace missing pieces. `None` if the free extents are not enough.
+    /// Returns a need for the same space as `self` that the free extents can satisfy: pieces replace missing sectors, and
+    /// sectors replace missing pieces. Returns `None` if the free extents are not enough.
     pub(super) fn within(self, sectors: u64, pieces: u64, sector_bytes: u32) -> Option<Self> {
         let short = self.sectors.saturating_sub(sectors);
         let in_pieces = u64::from(sector_bytes.div_ceil(PIECE_ROOM));

@@ -43,7 +43,7 @@ pub(super) struct Walk<'a> {
     upto: u64,
 }
 
-/// An upper bound on the bytes of a payload, for pages of this size.
+/// Returns an upper bound on the bytes of a payload, for pages of this size.
 pub(super) fn largest_payload(page_bytes: u32) -> u32 {
     2 * page_bytes + 64
 }
@@ -60,7 +60,7 @@ impl<'a> Walk<'a> {
         Self { upto: transaction, ..self }
     }
 
-    /// Where the next record begins: index of the extent in the chain, and offset in the extent.
+    /// Returns where the next record begins: index of the extent in the chain, and offset in the extent.
     pub(super) fn position(&self) -> (usize, u32) {
         (self.index, self.offset)
     }
@@ -69,7 +69,7 @@ impl<'a> Walk<'a> {
         LogError::Corrupt { offset: at, what: FormatError::Damaged { what: "a log record" } }
     }
 
-    /// The next record.
+    /// Returns the next record.
     pub(super) fn next(&mut self) -> Result<Option<Record>, LogError> {
         let Some(&extent) = self.extents.get(self.index) else { return Ok(None) };
         let mut room = self.area.geometry.extent_bytes(extent) - self.offset;
@@ -107,7 +107,7 @@ impl<'a> Walk<'a> {
         Ok(Some(record))
     }
 
-    /// The transaction of the record that begins at a place; `None` if no record begins there.
+    /// Returns the transaction of the record that begins at a place; `None` if no record begins there.
     pub(super) fn transaction_at(&self, (mut index, mut offset): (usize, u32)) -> Option<u64> {
         if self.area.geometry.extent_bytes(*self.extents.get(index)?) - offset < RECORD_HEADER_BYTES {
             (index, offset) = (index + 1, EXTENT_HEADER_BYTES);
@@ -148,7 +148,7 @@ impl<'a> Walk<'a> {
         None
     }
 
-    /// The first byte of a record's payload, which is the kind of the change. Does not check the payload.
+    /// Returns the first byte of a record's payload, which is the kind of the change. Does not check the payload.
     pub(super) fn first_payload_byte(&self, record: &Record) -> u8 {
         let (mut index, mut offset) = record.payload;
         if self.extents.get(index).is_some_and(|extent| self.area.geometry.extent_bytes(*extent) == offset) {
@@ -335,7 +335,7 @@ impl Area {
         self.known_chunks().saturating_mul(64 + 3 * 32)
     }
 
-    /// The first extent of a page's chain.
+    /// Returns the first extent of a page's chain.
     pub(super) fn find_chain(&self, page_number: u32) -> Result<Option<Extent>, LogError> {
         let bucket = self.geometry.bucket_offset(page_number);
         let mut link = self.nvm.load_u64(bucket);

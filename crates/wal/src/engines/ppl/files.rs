@@ -61,7 +61,7 @@ pub static DESCRIPTOR: Descriptor = Descriptor {
     flush_interval: |_| None,
 };
 
-/// The superblock of a new log.
+/// Returns the superblock of a new log.
 pub(super) fn shape(options: &PplOptions, head: &LogHead) -> Superblock {
     let page_bytes = head.page_bytes;
     let mut superblock = Superblock {
@@ -227,7 +227,7 @@ pub(super) fn inspect(log: &OpenFile<'_>, bytes: &[u8]) -> Result<LogHead, LogEr
     Ok(check(log, bytes)?.head)
 }
 
-/// Whether the database file has everything that the log holds.
+/// Returns whether the database file has everything that the log holds.
 pub(super) fn is_empty(log: &OpenFile<'_>) -> bool {
     look_at(log).is_ok_and(|log| log.is_spent())
 }

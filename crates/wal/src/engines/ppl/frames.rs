@@ -34,12 +34,12 @@ pub(super) struct Entry {
 }
 
 impl Entry {
-    /// An entry of a transaction without frames.
+    /// Returns an entry of a transaction without frames.
     pub(super) fn empty(number: u64, db_pages: u32, time_ms: u64) -> Self {
         Self { number, first_frame: 0, db_pages, checksum: [0; 2], time_ms, pages: Vec::new() }
     }
 
-    /// An upper bound on the pieces that an entry with this many pages takes.
+    /// Returns an upper bound on the pieces that an entry with this many pages takes.
     pub(super) fn pieces(pages: usize) -> u64 {
         (FIXED_WORDS + pages.div_ceil(2) as u64).div_ceil(WORDS_PER_PIECE) + 1
     }
@@ -100,7 +100,7 @@ impl Area {
         Ok(())
     }
 
-    /// The pieces that hold the entries of the current generation.
+    /// Returns the pieces that hold the entries of the current generation.
     pub(super) fn frame_pieces(&self, words: &Words) -> Result<Vec<Extent>, LogError> {
         let mut pieces = Vec::new();
         if let Some(first) = self.follow(words.first_frames(words.load(GENERATION)))? {
@@ -235,12 +235,13 @@ impl Frames {
         self.generation
     }
 
-    /// The position before the first transaction that can still be read, and the time at which the generation began.
+    /// Returns the position before the first transaction that can still be read, and the time at which the generation
+    /// began.
     pub(super) fn origin(&self) -> (u64, u64) {
         (self.lost, self.begun.time_ms)
     }
 
-    /// Whether the transactions that this process knows are still those in the log.
+    /// Returns whether the transactions that this process knows are still those in the log.
     pub(super) fn is_current(&self, words: &Words) -> bool {
         words.load(GENERATION) == self.generation && self.begun.position.max(words.load(LOST)) == self.lost
     }
@@ -262,7 +263,7 @@ impl Frames {
         self.transactions.get(at)
     }
 
-    /// The number of the transaction that wrote a frame.
+    /// Returns the number of the transaction that wrote a frame.
     pub(super) fn number_of(&self, frame: u32) -> Option<u64> {
         self.transaction_of(frame).map(|known| known.number)
     }
@@ -280,7 +281,7 @@ impl Frames {
         })
     }
 
-    /// The first transaction that has frames and a number above `number`.
+    /// Returns the first transaction that has frames and a number above `number`.
     pub(super) fn after(&self, number: u64) -> Option<Transaction> {
         let at = self.transactions.partition_point(|known| known.number <= number);
         let known = self.transactions.get(at)?;
@@ -294,8 +295,8 @@ impl Frames {
         })
     }
 
-    /// The transactions whose frames a new transaction from `first_frame` on would replace. Returns the number of the first
-    /// of these transactions, and the pages of all of them.
+    /// Finds the transactions whose frames a new transaction from `first_frame` on would replace. Returns the number of
+    /// the first of these transactions, and the pages of all of them.
     pub(super) fn replaced_by(&self, first_frame: u32) -> Option<(u64, &[u32])> {
         let number = self.number_of(first_frame)?;
         Some((number, self.pages.get(first_frame.saturating_sub(1) as usize..)?))
@@ -342,7 +343,7 @@ impl Staged {
         self.frames.is_empty()
     }
 
-    /// The bytes of all changes together.
+    /// Returns the bytes of all changes together.
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -402,7 +403,7 @@ impl Staged {
         self.bytes = 0;
     }
 
-    /// An empty payload buffer.
+    /// Returns an empty payload buffer.
     pub(super) fn spare(&mut self) -> Vec<u8> {
         self.spare.pop().unwrap_or_default()
     }

@@ -147,7 +147,7 @@ impl Store {
         Ok(())
     }
 
-    /// Whether a page has a chain, and its home position is not beyond transaction `number`.
+    /// Returns whether a page has a chain, and its home position is not beyond transaction `number`.
     fn is_home_before(&self, page_number: u32, number: u64) -> Result<bool, LogError> {
         let Some(first) = self.area.find_chain(page_number)? else { return Ok(false) };
         Ok(self.home_position(self.area.state(first, State::Home)) <= number)

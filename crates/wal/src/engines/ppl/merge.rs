@@ -116,7 +116,7 @@ impl Store {
         Ok(merged)
     }
 
-    /// Whether three quarters of the log's usual space are in use.
+    /// Returns whether three quarters of the log's usual space are in use.
     fn is_short(&self) -> bool {
         let (used, limit) = self.area.fill(&self.words);
         used / 3 >= limit / 4
@@ -271,7 +271,7 @@ impl Store {
         self.words.is_merged_by_another(slot).map_err(|source| self.area.medium(source))
     }
 
-    /// Whether a page has records, or an image in a slot, that a merge still has to write home.
+    /// Returns whether a page has records, or an image in a slot, that a merge still has to write home.
     pub(super) fn has_to_merge(&self, page_number: u32) -> Result<bool, LogError> {
         let mut chain = Chain::default();
         if !self.area.load_chain(page_number, &mut chain)? {
@@ -377,7 +377,7 @@ impl Store {
         retired
     }
 
-    /// Whether the slot of a merge still has the image of the merge.
+    /// Returns whether the slot of a merge still has the image of the merge.
     fn holds(&self, merging: &Merging) -> bool {
         let Merging { page_number, slot, upto, .. } = *merging;
         self.slot_header(slot).is_ok_and(|found| found == SlotHeader { page_number, transaction: upto })

@@ -95,7 +95,7 @@ impl Ppl {
         Ok(log)
     }
 
-    /// Whether the database file has everything that the log holds.
+    /// Returns whether the database file has everything that the log holds.
     fn is_spent(&self) -> bool {
         match &self.store.pages {
             Pages::Scanned(chains) => chains.is_empty(),

@@ -40,7 +40,7 @@ pub(super) struct End {
     pub(super) bytes: u64,
 }
 
-/// The newest commit in the transaction log; number 0 if there is none.
+/// Returns the newest commit in the transaction log; number 0 if there is none.
 pub(super) fn last_commit(area: &Area) -> Result<TransactionRecord, LogError> {
     let mut newest = TransactionRecord {
         number: 0,
@@ -75,7 +75,7 @@ struct Parts {
 }
 
 impl Parts {
-    /// The extents of the newest chain in order, up to the first one that is missing.
+    /// Returns the extents of the newest chain in order, up to the first one that is missing.
     fn prefix(&self) -> Vec<Extent> {
         let Some((_, _, first, _)) = self.firsts.iter().max() else { return Vec::new() };
         let mut others = self.others.clone();
@@ -187,7 +187,7 @@ fn scan_all(
     Ok(scanned)
 }
 
-/// The slots with a valid image. For each page: the slot, and the transaction after which the image was made.
+/// Returns the slots with a valid image. For each page: the slot, and the transaction after which the image was made.
 fn scan_slots(area: &Area, page_bytes: u32, stale: &mut Vec<u32>) -> FxHashMap<u32, (u32, u64)> {
     let mut slots: FxHashMap<u32, (u32, u64)> = FxHashMap::default();
     let mut bytes = vec![0; SLOT_HEADER_BYTES as usize + page_bytes as usize];
@@ -314,7 +314,7 @@ impl Store {
         self.rebuild(&turn, last.number, &FxHashSet::default())
     }
 
-    /// Whether a process died while storing a transaction. The caller holds the lock.
+    /// Returns whether a process died while storing a transaction. The caller holds the lock.
     pub(super) fn has_open_transaction(&self) -> bool {
         self.words.load(OPEN) != 0
     }

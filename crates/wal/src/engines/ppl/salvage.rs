@@ -74,7 +74,7 @@ fn visit_all(mut found: Vec<(u64, WalkedRecord)>, visit: &mut dyn FnMut(&WalkedT
     }
 }
 
-/// A page's record as a walk reports it.
+/// Returns a page's record as a walk reports it.
 fn walked(record: &Record, page_number: u32, whole: bool) -> WalkedRecord {
     let record_bytes = RECORD_HEADER_BYTES + record.payload_bytes;
     WalkedRecord { offset: record.at, frame: 0, page_number, record_bytes, ranges: 0, whole }
@@ -230,7 +230,7 @@ fn is_whole(walk: &Walk<'_>, record: &Record) -> bool {
     page_change::kind(&[walk.first_payload_byte(record)]) == Ok(ChangeKind::Whole)
 }
 
-/// The commits in the transaction log, by their numbers, and the first damage found there.
+/// Returns the commits in the transaction log, by their numbers, and the first damage found there.
 fn commits(area: &Area) -> Result<(BTreeMap<u64, TransactionRecord>, Option<LogError>), LogError> {
     let (mut commits, mut damage) = (BTreeMap::new(), None);
     for place in 0..TRANSACTIONS {

@@ -175,8 +175,8 @@ impl Store {
         Ok(first)
     }
 
-    /// Whether the newest version of a page is beyond its home position, and the page not beyond `end`. Once SQLite has
-    /// checkpointed everything that it published, such a version belongs to a transaction that was sealed but never
+    /// Returns whether the newest version of a page is beyond its home position, and the page not beyond `end`. Once SQLite
+    /// has checkpointed everything that it published, such a version belongs to a transaction that was sealed but never
     /// published, because its writer died. A page beyond the end needs no undo, because if the database grows again, the
     /// page's next record is a whole page.
     pub(super) fn is_unseen(&self, page_number: u32, first: Extent, end: u64) -> bool {
@@ -209,8 +209,8 @@ impl Store {
         Ok(changes)
     }
 
-    /// Whether a page is beyond the end of the database as of the newest commit. Anything that is stored for such a page is
-    /// from before the database was truncated, and must not be used.
+    /// Returns whether a page is beyond the end of the database as of the newest commit. Anything that is stored for such a
+    /// page is from before the database was truncated, and must not be used.
     pub(super) fn is_new(&self, file: &dyn DatabaseFile, page_number: u32) -> Result<bool, LogError> {
         let pages = match self.words.load(DB_PAGES) {
             0 => self.home_pages(file)?,

@@ -87,7 +87,7 @@ pub(super) struct Version {
 }
 
 impl Store {
-    /// The store of an open log, without pins.
+    /// Returns the store of an open log, without pins.
     pub(super) fn new(
         area: Area,
         words: Words,
@@ -118,7 +118,7 @@ impl Store {
         Ok(turn)
     }
 
-    /// How many pages have a chain; 0 if the page table cannot be read at the moment.
+    /// Returns how many pages have a chain; 0 if the page table cannot be read at the moment.
     pub(super) fn logged_pages(&self) -> u64 {
         match &self.pages {
             Pages::Scanned(chains) => chains.len() as u64,
@@ -126,7 +126,7 @@ impl Store {
         }
     }
 
-    /// The offset of a page in the database.
+    /// Returns the offset of a page in the database.
     pub(super) fn page_offset(&self, page_number: u32) -> u64 {
         u64::from(page_number.saturating_sub(1)) * u64::from(self.page_bytes)
     }
@@ -148,12 +148,12 @@ impl Store {
         Ok(())
     }
 
-    /// The transaction up to which a page is home. `word` is the [`State::Home`] of the page's chain.
+    /// Returns the transaction up to which a page is home. `word` is the [`State::Home`] of the page's chain.
     pub(super) fn home_position(&self, word: u64) -> u64 {
         word.max(self.words.load(FLOOR))
     }
 
-    /// Whether the newest version of a chain's page is not home yet.
+    /// Returns whether the newest version of a chain's page is not home yet.
     pub(super) fn is_ahead(&self, first: Extent) -> bool {
         self.area.state(first, State::Last) > self.home_position(self.area.state(first, State::Home))
     }
@@ -201,7 +201,8 @@ impl Store {
         self.steadily(|| Ok(self.area.find_chain(page_number)?.map(&look)))
     }
 
-    /// The newest committed transaction with a record in a page's chain; `None` if the page has no chain. Takes no lock.
+    /// Returns the newest committed transaction with a record in a page's chain; `None` if the page has no chain. Takes no
+    /// lock.
     pub(super) fn last_of(&self, page_number: u32) -> Result<Option<u64>, LogError> {
         self.look_at_chain(page_number, |first| self.area.state(first, State::Last))
     }
@@ -289,7 +290,7 @@ impl Store {
         Ok(())
     }
 
-    /// The number of pages that the database has according to its home.
+    /// Returns the number of pages that the database has according to its home.
     pub(super) fn home_pages(&self, file: &dyn DatabaseFile) -> Result<u64, LogError> {
         match self.words.load(HOME_PAGES) {
             0 => Ok(file.size()?.div_ceil(u64::from(self.page_bytes))),
@@ -349,7 +350,7 @@ impl Recent {
         read.image.extend_from_slice(page);
     }
 
-    /// The transaction as of which the page equals `page`, if this thread read that image last.
+    /// Returns the transaction as of which the page equals `page`, if this thread read that image last.
     pub(super) fn version_of(&self, page_number: u32, page: &[u8]) -> Option<u64> {
         let (thread, read) = self.place()?;
         let is_it = read.thread == thread

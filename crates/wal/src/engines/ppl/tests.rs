@@ -46,13 +46,13 @@ impl Database {
         }
     }
 
-    /// The file that the crash has left.
+    /// Returns the file that the crash has left.
     fn left(&self) -> Self {
         self.keep_if_crashed();
         Self { bytes: Mutex::new(self.at_crash.lock().unwrap().clone().unwrap()), ..Self::default() }
     }
 
-    /// A page of the file.
+    /// Returns a page of the file.
     fn page(&self, page_number: u32) -> Vec<u8> {
         let mut page = vec![0; PAGE];
         self.read(&mut page, u64::from(page_number - 1) * PAGE as u64).unwrap();
@@ -176,7 +176,7 @@ fn home_page(log: &Ppl, file: &Database, page_number: u32) -> Vec<u8> {
     page
 }
 
-/// The image of a version, which differs from the images of all other versions.
+/// Returns the image of a version, which differs from the images of all other versions.
 fn image(version: u32) -> Vec<u8> {
     (0..PAGE as u32).map(|at| (version.wrapping_mul(2_654_435_761).wrapping_add(at * 7) >> 8) as u8).collect()
 }
@@ -215,7 +215,7 @@ fn first_extent(log: &Ppl, page_number: u32) -> Extent {
     log.store.area.find_chain(page_number).unwrap().unwrap()
 }
 
-/// The offset of a byte in the payload of a page's newest record; the page has two records.
+/// Returns the offset of a byte in the payload of a page's newest record; the page has two records.
 fn newest_payload(log: &Ppl, page_number: u32) -> u64 {
     let chain = first_extent(log, page_number);
     let tail = log.store.area.state(chain, State::TailOffset) as u32;
@@ -747,7 +747,7 @@ fn checkpoint_everything(log: &Ppl, file: &Database, version: u32) {
     log.home().unwrap().checkpointed(file).unwrap();
 }
 
-/// Whether a user of the log finds all pages in this version.
+/// Returns whether a user of the log finds all pages in this version.
 fn shows(log: &Ppl, file: &Database, version: u32) -> bool {
     everything(version).into_iter().all(|(page, version)| home_page(log, file, page) == image(version))
 }

@@ -107,7 +107,7 @@ pub(super) struct GenerationWords {
     pub(super) header: Option<[u8; 32]>,
 }
 
-/// The process slot in a word that has the form of [`LOCK`].
+/// Returns the process slot in a word that has the form of [`LOCK`].
 fn slot_of(word: u64) -> usize {
     (word & 0xffff_ffff).saturating_sub(1) as usize
 }
@@ -190,7 +190,7 @@ impl Words {
         Ok(None)
     }
 
-    /// Whether a living process is merging the page of a slot.
+    /// Returns whether a living process is merging the page of a slot.
     ///
     /// # Errors
     /// If the kernel does not report which processes are alive.
@@ -253,7 +253,7 @@ impl Words {
         self.begin_generation(1, &begun);
     }
 
-    /// The first piece of the frames of a generation, as a link; 0 if the generation has no frames.
+    /// Returns the first piece of the frames of a generation, as a link; 0 if the generation has no frames.
     pub(super) fn first_frames(&self, generation: u64) -> u64 {
         self.load(Self::first_frames_at(generation))
     }
@@ -262,8 +262,8 @@ impl Words {
         self.store(Self::first_frames_at(generation), link);
     }
 
-    /// A link to the last piece of the current generation's frames, and the offset at which the entries end; zeros if there
-    /// are no frames.
+    /// Returns a link to the last piece of the current generation's frames, and the offset at which the entries end; zeros
+    /// if there are no frames.
     pub(super) fn last_frames(&self) -> (u64, u64) {
         if self.first_frames(self.load(GENERATION)) == 0 {
             return (0, 0);

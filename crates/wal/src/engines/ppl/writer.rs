@@ -178,7 +178,7 @@ impl Ppl {
         self.changes_to(file, &pages, before)
     }
 
-    /// The changes, as short as possible, that turn the newest versions of these pages into their versions `as_of`.
+    /// Returns the changes, as short as possible, that turn the newest versions of these pages into their versions `as_of`.
     pub(super) fn changes_to(
         &mut self,
         file: &dyn DatabaseFile,

@@ -314,7 +314,7 @@ fn inspect(log: &OpenFile<'_>, bytes: &[u8]) -> Result<LogHead, LogError> {
     Ok(decode(log.path, bytes)?.head)
 }
 
-/// Whether the log holds no commits and no rollback journal.
+/// Returns whether the log holds no commits and no rollback journal.
 fn is_empty(log: &OpenFile<'_>) -> bool {
     look_at(log).is_ok_and(|log| log.transactions() == 0 && log.rollback.is_gone())
 }

@@ -114,13 +114,13 @@ impl Scratchpad {
         self.nvm.load_u64(ACTIVE_OFFSET)
     }
 
-    /// Committed transactions in this generation.
+    /// Returns the number of committed transactions in this generation.
     #[must_use]
     pub fn transactions(&self) -> u32 {
         self.sequence
     }
 
-    /// Whether the log was retired and has not been used since.
+    /// Returns whether the log was retired and has not been used since.
     #[must_use]
     pub fn is_retired(&self) -> bool {
         self.in_force.slot.retired
@@ -247,12 +247,12 @@ struct OpenTransaction {
 }
 
 impl OpenTransaction {
-    /// The pages of the transaction, in order.
+    /// Returns the pages of the transaction, in order.
     fn pages(&self) -> impl Iterator<Item = u32> + '_ {
         self.pages.iter().map(|(page, _)| *page)
     }
 
-    /// The last page of the transaction.
+    /// Returns the last page of the transaction.
     fn last(&self) -> u32 {
         self.pages.last().map_or(0, |(page, _)| *page)
     }
@@ -421,7 +421,7 @@ impl LogFile for Scratchpad {
 }
 
 impl Scratchpad {
-    /// The most bytes of the region that the log may have; 0 for all.
+    /// Returns the most bytes of the region that the log may have; 0 for all.
     fn own_limit(&self) -> u64 {
         u64::from(self.superblock.limit_pages) * PAGE_BYTES
     }

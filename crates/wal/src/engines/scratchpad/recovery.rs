@@ -163,7 +163,7 @@ impl Scratchpad {
         self.nvm.fence();
     }
 
-    /// The offset of a page, for messages.
+    /// Returns the offset of a page, for messages.
     pub(super) fn offset(page: u32) -> u64 {
         offset_of(page)
     }

@@ -24,7 +24,7 @@ use duralite_medium::{
 use super::region_file::RegionFile;
 use crate::LogError;
 
-/// Offset of a page in the region.
+/// Returns the offset of a page in the region.
 pub(super) fn offset_of(page: u32) -> u64 {
     u64::from(page) * PAGE_BYTES
 }
@@ -86,7 +86,7 @@ impl Region {
         }
     }
 
-    /// Number of pages that the file backs, including page 0, as far as this process knows.
+    /// Returns the number of pages that the file backs, including page 0, as far as this process knows.
     pub(super) fn pages(&self) -> u32 {
         let pages = self.nvm.len() / PAGE_BYTES;
         u32::try_from(pages).unwrap_or(u32::MAX).min(self.superblock.limit_pages)
@@ -102,7 +102,7 @@ impl Region {
         add(&*self.nvm, USED_AT, taken);
     }
 
-    /// Whether this process may change anything in the region.
+    /// Returns whether this process may change anything in the region.
     pub(super) fn is_writable(&self) -> bool {
         !self.is_kept && self.process.is_current()
     }
@@ -120,7 +120,7 @@ impl Region {
         dir.map_or(PersistenceDomain::Unknown, persistence_domain)
     }
 
-    /// The error for damage in a page of the region.
+    /// Returns the error for damage in a page of the region.
     pub(super) fn corrupt(&self, page: u32, what: &'static str) -> LogError {
         LogError::Corrupt { offset: offset_of(page), what: FormatError::Damaged { what } }
     }
@@ -130,12 +130,13 @@ impl Region {
         self.nvm.load_u64(offset_of(page))
     }
 
-    /// Whether this log owns a page.
+    /// Returns whether this log owns a page.
     pub(super) fn is_own(&self, page: u32) -> bool {
         self.reaches(page) && Owner::in_word(self.owner_word(page)) == Some(self.owner)
     }
 
-    /// The header of a page and the tag of its links, if the header is one of this log. Does not check the page's owner.
+    /// Returns the header of a page and the tag of its links, if the header is one of this log. Does not check the page's
+    /// owner.
     pub(super) fn header(&self, page: u32) -> Option<(PageHeader, u32)> {
         if !self.reaches(page) {
             return None;
@@ -145,7 +146,7 @@ impl Region {
         PageHeader::decode(&bytes, self.id, page)
     }
 
-    /// Whether the file backs a page, also considering that other processes may have grown the region.
+    /// Returns whether the file backs a page, also considering that other processes may have grown the region.
     fn reaches(&self, page: u32) -> bool {
         page < self.pages()
             || page < self.superblock.limit_pages
@@ -274,7 +275,7 @@ impl Region {
         self.nvm.store_u64(offset_of(from) + LINK_AT, link_word(to, tag));
     }
 
-    /// The page that a page's link leads to, if the link is valid.
+    /// Returns the page that a page's link leads to, if the link is valid.
     pub(super) fn linked(&self, page: u32, tag: u32) -> Option<u32> {
         read_link(self.nvm.load_u64(offset_of(page) + LINK_AT), tag, self.superblock.limit_pages)
     }

@@ -137,7 +137,7 @@ impl RegionFile {
         unlock_byte(&self.file, Self::log_at(owner));
     }
 
-    /// Whether another process uses a log.
+    /// Returns whether another process uses a log.
     fn is_held(&self, owner: Owner) -> bool {
         others_hold_bytes(&self.file, Self::log_at(owner), 1).unwrap_or(true)
     }
@@ -165,7 +165,7 @@ impl RegionFile {
         Ok(owners.keys().copied().filter(is_missing).collect())
     }
 
-    /// The owners of the logs that are in the region's directory.
+    /// Returns the owners of the logs that are in the region's directory.
     pub(super) fn logs(&self, id: RegionId) -> Result<Vec<Owner>, LogError> {
         logs_of(self.dir(), id).map_err(|error| LogError::io("look for logs in", self.dir(), &error))
     }
@@ -186,7 +186,7 @@ impl RegionFile {
     }
 }
 
-/// The owners of the logs in a directory whose pages are in this region, including logs that were put aside.
+/// Returns the owners of the logs in a directory whose pages are in this region, including logs that were put aside.
 fn logs_of(dir: &Path, id: RegionId) -> io::Result<Vec<Owner>> {
     let mut owners = Vec::new();
     for entry in std::fs::read_dir(dir)? {
@@ -274,7 +274,7 @@ fn open(
     Ok(superblock.map(|superblock| (region, superblock)))
 }
 
-/// The flags for opening a region. With these, opening a pipe that has a region's name returns at once.
+/// Returns the flags for opening a region. With these, opening a pipe that has a region's name returns at once.
 fn flags() -> i32 {
     (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed()
 }
@@ -429,7 +429,7 @@ pub(super) fn regions_in(dir: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(regions)
 }
 
-/// Whether a file has the name of a region.
+/// Returns whether a file has the name of a region.
 #[must_use]
 pub fn is_region_name(path: &Path) -> bool {
     path.file_name().is_some_and(|name| name.as_bytes().starts_with(PREFIX.as_bytes()))

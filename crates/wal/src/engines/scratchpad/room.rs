@@ -60,7 +60,7 @@ impl Region {
         given
     }
 
-    /// The owners of pages, each with the number of its pages.
+    /// Returns the owners of pages, each with the number of its pages.
     fn owners(&self) -> FxHashMap<Owner, u32> {
         let mut owners = FxHashMap::default();
         for owner in (1..self.pages()).filter_map(|page| Owner::in_word(self.owner_word(page))) {
@@ -85,7 +85,7 @@ impl Region {
         }
     }
 
-    /// Whether the log's file has lost its last name, so that no further process can open it.
+    /// Returns whether the log's file has lost its last name, so that no further process can open it.
     fn is_nameless(&self) -> bool {
         let meta = self.log_file.as_ref().and_then(|file| file.metadata().ok());
         meta.is_some_and(|meta| meta.nlink() == 0)

@@ -104,7 +104,7 @@ fn read_last(region: &Region, at: u64, expected: &Expected) -> Result<Option<Com
     }
 }
 
-/// Whether a page contains the last entry of this transaction with the mark *committed*.
+/// Returns whether a page contains the last entry of this transaction with the mark *committed*.
 pub(super) fn has_commit(region: &Region, page: u32, generation: u64, sequence: u32) -> bool {
     let wanted = committed_mark(region.id, generation, sequence);
     (1..LINES).any(|line| region.nvm.load_u64(offset_of(page) + line * ENTRY_BYTES) == wanted)
@@ -250,7 +250,7 @@ impl Scan {
         scan
     }
 
-    /// The pages where the transaction with this number may begin.
+    /// Returns the pages where the transaction with this number may begin.
     pub(super) fn heads(&self, transaction: u32) -> &[u32] {
         self.heads.get(&transaction).map_or(&[], |heads| heads)
     }
@@ -263,12 +263,12 @@ impl Scan {
         numbers
     }
 
-    /// The pages of this log, according to their owner word or their header.
+    /// Returns the pages of this log, according to their owner word or their header.
     pub(super) fn own(&self) -> &[u32] {
         &self.own
     }
 
-    /// How many pages all logs have taken.
+    /// Returns how many pages all logs have taken.
     pub(super) fn used(&self) -> u64 {
         self.used
     }

@@ -138,7 +138,7 @@ impl UndoLog {
         PageHeader { kind: Kind::Undo, generation, transaction: 0, index: index as u32 }
     }
 
-    /// Whether a page is the journal's page with this index.
+    /// Returns whether a page is the journal's page with this index.
     fn is_at(&self, page: u32, chain: UndoChain, index: usize) -> bool {
         let expected = Self::header(chain, index);
         self.region.is_own(page) && self.region.header(page).is_some_and(|(header, _)| header == expected)
@@ -156,7 +156,7 @@ impl UndoLog {
         pages
     }
 
-    /// The journal's page with this index.
+    /// Returns the journal's page with this index.
     fn page(&self, known: &mut Known, chain: UndoChain, index: usize) -> Result<u32, LogError> {
         if let Some(page) = known.pages.get(index).copied().filter(|page| self.is_at(*page, chain, index)) {
             return Ok(page);
@@ -176,7 +176,7 @@ impl UndoLog {
         }
     }
 
-    /// Whether there is no journal.
+    /// Returns whether there is no journal.
     pub(super) fn is_gone(&self) -> bool {
         self.nvm.load_u64(JOURNAL_STATE_OFFSET) == 0
     }

@@ -219,25 +219,25 @@ impl Waldio {
         }
     }
 
-    /// The superblock.
+    /// Returns the superblock.
     #[must_use]
     pub fn superblock(&self) -> &Superblock {
         &self.superblock
     }
 
-    /// Whether the log was retired ([`LogFile::retire`]) and has not been used since.
+    /// Returns whether the log was retired ([`LogFile::retire`]) and has not been used since.
     #[must_use]
     pub fn is_retired(&self) -> bool {
         self.retired
     }
 
-    /// The generation in force.
+    /// Returns the generation in force.
     #[must_use]
     pub fn generation(&self) -> u64 {
         self.generation
     }
 
-    /// Number of committed transactions in this generation.
+    /// Returns the number of committed transactions in this generation.
     #[must_use]
     pub fn transactions(&self) -> u32 {
         self.sequence
@@ -580,8 +580,8 @@ impl LogWriter for Waldio {
 }
 
 impl Waldio {
-    /// Whether the committer has to wait for the flush. Always `true`, except under Group Synch while the group's buffer is
-    /// neither full nor old (section 4.3).
+    /// Returns whether the committer has to wait for the flush. Always `true`, except under Group Synch while the group's
+    /// buffer is neither full nor old (section 4.3).
     fn must_wait(&mut self, frames: u32) -> bool {
         let options = &self.options;
         if options.waits() {

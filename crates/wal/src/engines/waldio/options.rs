@@ -54,13 +54,13 @@ impl Default for WaldioOptions {
 }
 
 impl WaldioOptions {
-    /// The most bytes that the log file may take.
+    /// Returns the most bytes that the log file may take.
     #[must_use]
     pub fn limit(&self) -> u64 {
         if self.limit_bytes == 0 { u64::MAX } else { self.limit_bytes }
     }
 
-    /// A number that is equal for two processes if they agree on the settings that processes have to agree on.
+    /// Returns a number that is equal for two processes if they agree on the settings that processes have to agree on.
     pub(crate) fn fingerprint(&self) -> u64 {
         let durability = match self.durability {
             Durability::Full => 0,
@@ -70,7 +70,7 @@ impl WaldioOptions {
         u64::from(self.group_synch) << 8 | durability
     }
 
-    /// Whether an acknowledged commit is durable.
+    /// Returns whether an acknowledged commit is durable.
     pub(crate) fn waits(&self) -> bool {
         self.group_synch == 0
     }

@@ -161,7 +161,7 @@ impl Piece {
         self.at + self.bytes.as_slice().len() as u64
     }
 
-    /// The bytes from this position on; none if the position is not in the piece.
+    /// Returns the bytes from this position on; none if the position is not in the piece.
     fn from(&self, position: u64) -> &[u8] {
         let within = position.checked_sub(self.at).and_then(|within| usize::try_from(within).ok());
         within.and_then(|within| self.bytes.as_slice().get(within..)).unwrap_or_default()

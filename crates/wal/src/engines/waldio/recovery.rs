@@ -123,12 +123,12 @@ impl<'a> Scan<'a> {
         Ok(scan)
     }
 
-    /// The generation in force.
+    /// Returns the generation in force.
     pub(crate) fn generation(&self) -> u64 {
         self.slot.generation
     }
 
-    /// The slot of the generation in force.
+    /// Returns the slot of the generation in force.
     pub(super) fn slot(&self) -> &Slot {
         &self.slot
     }
@@ -369,7 +369,7 @@ impl Scan<'_> {
         }
     }
 
-    /// The longest run of zeros in a valid body, in bytes: a record that fills a page with zeros.
+    /// Returns the longest run of zeros in a valid body, in bytes: a record that fills a page with zeros.
     fn longest_hole(&self) -> u64 {
         2 * u64::from(self.superblock.head.page_bytes)
     }

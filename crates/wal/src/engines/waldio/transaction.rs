@@ -50,7 +50,7 @@ impl Open {
         self.frames.clear();
     }
 
-    /// Number of bytes of the transaction so far.
+    /// Returns the number of bytes of the transaction so far.
     pub(super) fn len(&self) -> u64 {
         self.direct.as_ref().map_or(0, |direct| direct.written) + self.bytes.len() as u64
     }

@@ -103,8 +103,8 @@ impl Group {
         Err(LogError::Unexpected("a transaction of a generation that is over"))
     }
 
-    /// Whether the ring has space up to a byte position. A transaction may overwrite the ring's oldest bytes only once
-    /// they are durable.
+    /// Returns whether the ring has space up to a byte position. A transaction may overwrite the ring's oldest bytes only
+    /// once they are durable.
     fn is_free(&self, end: u64) -> bool {
         end.next_multiple_of(self.block_bytes()) <= self.durable().position + RING_BYTES
     }
@@ -116,7 +116,7 @@ impl Group {
         tail.group.wrapping_sub(self.durable().group) % GROUP_NUMBERS <= 1
     }
 
-    /// Whether a transaction of this size can be appended without waiting.
+    /// Returns whether a transaction of this size can be appended without waiting.
     pub(super) fn has_room(&self, bytes: u64) -> bool {
         let tail = self.tail();
         let at = self.group_start(tail.position) + self.group_header_bytes();
@@ -232,12 +232,12 @@ const FIRST_BLOCKS: u64 = 16;
 const STEP_BLOCKS: u64 = 256;
 const LARGEST_STEP: u64 = 16 << 20;
 
-/// The number of bytes by which a log grows at first.
+/// Returns the number of bytes by which a log grows at first.
 fn first_step(block_bytes: u32) -> u64 {
     u64::from(block_bytes) * FIRST_BLOCKS
 }
 
-/// The number of bytes by which a log grows that has `bytes` in blocks for groups.
+/// Returns the number of bytes by which a log grows that has `bytes` in blocks for groups.
 ///
 /// Each growth costs the zeros of its blocks, and a transaction of the file system's journal of some six blocks. So a small
 /// log becomes four times as long, which takes few growths. A longer log grows by a quarter or less, so that few of its
@@ -595,12 +595,12 @@ impl Group {
         self.segment.clock_ns().saturating_add(self.patience().saturating_mul(5))
     }
 
-    /// How long to wait for a leader that makes no progress, in nanoseconds.
+    /// Returns how long to wait for a leader that makes no progress, in nanoseconds.
     fn patience(&self) -> u64 {
         u64::try_from(self.options.leader_patience.as_nanos()).unwrap_or(u64::MAX)
     }
 
-    /// How many threads of living processes may write groups or generations to the device.
+    /// Returns how many threads of living processes may write groups or generations to the device.
     fn writers(&self) -> Result<u64, LogError> {
         let mut count = 0;
         for process in 0..PROCESS_SLOTS {

@@ -117,12 +117,12 @@ const EPOCH: u64 = 1 << 16;
 /// A flag: the leader switches the generation, or is about to, and no other thread may be writing.
 const ALONE: u64 = 1 << 8;
 
-/// The slot of the leader's process; `None` if there is no leader.
+/// Returns the slot of the leader's process; `None` if there is no leader.
 fn process_of(leader: u64) -> Option<usize> {
     (leader % ALONE).checked_sub(1).map(|process| process as usize)
 }
 
-/// Offset of a process slot's count of writers.
+/// Returns the offset of a process slot's count of writers.
 fn writing(process: usize) -> u64 {
     WRITING + 8 * process as u64
 }
@@ -219,10 +219,10 @@ pub(crate) struct NewGeneration {
 
 /// The format of groups and generations on the device.
 pub(crate) trait Framing: Send + Sync {
-    /// Bytes between the beginning of a group and its first transaction, a multiple of 8.
+    /// Returns the number of bytes between the beginning of a group and its first transaction, a multiple of 8.
     fn header_bytes(&self) -> u64;
 
-    /// The bytes that stand in for the header of a group that was opened at `time_ms`, until the group is closed.
+    /// Returns the bytes that stand in for the header of a group that was opened at `time_ms`, until the group is closed.
     fn placeholder(&self, generation: u64, time_ms: u64) -> Vec<u8>;
 
     /// Completes the header of a closed group that is about to be written at an offset of the file. `ordered` says whether
@@ -377,17 +377,17 @@ impl Group {
         self.block.as_ref()
     }
 
-    /// The generation in force.
+    /// Returns the generation in force.
     pub(crate) fn generation(&self) -> u64 {
         self.get(GENERATION)
     }
 
-    /// End of the last sealed transaction, a byte position.
+    /// Returns the end of the last sealed transaction, a byte position.
     pub(crate) fn sealed(&self) -> u64 {
         self.tail().position
     }
 
-    /// End of the last group that is as durable as the log's `durability` makes it, a byte position.
+    /// Returns the end of the last group that is as durable as the log's `durability` makes it, a byte position.
     pub(crate) fn durable_end(&self) -> u64 {
         self.durable().position
     }
@@ -398,27 +398,27 @@ impl Group {
         std::sync::atomic::fence(Ordering::SeqCst);
     }
 
-    /// The byte position at which a generation begins.
+    /// Returns the byte position at which a generation begins.
     pub(crate) fn start_of(&self, generation: u64) -> u64 {
         self.get(STARTS[(generation % 2) as usize])
     }
 
-    /// The file offset of a generation's byte position.
+    /// Returns the file offset of a generation's byte position.
     pub(crate) fn offset_of(&self, generation: u64, position: u64) -> u64 {
         position.wrapping_sub(self.start_of(generation)).wrapping_add(self.geometry.data_offset)
     }
 
-    /// The byte position of a group that follows `end`.
+    /// Returns the byte position of a group that follows `end`.
     fn group_start(&self, end: u64) -> u64 {
         end.next_multiple_of(self.block_bytes()).max(self.start_of(self.generation()))
     }
 
-    /// Bytes between the beginning of a group and its first transaction.
+    /// Returns the number of bytes between the beginning of a group and its first transaction.
     pub(crate) fn group_header_bytes(&self) -> u64 {
         self.framing.header_bytes()
     }
 
-    /// Whether every group is durable before the next group is written.
+    /// Returns whether every group is durable before the next group is written.
     pub(crate) fn is_ordered(&self) -> bool {
         self.options.durability != Durability::Normal
     }
@@ -483,7 +483,7 @@ impl Group {
         in_ring(self.get(FRONTIER))
     }
 
-    /// The byte position up to which all bytes have left the ring and are on the device.
+    /// Returns the byte position up to which all bytes have left the ring and are on the device.
     pub(crate) fn past_ring(&self) -> u64 {
         self.get(DIRECT_END).max(self.get(FRONTIER).saturating_sub(RING_BYTES))
     }

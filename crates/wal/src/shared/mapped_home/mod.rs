@@ -128,19 +128,19 @@ impl MappedHome {
         if self.survives_power_loss() { file.sync() } else { Ok(()) }
     }
 
-    /// The mapped memory of the database file.
+    /// Returns the mapped memory of the database file.
     #[must_use]
     pub fn nvm(&self) -> &Arc<dyn Nvm> {
         &self.nvm
     }
 
-    /// How pages become durable.
+    /// Returns how pages become durable.
     #[must_use]
     pub fn home_sync(&self) -> HomeSync {
         self.sync
     }
 
-    /// Metrics of what this process has done through the home.
+    /// Returns the metrics of what this process has done through the home.
     #[must_use]
     pub fn counts(&self) -> Counts {
         locked(&self.state).counts
@@ -439,7 +439,7 @@ impl Dirty {
     }
 }
 
-/// The runs of ones in a word.
+/// Returns the runs of ones in a word.
 fn runs(mut lines: u64) -> impl Iterator<Item = Range<u64>> {
     std::iter::from_fn(move || {
         if lines == 0 {

@@ -103,7 +103,7 @@ impl Policy {
         }
     }
 
-    /// Whether the caller has to time writes and syncs.
+    /// Returns whether the caller has to time writes and syncs.
     pub(super) fn is_timed(&self) -> bool {
         self.rule == Rule::Cheapest && !matches!(self.phase, Phase::Decided { .. })
     }

@@ -34,7 +34,7 @@ impl Between {
         *self.0.lock().unwrap() = Some((step, Box::new(others)));
     }
 
-    /// Whether the others have done what they had to do.
+    /// Returns whether the others have done what they had to do.
     pub(super) fn is_over(&self) -> bool {
         self.0.lock().unwrap().is_none()
     }
