@@ -212,7 +212,7 @@ mod tests {
         first + differences.len() + gaps.sum::<usize>()
     }
 
-    /// Two pages with short alternating runs of equal and of different bytes.
+    /// Returns two pages with short alternating runs of equal and of different bytes.
     fn dense() -> impl Strategy<Value = (Vec<u8>, Vec<u8>)> {
         let runs = prop::collection::vec((0usize..9, 0usize..12, 1u8..), 0..90);
         runs.prop_map(|runs| {

@@ -35,8 +35,8 @@ pub enum FileStep {
 
 /// The layer between logs and their media.
 pub trait Hook: Send + Sync {
-    /// Is called before a step. If this call returns an error, the caller does not do the step, which fails with that
-    /// error.
+    /// Records a step that a log is about to make, or makes it fail. If this call returns an error, the log does not
+    /// make the step, and the step fails with that error.
     ///
     /// # Errors
     /// The error with which the step shall fail.

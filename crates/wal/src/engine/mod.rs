@@ -204,7 +204,7 @@ pub trait LogFile: Send {
         fill.used_bytes >= fill.limit_bytes / 2
     }
 
-    /// SQLite's header of the log's current generation; `None` while the log is empty.
+    /// Returns SQLite's header of the log's current generation; `None` while the log is empty.
     fn wal_header(&self) -> Option<&WalHeader>;
 
     /// Starts the log over, with this header or empty. The new generation is durable on return, with one exception: in
@@ -319,8 +319,8 @@ pub trait LogWriter: Send {
     fn discard_staged(&mut self) -> Result<(), LogError>;
 
     /// Seals the staged frames. On return every process can see them. The committer passes the ticket to
-    /// [`DurabilityWaiter::wait`], which waits until the frames are durable. `None` if the committer has nothing to
-    /// wait for, because the transaction is durable already, or because Group Synch or [`crate::SyncMode::Async`]
+    /// [`DurabilityWaiter::wait`], which waits until the frames are durable. Returns `None` if the committer has nothing
+    /// to wait for, because the transaction is durable already, or because Group Synch or [`crate::SyncMode::Async`]
     /// acknowledges it before it is durable.
     ///
     /// # Errors

@@ -178,7 +178,7 @@ impl Log {
         if self.unsynced.is_some() { Guarantee::ProcessCrash } else { self.stream.engine().guarantee() }
     }
 
-    /// Why the guarantee is weaker than the medium's own; `None` if it is not weaker.
+    /// Returns why the guarantee is weaker than the medium's own; `None` if it is not weaker.
     #[must_use]
     pub fn why_unsynced(&self) -> Option<&str> {
         self.unsynced.as_deref()

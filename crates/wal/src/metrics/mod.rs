@@ -401,7 +401,7 @@ mod histogram_tests {
         assert!((UNIT_BITS..=37).all(|bits| limits.contains(&(1 << bits))));
     }
 
-    /// Marsaglia's xorshift generator, which yields the same numbers in every run.
+    /// Advances Marsaglia's xorshift generator, which yields the same numbers in every run.
     fn xorshift(state: &mut u64) -> u64 {
         *state ^= *state << 13;
         *state ^= *state >> 7;

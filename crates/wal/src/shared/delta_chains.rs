@@ -50,7 +50,7 @@ pub(crate) struct DeltaChains {
 }
 
 impl DeltaChains {
-    /// Empty chains for a log with pages of this size.
+    /// Makes empty chains for a log with pages of this size.
     pub(crate) fn new(page_bytes: u32, cache_bytes: usize) -> Self {
         let page_bytes = page_bytes as usize;
         Self {

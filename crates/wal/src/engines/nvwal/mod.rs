@@ -240,8 +240,8 @@ impl Nvwal {
         self.doubtful.clear();
     }
 
-    /// One step of [`LogReader::refresh`]: applies the next committed transaction of the generation that the `active` word
-    /// names. Returns that transaction, if there is one.
+    /// Does one step of [`LogReader::refresh`]: applies the next committed transaction of the generation that the
+    /// `active` word names. Returns that transaction, if there is one.
     fn follow(&mut self, active: u64) -> Result<Option<FoundTransaction>, LogError> {
         // Until a generation is loaded, `in_force.active` is 0. So check the number too, because a damaged word may be 0.
         if active != self.in_force.active || self.in_force.slot.generation == 0 {

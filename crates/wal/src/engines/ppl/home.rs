@@ -85,7 +85,7 @@ impl Home for LoggedHome {
         Ok(())
     }
 
-    /// What SQLite wrote is durable in the log already, so a sync only does the merges that are due. The first sync also
+    /// Does only the merges that are due, because what SQLite wrote is durable in the log already. The first sync also
     /// syncs the file, because some process may have put the guard on the file and died before the guard was durable.
     fn sync(&self, file: &dyn DatabaseFile) -> Result<(), LogError> {
         let words = &self.0.words;

@@ -141,8 +141,8 @@ impl Store {
         self.shrink()
     }
 
-    /// If the log has outgrown its usual size, gives back the chunks beyond that size, as far as no extent after them is in
-    /// use.
+    /// Gives back the chunks beyond the usual size, if the log has outgrown that size, as far as no extent after them is
+    /// in use.
     pub(super) fn shrink(&self) -> Result<(), LogError> {
         let area = &self.area;
         let (used, usual) = area.fill(&self.words);
@@ -193,7 +193,7 @@ impl Store {
         Ok(merged)
     }
 
-    /// Step 1, for as many of these pages as there are free slots.
+    /// Does step 1, for as many of these pages as there are free slots.
     pub(super) fn publish(
         &self,
         file: &dyn DatabaseFile,
@@ -336,7 +336,7 @@ impl Store {
         Ok(u64::MAX)
     }
 
-    /// Step 2: writes the images to the database file.
+    /// Does step 2: writes the images to the database file.
     fn write_batch(&self, file: &dyn DatabaseFile, batch: &[Merging], cause: Cause) -> Result<(), LogError> {
         if batch.is_empty() {
             return Ok(());
@@ -366,8 +366,8 @@ impl Store {
         file.sync()
     }
 
-    /// Step 3: ends the merge of a batch. After a failure, only gives up the ownership of those slots that still have the images of
-    /// the batch. No other process can take such a slot before.
+    /// Does step 3: ends the merge of a batch. After a failure, only gives up the ownership of those slots that still
+    /// have the images of the batch. No other process can take such a slot before.
     fn retire_batch(&self, batch: &[Merging], written: bool, cause: Cause) -> Result<(), LogError> {
         let retired = if written { self.detach_batch(batch, cause) } else { Ok(()) };
         if !written || retired.is_err() {

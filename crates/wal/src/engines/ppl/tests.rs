@@ -404,7 +404,7 @@ fn inv17_a_page_whose_merge_fails_last_does_not_stop_the_others() {
     assert!(rig.recovered(2) == image(5) && rig.recovered(3) == image(6));
 }
 
-/// Another process takes the sector that was freed last, and is stopped before it stores anything there.
+/// Takes the sector that was freed last, like a process that is stopped before it stores anything there.
 fn take_sector(other: &Ppl, sector: Extent) {
     let turn = other.store.lock().unwrap();
     let taken = other.store.area.take_of(&other.store.words, &turn, false).unwrap();

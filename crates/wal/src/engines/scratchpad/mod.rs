@@ -150,8 +150,8 @@ impl Scratchpad {
         Ok(())
     }
 
-    /// One step of [`LogReader::refresh`]: applies the next committed transaction of the generation that the `active` word
-    /// names. Returns that transaction, if there is one.
+    /// Does one step of [`LogReader::refresh`]: applies the next committed transaction of the generation that the
+    /// `active` word names. Returns that transaction, if there is one.
     fn follow(&mut self, active: u64) -> Result<Option<FoundTransaction>, LogError> {
         // Until a generation is loaded, `in_force` has its initial value. So check the number too, because a damaged word
         // may equal the initial `active`.

@@ -156,7 +156,7 @@ struct Piece {
 }
 
 impl Piece {
-    /// Position after the last byte.
+    /// Returns the position after the last byte.
     fn end(&self) -> u64 {
         self.at + self.bytes.as_slice().len() as u64
     }

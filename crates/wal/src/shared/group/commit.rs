@@ -590,7 +590,7 @@ impl Group {
         Ok(self.acquire(word, 0))
     }
 
-    /// When a thread stops waiting for other threads that may write.
+    /// Returns when a thread stops waiting for other threads that may write.
     fn deadline(&self) -> u64 {
         self.segment.clock_ns().saturating_add(self.patience().saturating_mul(5))
     }

@@ -239,7 +239,8 @@ pub(crate) trait Framing: Send + Sync {
         ordered: bool,
     ) -> Result<u64, LogError>;
 
-    /// Writes what begins a generation. Durable on return; with `later`, durable only with the next flush or preallocation.
+    /// Writes the beginning of a generation. It is durable on return or, with `later`, with the next flush or
+    /// preallocation.
     ///
     /// # Errors
     /// An error of the device.
@@ -488,8 +489,8 @@ impl Group {
         self.get(DIRECT_END).max(self.get(FRONTIER).saturating_sub(RING_BYTES))
     }
 
-    /// If the file does not reach to `end` as far as this process knows, asks for its length again, because another process
-    /// may have extended the file.
+    /// Asks for the length of the file again, if the file does not reach to `end` as far as this process knows, because
+    /// another process may have extended the file.
     fn learn_len(&self, end: u64) -> Result<(), LogError> {
         if end <= self.block.len() {
             return Ok(());

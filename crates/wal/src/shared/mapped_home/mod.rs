@@ -112,7 +112,8 @@ impl MappedHome {
         self
     }
 
-    /// With `true`, makes the home store every page whole, as the paper does, so that its cost can be measured.
+    /// Makes the home store every page whole if `whole_pages`, as the paper does, so that a benchmark can measure the
+    /// cost.
     #[must_use]
     pub fn with_whole_pages(mut self, whole_pages: bool) -> Self {
         self.whole_pages = whole_pages;
