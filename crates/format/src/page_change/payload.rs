@@ -16,9 +16,9 @@ pub(super) const KIND_MOVES: u8 = 2;
 pub(super) const KIND_RANGES: u8 = 3;
 /// The first byte of a payload of the kind `ChangeKind::Whole`.
 pub(super) const KIND_WHOLE: u8 = 4;
-/// The bit that says, with [`KIND_CELLS`], that the b-tree header follows the database header, as on page 1.
+/// With [`KIND_CELLS`], the bit that says that the b-tree header follows the database header, as on page 1.
 pub(super) const PAGE_ONE: u8 = 0x10;
-/// The bit that says, with [`KIND_CELLS`], that operations fill freed bytes with zeros (`PRAGMA secure_delete`).
+/// With [`KIND_CELLS`], the bit that says that operations fill freed bytes with zeros (`PRAGMA secure_delete`).
 pub(super) const ZEROED: u8 = 0x20;
 /// Bytes of the database header that begins page 1.
 pub(super) const DATABASE_HEADER_BYTES: usize = 100;

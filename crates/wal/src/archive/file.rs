@@ -153,7 +153,8 @@ impl ArchiveFile {
         hooks::step(FileStep::Record, &self.path).map_err(failed)?;
         let written = self.file.write_all_at(&new, end).and_then(|()| self.file.sync_all());
         if let Err(error) = written {
-            // No process may read what has been written of the lines as something that has happened.
+            // No process may read the part of the lines that has been written as something that has happened. So cut
+            // that part off.
             let _ = self.file.set_len(end);
             return Err(failed(error));
         }

@@ -325,7 +325,7 @@ pub(super) struct StagedFrame {
 
 /// If more frames than this are staged, a map finds the newest frame of each page.
 const FEW: usize = 16;
-/// How many payload buffers are kept for reuse, and the largest capacity of such a buffer.
+/// The number of payload buffers that the writer keeps for reuse, and the largest capacity of such a buffer in bytes.
 const SPARE: usize = 16;
 const SPARE_BYTES: usize = 16 << 10;
 

@@ -1,4 +1,5 @@
-//! Tests of faults that a reading of how merges, recovery and processes interleave has found. Each test provokes one fault.
+//! Tests of faults in how merges, recovery and processes interleave, which a reading of the code has found. Each test
+//! provokes one fault.
 #![allow(clippy::unwrap_used)] // a panic is a failed test
 
 mod between;

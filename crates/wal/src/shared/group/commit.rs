@@ -297,7 +297,7 @@ impl Group {
     }
 
     /// Publishes to all processes that the group after `before` is durable, unless another leader has done so. Returns
-    /// whether this leader has published it. With `durability=normal` the group is only written.
+    /// whether this call has published it. With `durability=normal` the group is only written.
     pub(super) fn made_durable(&self, before: u64, mark: Mark) -> bool {
         if self.exchange(DURABLE, before, mark.pack()).is_err() {
             return false;

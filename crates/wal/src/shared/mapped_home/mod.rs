@@ -390,7 +390,7 @@ impl Home for MappedHome {
 const LINES: u64 = 64;
 /// Bytes of memory that one word covers.
 const CHUNK_BYTES: u64 = LINES * LINE_BYTES;
-/// The most words that `Dirty` keeps, enough for 64 MiB of pages. With more, a sync flushes all lines.
+/// The most words that `Dirty` keeps, enough for 64 MiB of pages. A write that reaches this number flushes all lines.
 const MOST_CHUNKS: usize = 16 << 10;
 
 /// The dirty lines, with a bit for each.
