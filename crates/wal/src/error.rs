@@ -25,7 +25,7 @@ pub enum LogError {
         /// The limit.
         limit_bytes: u64,
     },
-    /// The logs in a region use the whole region (invariant 10), and some of these logs are missing from the region's
+    /// The logs in a region use the whole region (invariant 10), and some of these logs are no longer in the region's
     /// directory.
     #[error(
         "the logs in region {} use all of its {limit_bytes} bytes, and {missing_bytes} of these bytes belong \
@@ -55,10 +55,11 @@ pub enum LogError {
     /// SQLite wrote something to its log that this library cannot store.
     #[error("unexpected write to the log: {0}")]
     Unexpected(&'static str),
-    /// A commit failed because the log was busy, and SQLite goes on with frames of the transaction that the log dropped then.
+    /// A commit failed because the log was busy, and SQLite goes on with frames of the transaction that the log then
+    /// dropped.
     #[error("the log was busy when the transaction was to be committed, and has dropped it: run it again")]
     Dropped,
-    /// The database names a log that cannot be found.
+    /// The database names a log that Duralite cannot find.
     #[error(
         "the newest commits of {} are in log {id}, which is not in {}: set nvram or nvram_dir to the \
          directory of the log; if the log is lost for good, `duralite checkpoint --discard-log` opens the \
@@ -114,8 +115,8 @@ pub enum LogError {
         database: PathBuf,
     },
     /// A file has replaced the database that the log belongs to, and programs that had the old file open have gone on. The
-    /// log has started over since it was made, or has merged changes into the old file. So it lacks changes that the new
-    /// file may not have, and the two together would be a mixture.
+    /// log has started over since it was made, or has merged changes into the old file. So the log lacks changes that the
+    /// new file may not have, and the two together would be a mixture.
     #[error(
         "{} has replaced the database of {} while that was in use, and this log no longer has all commits that the new \
          file may lack: restore a backup, or write what the log has into the file by duralite checkpoint --adopt",
@@ -127,7 +128,7 @@ pub enum LogError {
         /// The file that has replaced the database.
         database: PathBuf,
     },
-    /// The first page of a database was written only in part, and no other copy of the page exists.
+    /// Only a part of the first page of a database was written, and no other copy of the page exists.
     #[error(
         "the first page of {} is damaged, and its log does not hold that page: restore the database from a \
          backup", .0.display()
@@ -141,7 +142,7 @@ pub enum LogError {
         /// Why.
         source: FormatError,
     },
-    /// The region that holds a log's pages cannot be found.
+    /// Duralite cannot find the region that holds a log's pages.
     #[error(
         "the newest commits in {} are in region {region}, which is in none of {searched}: put the region \
          back where it was; if the region is lost for good, `duralite checkpoint --discard-log` opens the \

@@ -188,7 +188,7 @@ impl MediaOptions {
             Medium::Scratchpad if self.scratchpad == Some(ScratchpadPlace::Off) => {
                 self.check_named(Medium::LogMemory, "scratchpad=off")
             }
-            // Pages are always where the database is.
+            // Pages are always where the database is, and block files may be there too.
             Medium::LogMemory | Medium::HomeMemory | Medium::LogBlocks | Medium::Scratchpad => Ok(()),
         }
     }
@@ -212,7 +212,7 @@ pub struct MediaSet {
 }
 
 impl MediaSet {
-    /// All media that the settings name for the database at this path.
+    /// Returns all media that the settings name for the database at this path.
     #[must_use]
     pub fn named(options: &MediaOptions, database: &Path) -> Self {
         let log_memory = options.nvram.as_ref().map(|nvram| match nvram {
@@ -260,7 +260,7 @@ impl MediaSet {
         }
     }
 
-    /// Whether the set has a medium, even if it cannot be used.
+    /// Returns whether the set has a medium, even if it cannot be used.
     #[must_use]
     pub fn has(&self, medium: Medium) -> bool {
         match medium {
@@ -271,7 +271,7 @@ impl MediaSet {
         }
     }
 
-    /// The memory of this medium; `None` for blocks.
+    /// Returns the memory of this medium; `None` for blocks.
     #[must_use]
     pub fn memory(&self, medium: Medium) -> Option<&Memory> {
         match medium {
@@ -282,8 +282,8 @@ impl MediaSet {
         }
     }
 
-    /// The same set, with each memory as the kind that it really is. Emulated memory in a directory on a DAX file
-    /// system is persistent; memory for pages is emulated if the file system is not DAX.
+    /// Returns the same set, with each memory as the kind that it really is. Emulated memory in a directory on a DAX
+    /// file system is persistent. Memory for pages is emulated if the file system is not DAX.
     #[must_use]
     pub fn as_found(mut self) -> Self {
         let is_more = |memory: &Memory| memory.kind == MemoryKind::Emulated && is_dax(&memory.dir);
@@ -306,7 +306,7 @@ impl MediaSet {
         self
     }
 
-    /// The same set, restricted to these media.
+    /// Returns the same set, restricted to these media.
     #[must_use]
     pub fn only(&self, kinds: &[Medium]) -> Self {
         let has = |medium| kinds.contains(&medium);
@@ -318,7 +318,7 @@ impl MediaSet {
         }
     }
 
-    /// The directory of a medium.
+    /// Returns the directory of a medium.
     #[must_use]
     pub fn directory(&self, medium: Medium) -> Option<&Path> {
         match medium {
@@ -329,7 +329,7 @@ impl MediaSet {
         }
     }
 
-    /// The same set, but with this medium in this directory. Memory is treated as emulated.
+    /// Returns the same set, but with this medium in this directory. Memory is treated as emulated.
     #[must_use]
     pub fn with(mut self, medium: Medium, dir: &Path) -> Self {
         let memory = || Some(Memory { kind: MemoryKind::Emulated, dir: dir.to_path_buf() });
@@ -344,9 +344,9 @@ impl MediaSet {
         self
     }
 
-    /// A number that stands for the kinds of memory in the set, regardless of the directories. Processes whose sets
-    /// differ in this number must not use a log at the same time, so the number is stored in the segment and
-    /// compared. It is never 0.
+    /// Returns a number that stands for the kinds of memory in the set, regardless of the directories. Processes
+    /// whose sets differ in this number must not use a log at the same time. So the first process stores the number
+    /// in the segment, and others compare it. The number is never 0.
     pub(crate) fn word(&self) -> u64 {
         const BLOCKS: u64 = 3;
         const BOTH: u64 = 4;
@@ -379,8 +379,8 @@ fn cannot_use(dir: &Path, error: &std::io::Error) -> String {
     format!("cannot use directory {}: {}", dir.display(), in_words(error))
 }
 
-/// Checks that a directory exists. If it does not, the caller must fail, because no engine may fall back on another
-/// medium.
+/// Checks that a directory exists. If it does not exist, the caller must fail, because no engine may fall back on
+/// another medium.
 pub(crate) fn check_directory(dir: &Path) -> Result<(), String> {
     let dir = if dir.as_os_str().is_empty() { Path::new(".") } else { dir };
     let found = dir.metadata().map_err(|error| cannot_use(dir, &error))?;

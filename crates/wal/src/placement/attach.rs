@@ -188,19 +188,21 @@ pub(crate) struct OpenLog {
     pub(crate) is_provisional: bool,
     /// Why a sync does not make data survive a power loss; `None` if no such reason is known.
     pub(crate) unsynced: Option<String>,
-    /// Present only for a user who may only read the log.
+    /// How a user who may only read the log has attached it; `None` for all other users.
     pub(crate) outside: Option<Arc<Outside>>,
 }
 
 impl OpenLog {
-    /// The metrics block in which this process counts its use of the log; `None` for a user who may only read the log.
+    /// Returns the metrics block in which this process counts its use of the log; `None` for a user who may only read
+    /// the log.
     pub(crate) fn recorder(&self) -> Option<Recorder> {
         let (base, _) = metrics_of(self.kind.shared.all);
         self.outside.is_none().then(|| Recorder::new(self.segment.clone(), base))
     }
 
-    /// The same log, with what is known about the file systems of the log and of the database. For a log in emulated
-    /// memory these do not matter, because such memory guarantees nothing that a file system could fail to keep.
+    /// Returns the same log, with what this process knows about the file systems of the log and of the database. For a
+    /// log in emulated memory they do not matter, because such memory guarantees nothing that a file system could fail
+    /// to keep.
     pub(super) fn on_file_systems(mut self, database: &Path) -> Self {
         let is_of_blocks = self.kind.needs.first() == Some(&Medium::LogBlocks);
         let log = is_of_blocks.then(|| ("the log", &*self.path));
@@ -213,7 +215,7 @@ impl OpenLog {
         self
     }
 
-    /// The log as attached by a user who may only read it.
+    /// Returns the log as a user who may only read it has attached it.
     pub(super) fn of_outside(outside: Outside, engine: Box<dyn Engine>) -> Result<Self, LogError> {
         let file = outside.file.try_clone();
         Ok(Self {

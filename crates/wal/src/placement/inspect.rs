@@ -211,8 +211,8 @@ fn undecided(path: &Path, error: Option<&LogError>) -> LogError {
 
 /// Visits every committed transaction of a log in order, and checks SQLite's checksums, even if other processes use the
 /// log. Calls `begin` at the start of each reading. Transactions that were visited before that call no longer count,
-/// because the log is read again from its beginning. While the log is in use, the offsets of records and the order of
-/// commits are not reported.
+/// because this function reads the log again from its beginning. While the log is in use, does not report the offsets
+/// of records and the order of commits.
 ///
 /// # Errors
 /// As [`look`], and the error with which recovery would fail.
@@ -290,22 +290,23 @@ pub struct Watch {
 pub struct Glance {
     /// The segment's clock in nanoseconds.
     pub clock_ns: u64,
-    /// The number of the segment's beginning. Counts from different beginnings must not be compared.
+    /// The number of the segment's beginning. Counts from different beginnings are not comparable.
     pub beginning: u64,
-    /// What processes have counted, including those that have ended.
+    /// The counts of processes, including processes that have ended.
     pub processes: Vec<ProcessMetrics>,
-    /// Writes to the database file since the segment began, namely those of pages in checkpoints, and those of the
-    /// database's size at the ends of checkpoints.
+    /// The number of writes to the database file since the segment began. They are the writes of pages in checkpoints,
+    /// and of the database's size at the ends of checkpoints.
     pub home_writes: u64,
-    /// How often writing or syncing the database has failed since everything was last written to it again.
+    /// The number of times that writing or syncing the database has failed since everything was last written to it
+    /// again.
     pub home_failures: u64,
-    /// How far the log's archive has come.
+    /// How much of the log the archive has.
     pub archived: Archived,
 }
 
 impl Watch {
-    /// Opens the segment of a log for observation; `None` if no process uses the log, or a process is just about to.
-    /// Takes no lock.
+    /// Opens the segment of a log for observation. Returns `None` if no process uses the log, or a process is just
+    /// about to. Takes no lock.
     ///
     /// # Errors
     /// `Io` if this user may not read a file of the log, or the log does not exist; `Busy` if the processes that use

@@ -258,10 +258,10 @@ pub(super) fn lock(path: &Path, db: &DatabaseIdentity, pause: Pause<'_>) -> Resu
 }
 
 /// Marks the segment as incomplete. So if this process dies before it has completed the segment again, no process joins
-/// words that may be from before a power loss. Returns `false` if the segment has to be used as it is, because a reader
-/// without a process slot is in the middle of a transaction that relies on it. That reader's process already ran while
-/// processes with slots were alive. So no power loss has happened since, and the words say what is left to do, as after
-/// the death of any process.
+/// words that may be from before a power loss. Returns `false` if this process has to use the segment as it is, because
+/// a reader without a process slot is in the middle of a transaction that relies on it. That reader's process was
+/// already running while processes with slots were alive. So no power loss has happened since, and the words say what is
+/// left to do, as after the death of any process.
 ///
 /// This process clears the word first and then looks for such readers. A reader takes its mark first and then looks at
 /// the word. So at least one of the two sees the other.
@@ -284,7 +284,7 @@ pub(super) fn clear(segment: &File) -> Result<bool, MediumError> {
     Ok(false)
 }
 
-/// Announces to readers without process slots that the segment which they have mapped is about to begin again. Returns
+/// Announces to readers without process slots that the segment that they have mapped is about to begin again. Returns
 /// the new value of [`INCARNATION`].
 fn begin_anew(file: &File, path: &Path) -> Result<u64, LogError> {
     let mut bytes = [0; 8];
@@ -299,14 +299,14 @@ fn begin_anew(file: &File, path: &Path) -> Result<u64, LogError> {
     Ok(next)
 }
 
-/// Whether this is the database that the segment's processes use, and not a snapshot or a clone of it, whose log has the
-/// same id.
+/// Returns whether this is the database that the segment's processes use, and not a snapshot or a clone of that
+/// database, whose log has the same id.
 pub(super) fn is_for(segment: &dyn Segment, db: &DatabaseIdentity) -> bool {
     [0, db.device].contains(&segment.load(DEVICE))
 }
 
-/// Joins the processes that use the log with this id; with `alone`, as the first of them. `device` is the number of the
-/// database's device; 0 if other processes may use the log for a file on any device.
+/// Joins the processes that use the log with this id. With `alone`, joins as the first of them. `device` is the number
+/// of the database's device; 0 if other processes may use the log for a file on any device.
 pub(super) fn join(
     placement: &LogPlacement,
     path: &Path,
