@@ -1,12 +1,13 @@
 //! A block medium in memory that knows what a power failure may lose.
 //!
-//! The medium keeps two images, what programs see and what is durable. For each sector it also keeps the
-//! versions written since the sector was last durable. From these [`RecordingBlock::crash`] builds one of the
-//! states that a power failure may leave, by the rules of [`Sectors`]. [`Crashes::crash_before`] takes such a
-//! state in the middle of whatever runs on the medium.
+//! The medium keeps two images: the one that programs see, and the durable one. For each sector it also keeps
+//! the versions written since the sector was last durable. From these [`RecordingBlock::crash`] builds one of
+//! the states that a power failure may leave, by the rules of [`Sectors`]. [`Crashes::crash_before`] takes
+//! such a state in the middle of whatever runs on the medium.
 //!
-//! A failed flush leaves its sectors in doubt until they are written and flushed again. Their data may or may
-//! not have reached the device, and the operating system has marked them clean.
+//! After a failed flush, the written sectors stay in doubt until a program writes and flushes them again.
+//! Their data may or may not have reached the device, and the operating system has marked these sectors
+//! clean.
 
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -37,10 +38,11 @@ struct State {
     durable: Vec<u8>,
     sectors: Sectors,
     limit: Option<u64>,
-    /// Faults to come: the operation, how many operations of this kind succeed before the fault, and the
-    /// error.
+    /// The faults that tests have asked for. Each has the operation, the number of operations of this kind
+    /// that succeed before the fault, and the error.
     faults: Vec<(BlockOp, u64, MediumError)>,
-    /// Flushes to leave out: for each, how many flushes are carried out before it.
+    /// The flushes that the medium leaves out. For each, the number of flushes that the medium carries out
+    /// before it.
     omitted: Vec<u64>,
     counters: BlockCounters,
 }
@@ -120,8 +122,8 @@ impl RecordingBlock {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Must be called before an operation that changes the medium. Takes the crash if it is due before this
-    /// operation.
+    /// Simulates the crash if it is due before the operation that follows. Each operation that changes the
+    /// medium calls this function first.
     fn before(&self, state: &State) {
         self.due.step(|seed| state.left_at_random(seed));
     }
@@ -261,7 +263,7 @@ impl Block for RecordingBlock {
         if state.limit.is_some_and(|limit| len > limit) {
             return Err(MediumError::NoSpace);
         }
-        // As in `write_later`. Growing the medium makes no earlier write durable.
+        // Like `write_later`, growing the medium makes no earlier write durable.
         let cut = state.visible.len();
         state.durable.truncate(cut);
         state.visible.resize(len as usize, 0);
@@ -274,7 +276,7 @@ impl Block for RecordingBlock {
         let end = at as usize + blocks.len();
         if end > state.visible.len() {
             self.before(&state);
-            // The file reads as zeros past its old end, also after a power loss that loses the growth.
+            // The file reads as zeros past its old end, even after a power loss that loses the growth.
             state.visible.resize(end, 0);
             state.durable.resize(end, 0);
         }
@@ -450,8 +452,8 @@ mod tests {
 
     #[test]
     fn a_crash_comes_before_the_step_it_was_told_and_changes_nothing() {
-        // What the first sector may hold before each step. The steps are a preallocation, then a commit (one
-        // or two steps, depending on its durability), a write and a flush.
+        // Each list says what the first sector may hold before each step. The steps are a preallocation, then
+        // a commit (one or two steps, depending on its durability), a write and a flush.
         let cases: [(Durability, &[&[u8]]); 3] = [
             (Durability::Full, &[&[0], &[0], &[0, 1], &[1], &[1, 2], &[2]]),
             (Durability::Fua, &[&[0], &[0], &[0, 1], &[1], &[1, 2], &[2]]),

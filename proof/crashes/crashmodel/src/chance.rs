@@ -24,8 +24,8 @@ impl Chance {
         Self { random, lost }
     }
 
-    /// A state from 0 to `states - 1`. The two extremes are chosen most often, because they are the likeliest
-    /// to show a bug.
+    /// Returns a state from 0 to `states - 1`. Chooses the first and the last state most often, because they
+    /// are the likeliest to show a bug.
     pub fn state(&mut self, states: usize) -> usize {
         if self.random.u8(..8) < self.lost {
             0

@@ -15,7 +15,7 @@ struct State {
 
 impl DueCrash {
     /// Counts a step that is about to change the medium. If the crash is due before this step, calls `left`
-    /// with the crash's seed for the image that it leaves.
+    /// with the crash's seed, and keeps the image that `left` returns.
     pub fn step(&self, left: impl FnOnce(u64) -> Vec<u8>) {
         let mut state = self.lock();
         let Some((before, seed)) = state.due else { return };
@@ -35,7 +35,7 @@ pub trait Crashes {
     /// The crash that the medium is to simulate.
     fn due_crash(&self) -> &DueCrash;
 
-    /// Simulates a crash before the n-th step from now on, counted from 0; `seed` chooses what the crash
+    /// Simulates a crash before the n-th step from now on, counted from 0. `seed` chooses what the crash
     /// leaves. A step of memory is a store, stream, flush, fence or growth. A step of blocks is a write,
     /// flush, preallocation or cut; a commit that waits counts as two steps. The running program does not
     /// notice the crash, and nothing that it does afterwards is in the [`image`](Self::image).
@@ -43,12 +43,12 @@ pub trait Crashes {
         self.due_crash().lock().due = Some((nth, seed));
     }
 
-    /// Whether the step has come before which the crash was due.
+    /// Returns whether the medium has simulated the crash.
     fn has_crashed(&self) -> bool {
         self.due_crash().lock().image.is_some()
     }
 
-    /// The image that the crash left, once it [has come](Self::has_crashed).
+    /// Returns the image that the crash left; `None` as long as the crash [has not come](Self::has_crashed).
     fn image(&self) -> Option<Vec<u8>> {
         self.due_crash().lock().image.clone()
     }

@@ -1,7 +1,7 @@
 //! The rules for what a crash may leave, in one place for all crash tests of this repository.
 //!
-//! Between what programs see and what is durable there are *pieces in doubt*. Each of them is in one of
-//! several states, of which state 0 is the durable one:
+//! The pieces that programs see but that may not be durable yet are *pieces in doubt*. A crash leaves each of
+//! them in one of several states, of which state 0 is the durable one:
 //!
 //! - in mapped memory ([`Lines`]) each cache line of 64 bytes holds any prefix of the words stored since the
 //!   line was last flushed and fenced; words of 8 bytes are atomic;
@@ -9,13 +9,13 @@
 //! - on a disk ([`disk::DiskModel`]) each aligned piece of each write since the last sync has reached the
 //!   disk or has not, so a write may be torn between pieces but never within one.
 //!
-//! Pieces are independent of each other. [`window`] chooses which combinations are built for a window between
-//! two barriers, and [`Chance`] chooses one state of one piece.
+//! Pieces are independent of each other. [`window`] chooses which combinations of states a test builds for
+//! the window between two barriers, and [`Chance`] chooses one state of one piece.
 //!
 //! [`RecordingNvm`] and [`RecordingBlock`] are media in memory that crash by these rules; the engines' tests
 //! run on them. The crash explorer applies the same rules to its recordings of the code that users run. The
-//! log disk applies them to the requests of a real file system. The library that users load contains none of
-//! this.
+//! log disk applies the rules to the requests of a real file system. The library that users load contains
+//! nothing of this crate.
 
 mod blocks;
 mod chance;

@@ -16,7 +16,7 @@ pub struct Lines(BTreeMap<u64, Line>);
 
 #[derive(Clone, Debug, Default)]
 struct Line {
-    /// Oldest first.
+    /// The stores, oldest first.
     stores: Vec<Store>,
     /// How many of `stores` the line's last flush covered.
     flushed: usize,
@@ -75,7 +75,7 @@ impl Lines {
     }
 
     /// Loses the flushed stores, or all stores if `all` is set, although the medium has reported them
-    /// durable. They become durable together with the next store to the same line, once that store does.
+    /// durable. They become durable only together with the next store to the same line.
     pub fn lose(&mut self, all: bool) {
         for line in self.0.values_mut() {
             let count = if all { line.stores.len() } else { line.flushed };

@@ -1,8 +1,8 @@
 //! A medium in ordinary memory that knows what a crash would leave of it.
 //!
-//! The medium keeps two images, what programs see and what is durable, and the stores that are not durable
-//! yet. From these [`RecordingNvm::crash`] builds one of the states that a power failure may leave. What such
-//! a state contains depends on the model:
+//! The medium keeps two images, the one that programs see and the durable one, and the stores that are not
+//! durable yet. From these [`RecordingNvm::crash`] builds one of the states that a power failure may leave.
+//! What such a state contains depends on the model:
 //!
 //! - [`Persistency::X86`]: what [`Lines`] says;
 //! - [`Persistency::Epoch`]: all stores before the last barrier, and of those since then what [`Lines`] says;
@@ -68,21 +68,21 @@ impl RecordingNvm {
         }
     }
 
-    /// The same medium, whose stores are durable without a flush.
+    /// Returns the same medium, but with stores that are durable without a flush.
     #[must_use]
     pub fn durable_on_store(mut self) -> Self {
         self.durable_on_store = true;
         self
     }
 
-    /// The same medium under another persistency model.
+    /// Returns the same medium, but under another persistency model.
     #[must_use]
     pub fn with_persistency(mut self, persistency: Persistency) -> Self {
         self.persistency = persistency;
         self
     }
 
-    /// What programs see.
+    /// Returns the content that programs see.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         self.lock().visible.clone()
@@ -94,7 +94,7 @@ impl RecordingNvm {
         self.over(self.lock().left(seed))
     }
 
-    /// The state that remains when every process dies: it contains all stores.
+    /// Returns the state that remains when every process dies. It contains all stores.
     #[must_use]
     pub fn survive(&self) -> Self {
         self.over(self.to_bytes())
@@ -128,8 +128,8 @@ impl RecordingNvm {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Locks the state for an operation that changes the medium. Takes the crash if it is due before this
-    /// operation.
+    /// Locks the state for an operation that changes the medium. Before that, simulates the crash if it is
+    /// due before this operation.
     fn step(&self) -> MutexGuard<'_, State> {
         let state = self.lock();
         self.due.step(|seed| state.left(seed));

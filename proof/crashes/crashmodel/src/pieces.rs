@@ -1,7 +1,7 @@
 //! Cuts a range into aligned pieces: words, cache lines, sectors or pages.
 
-/// The aligned pieces of `unit` bytes that the `len` bytes at `at` touch. Each item is where the piece begins
-/// within the range, and how many bytes of the range it holds.
+/// Returns the aligned pieces of `unit` bytes that the `len` bytes at `at` touch. Each item is the offset of
+/// the range's first byte in the piece, and the number of the range's bytes in the piece.
 pub fn pieces(at: u64, len: usize, unit: usize) -> impl Iterator<Item = (u64, usize)> {
     let end = at + len as u64;
     let mut next = at;

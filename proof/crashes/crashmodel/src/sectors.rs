@@ -14,10 +14,10 @@ pub struct Sectors(BTreeMap<u64, Versions>);
 
 #[derive(Clone, Debug, Default)]
 struct Versions {
-    /// Oldest first.
+    /// The versions, oldest first.
     all: Vec<[u8; SECTOR]>,
-    /// How many of these versions no later sync will write, because a sync of them failed and the system
-    /// treats them as clean since then.
+    /// The number of these versions that no later sync writes. A sync of them failed, and since then the
+    /// system treats them as clean.
     lost: usize,
 }
 
@@ -55,7 +55,7 @@ impl Sectors {
         }
     }
 
-    /// Forgets everything in doubt.
+    /// Forgets all versions in doubt.
     pub fn clear(&mut self) {
         self.0.clear();
     }

@@ -1,5 +1,5 @@
-//! Chooses which crash states of a window are built. A window is what lies between two barriers. A state of a
-//! window is one state for each of its pieces in doubt.
+//! Chooses which crash states of a window a test builds. A window is what lies between two barriers. A state
+//! of a window is one state for each of its pieces in doubt.
 
 use std::collections::HashSet;
 
@@ -8,16 +8,16 @@ use crate::Chance;
 /// How many states of one window to build.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
-    /// At most this many states, unless the window is small enough to be explored exhaustively.
+    /// The most states, unless the window is small enough to be explored exhaustively.
     pub states: usize,
-    /// A window with at most this many pieces in doubt is explored exhaustively.
+    /// The most pieces in doubt of a window that is explored exhaustively.
     pub exhaustive_pieces: usize,
 }
 
-/// Picks the states of a window to build, each once. `pieces` says how many states each piece has. The second
-/// value is whether the picked states are exhaustive: either every combination, or, where that would be too
-/// many, every subset of the pieces with each piece in its first or last state, plus samples with pieces in
-/// intermediate states.
+/// Picks the states of a window to build, each once. `pieces` holds the number of states of each piece. The
+/// second value that the function returns says whether the picked states are exhaustive. They are exhaustive
+/// if they are every combination. Where that would be too many, they are exhaustive if they are every subset
+/// of the pieces with each piece in its first or last state, plus samples with pieces in intermediate states.
 #[must_use]
 pub fn pick(pieces: &[usize], bounds: Bounds, seed: u64) -> (Vec<Vec<usize>>, bool) {
     let subsets = 1_usize.checked_shl(pieces.len() as u32).unwrap_or(usize::MAX);

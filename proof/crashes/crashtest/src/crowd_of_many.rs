@@ -1,8 +1,8 @@
-//! Explores the crash states of threads that write beside each other, so that several validated transactions
-//! wait for one flush.
+//! Explores the crash states of threads that write concurrently, so that several validated transactions wait
+//! for one flush.
 //!
-//! Nobody knows the order in which these transactions are published. So each thread has an area of the
-//! database to itself, and each area is judged by itself. An area must be in its state after some
+//! The test cannot know in which order these transactions are published. So each thread has an area of the
+//! database to itself, and the test judges each area by itself. An area must be in its state after some
 //! transaction, and must contain all transactions that were acknowledged.
 
 use std::sync::Arc;
@@ -31,7 +31,7 @@ use crate::workload::{Bounds, under_hook};
 /// How many transactions each area has.
 type Counts = [u32; AREAS as usize];
 
-/// Explores runs of threads until the plan is fulfilled, on every processor.
+/// Explores runs of threads on every processor until the plan is fulfilled.
 ///
 /// # Errors
 /// What could not be run at all. The inner error is a state that breaks a promise.
@@ -44,7 +44,7 @@ pub fn explore_crowd(plan: &Plan) -> Verdict<Tally> {
             let seed = next.fetch_add(1, Ordering::Relaxed);
             let setup = Setup::for_writers(plan.engine, seed, true);
             if !setup.waits {
-                // Nothing is acknowledged before the end.
+                // Such a setup acknowledges nothing before the end.
                 continue;
             }
             let crowd = Crowd { stage: Stage::new(setup.beside)?, setup, seed, references: Vec::new() };
@@ -158,7 +158,7 @@ impl Crowd {
         let (mut has_tables, mut changed) = (false, false);
         let mut random = fastrand::Rng::with_seed(self.seed);
         for (position, event) in recording.events.iter().enumerate() {
-            // A run has many windows. To explore some windows of each run finds more than to explore all
+            // A run has many windows. Exploring some windows of each run finds more than exploring all
             // windows of the first run.
             if has_tables && changed && Model::is_barrier(event) && random.u8(..3) == 0 {
                 let choices = model.choices();
@@ -202,7 +202,7 @@ impl Crowd {
         Ok(None)
     }
 
-    /// Recovers the state on the stage.
+    /// Recovers the state on the stage, and checks each area.
     fn judge(&self, acknowledged: Counts, begun: Counts, concurrent: bool) -> Result<(), String> {
         let setup = Setup { concurrent, ..self.setup.clone() };
         let conn = self.stage.connect(&setup).map_err(|error| format!("cannot be opened: {error}"))?;
@@ -228,7 +228,7 @@ fn area(number: u32) -> usize {
     (number % AREAS) as usize
 }
 
-/// How many transactions the area of this transaction has, up to and including it.
+/// Returns how many transactions the area of this transaction has, including this one.
 fn count(number: u32) -> u32 {
     number / AREAS
 }

@@ -1,7 +1,7 @@
-//! A device error at one sync. The kernel reports a failed sync of the database file to one connection, once:
-//! the data that was not synced never reaches the device, and later syncs succeed. Until the data is home,
-//! the log must keep what only the log holds (invariant 6). A failed sync of the log must be reported, even
-//! if SQLite ignores the result (invariant 4).
+//! Tests a device error at one sync. The kernel reports a failed sync of the database file once, to one
+//! connection. The data of that sync never reaches the device, and later syncs succeed. Until the data is in
+//! the database file, the log must keep what only the log holds (invariant 6). Duralite must report a failed
+//! sync of the log, even if SQLite ignores the result (invariant 4).
 
 use rusqlite::Connection;
 
@@ -17,8 +17,8 @@ use crate::workload::under_hook;
 const ROWS: u32 = 30;
 const STATES: usize = 40;
 
-/// Commits a transaction that takes its turn to write or, on a concurrent connection, is validated when it
-/// commits.
+/// Commits a transaction. On a concurrent connection the transaction is validated when it commits. On any
+/// other connection it takes its turn to write.
 fn commit(conn: &Connection, setup: &Setup, statement: &str) -> rusqlite::Result<()> {
     if setup.concurrent { sql::commit_beside(conn, statement) } else { sql::commit(conn, statement) }
 }
@@ -28,7 +28,7 @@ fn insert(conn: &Connection, setup: &Setup, from: u32, note: &dyn Fn(Event)) {
         note(Event::Begin { number });
         let statement = format!("INSERT INTO t VALUES({number}, randomblob(900));");
         if commit(conn, setup, &statement).is_err() {
-            // The sync before a start over of the log failed. This connection gets the error once, and its
+            // The sync before the log starts over has failed. This connection gets the error once, and its
             // next try succeeds.
             sql::roll_back(conn).unwrap();
             commit(conn, setup, &statement).unwrap();
@@ -42,9 +42,9 @@ fn plain(engine: Engine, concurrent: bool) -> Setup {
     Setup { settings: String::new(), page_bytes: 1024, threads: 1, waits: true, ..setup }
 }
 
-/// The checkpoint of one connection fails at the sync of the database. Another connection, which does not
-/// learn of this, makes the checkpoint again and commits, so that the log starts over. With `closes` both
-/// connections close instead. Power fails at the barriers after that.
+/// Makes the checkpoint of one connection fail at the sync of the database. Another connection, which does
+/// not learn of this, makes the checkpoint again and commits, so that the log starts over. With `closes` both
+/// connections close instead. Then simulates power failures at the barriers that follow.
 fn somebody_else_syncs(engine: Engine, synchronous: &str, closes: bool, concurrent: bool) {
     register().unwrap();
     let setup = plain(engine, concurrent);
@@ -65,7 +65,7 @@ fn somebody_else_syncs(engine: Engine, synchronous: &str, closes: bool, concurre
         if synchronous != "OFF" {
             assert!(told_of.is_err() && recorder.has_failed_sync(), "no sync has failed");
         }
-        // The other connection was not told of the failure.
+        // SQLite did not report the failure to the other connection.
         let _ = sql::checkpoint(&other, "RESTART");
         if closes {
             drop(told);
@@ -116,8 +116,8 @@ fn assert_nothing_is_lost(stage: &Stage, setup: &Setup, recording: &Recording, w
     assert!(lost);
 }
 
-/// The engines with which SQLite's checkpoint writes and syncs the database. `ppl` writes merged pages
-/// itself, and `scratchpad` stores to memory; [`crate::faults`] tests their faults.
+/// Returns the engines with which SQLite's checkpoint writes and syncs the database. `ppl` writes merged
+/// pages itself, and `scratchpad` stores to memory; [`crate::faults`] tests their faults.
 fn that_write_when_checkpointed() -> impl Iterator<Item = Engine> {
     Engine::own().into_iter().filter(|engine| ![Engine::PPL, Engine::SCRATCHPAD].contains(engine))
 }
@@ -186,13 +186,13 @@ fn inv04_a_commit_with_a_super_journal_fails_when_the_log_cannot_be_flushed() {
     commit_with_a_super_journal(false);
 }
 
-/// As above, but the log belongs to an attached database, so the super-journal is opened through another VFS.
+/// The log belongs to an attached database here, so SQLite opens the super-journal through another VFS.
 #[test]
 fn inv04_it_fails_as_well_where_the_log_is_that_of_an_attached_database() {
     commit_with_a_super_journal(true);
 }
 
-/// Only database `a` has a log.
+/// Commits to three databases in one transaction. Only one of them has a log.
 fn commit_with_a_super_journal(attached: bool) {
     register().unwrap();
     let setup =

@@ -48,8 +48,8 @@ pub enum Event {
     Store { file: FileId, at: u64, bytes: Box<[u8]> },
     /// The write-back of lines began.
     Flush { file: FileId, at: u64, len: u64, site: SiteId },
-    /// Flushed lines became durable. With `all`, every store became durable, as in memory that is durable on
-    /// store.
+    /// Flushed lines became durable. With `all`, every store became durable, as in memory whose stores are
+    /// durable without a flush.
     Fence { file: FileId, all: bool, site: SiteId },
     /// Bytes were written to a file.
     Write { file: FileId, at: u64, bytes: Box<[u8]> },
@@ -67,11 +67,11 @@ pub enum Event {
     Name { path: PathBuf, file: Option<FileId> },
     /// The names in the directory of a path became durable.
     SyncNames { path: PathBuf, site: SiteId },
-    /// A request of the disk, if everything is on a disk that logs its requests.
+    /// A request that reached the disk, if everything is on a disk that logs its requests.
     Disk(DiskEvent),
     /// A transaction is about to be committed.
     Begin { number: u32 },
-    /// From now on all transactions up to this one must be found.
+    /// The transactions up to this one are acknowledged: from now on recovery must find all of them.
     Acknowledged { number: u32 },
 }
 
@@ -108,7 +108,7 @@ pub struct Recording {
     pub files: Vec<RecordedFile>,
     /// The names that were durable when the recording began.
     pub names: Vec<(PathBuf, FileId)>,
-    /// What happened.
+    /// The events, in the order in which they happened.
     pub events: Vec<Event>,
     /// The call sites.
     pub sites: Vec<String>,

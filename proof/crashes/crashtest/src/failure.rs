@@ -1,4 +1,4 @@
-//! A state that breaks the oracle: described in one line, and kept for a replay.
+//! Describes in one line a state that breaks the oracle, and keeps the state for a replay.
 
 use std::fmt;
 use std::fs;
@@ -15,7 +15,7 @@ use crate::workload::Bounds;
 
 /// The file that describes a kept state.
 const DESCRIPTION: &str = "state.json";
-/// The image of the disk, for a state that a power cut left on a disk.
+/// The file with the image of the disk, for a state that a power cut left on a disk.
 pub(crate) const DISK: &str = "disk.img";
 
 /// A crash state that breaks the oracle.
@@ -61,8 +61,10 @@ pub(crate) struct Description {
 }
 
 impl Description {
+    /// Reads the description of a kept state.
+    ///
     /// # Errors
-    /// If the directory holds no kept state.
+    /// An error if the directory holds no kept state.
     pub fn read(dir: &Path) -> Result<Self> {
         let text = fs::read_to_string(dir.join(DESCRIPTION))
             .with_context(|| format!("{} holds no kept state", dir.display()))?;

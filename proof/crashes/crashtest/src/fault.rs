@@ -1,4 +1,4 @@
-//! A fault in a workload: which call fails, which faults are tried, and what the tests have found.
+//! Describes a fault in a workload: which call fails, which faults a test tries, and what the test has found.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -26,11 +26,11 @@ pub struct FaultPlan {
     pub seed: u64,
     /// The number of steps of the workload.
     pub length: Length,
-    /// One of this many calls fails, each in a run of its own.
+    /// The number of calls of which one fails, each failing call in a run of its own.
     pub every: u64,
-    /// One of this many memory allocations fails, each in a run of its own.
+    /// The number of memory allocations of which one fails, each failing allocation in a run of its own.
     pub every_allocation: u64,
-    /// Crash states that are checked after each fault.
+    /// The number of crash states that the test checks after each fault.
     pub crashes: usize,
     /// Whether connections write beside each other.
     pub concurrent: bool,
@@ -41,11 +41,11 @@ pub struct FaultPlan {
 pub struct FaultTally {
     /// The number of faults, by the kind of call that failed.
     pub faults: BTreeMap<String, u64>,
-    /// Faults that SQLite reported to the application.
+    /// The number of faults that SQLite reported to the application.
     pub told: u64,
-    /// Faults without an error: a second try succeeded, or nothing depended on the call.
+    /// The number of faults without an error: a second try succeeded, or nothing depended on the call.
     pub absorbed: u64,
-    /// Crash states after faults that were recovered.
+    /// The number of crash states after faults that were recovered.
     pub crashes: u64,
 }
 
@@ -90,22 +90,22 @@ impl fmt::Display for FaultTally {
 /// The call or allocation that is to fail.
 #[derive(Clone, Copy, Debug)]
 pub enum Which {
-    /// Of any kind.
+    /// A call of any kind.
     Call(Fault),
-    /// A request of memory by SQLite, counted from 0.
+    /// A memory allocation by SQLite, counted from 0.
     Allocation(u64),
 }
 
 impl Which {
-    /// Makes the violation for a promise that is broken under this fault, before any crash. `failed` is the
-    /// call that failed.
+    /// Makes the violation for a promise that this fault has broken before any crash. `failed` is the call
+    /// that failed.
     pub fn broken(self, setup: &Setup, seed: u64, failed: Option<&str>, what: &str) -> Violation {
         let what = format!("{self:?} ({}): {what}", failed.unwrap_or("nothing"));
         let (setup, bounds, contents) = (setup.clone(), Bounds::default(), Contents::new());
         Violation { what, setup, seed, position: 0, bounds, contents, disk: None }
     }
 
-    /// From now on the fault is due.
+    /// Sets the fault, which is due from now on.
     pub fn begin(self, recorder: &Recorder) {
         match self {
             Self::Call(fault) => recorder.set_fault(Some(fault)),
@@ -124,7 +124,7 @@ impl Which {
         what_failed
     }
 
-    /// A number for a seed.
+    /// Returns a number that makes the seed of a power failure differ for each fault.
     pub fn seed(self) -> u64 {
         match self {
             Self::Call(fault) => fault.nth,
@@ -133,8 +133,8 @@ impl Which {
     }
 }
 
-/// A recorder for a stage whose database is already in WAL mode: how SQLite handles a failing device with its
-/// own rollback journal is not tested here.
+/// Returns a recorder for a stage whose database is already in WAL mode. The tests of faults do not cover how
+/// SQLite handles a failing device with its own rollback journal.
 pub(crate) fn recorder_of(stage: &Stage, setup: &Setup) -> Result<Arc<Recorder>> {
     let plain = Setup { engine: Engine::Stock, ..setup.clone() };
     let conn = stage.connect(&plain)?;
@@ -156,7 +156,7 @@ fn name_of(call: Call) -> &'static str {
     }
 }
 
-/// Counts panics anywhere in the process, also those that are caught before they reach C.
+/// Counts panics anywhere in the process, including panics that are caught before they reach C.
 pub mod panics {
     use std::sync::Once;
     use std::sync::atomic::{AtomicU64, Ordering};

@@ -25,7 +25,7 @@ use crate::transactions::Reference;
 use crate::workers::{self, Verdict};
 use crate::workload::{self, Bounds, Script};
 
-/// Makes every call of a workload fail in turn, on every processor.
+/// Makes every call of a workload fail in turn, using every processor.
 ///
 /// # Errors
 /// What could not be run at all. The inner error is a fault that breaks a promise.
@@ -44,8 +44,8 @@ pub fn inject(plan: &FaultPlan) -> Verdict<FaultTally> {
     })
 }
 
-/// Makes each sync fail that makes the lifting of a guard durable. After such a sync the database would name
-/// no log.
+/// Makes each sync fail that would make the lifting of a guard durable. After a successful sync of this kind
+/// the database names no log.
 ///
 /// # Errors
 /// As [`inject`]. Also fails if the workload has no such sync.
@@ -58,7 +58,7 @@ pub fn inject_where_the_guard_is_lifted(plan: &FaultPlan) -> Verdict<FaultTally>
 
 fn inject_into(plan: &FaultPlan, choose: impl Fn(&Plain) -> Vec<Which>) -> Verdict<FaultTally> {
     let mut sum = FaultTally::default();
-    // The write-ahead log, and one of the rollback journals.
+    // The test covers the write-ahead log, and one rollback journal that the seed chooses.
     let setups = if plan.concurrent {
         vec![Setup::for_writers(plan.engine, plan.seed, true)]
     } else {
@@ -105,11 +105,11 @@ fn inject_with(
 /// A run without faults.
 struct Plain {
     calls: u64,
-    /// Memory allocations.
+    /// The number of memory allocations.
     allocations: u64,
     /// The calls that sync a database's header after the guard has been lifted.
     lifts: Vec<u64>,
-    /// Transactions.
+    /// The number of transactions begun.
     begun: u32,
 }
 
@@ -190,7 +190,7 @@ fn one(
     if panics::count() > panics {
         return broken("something panicked".into(), bounds, 0, &Contents::new());
     }
-    // The application ends and starts again, and now nothing fails.
+    // The application ends and starts again. From here on no call fails.
     if let Err(what) = oracle::check(&stage, setup, reference, bounds, Depth::UseOn) {
         return broken(format!("after it was opened again: {what}"), bounds, 0, &Contents::new());
     }
@@ -200,8 +200,8 @@ fn one(
     }
 }
 
-/// Makes the power fail instead, some time after the fault. Returns what is wrong, the bounds and the
-/// position of the power failure, and the state that it left.
+/// Makes the power fail some time after the fault, instead of opening the database again. Returns what is
+/// wrong, the bounds and the position of the power failure, and the state that it left.
 fn lose_power(
     plan: &FaultPlan,
     setup: &Setup,

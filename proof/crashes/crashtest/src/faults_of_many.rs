@@ -1,9 +1,9 @@
-//! Faults of a workload of connections that write beside each other.
+//! Tests faults of a workload of connections that write concurrently.
 //!
 //! SQLite reports the error to the connection whose statement failed. The other transactions go on, or get an
-//! error too. Once the fault is gone, each connection commits one more transaction. What is found then, and
-//! after a close, and after a power loss, must be the transactions whose `COMMIT` succeeded, in this order.
-//! Transactions whose `COMMIT` has failed may or may not be among them.
+//! error too. Once the fault is gone, each connection commits one more transaction. The database must then
+//! contain the transactions whose `COMMIT` succeeded, in this order. The same must hold after a close, and
+//! after a power loss. Transactions whose `COMMIT` has failed may or may not be among them.
 
 use std::collections::BTreeSet;
 
@@ -80,7 +80,7 @@ pub fn one(
         return broken("something panicked".into(), 0, &Contents::new());
     }
     let possible = Possible::after(setup, plan.seed, &history)?;
-    // The application ends and starts again, and now nothing fails.
+    // The application ends and starts again. From here on no call fails.
     let is_durable = |commit: &&Committed| commit.is_certain && setup.waits;
     let certain = history.iter().filter(is_durable).map(|commit| commit.number).collect();
     let all = history.iter().map(|commit| commit.number).collect();
@@ -161,8 +161,8 @@ impl Possible {
         Ok(Self(histories.collect()))
     }
 
-    /// Recovers the state on a stage, which must contain all transactions of `must`, and no others than those
-    /// of `may`. Returns the transactions that it contains.
+    /// Recovers the state on a stage. The state must contain all transactions of `must`, and no others than
+    /// those of `may`. Returns the transactions that the state contains.
     fn find(
         &self,
         stage: &Stage,
@@ -189,7 +189,8 @@ impl Possible {
         Ok(there.clone())
     }
 
-    /// As `find`, then commits one more transaction, closes, and lets stock SQLite read the file.
+    /// Does what `find` does, then commits one more transaction, closes the database, and lets stock SQLite
+    /// read the file.
     fn use_on(
         &self,
         stage: &Stage,

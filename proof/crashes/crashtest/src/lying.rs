@@ -1,11 +1,13 @@
-//! Tests a medium that once reports a flush of the log as done but loses the flushed data. The database must
-//! then either be refused and be salvageable, or open in the state after some transaction.
+//! Tests a medium that once reports a flush of the log as done but loses the flushed data. Afterwards
+//! Duralite must either open the database in the state after some transaction, or refuse a database that can
+//! be salvaged.
 //!
 //! Nothing in a log can show that its end is lost, so an image may open without commits that were
-//! acknowledged. The tally counts these images. If pages were written home in the meantime because of that
-//! flush, the database file may hold a part of such a transaction. The tally counts these images too; where
-//! no page was written home, such an image is a violation. With a log for each page (`ppl`) it is none: a
-//! flush covers part of several page logs, and nothing says which pages a transaction has changed.
+//! acknowledged. The tally counts these images. Duralite may have written pages home in the meantime because
+//! it believed the flush. Then the database file may hold a part of such a transaction, and the tally counts
+//! that image too. If no page was written home, such an image is a violation. With a log for each page
+//! (`ppl`) it is not: a flush covers part of several page logs, and nothing says which pages a transaction
+//! has changed.
 
 use std::fmt;
 use std::fs::File;
@@ -40,9 +42,9 @@ pub struct LyingPlan {
     pub engine: Engine,
     /// The first run's seed. The next runs use the next seeds.
     pub seed: u64,
-    /// Stop once this many images have been opened.
+    /// The number of images after which the test stops.
     pub images: u64,
-    /// Steps in a run.
+    /// The length of a run.
     pub length: Length,
 }
 
@@ -100,7 +102,7 @@ pub fn lie(plan: &LyingPlan) -> Verdict<LyingTally> {
     let mut tally = LyingTally::default();
     for seed in plan.seed.. {
         let setup = Setup::for_seed(plan.engine, seed);
-        // Under a weaker promise a loss would be no violation.
+        // Under a setup that promises less, a loss would be no violation.
         if !setup.waits || setup.threads > 1 || !setup.is_wal() {
             continue;
         }
@@ -235,7 +237,7 @@ impl Rig {
         Box::new(Violation { what, setup, seed, position, bounds: image.bounds, contents, disk: None })
     }
 
-    /// Opens an image, or salvages its content. The inner error is what is wrong.
+    /// Opens an image, or salvages its content. The inner error says what is wrong.
     fn judge(&self, contents: &Contents, image: Image, tally: &mut LyingTally) -> Result<Result<(), String>> {
         tally.images += 1;
         self.stage.set(contents)?;
@@ -263,8 +265,8 @@ impl Rig {
         Ok(Ok(()))
     }
 
-    /// The transaction whose outcome the stage's database shows; `None` if the content is not the outcome of
-    /// any transaction.
+    /// Returns the transaction whose outcome the stage's database shows; `None` if the content is not the
+    /// outcome of any transaction.
     fn open(&self) -> Result<Option<u32>, String> {
         let before = duralite::last_refusal();
         let opened = self.stage.connect(&self.setup);
@@ -332,8 +334,8 @@ impl Rig {
         for (path, content) in contents {
             anyhow::ensure!(std::fs::read(path).ok() == *content, "{} was changed", path.display());
         }
-        // `ppl` is salvaged up to the last transaction after which every page is known. The transactions
-        // after that must be among the later ones.
+        // The salvage of `ppl` ends at the last transaction after which every page is known. Salvage must
+        // list the transactions after that one among the later ones.
         let is_listed = |number: u32| later >= u64::from(image.before.saturating_sub(number));
         match number {
             Some(number) if number >= image.before => Ok(()),
@@ -354,7 +356,7 @@ impl Rig {
         Ok(salvage::create(&self.out)?)
     }
 
-    /// Salvages the database file alone if nothing of the log can be read.
+    /// Salvages the database file alone, where nothing of the log can be read.
     fn save_alone(&self, database: &DatabaseAt, image: Image, tally: &mut LyingTally) -> Result<()> {
         salvage::write_file_alone(database, (&self.new_file()?, &self.out))?;
         tally.unreadable += 1;
@@ -366,8 +368,8 @@ impl Rig {
         Ok(())
     }
 
-    /// The transaction whose outcome the salvaged database shows; `None` if the content is not the outcome of
-    /// any transaction.
+    /// Returns the transaction whose outcome the salvaged database shows; `None` if the content is not the
+    /// outcome of any transaction.
     fn saved(&self) -> Result<Option<u32>> {
         let uri = format!("file:{}?immutable=1", self.out.display());
         let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_URI;

@@ -1,13 +1,13 @@
-//! Numbered transactions for connections that write beside each other. Most transactions stay within the area
-//! of their connection, which has pages of its own. Some transactions meet others: on a row that all may
-//! change, on rows that another transaction has written, on the schema, and on the free list.
+//! Numbered transactions for connections that write concurrently. Most transactions stay within the area of
+//! their connection, which has pages of its own. Some transactions meet others: on a row that all may change,
+//! on rows that another transaction has written, on the schema, and on the free list.
 
 /// The number of areas. Each area has rows in a common table, and a table of its own. Transactions with
 /// consecutive numbers belong to different areas.
 pub const AREAS: u32 = 3;
-/// Rows of the common table in each area.
+/// The number of rows that each area has in the common table.
 const SLOTS: u32 = 6;
-/// How many numbers back the rows of an area's own table stay.
+/// The age up to which rows stay in an area's own table, as a difference of transaction numbers.
 const WINDOW: u32 = 30;
 /// The number of keys that are reserved for one transaction.
 const KEYS: u32 = 8;
@@ -24,8 +24,8 @@ pub fn statements(page_bytes: u32, seed: u64, number: u32) -> Vec<String> {
     drawn(page_bytes, seed, number, 20)
 }
 
-/// As [`statements`], for a transaction that neither changes nor reads rows outside of its area. Its pages
-/// may still hold rows of other areas.
+/// Returns the statements of a transaction that neither changes nor reads rows outside of its area. Otherwise
+/// as [`statements`]. Its pages may still hold rows of other areas.
 #[must_use]
 pub fn statements_in_area(page_bytes: u32, seed: u64, number: u32) -> Vec<String> {
     drawn(page_bytes, seed, number, 15)
@@ -47,7 +47,7 @@ fn drawn(page_bytes: u32, seed: u64, number: u32, kinds: u8) -> Vec<String> {
         let small = random.u32(10..=page_bytes / 4);
         all.push(match random.u8(..kinds) {
             0..5 => insert(area, key, number, small),
-            // These rows have overflow pages, which are allocated now and given back later.
+            // These rows have overflow pages, which SQLite allocates now and frees later.
             5..8 => insert(area, key, number, page_bytes / 2 * random.u32(2..=6)),
             8..11 => {
                 let remainder = random.u32(..5);
@@ -98,7 +98,7 @@ fn tables() -> Vec<String> {
     all
 }
 
-/// Three or four rows in a page.
+/// Returns the SQL that fills the common table, with three or four rows in a page.
 fn slots(page_bytes: u32) -> String {
     let (last, bytes) = (AREAS * SLOTS - 1, page_bytes / 4);
     format!(

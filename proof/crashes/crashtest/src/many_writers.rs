@@ -1,5 +1,5 @@
-//! A workload of connections that write beside each other (`concurrent=on`), and of one connection that does
-//! not, all in one thread. Its seed decides what each connection does next.
+//! A workload of connections that write concurrently (`concurrent=on`), and of one connection that does not,
+//! all in one thread. The workload's seed decides what each connection does next.
 //!
 //! The workload goes in rounds. In each round two or three transactions begin, run their statements in turns,
 //! and commit in the order of their numbers. A transaction that was overtaken, or that finds the database
@@ -19,7 +19,7 @@ use crate::transactions;
 
 /// How often a transaction is tried before it counts as one that cannot commit.
 const ATTEMPTS: u32 = 12;
-/// The connections that write beside each other. The connection after them in the list takes its turn to
+/// The number of connections that write concurrently. The connection after them in the list takes its turn to
 /// write.
 const BESIDE: usize = AREAS as usize;
 
@@ -42,7 +42,7 @@ pub struct Overlaps {
 pub struct Committed {
     /// The number of the transaction.
     pub number: u32,
-    /// Whether the `COMMIT` succeeded. If it did not, the transaction may or may not be there.
+    /// Whether the `COMMIT` succeeded. If it did not, the database may or may not contain the transaction.
     pub is_certain: bool,
 }
 
@@ -81,7 +81,7 @@ pub struct ManyWriters<'a> {
 }
 
 impl<'a> ManyWriters<'a> {
-    /// A workload whose connections are open.
+    /// Makes a workload and opens its connections.
     ///
     /// # Errors
     /// What SQLite says.
@@ -115,7 +115,8 @@ impl<'a> ManyWriters<'a> {
         self.overlaps
     }
 
-    /// Every `COMMIT` that has made a transaction visible, or may have, in the order of the commits.
+    /// Returns every `COMMIT` that has made a transaction visible, or may have made one visible, in the order
+    /// of the commits.
     #[must_use]
     pub fn history(&self) -> &[Committed] {
         &self.history
@@ -148,8 +149,8 @@ impl<'a> ManyWriters<'a> {
         Ok(())
     }
 
-    /// Takes every step, and closes the connections. Each step has several transactions, so there are only
-    /// half as many steps as `steps` says.
+    /// Takes every step, and closes the connections. Each step has several transactions, so the workload
+    /// takes only half as many steps as `steps` says.
     ///
     /// # Errors
     /// The error of the first step that fails.
@@ -292,7 +293,8 @@ impl<'a> ManyWriters<'a> {
                 Err(error) => {
                     self.overlaps.note(error).with_context(|| format!("transaction {number}"))?;
                     // Another transaction of this round may hold the lock for writing, so roll back all
-                    // others. If this transaction was only refused, it is still open, and can now commit.
+                    // others. If SQLite has only refused this transaction as busy, it is still open, and can
+                    // now commit.
                     for other in 1..self.round.len() {
                         self.lose(other)?;
                     }
@@ -306,8 +308,8 @@ impl<'a> ManyWriters<'a> {
     /// has no effect, the transaction stays in the round.
     fn attempt(&mut self) -> rusqlite::Result<Transaction> {
         if self.round[0].is_lost && !self.round[0].is_bound && self.random.bool() {
-            // Continue on another connection, as an application does that takes connections from a pool. Roll
-            // back first what the lost transaction has left on its connection.
+            // Continue on another connection, as an application does that takes connections from a pool.
+            // First roll back what the lost transaction has left on its connection.
             roll_back(&self.connections[self.round[0].conn])?;
             let is_idle = |conn: &usize| self.connections[*conn].is_autocommit();
             let idle: Vec<usize> = (0..BESIDE).filter(is_idle).collect();
@@ -395,7 +397,7 @@ impl<'a> ManyWriters<'a> {
         Ok(())
     }
 
-    /// The last close lifts the guard and deletes the log.
+    /// Closes all connections, and opens them again. The last close lifts the guard and deletes the log.
     fn reopen(&mut self) -> Result<()> {
         self.close()?;
         self.recorder.note(Event::Acknowledged { number: self.last() });
@@ -417,13 +419,14 @@ impl<'a> ManyWriters<'a> {
         }
     }
 
-    /// Called after a step has failed. Lets each transaction of the round go on until it commits, or gets an
-    /// error. A transaction whose `COMMIT` may have had an effect is no longer in the round.
+    /// After a step has failed, lets each transaction of the round go on until the transaction commits or
+    /// gets an error. Removes a transaction from the round if its `COMMIT` may have had an effect.
     pub fn finish_round(&mut self) {
         while let Some(Transaction { number, .. }) = self.round.first() {
             let number = *number;
             while !self.round[0].is_lost && self.round[0].ran < self.round[0].statements.len() {
-                // A statement that fails loses the transaction, which then runs again.
+                // If a statement fails, `go_on` marks the transaction as lost, and the transaction runs
+                // again.
                 let _ = self.go_on(0);
             }
             for _ in 0..ATTEMPTS {
@@ -439,9 +442,9 @@ impl<'a> ManyWriters<'a> {
         }
     }
 
-    /// Called after the fault is gone. Commits one more transaction on each connection. If a connection is
-    /// told that the log has stopped (invariant 9), closes and opens all connections, after which each must
-    /// work. Returns whether that was needed.
+    /// After the fault is gone, commits one more transaction on each connection. If a connection reports that
+    /// the log has stopped (invariant 9), closes and opens all connections, after which each must work.
+    /// Returns whether that was needed.
     ///
     /// # Errors
     /// If a connection does not work.
@@ -492,7 +495,7 @@ impl Transaction {
 }
 
 impl Overlaps {
-    /// Counts an error that others have caused.
+    /// Counts an error that other transactions have caused.
     fn note(&mut self, error: rusqlite::Error) -> rusqlite::Result<()> {
         match error {
             error if is_overtaken(&error) => self.overtaken += 1,

@@ -1,4 +1,4 @@
-//! The explorer: it recovers the crash states of every window of a recording with the real code.
+//! The explorer. It lets the real code recover the crash states of every window of a recording.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -24,19 +24,20 @@ use crate::workload::{self, Bounds, Length, Run};
 
 /// A window with at most this many lines, sectors, sizes and names in doubt is explored exhaustively.
 const EXHAUSTIVE_LINES: usize = 12;
-/// As [`EXHAUSTIVE_LINES`], if connections write beside each other. One window has the same kinds of states
-/// in doubt as with one writer. So few states of each of many windows find more than all states of a few
-/// windows.
+/// The same as [`EXHAUSTIVE_LINES`] for connections that write concurrently. One of their windows has the
+/// same kinds of states in doubt as a window of one writer. So exploring few states of each of many windows
+/// finds more than exploring all states of a few windows.
 const EXHAUSTIVE_LINES_OF_MANY: usize = 4;
-/// If connections write beside each other, one window in this many is explored.
+/// Of connections that write concurrently, the number of windows of which one is explored.
 const SPREAD: u8 = 3;
-/// The next three constants: one state in this many is recovered twice, is used on, or crashes again during
+/// The number of states of which one is recovered twice. The next two constants say the same of states that
+/// are used on, and of states in whose recovery another crash comes.
 /// its recovery.
 const TWICE_EVERY: u64 = 4;
 const USE_ON_EVERY: u64 = 24;
 const CRASH_AGAIN_EVERY: u64 = 128;
-/// At one of this many points, every process dies first. Power fails after other processes have committed on
-/// top.
+/// The number of points at one of which every process dies first. Power fails only after other processes have
+/// committed on top.
 const DIE_EVERY: u64 = 192;
 
 /// How much to explore.
@@ -46,9 +47,9 @@ pub struct Plan {
     pub engine: Engine,
     /// The first run's seed. The next runs use the next seeds.
     pub seed: u64,
-    /// Stop once this many states have been recovered.
+    /// The number of states after whose recovery the exploration stops.
     pub states: u64,
-    /// Steps in a run.
+    /// The length of a run.
     pub length: Length,
     /// How many states to build of a window that is too large to be explored exhaustively.
     pub window_states: usize,
@@ -73,7 +74,7 @@ pub struct Tally {
     pub after_death: u64,
     /// States that were recovered twice.
     pub twice: u64,
-    /// States that were used on.
+    /// States on which the test committed another transaction after recovery.
     pub used_on: u64,
     /// Transactions that were validated and committed on top of others.
     pub merged: u64,
@@ -123,7 +124,7 @@ pub fn explore(plan: &Plan) -> Verdict<Tally> {
     explore_counting(plan, &AtomicU64::new(0))
 }
 
-/// As [`explore`], and adds the states of each run to `states` when the run has been explored.
+/// Explores as [`explore`] does. When a run has been explored, adds the number of its states to `states`.
 ///
 /// # Errors
 /// As [`explore`].
@@ -171,7 +172,7 @@ fn spread(recording: &Recording, seed: u64) -> BTreeSet<usize> {
     barriers.filter(|_| random.u8(..SPREAD) == 0).collect()
 }
 
-/// When an exploration ends.
+/// The limits of an exploration.
 #[derive(Clone, Debug)]
 pub struct Limits {
     /// The most states in all.
@@ -198,8 +199,8 @@ impl Explorer {
     /// # Errors
     /// The error of SQLite.
     pub fn new(stage: Stage, setup: Setup, seed: u64, run: &Run) -> Result<Self> {
-        // The reference goes beyond the begun transactions, because transactions are also committed after
-        // recovery.
+        // The reference goes beyond the begun transactions, because the oracle also commits transactions
+        // after recovery.
         let reference = Reference::new(&setup, seed, run.begun + 3)?;
         Ok(Self { stage, setup, seed, reference })
     }
@@ -224,7 +225,7 @@ impl Explorer {
                 if let Some(violation) = self.window(&model, bounds, position, limits, tally)? {
                     return Ok(Some(violation));
                 }
-                // The guard is raised and lifted with a sync of the database.
+                // A sync of the database raises the guard, and another one lifts it.
                 if self.is_of_database(recording, event)
                     && let Some(violation) = self.die(&model, bounds, position, tally)?
                 {
@@ -331,7 +332,7 @@ impl Explorer {
                 recorder.begin_with(path, FileKind::of(content), content.clone());
             }
         }
-        // Includes the checkpoint of the last close.
+        // The recording includes the checkpoint of the last close.
         let recovered = workload::under_hook(&self.stage, &recorder, || {
             oracle::check(&self.stage, &self.setup, &self.reference, bounds, Depth::Close)
         });
@@ -345,9 +346,9 @@ impl Explorer {
         Ok(violation)
     }
 
-    /// Every process dies at this point. Other processes recover the state and commit on top of it, and power
-    /// fails after that. If the database has no guard at this point, stock SQLite is tried as one of these
-    /// processes too.
+    /// Lets every process die at this point. Other processes recover the state and commit on top of it, and
+    /// power fails after that. If the database has no guard at this point, stock SQLite also acts as one of
+    /// these processes.
     fn die(
         &self,
         model: &Model,

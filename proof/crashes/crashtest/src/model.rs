@@ -5,14 +5,14 @@
 //!   may not have reached the medium. Words of 8 bytes are atomic. Lines that are never flushed hold data
 //!   that need not survive: either all of them have reached the medium, or none.
 //! - Files on a device: each sector of 512 bytes holds any version since the last sync, and the file has any
-//!   of its sizes since then. What no chosen version fills is as before, or zeros. If such a file is also
-//!   mapped as memory, its lines are in doubt like those of memory, until they are flushed and fenced, or the
-//!   file is synced.
+//!   of its sizes since then. A place that no chosen version fills holds its old content, or zeros. If such a
+//!   file is also mapped as memory, its lines are in doubt like those of memory, until they are flushed and
+//!   fenced, or the file is synced.
 //! - If the database is mapped and on a disk of its own ([`Model::over_disk`]), the disk decides which names
 //!   exist and how long the file is, as on a file system with direct access. The file's content is in memory.
 //! - Names of logs: any state since their directory was last synced. Other names in the database's directory
-//!   belong to SQLite. They become durable with any later sync of such a file, as on file systems that
-//!   journal their metadata.
+//!   belong to SQLite. They become durable with any later sync of a file that has such a name, as on file
+//!   systems that journal their metadata.
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -79,8 +79,8 @@ enum Place {
 }
 
 impl Model {
-    /// The state in which the recording began. Names below `home` that are not logs follow the rule for the
-    /// database's directory.
+    /// Returns the state in which the recording began. Names below `home` that are not logs follow the rule
+    /// for the database's directory.
     #[must_use]
     pub fn new(recording: &Recording, home: &Path) -> Self {
         let files = recording.files.iter().enumerate().map(|(nth, file)| File {
@@ -105,9 +105,9 @@ impl Model {
         }
     }
 
-    /// The state in which the recording began of a mapped database in a directory whose names and sizes the
-    /// disk decides. Only the database's content is in doubt. [`Model::crash`] returns all of the content
-    /// that may be left, whatever the file's size.
+    /// Returns the state in which the recording of a mapped database began. The disk decides the names and
+    /// sizes in the database's directory, so only the database's content is in doubt. [`Model::crash`]
+    /// returns all of the content that may be left, whatever the file's size.
     #[must_use]
     pub fn over_disk(recording: &Recording, database: &Path) -> Self {
         let home = database.parent().unwrap_or(database);
@@ -160,8 +160,8 @@ impl Model {
     }
 
     /// Applies a flush that the medium reports as done but does not carry out. Written sectors may or may not
-    /// have reached the device, and no later sync writes them. Lines of memory have not reached the medium;
-    /// they are written back with the next store to the same line.
+    /// have reached the device, and no later sync writes them. Lines of memory have not reached the medium.
+    /// They are written back with the next store to the same line.
     pub fn drop_flush(&mut self, event: &Event) {
         match event {
             Event::Fence { file, all, .. } => self.files[file.0 as usize].lines.lose(*all),
@@ -174,9 +174,9 @@ impl Model {
         }
     }
 
-    /// What remains when every process dies: everything that was done, durable or not. Since power may fail
-    /// later, it is also returned as a recording, which starts with what is durable and has the rest as its
-    /// first events.
+    /// Returns what remains when every process dies: everything that the processes did, durable or not. Since
+    /// power may fail later, also returns the same as a recording, which starts with what is durable and has
+    /// the rest as its first events.
     #[must_use]
     pub fn survive(&self) -> (Contents, Recording) {
         let mut recording = Recording::default();
@@ -243,12 +243,13 @@ impl Model {
         choices
     }
 
-    /// Whether any name may lead to this file after a crash.
+    /// Returns whether any name may lead to this file after a crash.
     fn is_reachable(&self, id: FileId) -> bool {
         self.names.values().any(|name| name.durable == Some(id) || name.pending.contains(&Some(id)))
     }
 
-    /// What a crash leaves if each choice has the chosen state; both in the order of [`Model::choices`].
+    /// Returns what a crash leaves if each choice has the chosen state. `choices` and `chosen` are in the
+    /// order of [`Model::choices`].
     #[must_use]
     pub fn crash(&self, choices: &[Choice], chosen: &[usize]) -> Contents {
         let mut images: Vec<Option<Vec<u8>>> = vec![None; self.files.len()];
@@ -310,8 +311,8 @@ pub fn sample(choices: &[Choice], random: &mut fastrand::Rng) -> Vec<usize> {
 }
 
 impl File {
-    /// The events that lead from what is durable to what is visible. In memory, flushed lines that are not
-    /// fenced may be lost like all others, and must be flushed again.
+    /// Adds the events that lead from the durable content to the visible content. In memory, flushed lines
+    /// that are not fenced may be lost like all others, and must be flushed again.
     fn redo(&self, file: FileId, events: &mut Vec<Event>) {
         for (at, word) in self.lines.stores() {
             events.push(Event::Store { file, at, bytes: Box::new(*word) });
@@ -356,7 +357,8 @@ impl File {
     fn extend(&mut self, size: u64) {
         let cut = self.visible.len();
         if cut < size as usize {
-            // What a cut may have left past the new end now reads as zeros, and the new size is durable.
+            // Content past the new end that a cut may have left now reads as zeros, and the new size is
+            // durable.
             self.durable.truncate(cut);
             self.sizes.clear();
             self.visible.resize(size as usize, 0);
@@ -369,9 +371,9 @@ impl File {
         self.sectors.sync(&mut self.durable, &self.visible, &sectors);
     }
 
-    /// The kernel reports the failure once, and then treats the pages as clean. As long as these pages are in
-    /// its cache, programs still see the new content. Nobody may rely on that, so the model shows the old
-    /// content at once.
+    /// Loses the writes of a failed sync. The kernel reports the failure once, and then treats the pages as
+    /// clean. As long as these pages are in its cache, programs still see the new content. No program may
+    /// rely on that, so the model shows the old content at once.
     fn lose(&mut self) {
         let bytes = self.visible.len();
         self.visible.clone_from(&self.durable);

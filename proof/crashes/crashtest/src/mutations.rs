@@ -1,4 +1,4 @@
-//! Checks that the explorer finds bugs: it explores recordings from which something that durability needs has
+//! Checks that the explorer finds bugs. It explores recordings from which something that durability needs has
 //! been removed.
 //!
 //! A medium that skips every call from one place in the source leaves the same trace as a program without
@@ -15,7 +15,7 @@ use crate::setup::{Engine, Setup};
 use crate::stage::Stage;
 use crate::workload::{self, Length, Run};
 
-/// How many barriers after a changed event are explored for the effects of the change.
+/// The number of barriers after a changed event at which the explorer looks for the effects of the change.
 const REACH: usize = 8;
 
 /// A change of a recording.
@@ -74,7 +74,7 @@ const EXPLAINED: [(&str, &str); 19] = [
     ),
     ("settle", "needed after a flush that failed, which inv09 tests of the engine try"),
     ("flush_link", UNLINKED),
-    // The fence of `flush_link`, in a call that leaves no frame of its own.
+    // This is the fence of `flush_link`, in a call that leaves no frame of its own.
     ("recover_heap < attach", UNLINKED),
 ];
 const UNLINKED: &str = "needed when a process has died between an unlink and its flush, and the block is in use again at a power loss: \
@@ -149,7 +149,7 @@ const EXPLAINED_OF_SCRATCHPAD: [(&str, &str, &str); 11] = [
     ("fence", "store_beginning < write", IN_ONE_LINE),
     ("", "flush_words < pages", AFTER_A_DEATH),
     ("", "uncount < release", COUNTS_TOO_MANY),
-    // The last fence of the same release.
+    // This is the last fence of the same release.
     ("fence", "retire < log.rs", COUNTS_TOO_MANY),
     (
         "flush",
@@ -178,7 +178,7 @@ const AFTER_A_CRASH: &str =
     "there is something to be made durable only after a crash: explored as states during recovery";
 
 impl Mutation {
-    /// Why the mutation may go unnoticed with this engine; `None` if it must be noticed.
+    /// Returns why the mutation may go unnoticed with this engine; `None` if a check must notice it.
     #[must_use]
     pub fn explanation(&self, engine: Engine) -> Option<&'static str> {
         let Self::Omit { kind, site } = self else { return None };
@@ -227,7 +227,7 @@ impl Mutants {
     pub fn record(engine: Engine, seeds: impl Iterator<Item = u64>, length: Length) -> Result<Self> {
         let mut runs = Vec::new();
         for seed in seeds {
-            // Under a weaker promise the checks would hold even if much were left out.
+            // Under a setup that promises less, the checks would hold even if much were left out.
             let sound = |setup: &Setup| setup.waits && setup.threads == 1;
             let mut others = (0..100).map(|offset| Setup::for_each_mode(engine, seed + 1000 * offset));
             let setups = others.find(|setups| setups.iter().all(sound)).context("no setup")?;
@@ -335,8 +335,8 @@ fn early_marks(events: &[Event]) -> (Vec<Event>, Vec<usize>) {
         if mark > 0
             && let Some(Event::Fence { .. }) = out.last()
         {
-            // Moves the mark to the place right after the last fence but one. The flushes of what the mark
-            // vouches for are between these two fences.
+            // Moves the mark to the place right after the last fence but one. The flushes of the data that
+            // the mark vouches for are between these two fences.
             let last = out.len() - 1;
             let from = out[..last].iter().rposition(|event| matches!(event, Event::Fence { .. }));
             let at = from.map_or(0, |position| position + 1);
@@ -351,8 +351,8 @@ fn early_marks(events: &[Event]) -> (Vec<Event>, Vec<usize>) {
     (out, changed)
 }
 
-/// Holds the log's syncs back from the first commit on, each until the next sync of the database.
-/// Acknowledgements in the meantime are dropped, so that only the wrong order can be found.
+/// Holds the log's syncs back from the first commit on, each until the next sync of the database. Drops the
+/// acknowledgements in the meantime, so that the explorer can find only the wrong order.
 fn home_first(recording: &Recording) -> (Vec<Event>, Vec<usize>) {
     let is_log = |file: crate::event::FileId| crate::event::is_log(&recording.files[file.0 as usize].path);
     let is_home = |event: &Event| {

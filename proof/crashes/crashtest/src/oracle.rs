@@ -1,4 +1,4 @@
-//! The conditions that every crash state must meet once the code that users run has recovered it.
+//! Checks the conditions that every crash state must meet once the code that users run has recovered it.
 
 use rusqlite::Connection;
 use rusqlite::config::DbConfig;
@@ -13,13 +13,13 @@ use crate::workload::Bounds;
 /// How thoroughly a state is checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Depth {
-    /// Recover, compare, check the database's structure.
+    /// Recover, compare, and check the database's structure.
     Once,
-    /// As `Once`; then recover again and compare.
+    /// Do the same as `Once`, then recover again and compare.
     Recover,
-    /// As `Recover`, and the last close checkpoints everything home.
+    /// Do the same as `Recover`; the last close writes everything home.
     Close,
-    /// As `Close`, after committing another transaction; then read the file with stock SQLite.
+    /// Do the same as `Close` after committing another transaction, then read the file with stock SQLite.
     UseOn,
 }
 
@@ -34,11 +34,12 @@ pub fn check(
     bounds: Bounds,
     depth: Depth,
 ) -> Result<u32, String> {
-    // Both kinds of connections recover: one kind states that are recovered once, the other kind all others.
+    // A connection of the setup's kind recovers the states that are recovered once. A connection that is not
+    // concurrent recovers all other states. So the test covers both kinds.
     let others = Setup { concurrent: false, ..setup.clone() };
     let recovers = if depth == Depth::Once { setup } else { &others };
     let first = stage.connect(recovers).map_err(|error| format!("cannot be opened: {error}"))?;
-    // No checkpoint at close, so that the second recovery finds the same log.
+    // The close makes no checkpoint, so that the second recovery finds the same log.
     let _ = first.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true);
     let number = look(&first, reference, bounds)?;
     assert_sound(&first)?;
@@ -102,8 +103,8 @@ pub fn assert_plain(stage: &Stage, wanted: Option<u64>) -> Result<(), String> {
     }
 }
 
-/// Whatever a crash has left, after one more open and close no log and no shared memory of a log may remain,
-/// in either directory.
+/// Checks that after one more open and close no log and no shared memory of a log remains in either
+/// directory, whatever a crash has left.
 fn leftovers(stage: &Stage) -> Result<(), String> {
     for dir in [stage.home(), stage.log_dir()] {
         let entries = std::fs::read_dir(dir).map_err(|error| error.to_string())?;
@@ -116,8 +117,8 @@ fn leftovers(stage: &Stage) -> Result<(), String> {
     Ok(())
 }
 
-/// Called after every process has died: recovers, and commits on top of the recovered state. Records the
-/// acknowledged transactions.
+/// Recovers after every process has died, and commits on top of the recovered state. Records the acknowledged
+/// transactions.
 ///
 /// # Errors
 /// What is wrong, in words.
@@ -179,8 +180,10 @@ fn use_on(conn: &Connection, setup: &Setup, reference: &Reference, number: u32) 
     }
 }
 
+/// Closes a connection.
+///
 /// # Errors
-/// What SQLite says.
+/// An error of SQLite.
 pub fn close(conn: Connection) -> Result<(), String> {
     conn.close().map_err(|(_, error)| format!("cannot be closed: {error}"))
 }

@@ -1,10 +1,10 @@
-//! Power cuts on a real file system. The workload runs on a disk that logs its writes and syncs; images that
-//! a power cut could leave are mounted, recovered and judged.
+//! Cuts the power of a real file system. The workload runs on a disk that logs its writes and syncs. The rig
+//! mounts the images that a power cut could leave, recovers them and judges them.
 //!
-//! The log of `waldio` is on that disk. The log of `nvwal` is in recorded memory, and what a crash leaves of
-//! the disk and of the memory is chosen together. The same holds for a mapped database: the disk decides its
-//! names and its length, and its content is recorded memory, as on a file system with direct access. Each
-//! image overwrites the content that the emulated mapping has written to the disk.
+//! The log of `waldio` is on that disk. The log of `nvwal` is in recorded memory, and the rig chooses
+//! together what a crash leaves of the disk and of the memory. The same holds for a mapped database. The disk
+//! decides its names and its length, and its content is recorded memory, as on a file system with direct
+//! access. The rig overwrites the content that the emulated mapping has written to the disk in each image.
 
 use std::fmt;
 use std::fs::File;
@@ -32,11 +32,12 @@ use crate::workers::{self, Verdict};
 use crate::workload::{Bounds, Length, perform, under_this_hook};
 
 const DISK_BYTES: u64 = 16 << 20;
-/// Images built at each sync. They differ in which unsynced writes have reached the disk.
+/// The number of images that the rig builds at each sync. They differ in which unsynced writes have reached
+/// the disk.
 const IMAGES_PER_SYNC: u32 = 6;
-/// If connections write beside each other, the power is cut at one moment in this many.
+/// With connections that write concurrently, the number of moments at one of which the power is cut.
 const SPREAD: u8 = 4;
-/// In one of this many images the database is used on after recovery.
+/// The number of images of which one is used on after recovery.
 const USE_ON_EVERY: u64 = 8;
 
 /// How much to test.
@@ -50,9 +51,9 @@ pub struct PowerPlan {
     pub mount_options: String,
     /// The first run's seed.
     pub seed: u64,
-    /// Stop once this many images have been recovered.
+    /// The number of images after whose recovery the test stops.
     pub images: u64,
-    /// Steps in a run.
+    /// The length of a run.
     pub length: Length,
     /// Whether connections write beside each other.
     pub concurrent: bool,
@@ -67,7 +68,7 @@ pub struct PowerTally {
     pub syncs: u64,
     /// Images mounted and recovered.
     pub images: u64,
-    /// Images with torn blocks that the file system itself would not mount. They are not counted as images.
+    /// Images with torn blocks that the file system itself would not mount. `images` does not count them.
     pub refused: u64,
 }
 
@@ -87,7 +88,7 @@ impl fmt::Display for PowerTally {
     }
 }
 
-/// Why this machine cannot test power cuts; `None` if it can.
+/// Returns why this machine cannot test power cuts; `None` if it can.
 #[must_use]
 pub fn missing_rig(file_system: FileSystemKind) -> Option<String> {
     duralite_logdisk::missing_rig(file_system)
@@ -106,7 +107,7 @@ impl Sink for Requests {
     }
 }
 
-/// Cuts the power of runs until the plan is fulfilled, on every processor.
+/// Cuts the power of runs, on every processor, until the plan is fulfilled.
 ///
 /// # Errors
 /// What could not be run at all. The inner error is an image that breaks the oracle.
@@ -114,7 +115,8 @@ pub fn cut(plan: &PowerPlan) -> Verdict<PowerTally> {
     cut_counting(plan, &AtomicU64::new(0))
 }
 
-/// As [`cut`], and adds the images of each run to `images` when they have been recovered.
+/// Cuts the power as [`cut`] does. When the images of a run have been recovered, adds their number to
+/// `images`.
 ///
 /// # Errors
 /// As [`cut`].
@@ -149,7 +151,7 @@ struct Cut {
     reference: Reference,
     /// The path of the database in the run.
     database: PathBuf,
-    /// Where the memory that is on no disk is set up: logs, and the content of a mapped database.
+    /// The stage for memory that is on no disk: logs, and the content of a mapped database.
     memory: Stage,
 }
 
@@ -183,7 +185,7 @@ impl Cut {
         Ok(Self { setup, seed, recording, reference, database, memory })
     }
 
-    /// What a crash leaves in memory, with the paths at which it is set up.
+    /// Returns what a crash leaves in memory, with the paths at which the rig sets it up.
     fn left_in_memory(&self, model: &Model, random: &mut fastrand::Rng) -> Contents {
         let choices = model.choices();
         let left = model.crash(&choices, &sample(&choices, random));
@@ -209,12 +211,13 @@ impl Cut {
         for (position, event) in self.recording.events.iter().enumerate() {
             let cuts_here = match event {
                 Event::Disk(DiskEvent::Sync) => disk.pending() > 0,
-                // Cut also at acknowledgements, to notice if something was not flushed before.
+                // Cut also at acknowledgements, to notice if something that had to be durable was not
+                // flushed.
                 Event::Fence { .. } | Event::Acknowledged { .. } => random.u8(..4) == 0,
                 _ => false,
             };
-            // Transactions overlap only after the tables were made. Cut at some moments of the whole rest of
-            // the run.
+            // Transactions overlap only after the workload has made the tables. Cut at some moments of the
+            // whole rest of the run.
             let mut is_for_many = || bounds.begun > TABLES && random.u8(..SPREAD) == 0;
             if cuts_here && bounds.begun > 0 && (!plan.concurrent || is_for_many()) {
                 tally.syncs += 1;
@@ -229,8 +232,8 @@ impl Cut {
                     let judged = recover(mounter, &image, memory, setup, reference, bounds, depth)?;
                     let what = match judged {
                         Judged::Sound => None,
-                        // The file system's superblock is larger than a sector, and is checked before the
-                        // journal is read.
+                        // The file system's superblock is larger than a sector, and the file system checks it
+                        // before it reads the journal.
                         Judged::Refused if torn => {
                             tally.images -= 1;
                             tally.refused += 1;
@@ -290,8 +293,8 @@ pub fn recover(
     }
 }
 
-/// Copies the surviving content of the database's memory into the file, as far as the file reaches on this
-/// file system.
+/// Copies the surviving content of the database's memory into the file, up to the file's length on this file
+/// system.
 fn put_memory(left: &Path, database: &Path) -> Result<()> {
     let left = std::fs::read(left)?;
     let Ok(file) = File::options().write(true).open(database) else { return Ok(()) };
@@ -300,12 +303,12 @@ fn put_memory(left: &Path, database: &Path) -> Result<()> {
     Ok(())
 }
 
-/// What is wrong with an image that is [`Judged::Refused`].
+/// The text that describes an image that is [`Judged::Refused`].
 pub const REFUSED: &str = "the file system cannot be mounted";
 
 /// The verdict on an image.
 pub enum Judged {
-    /// The image recovers.
+    /// Recovery succeeds on the image.
     Sound,
     /// The file system would not mount the image.
     Refused,
@@ -320,8 +323,8 @@ fn stage_on(volume: &Path, memory: Option<&Stage>) -> Result<Stage> {
     Ok(Stage::of(home, log_dir))
 }
 
-/// An image that a power cut may leave: nothing unsynced, everything, the oldest writes, all writes but one,
-/// random sectors, or random pages. Also whether blocks of the file system may be torn.
+/// Returns an image that a power cut may leave: nothing unsynced, everything, the oldest writes, all writes
+/// but one, random sectors, or random pages. Also returns whether blocks of the file system may be torn.
 fn image_of(disk: &DiskModel, nth: u32, random: &mut fastrand::Rng) -> (Pages, bool) {
     let image = match nth {
         4 => disk.image_by_chance(Piece::Sector, random),

@@ -9,7 +9,7 @@ use duralite_crashmodel::disk::DiskEvent;
 use crate::event::{Event, FileId, FileKind, RecordedFile, Recording, SiteId};
 use crate::sites::Sites;
 
-/// What kind of call may fail.
+/// The kind of a call that may fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Call {
     /// Reading from a device.
@@ -35,12 +35,13 @@ pub enum Failure {
     NoSpace,
 }
 
-/// Which calls are to fail.
+/// The calls that are to fail.
 #[derive(Clone, Copy, Debug)]
 pub struct Fault {
     /// The first call that fails, counted from 0 over calls of any kind.
     pub nth: u64,
-    /// How many calls fail: that one and the following ones of its kind, until the fault is removed.
+    /// The number of calls that fail: that one and the following ones of its kind, until the fault is
+    /// removed.
     pub times: u64,
 }
 
@@ -48,8 +49,8 @@ pub struct Fault {
 /// order in which they happened.
 pub struct Recorder {
     state: Mutex<State>,
-    /// Requests of the disk since the newest event. They arrive while another thread holds the recorder's
-    /// lock and waits for them: a sync of a recorded file is a step, and makes the disk write.
+    /// The disk's requests since the newest event. They arrive while another thread holds the recorder's lock
+    /// and waits for them, because a sync of a recorded file is a step, and makes the disk write.
     requests: Mutex<Vec<DiskEvent>>,
 }
 
@@ -57,18 +58,18 @@ pub struct Recorder {
 struct State {
     recording: Recording,
     current: HashMap<PathBuf, FileId>,
-    /// For each event, how many calls had been made by then.
+    /// For each event, the number of calls up to then.
     calls_at: Vec<u64>,
     sites: Option<Sites>,
     running: bool,
     calls: u64,
     fault: Option<Fault>,
-    /// The first call that was made to fail, and its failure.
+    /// The first call that the recorder made fail, and its failure.
     failed: Option<(Call, Failure)>,
     broken: Option<Call>,
-    /// How many events were recorded before the first failure.
+    /// The number of events that were recorded before the first failure.
     events_before: usize,
-    /// How many calls were made to fail.
+    /// The number of calls that the recorder made fail.
     failures: u64,
     /// The file whose next syncs fail, and how many of them.
     failing_syncs: Option<(PathBuf, u32)>,
@@ -88,8 +89,9 @@ impl Default for Recorder {
 }
 
 impl Recorder {
-    /// An empty recording that begins at once. With `sites` the recorder stores for each call that makes
-    /// something durable which place in the source made it, which takes some microseconds.
+    /// Returns an empty recording that begins at once. With `sites` the recorder also stores, for each call
+    /// that makes something durable, the place in the source that made the call. That takes some
+    /// microseconds.
     #[must_use]
     pub fn new(sites: bool) -> Self {
         let state = State { running: true, sites: sites.then(Sites::default), ..State::default() };
@@ -111,13 +113,13 @@ impl Recorder {
         step.0.failures = 0;
     }
 
-    /// Makes the next syncs of a file fail. It must be a file that SQLite syncs, or a log of blocks.
+    /// Makes the next syncs of a file fail. SQLite must sync the file, or the file must be a log of blocks.
     #[cfg(test)]
     pub fn fail_syncs_of(&self, path: &Path, count: u32) {
         self.step().0.failing_syncs = Some((path.to_path_buf(), count));
     }
 
-    /// Whether all of these syncs have failed.
+    /// Returns whether all syncs that [`Self::fail_syncs_of`] asked for have failed.
     #[cfg(test)]
     #[must_use]
     pub fn has_failed_sync(&self) -> bool {
@@ -175,19 +177,19 @@ impl Recorder {
         it
     }
 
-    /// How many events were recorded before the first failed call; 0 if no call failed.
+    /// Returns how many events were recorded before the first failed call; 0 if no call failed.
     #[must_use]
     pub fn events_at_fault(&self) -> usize {
         self.step().0.events_before
     }
 
-    /// For each event so far, the number of the call that caused it, counted as [`Fault`] counts.
+    /// Returns for each event so far the number of the call that caused it, counted as [`Fault`] counts.
     #[must_use]
     pub fn calls_of_events(&self) -> Vec<u64> {
         self.step().0.calls_at.iter().map(|calls| calls.saturating_sub(1)).collect()
     }
 
-    /// Ends the recording. Later calls are passed on unrecorded.
+    /// Ends the recording. The hooks pass later calls on without recording them.
     #[must_use]
     pub fn finish(&self) -> Recording {
         let mut step = self.step();
@@ -202,8 +204,8 @@ impl Recorder {
 }
 
 impl Step<'_> {
-    /// Whether this call is to fail, and how. Allocations fail for lack of space and writes for lack of space
-    /// or with a device error; all other calls fail with a device error.
+    /// Returns whether this call is to fail, and how. Allocations fail for lack of space. Writes fail for
+    /// lack of space or with a device error. All other calls fail with a device error.
     pub fn due(&mut self, call: Call) -> Option<Failure> {
         let state = &mut *self.0;
         let nth = state.calls;
@@ -280,7 +282,7 @@ impl Step<'_> {
         id
     }
 
-    /// The file at a path. If the recording has no file there, one is added to it.
+    /// Returns the file at a path. If the recording has no file there, adds one.
     pub fn file(&mut self, path: &Path, kind: FileKind) -> FileId {
         match self.0.current.get(path) {
             Some(id) => *id,

@@ -1,4 +1,4 @@
-//! Recovers crash states again that a rig has kept.
+//! Recovers again the crash states that a rig has kept.
 
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -19,7 +19,8 @@ use crate::transactions::Reference;
 
 /// Recovers a kept state again. The inner error says what is still wrong with the state.
 ///
-/// # Errors This function cannot read the state, or cannot mount its disk on this machine.
+/// # Errors
+/// This function cannot read the state, or cannot mount its disk on this machine.
 pub fn replay(dir: &Path) -> Result<Result<(), String>> {
     let state = Description::read(dir)?;
     crate::hooks::register()?;
@@ -73,7 +74,7 @@ fn replay_disk(
     })
 }
 
-/// Makes a log name another file as its database, because the copied database has another inode.
+/// Changes the database that a log names, because the copied database has another inode.
 fn give_to(log: &Path, database: &Path) -> Result<()> {
     let identity = DatabaseIdentity::of(database)?;
     let bytes = fs::read(log)?;

@@ -1,4 +1,4 @@
-//! An engine and the settings to test it with, as a seed chooses them.
+//! An engine, and the settings with which to test it. A seed chooses them.
 
 use std::fmt;
 use std::path::Path;
@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::sql;
 
-/// The journal that is tested.
+/// The journal that the tests test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Engine {
@@ -24,14 +24,14 @@ pub enum Engine {
 }
 
 impl Engine {
-    /// For tests of behaviour that only `nvwal` has.
+    /// The engine for tests of behaviour that only `nvwal` has.
     pub const NVWAL: Self = Self::Own(&nvwal::DESCRIPTOR);
-    /// For tests of behaviour that only `waldio` has.
+    /// The engine for tests of behaviour that only `waldio` has.
     pub const WALDIO: Self = Self::Own(&waldio::DESCRIPTOR);
-    /// For tests of behaviour that only `ppl` has.
+    /// The engine for tests of behaviour that only `ppl` has.
     pub const PPL: Self = Self::Own(&ppl::DESCRIPTOR);
 
-    /// For tests of behaviour that only `scratchpad` has.
+    /// The engine for tests of behaviour that only `scratchpad` has.
     pub const SCRATCHPAD: Self = Self::Own(&scratchpad::DESCRIPTOR);
 
     /// All engines of Duralite.
@@ -60,8 +60,8 @@ impl Engine {
         matches!(self, Self::Own(engine) if engine.needs.contains(&Medium::HomeMemory))
     }
 
-    /// Whether to test rollback journals with the engine: it keeps them in its log, or it is stock SQLite as
-    /// a control.
+    /// Returns whether to test rollback journals with the engine. That is so if the engine keeps them in its
+    /// log, or if it is stock SQLite as a control.
     #[must_use]
     pub fn keeps_rollback_journals(self) -> bool {
         matches!(self, Self::Stock) || matches!(self, Self::Own(engine) if engine.rollback_journals)
@@ -123,10 +123,10 @@ pub struct Setup {
     pub page_bytes: u32,
     /// Whether an acknowledged commit is durable.
     pub waits: bool,
-    /// How many connections commit at the same time, each in its own thread. With 1 the seed reproduces the
-    /// run.
+    /// The number of connections that commit at the same time, each in its own thread. With 1 the seed
+    /// reproduces the run.
     pub threads: u32,
-    /// Frames in the log at which SQLite makes an automatic checkpoint; 0 for never.
+    /// The number of frames in the log at which SQLite makes an automatic checkpoint; 0 for never.
     #[serde(default)]
     pub checkpoint_frames: u32,
     /// SQLite's journal mode, in small letters.
@@ -135,7 +135,7 @@ pub struct Setup {
     /// Whether the log is in the database's own directory.
     #[serde(default)]
     pub beside: bool,
-    /// Whether connections write beside each other (`concurrent=on`), in transactions that overlap.
+    /// Whether connections write concurrently (`concurrent=on`), in transactions that overlap.
     #[serde(default)]
     pub concurrent: bool,
 }
@@ -243,15 +243,15 @@ impl Setup {
         match self.engine {
             Engine::StockOff => "OFF",
             // At FULL SQLite does not sync the directory after it has deleted a journal that is a file. The
-            // journal of a first transaction is a file.
+            // journal of a database's first transaction is a file.
             _ if !self.is_wal() => "EXTRA",
             _ => "FULL",
         }
     }
 }
 
-/// Chooses an engine's settings by a seed. It may also change in the setup whether commits wait, and how many
-/// threads commit.
+/// Chooses an engine's settings by a seed. It may also change two values of the setup: whether commits wait,
+/// and how many threads commit.
 type Choose = fn(&mut Setup, &mut fastrand::Rng) -> Vec<String>;
 
 /// The choices by engine. An engine without an entry has its default settings.
@@ -263,7 +263,7 @@ const CHOICES: [(&str, Choose); 4] = [
 ];
 
 fn choose_nvwal(setup: &mut Setup, random: &mut fastrand::Rng) -> Vec<String> {
-    // Some runs use a weaker order, which promises only that a prefix of the commits survives.
+    // Some runs use weaker ordering, which promises only that a prefix of the commits survives.
     let sync = ["lazy", "lazy", "lazy", "eager", "checksum", "checksum", "async"][random.usize(..7)];
     setup.waits = sync != "async";
     let mut settings = vec![format!("sync={sync}"), format!("block_bytes={}", 4096 * random.u32(2..=4))];
@@ -304,8 +304,8 @@ fn choose_waldio(setup: &mut Setup, random: &mut fastrand::Rng) -> Vec<String> {
     settings
 }
 
-/// Small limits and frequent checkpoints, because `ppl` merges a page only at a checkpoint, when the page's
-/// log is full, or when space is short.
+/// Chooses small limits and frequent checkpoints, because `ppl` merges a page only at a checkpoint, when the
+/// page's log is full, or when space is short.
 fn choose_ppl(setup: &mut Setup, random: &mut fastrand::Rng) -> Vec<String> {
     setup.checkpoint_frames = [0, 3, 3, 10][random.usize(..4)];
     let mut settings = vec![

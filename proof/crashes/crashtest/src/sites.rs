@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use crate::event::SiteId;
 
-/// How many frames above the call a site keeps: enough to tell the callers of a helper apart.
+/// The number of frames above the call that a site keeps: enough to tell the callers of a helper apart.
 const DEPTH: usize = 2;
 
 /// Call sites, numbered in the order in which they are first seen.
@@ -42,8 +42,8 @@ impl Sites {
     }
 }
 
-/// Function and line of the first frames inside the engines or the VFS, innermost first. If SQLite itself
-/// makes the call, the name is SQLite.
+/// Returns the function and line of the first frames inside the engines or the VFS, innermost first. If
+/// SQLite itself makes the call, the name is SQLite.
 fn describe(addresses: &[usize]) -> String {
     let mut found = Vec::new();
     for address in addresses {
@@ -54,7 +54,8 @@ fn describe(addresses: &[usize]) -> String {
             let path = path.to_string_lossy();
             let Some((_, path)) = path.rsplit_once("crates/") else { return };
             let ours = ["wal/src/", "sqlite-vfs/src/"].iter().any(|start| path.starts_with(start));
-            // Functions in these files only pass calls on, so the site begins with the frames above them.
+            // Functions in these files only pass calls on, so the site begins with the frames above these
+            // functions.
             let passes_on =
                 ["base.rs", "db_file.rs", "hooks.rs", "/vfs.rs"].iter().any(|end| path.ends_with(end));
             if ours && !passes_on {

@@ -6,7 +6,7 @@ use rusqlite::Connection;
 /// SQLite's name for its write-ahead log.
 pub const WAL: &str = "wal";
 
-/// Puts the connection and its database in a journal mode.
+/// Switches the connection and its database to a journal mode.
 ///
 /// # Errors
 /// The error of SQLite, or the mode in which the database stays.
@@ -25,7 +25,7 @@ pub fn checkpoint(conn: &Connection, kind: &str) -> Result<()> {
         .with_context(|| format!("{kind} checkpoint"))
 }
 
-/// Rolls the transaction back, unless SQLite has already done so, as it does after some errors.
+/// Rolls the transaction back, unless SQLite has already rolled it back, as it does after some errors.
 ///
 /// # Errors
 /// SQLite's error.
@@ -44,8 +44,8 @@ pub fn commit(conn: &Connection, statements: &str) -> rusqlite::Result<()> {
     conn.execute_batch(&format!("BEGIN IMMEDIATE; {statements} COMMIT"))
 }
 
-/// Commits these statements as one transaction. On a concurrent connection the transaction waits for nobody
-/// before its commit.
+/// Commits these statements as one transaction. On a concurrent connection the transaction waits for no other
+/// transaction before its commit.
 ///
 /// # Errors
 /// What SQLite says.
@@ -59,7 +59,7 @@ pub fn is_full(error: &rusqlite::Error) -> bool {
     error.sqlite_error_code() == Some(rusqlite::ErrorCode::DiskFull)
 }
 
-/// Whether the error says that others are in the way.
+/// Returns whether the error says that other connections are in the way.
 #[must_use]
 pub fn is_busy(error: &rusqlite::Error) -> bool {
     error.sqlite_error_code() == Some(rusqlite::ErrorCode::DatabaseBusy)

@@ -1,4 +1,4 @@
-//! A directory with a database and one with its logs, in which crash states are set up.
+//! The directories in which tests set up crash states: one with a database, and one with its logs.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -16,19 +16,18 @@ use crate::setup::Setup;
 const SHARED_MEMORY: &str = "/dev/shm";
 const PIECE: usize = 4096;
 
-/// Where a workload runs and its crash states are recovered. The directories are in memory if the machine has
-/// a file system there, since the model decides what is durable.
+/// The place where a workload runs and where its crash states are recovered. The directories are in memory if the
+/// machine has a file system there, since the model decides what is durable.
 pub struct Stage {
     home: PathBuf,
     log_dir: PathBuf,
-    /// The directory that the stage has made for itself, if it has; deleted with the stage.
+    /// The directory that the stage has made for itself, if it has made one. The stage deletes it at its end.
     _root: Option<TempDir>,
 }
 
 impl Stage {
-    /// An empty stage with an empty database. A log names the file that it belongs to, so every state is set
-    /// up in the same database file. With `beside` the logs are in the database's own directory, otherwise in
-    /// another one.
+    /// Makes an empty stage with an empty database. A log names the file that it belongs to, so every state is set up
+    /// in the same database file. With `beside` the logs are in the database's own directory, otherwise in another one.
     ///
     /// # Errors
     /// The error of the file system.
@@ -46,25 +45,25 @@ impl Stage {
         Ok(stage)
     }
 
-    /// A stage in directories that already exist.
+    /// Returns a stage in directories that already exist.
     #[must_use]
     pub fn of(home: PathBuf, log_dir: PathBuf) -> Self {
         Self { home, log_dir, _root: None }
     }
 
-    /// The database's directory.
+    /// Returns the database's directory.
     #[must_use]
     pub fn home(&self) -> PathBuf {
         self.home.clone()
     }
 
-    /// The logs' directory.
+    /// Returns the logs' directory.
     #[must_use]
     pub fn log_dir(&self) -> PathBuf {
         self.log_dir.clone()
     }
 
-    /// The database.
+    /// Returns the database's path.
     #[must_use]
     pub fn database(&self) -> PathBuf {
         self.home().join("a.db")
@@ -100,7 +99,7 @@ impl Stage {
         Ok(())
     }
 
-    /// The same contents with paths relative to the directory that holds the stage's directories, as a kept
+    /// Returns the same contents with paths relative to the directory that holds the stage's directories, as a kept
     /// state has them.
     #[must_use]
     pub fn relative(&self, contents: &Contents) -> Contents {
@@ -109,7 +108,7 @@ impl Stage {
         contents.iter().map(|(path, content)| (below(path), content.clone())).collect()
     }
 
-    /// A connection that does not wait for locks. Its cache is small, so that large transactions spill.
+    /// Opens a connection that does not wait for locks. Its cache is small, so that large transactions spill.
     ///
     /// # Errors
     /// SQLite's error.
@@ -134,7 +133,7 @@ fn unless_gone(error: io::Error) -> io::Result<()> {
 fn write_sparsely(path: &Path, content: &[u8]) -> io::Result<()> {
     let file = OpenOptions::new().write(true).create(true).truncate(true).open(path)?;
     file.set_len(content.len() as u64)?;
-    // Compared as a whole: a comparison byte by byte took a third of the time of an exploration.
+    // Compares a whole piece at once: a comparison byte by byte took a third of the time of an exploration.
     let is_zero = |piece: &[u8]| piece == &[0; PIECE][..piece.len()];
     let mut from = None;
     let pieces = content.chunks(PIECE).map(is_zero).chain([true]).enumerate();

@@ -46,7 +46,7 @@ pub fn sql(seed: u64, number: u32) -> String {
             }
             12 => insert(&mut text, &mut random, number, 12),
             13 => {
-                // Large enough for overflow pages.
+                // This row is large enough for overflow pages.
                 let body = blob(&mut random, 5000);
                 text += &format!("INSERT INTO items(tag, by, body) VALUES('large', {number}, x'{body}');");
             }
@@ -59,7 +59,7 @@ pub fn sql(seed: u64, number: u32) -> String {
             _ => text += &format!("DROP TABLE IF EXISTS side{};", random.u32(..3)),
         }
     }
-    // Keeps the database small, so that checking a state takes microseconds.
+    // The deletion keeps the database small, so that checking a state takes microseconds.
     text += "DELETE FROM items WHERE id < (SELECT max(id) FROM items) - 60;";
     text += &format!("UPDATE counter SET total = {number};");
     text
@@ -84,7 +84,7 @@ fn blob(random: &mut fastrand::Rng, length: usize) -> String {
 /// SQLite's error.
 pub fn digest(conn: &Connection) -> Result<u64> {
     let mut hash = Xxh3::new();
-    // One transaction, so that all queries read the same snapshot.
+    // All queries run in one transaction, so that they read the same snapshot.
     conn.execute_batch("BEGIN")?;
     let schema = "SELECT type, name, tbl_name, sql FROM sqlite_master ORDER BY type, name";
     let tables = add_rows(conn, schema, &mut hash)?;
@@ -133,7 +133,7 @@ fn add_rows(conn: &Connection, sql: &str, hash: &mut Xxh3) -> Result<Vec<String>
     Ok(tables)
 }
 
-/// What the database holds after each transaction, computed by stock SQLite.
+/// The content of the database after each transaction, as stock SQLite computes it.
 #[derive(Clone, Debug)]
 pub struct Reference {
     /// The SQL of each transaction, from transaction 1 on.
@@ -143,7 +143,7 @@ pub struct Reference {
 }
 
 impl Reference {
-    /// The digests after transactions 0 to `last` of this setup's workload.
+    /// Computes the digests after transactions 0 to `last` of this setup's workload.
     ///
     /// # Errors
     /// SQLite's error.
@@ -151,7 +151,7 @@ impl Reference {
         Self::of((1..=last).map(|number| text(setup, seed, number)).collect())
     }
 
-    /// The digests after each of these transactions, one after the other.
+    /// Computes the digest after each of these transactions, which run one after the other.
     ///
     /// # Errors
     /// What SQLite says.

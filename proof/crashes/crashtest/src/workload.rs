@@ -16,17 +16,17 @@ use crate::sql::{self, checkpoint, is_full, roll_back, use_mode};
 use crate::stage::Stage;
 use crate::transactions::{self, Reference};
 
-/// How long a run is.
+/// The length of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Length {
-    /// Steps, each a transaction or another action.
+    /// The number of steps, each a transaction or another action.
     pub steps: u32,
 }
 
 /// The result of a run.
 #[derive(Clone, Debug)]
 pub struct Run {
-    /// What happened.
+    /// The events of the run.
     pub recording: Recording,
     /// Number of the last transaction begun.
     pub begun: u32,
@@ -77,7 +77,7 @@ pub fn under_hook<T>(stage: &Stage, recorder: &Arc<Recorder>, body: impl FnOnce(
     under_this_hook(stage, recorder, DirectoryHook::new(Arc::clone(recorder)), body)
 }
 
-/// As [`under_hook`], with a hook of the caller's.
+/// Does the same as [`under_hook`], with a hook of the caller's.
 pub fn under_this_hook<T>(
     stage: &Stage,
     recorder: &Arc<Recorder>,
@@ -91,7 +91,7 @@ pub fn under_this_hook<T>(
     body()
 }
 
-/// One thread with several connections. Its seed decides what it does.
+/// One thread with several connections. The thread's seed decides what it does.
 pub struct Script<'a> {
     stage: &'a Stage,
     setup: &'a Setup,
@@ -106,7 +106,7 @@ pub struct Script<'a> {
 }
 
 impl<'a> Script<'a> {
-    /// A script whose connections are open and in the setup's journal mode.
+    /// Opens the connections of a script, in the setup's journal mode.
     ///
     /// # Errors
     /// SQLite's error.
@@ -168,10 +168,11 @@ impl<'a> Script<'a> {
         self.close()
     }
 
-    /// Reads through every open connection. Each must see the state after some commit, or get an error.
+    /// Reads through every open connection. Each connection must see the state after some commit, or get an
+    /// error.
     ///
     /// # Errors
-    /// If a connection sees anything else.
+    /// An error if a connection sees anything else.
     pub fn look_on(&self, reference: &Reference) -> Result<()> {
         for conn in &self.connections {
             let _ = roll_back(conn);
@@ -246,7 +247,8 @@ impl<'a> Script<'a> {
         checkpoint(&self.connections[self.random.usize(..2)], kind)
     }
 
-    /// Only in WAL mode: otherwise a reader would keep writers out.
+    /// Pins a snapshot, or releases it. Does this only in WAL mode: otherwise a reader would keep writers
+    /// out.
     fn pin_or_release(&mut self) -> Result<()> {
         if self.pinned || !self.setup.is_wal() {
             return self.unpin();
@@ -267,7 +269,7 @@ impl<'a> Script<'a> {
         Ok(())
     }
 
-    /// The last close lifts the guard and deletes the log.
+    /// Closes all connections, and opens them again. The last close lifts the guard and deletes the log.
     fn reopen(&mut self) -> Result<()> {
         self.close()?;
         self.recorder.note(Event::Acknowledged { number: self.committed });
@@ -283,8 +285,8 @@ impl<'a> Script<'a> {
         Ok(())
     }
 
-    /// Changes to another journal mode and back, at `synchronous=FULL` or EXTRA. Rollback journals at NORMAL
-    /// are left out, because there SQLite syncs the journal's header together with its content. Under this
+    /// Changes to another journal mode and back, at `synchronous=FULL` or EXTRA. Leaves rollback journals at
+    /// NORMAL out, because at NORMAL SQLite syncs the journal's header together with its content. Under this
     /// model even stock SQLite ends with "file is not a database" when such a transaction leaves a TRUNCATE
     /// or PERSIST journal.
     fn change_mode(&mut self) -> Result<()> {
@@ -307,7 +309,7 @@ impl<'a> Script<'a> {
     }
 }
 
-/// Several threads that commit at once, so that groups have several transactions.
+/// Runs several threads that commit at once, so that groups have several transactions.
 fn crowd(stage: &Stage, setup: &Setup, seed: u64, length: Length, recorder: &Recorder) -> Result<u32> {
     let first = stage.connect(setup)?;
     use_mode(&first, &setup.journal_mode)?;
@@ -357,7 +359,7 @@ fn crowd(stage: &Stage, setup: &Setup, seed: u64, length: Length, recorder: &Rec
     Ok(total)
 }
 
-/// The last transactions begun and acknowledged up to some event.
+/// The last transactions that were begun and acknowledged, up to some event.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Bounds {
     /// The state must contain all transactions up to this one.

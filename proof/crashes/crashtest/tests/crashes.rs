@@ -1,6 +1,6 @@
 //! Explores crashes through real SQLite, for as long as every test run can afford, and runs controls that
-//! must fail. With `CRASHTEST_LONG=1`, as in `make test-long`, it explores four times as many states, and
-//! `make proof` does the same at length.
+//! must fail. With `CRASHTEST_LONG=1`, as in `make test-long`, the tests explore four times as many states.
+//! `make proof` explores at length.
 #![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 
 use std::fmt::Display;
@@ -13,7 +13,7 @@ use duralite_crashtest::{
     register, replay,
 };
 
-/// Where failing states are kept.
+/// The directory that keeps failing states.
 const KEEP: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../out/crashtest");
 
 fn seed() -> u64 {
@@ -56,7 +56,7 @@ fn is_long() -> bool {
     std::env::var_os("CRASHTEST_LONG").is_some()
 }
 
-/// `states` in a long run, and a quarter of them in a short one.
+/// Returns `states` in a long run, and a quarter of them in a short one.
 fn share_of(states: u64) -> u64 {
     if is_long() { states } else { states / 4 }
 }
@@ -77,7 +77,8 @@ fn power(engine: Engine, file_system: FileSystemKind, images: u64) -> PowerPlan 
     PowerPlan { engine, file_system, mount_options, seed: seed(), images, length, concurrent: false }
 }
 
-/// Whether power cuts can be tested. If not, says so, and fails where they should be possible.
+/// Returns whether power cuts can be tested. If not, says so, and fails on machines where they should be
+/// possible.
 fn has_rig(file_system: FileSystemKind) -> bool {
     let Some(why) = missing_rig(file_system) else { return true };
     duralite_testkit::skip(&format!("no power cuts on {}", file_system.name()), &why);
@@ -103,12 +104,12 @@ fn inv59_states_that_a_crash_leaves_of_concurrent_writers_recover() {
         let tally = hold(&format!("concurrent writers on {engine}"), || {
             explore(&memory_of_many(engine, share_of(8_000)))
         });
-        // Without these numbers the run did not have the states that this test is for.
+        // Without these counts the run did not have the states that this test is for.
         assert!(tally.merged > 9 && tally.overtaken > 0, "{engine}: {tally}");
     }
 }
 
-/// As above, but with threads, so that several validated transactions wait for one flush. Each thread stays
+/// Threads write concurrently, so that several validated transactions wait for one flush. Each thread stays
 /// in its area, and each area must contain what was acknowledged.
 #[test]
 fn inv59_states_that_a_crash_leaves_of_concurrent_threads_recover() {
@@ -208,7 +209,7 @@ fn inv08_what_a_dropped_flush_leaves_is_refused_and_saved_or_opens_as_of_a_trans
         match lie(&plan).unwrap() {
             Ok(tally) => {
                 println!("a dropped flush on {engine}: {tally}");
-                // Without these numbers the images did not cover the cases that this test is for.
+                // Without these counts the images did not cover the cases that this test is for.
                 assert!(tally.refused > 0 && tally.ends_earlier > 0, "{engine}: {tally}");
                 assert!(tally.later > 0, "{engine}: {tally}");
             }

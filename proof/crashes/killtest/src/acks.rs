@@ -1,16 +1,16 @@
-//! What was acknowledged to which process.
+//! Records which transaction was acknowledged to which process.
 
 use std::collections::HashMap;
 use std::path::Path;
 
 use anyhow::{Context as _, Result, bail};
 
-/// Bytes of an acknowledgement.
+/// The size of an acknowledgement in bytes.
 pub(crate) const RECORD: u64 = duralite_testkit::Acks::<2>::RECORD_BYTES as u64;
-/// More acknowledgements than this are worth forgetting.
+/// The number of acknowledgements above which forgetting is worthwhile.
 const MANY: usize = 1 << 14;
 
-/// The end of the file to which a process appends its acknowledgements.
+/// The file of acknowledgements, to whose end a process appends its own.
 pub(crate) struct Acks(duralite_testkit::Acks<2>);
 
 impl Acks {
@@ -54,7 +54,7 @@ impl Acknowledged {
         self.newest
     }
 
-    /// The process to which transaction `n` was acknowledged, if it was.
+    /// Returns the process to which transaction `n` was acknowledged, if it was acknowledged.
     pub(crate) fn owner(&self, n: i64) -> Option<u64> {
         self.owners.get(&n).copied()
     }

@@ -1,6 +1,7 @@
-//! A file in which each process notes what it is doing, and reads whether it should end.
+//! A file in which each process notes what it is doing. The file also tells the processes whether they should
+//! end.
 //!
-//! A plain write to a file survives the death of the process that made it, and costs a microsecond.
+//! A plain write to a file costs a microsecond, and survives the death of the process that made it.
 
 use std::cell::Cell;
 use std::fs::File;
@@ -19,12 +20,12 @@ const FIRST: u64 = 1;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Entry {
     pub(crate) id: u64,
-    /// Grows with each action of the process.
+    /// A count that grows with each action of the process.
     pub(crate) steps: u64,
     pub(crate) phase: Phase,
 }
 
-/// The file, as used by the process that kills the others.
+/// The file, as the process that kills the others uses it.
 pub(crate) struct Board(File);
 
 impl Board {
@@ -59,7 +60,7 @@ fn read_words<const N: usize>(file: &File, at: u64) -> Result<[u64; N]> {
 /// The entry that a process writes.
 pub(crate) struct Note {
     file: File,
-    /// `None` in a forked child, which writes no entry.
+    /// The slot of the process; `None` in a forked child, which writes no entry.
     slot: Option<u64>,
     id: u64,
     steps: Cell<u64>,

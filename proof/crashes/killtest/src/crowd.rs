@@ -19,18 +19,18 @@ use crate::site::Site;
 use crate::worker::{Answer, Orders, Question};
 use crate::{Phase, Plan, Role, Worker, stacks};
 
-/// How often the killing process watches the other processes while it waits for one of them.
+/// The time between two looks at the other processes while the killing process waits for one of them.
 const GLANCE: Duration = Duration::from_millis(50);
-/// How long to wait until a process reaches the phase in which it is to be killed.
+/// The time for which the killing process waits until a victim reaches the phase in which it is to be killed.
 const AIM: Duration = Duration::from_millis(8);
 
-/// A process. It is killed when this is dropped.
+/// A process. Dropping this value kills the process.
 struct ProcessSlot {
     child: Child,
     role: Role,
     id: u64,
     stopped: bool,
-    /// Killed, and not replaced yet.
+    /// Whether the process was killed, and not replaced yet.
     dead: bool,
     steps: u64,
     since: Instant,
@@ -70,7 +70,7 @@ pub(crate) struct Crowd<'a> {
     messages: File,
     processes: Vec<ProcessSlot>,
     audit: Option<Audit>,
-    /// Process groups of killed forkers, whose children may still live.
+    /// The process groups of killed forkers, whose children may still live.
     orphans: Vec<Pid>,
     next_id: u64,
     epoch: u32,
@@ -101,13 +101,13 @@ impl<'a> Crowd<'a> {
         self.next_id - 1
     }
 
-    /// Whether processes write beside each other.
+    /// Returns whether processes write concurrently.
     pub(crate) fn is_concurrent(&self) -> bool {
         self.plan.concurrent > 0
     }
 
-    /// Begins a new file of acknowledgements: the settings allow the transactions acknowledged so far to be
-    /// lost.
+    /// Begins a new file of acknowledgements, because the settings allow the loss of the transactions that
+    /// were acknowledged so far.
     pub(crate) fn begin_epoch(&mut self) {
         self.epoch += 1;
     }
@@ -143,7 +143,7 @@ impl<'a> Crowd<'a> {
             command.uid(user).gid(group);
         }
         if role == Role::Forker {
-            // A forker's children are found by their process group, even if they outlive it.
+            // The process group finds a forker's children, even if they outlive the forker.
             command.process_group(0);
         }
         command.args(&self.worker.arguments).arg(orders.argument()?);
@@ -168,7 +168,7 @@ impl<'a> Crowd<'a> {
         self.spawn(command, role, id)
     }
 
-    /// Starts a process for each role. No process of an earlier cast may live.
+    /// Starts a process for each role. No process of an earlier cast may be alive.
     pub(crate) fn start(&mut self, cast: &[Role]) -> Result<()> {
         self.processes.clear();
         for (slot, role) in cast.iter().enumerate() {
@@ -182,14 +182,14 @@ impl<'a> Crowd<'a> {
         Ok(())
     }
 
-    /// Starts a new process in place of a killed one.
+    /// Starts a new process in the place of a killed one.
     pub(crate) fn replace(&mut self, slot: usize) -> Result<()> {
         let role = self.processes[slot].role;
         self.processes[slot] = self.process_slot(role, slot)?;
         Ok(())
     }
 
-    /// Waits until the process is in this phase, but only for some milliseconds.
+    /// Waits until the process is in this phase, but for some milliseconds at most.
     pub(crate) fn aim(&mut self, slot: usize, moment: Phase) -> Result<()> {
         self.wait_until(slot, AIM, |phase| phase == moment)
     }
@@ -224,7 +224,7 @@ impl<'a> Crowd<'a> {
 
     /// Kills these processes at once. Returns their roles.
     pub(crate) fn kill(&mut self, slots: &[usize]) -> Result<Vec<Role>> {
-        // A process that has ended on its own has failed, and must not count as killed.
+        // A process that has ended by itself has failed, and must not count as killed.
         self.watch()?;
         for slot in slots {
             self.processes[*slot].signal(Signal::KILL)?;
@@ -337,7 +337,7 @@ impl<'a> Crowd<'a> {
         self.board.ask_to_end(false)
     }
 
-    /// Fails if a process has ended on its own, or makes no progress.
+    /// Fails if a process has ended by itself, or makes no progress.
     pub(crate) fn watch(&mut self) -> Result<()> {
         self.reap_orphans()?;
         for slot in 0..self.processes.len() {
@@ -362,7 +362,7 @@ impl<'a> Crowd<'a> {
         Ok(())
     }
 
-    /// An error that names the failure which came first, because later messages are its consequences.
+    /// Returns an error that names the failure which came first, because later messages are its consequences.
     fn ended(&self, name: &str, status: ExitStatus) -> anyhow::Error {
         self.failed(&format!("{name} ended by itself ({status})"))
     }
@@ -391,14 +391,14 @@ impl<'a> Crowd<'a> {
 
     fn audit(&mut self) -> Result<&mut Audit> {
         if self.audit.is_none() {
-            // A slot after all others.
+            // The auditor's slot number is higher than those of all other processes.
             let (mut command, id) = self.command(Role::Auditor, 1000)?;
             command.stdin(Stdio::piped()).stdout(Stdio::piped());
             let mut process = self.spawn(command, Role::Auditor, id)?;
             let questions = process.child.stdin.take().context("no pipe")?;
             let output = process.child.stdout.take().context("no pipe")?;
             let (sender, answers) = channel();
-            // The thread ends with the pipe, or when a line is no longer received.
+            // The thread ends when the pipe ends, or when the receiver is gone.
             std::thread::spawn(move || {
                 for line in BufReader::new(output).lines().map_while(Result::ok) {
                     if sender.send(line).is_err() {
@@ -411,8 +411,8 @@ impl<'a> Crowd<'a> {
         self.audit.as_mut().context("no auditor")
     }
 
-    /// Asks the auditor, and watches the other processes until it answers. An error means a loss, or a
-    /// hang.
+    /// Asks the auditor, and watches the other processes until the auditor answers. An error means a loss, or
+    /// a hang.
     pub(crate) fn ask(&mut self, question: Question) -> Result<()> {
         let start = Instant::now();
         let audit = self.audit()?;

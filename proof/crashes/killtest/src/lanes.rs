@@ -1,9 +1,9 @@
-//! Transactions of processes that write beside each other, and a check of what the database holds of them.
+//! Makes the transactions of processes that write concurrently, and checks what the database holds of them.
 //!
 //! Each process has a *lane*: a table, and a row with the number of the lane's transactions, in a page of its
 //! own. So most transactions of different lanes do not meet. Several processes may share a lane. Now and then
-//! a transaction reads how far another lane is, or adds 1 to a row that all lanes share. Both let the check
-//! decide whether the database holds a prefix of one order of all transactions.
+//! a transaction reads how many transactions another lane has, or adds 1 to a row that all lanes share. These
+//! transactions let the check decide whether the database holds a prefix of one order of all transactions.
 
 use std::path::Path;
 
@@ -16,15 +16,16 @@ use crate::ledger::payload;
 pub(crate) const LANES: i64 = 4;
 /// The number of newest rows that a lane keeps.
 const WINDOW: i64 = 40;
-/// One of this many transactions of a lane looks at another lane.
+/// The number of a lane's transactions of which one looks at another lane.
 const LOOKS_EVERY: i64 = 5;
-/// One of this many transactions of a lane adds 1 to the row that all lanes share.
+/// The number of a lane's transactions of which one adds 1 to the row that all lanes share.
 const COUNTS_EVERY: i64 = 9;
-/// One of this many transactions of a lane has a row that takes several pages.
+/// The number of a lane's transactions of which one has a row that takes several pages.
 const LARGE_EVERY: i64 = 11;
 const LARGE_BYTES: usize = 20_000;
 
-/// The file of acknowledgements of the lanes. Each has the lane, and the transaction's number in the lane.
+/// The file of acknowledgements of the lanes. Each acknowledgement has the lane, and the transaction's number
+/// in the lane.
 pub(crate) type LaneAcks = duralite_testkit::Acks<2>;
 
 /// Makes the tables.
@@ -51,7 +52,7 @@ pub(crate) fn total(conn: &Connection, lane: i64) -> rusqlite::Result<i64> {
     conn.prepare_cached("SELECT total FROM heads WHERE lane = ?1")?.query_row([lane], |row| row.get(0))
 }
 
-/// The other lane that transaction `m` of a lane reads; `None` if it reads none.
+/// Returns the other lane that transaction `m` of a lane reads; `None` if it reads none.
 fn looked_at(lane: i64, m: i64) -> Option<i64> {
     (m % LOOKS_EVERY == 0).then(|| (lane + 1 + m / LOOKS_EVERY) % LANES)
 }

@@ -1,4 +1,4 @@
-//! Numbered transactions, and the check that all of them up to some number were made.
+//! Makes numbered transactions, and checks that all of them up to some number were made.
 //!
 //! Transaction `n` takes its number from a counter in the database, so several processes number their
 //! transactions in the order in which they commit. It appends row `n`, deletes the row that has become too
@@ -8,7 +8,7 @@
 use anyhow::{Context as _, Result, bail, ensure};
 use rusqlite::{Connection, params};
 
-/// The number of newest rows that are kept.
+/// The number of newest rows that the table keeps.
 pub(crate) const WINDOW: i64 = 3000;
 /// The most by which a row that a transaction changes is older than the transaction.
 const REACH: i64 = 97;

@@ -9,45 +9,45 @@ use duralite_testkit::{Acknowledge, Arguments, Engine, engine_named};
 
 use crate::Role;
 
-/// The plan of a run. Its text, `name=value` pairs with spaces between them, can be parsed again by
-/// [`Plan::parse`]. The seed decides everything except when the system lets processes run.
+/// The plan of a run. Its text consists of `name=value` pairs with spaces between them, and [`Plan::parse`]
+/// reads it. The seed decides everything except when the system lets processes run.
 #[derive(Debug, Clone)]
 pub struct Plan {
     /// The engine that keeps the log.
     pub engine: Engine,
-    /// How many processes to kill. A few more are killed if the last strike hits several processes.
+    /// The number of processes to kill. The run kills a few more if the last strike hits several processes.
     pub kills: u32,
     /// The seed of all random decisions.
     pub seed: u64,
-    /// How many processes have the role [`Role::Writer`].
+    /// The number of processes with the role [`Role::Writer`].
     pub writers: u32,
-    /// How many processes have the role [`Role::Concurrent`]. If there are any, processes of other roles also
-    /// open some of their connections with `concurrent=on`.
+    /// The number of processes with the role [`Role::Concurrent`]. If there are any, processes of other roles
+    /// also open some of their connections with `concurrent=on`.
     pub concurrent: u32,
-    /// See [`Role::Checkpointer`].
+    /// The number of processes with the role [`Role::Checkpointer`].
     pub checkpointers: u32,
-    /// See [`Role::Opener`].
+    /// The number of processes with the role [`Role::Opener`].
     pub openers: u32,
-    /// See [`Role::Reader`].
+    /// The number of processes with the role [`Role::Reader`].
     pub readers: u32,
-    /// See [`Role::Forker`].
+    /// The number of processes with the role [`Role::Forker`].
     pub forkers: u32,
-    /// See [`Role::Onlooker`].
+    /// The number of processes with the role [`Role::Onlooker`].
     pub onlookers: u32,
-    /// The number of users, 1 or 2, to which the processes belong in turn. All users are in one group. Two
-    /// users need root.
+    /// The number of users, 1 or 2, to which the processes belong in turn. All users are in one group. A run
+    /// with two users needs root.
     pub users: u32,
-    /// Whether the database has two names, and is renamed and renamed back.
+    /// Whether the database has two names, and the run renames it and renames it back.
     pub names: bool,
-    /// Whether several processes are stopped together for a while now and then.
+    /// Whether the run stops several processes together for a while now and then.
     pub pauses: bool,
     /// Whether the logs are in the database's directory.
     pub beside: bool,
-    /// `PRAGMA wal_autocheckpoint` of all connections.
+    /// The value of `PRAGMA wal_autocheckpoint` of all connections.
     pub autocheckpoint: Option<u32>,
     /// The longest time between two strikes, in milliseconds.
     pub longest_ms: u64,
-    /// After how many seconds the run ends, even if fewer processes were killed; 0 for never.
+    /// The number of seconds after which the run ends, even if fewer processes were killed; 0 for never.
     pub seconds: u64,
     /// The most bytes that the logs may take; 0 for no limit.
     pub log_bytes: u64,
@@ -57,20 +57,20 @@ pub struct Plan {
     pub journal: String,
     /// The database's page size in bytes.
     pub page_bytes: u32,
-    /// Where the database's directory is made; the temporary directory if there is none.
+    /// The directory in which the run makes the database's directory; `None` for the temporary directory.
     pub directory: Option<PathBuf>,
-    /// Where the logs' directory is made. By default `/dev/shm` for engines in memory, otherwise as
-    /// `directory`.
+    /// The directory in which the run makes the logs' directory. By default `/dev/shm` for engines in memory,
+    /// otherwise the same as `directory`.
     pub log_directory: Option<PathBuf>,
     /// Whether a transaction is acknowledged before or after its `COMMIT`.
     pub acknowledge: Acknowledge,
-    /// Everything is checked after this many kills at the latest.
+    /// The most kills between two checks of everything.
     pub full_check_every: u32,
     /// Whether the log directory may keep shared memory (`*-shm`) of deleted logs.
     pub allow_segments: bool,
-    /// How long a worker tries again before `SQLITE_BUSY` counts as starvation.
+    /// The time for which a worker tries again before `SQLITE_BUSY` counts as starvation.
     pub busy_timeout: Duration,
-    /// How long a process may make no progress.
+    /// The longest time for which a process may make no progress.
     pub hang: Duration,
 }
 
@@ -89,7 +89,7 @@ const WALDIO: [&str; 10] = [
     "durability=normal&background_checkpoint=on",
     "access=buffered&read_durable=on",
 ];
-/// Settings under which pages are merged because their logs are full or space is short.
+/// The settings under which `ppl` merges pages because their logs are full or space is short.
 const PPL: [&str; 7] = [
     "",
     "overflow_bytes=0",
@@ -99,7 +99,8 @@ const PPL: [&str; 7] = [
     "overflow_bytes=0&background_checkpoint=60",
     "cache_bytes=0&log_limit=33554432",
 ];
-/// Regions that are full now and then, and a database whose pages are in memory.
+/// The settings of `scratchpad`: regions that are full now and then, and a database whose pages are in
+/// memory.
 const SCRATCHPAD: [&str; 5] = [
     "",
     "home_sync=wt",
@@ -110,7 +111,8 @@ const SCRATCHPAD: [&str; 5] = [
 /// The settings to choose from, by engine. An engine without an entry is tested with its defaults.
 const CHOICES: [(&str, &[&str]); 4] =
     [("nvwal", &NVWAL), ("waldio", &WALDIO), ("ppl", &PPL), ("scratchpad", &SCRATCHPAD)];
-/// Frames at which SQLite makes a checkpoint, for engines whose pages are written home by its checkpoints.
+/// The numbers of frames at which SQLite makes a checkpoint, for engines whose pages SQLite's checkpoints
+/// write home.
 const CHECKPOINT_FRAMES: [u32; 4] = [3, 8, 100, 1000];
 /// The longest time between two strikes in milliseconds, if the plan gives none.
 const LONGEST_MS: u64 = 20;
@@ -185,7 +187,7 @@ impl Plan {
         plan
     }
 
-    /// A plan in which processes write beside each other, and one process takes its turn to write.
+    /// Returns a plan in which several processes write concurrently, and one process takes its turn to write.
     #[must_use]
     pub fn concurrent(engine: Engine, kills: u32, seed: u64) -> Self {
         let usual = Self::new(engine, kills, seed);
@@ -202,8 +204,8 @@ impl Plan {
         }
     }
 
-    /// Parses `name=value` arguments. `engine`, `kills` and `seed` are read first. `settings` and the others
-    /// are as [`Plan::varied`] chooses, unless they are given.
+    /// Parses `name=value` arguments. Reads `engine`, `kills` and `seed` first. The other values are as
+    /// [`Plan::varied`] chooses, unless the arguments give them.
     ///
     /// # Errors
     /// An unknown name or value.
@@ -270,7 +272,7 @@ impl Plan {
         counts.into_iter().flat_map(|(role, count)| (0..count).map(move |_| role)).collect()
     }
 
-    /// Whether the settings allow acknowledged commits to be lost when all processes die.
+    /// Returns whether the settings allow acknowledged commits to be lost when all processes die.
     #[must_use]
     pub fn is_weak(&self) -> bool {
         self.settings

@@ -1,4 +1,4 @@
-//! What a run has done so far.
+//! The counts of a run so far.
 
 use std::fmt;
 use std::time::Duration;
@@ -8,29 +8,29 @@ use crate::Role;
 /// Counts of a run.
 #[derive(Debug, Clone, Default)]
 pub struct Report {
-    /// Processes killed, by [`Role::index`].
+    /// The number of processes killed, by [`Role::index`].
     pub kills: [u64; Role::ALL.len()],
-    /// Transactions that were acknowledged.
+    /// The number of transactions that were acknowledged.
     pub acknowledged: u64,
-    /// Checks of the newest transactions.
+    /// The number of checks of the newest transactions.
     pub light_checks: u64,
-    /// Checks of all transactions.
+    /// The number of checks of all transactions.
     pub full_checks: u64,
-    /// How often all processes were killed at once.
+    /// The number of times that the run killed all processes at once.
     pub wipes: u64,
-    /// How often all connections were closed, and the file was checked with stock SQLite.
+    /// The number of times that the run closed all connections and checked the file with stock SQLite.
     pub settled: u64,
-    /// Processes stopped for a while before they were killed.
+    /// The number of processes stopped for a while before they were killed.
     pub stopped: u64,
-    /// Processes stopped for a while that then went on.
+    /// The number of processes stopped for a while that then went on.
     pub continued: u64,
-    /// Processes stopped together with others, and continued.
+    /// The number of processes stopped together with others, and continued.
     pub paused: u64,
-    /// Strikes while the database had another name.
+    /// The number of strikes while the database had another name.
     pub renamed: u64,
     /// The most bytes that the logs took.
     pub log_bytes: u64,
-    /// Processes started.
+    /// The number of processes started.
     pub started: u64,
     /// The time so far.
     pub elapsed: Duration,

@@ -2,12 +2,12 @@
 
 use serde::{Deserialize, Serialize};
 
-/// What a process does with the database for as long as it lives.
+/// The role of a process: what it does with the database for as long as it lives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Role {
-    /// Commits: holds the WRITE lock or queues for it, and leads or follows a group commit.
+    /// Commits. It holds the WRITE lock or queues for it, and leads or follows a group commit.
     Writer,
-    /// Commits beside others, in a lane of its own (`concurrent=on`).
+    /// Commits concurrently with others, in a lane of its own (`concurrent=on`).
     Concurrent,
     /// Makes checkpoints, in each mode.
     Checkpointer,
@@ -17,11 +17,11 @@ pub enum Role {
     Reader,
     /// Forks with its connection open. Its children open connections of their own and commit.
     Forker,
-    /// Reads through connections that are opened read-only, and closes these again.
+    /// Reads through connections that are opened read-only, and closes them again.
     Onlooker,
-    /// Stays connected and does nothing. It is killed only together with all other processes.
+    /// Stays connected and does nothing. The run kills it only together with all other processes.
     Keeper,
-    /// Checks the database. It is killed only together with all other processes.
+    /// Checks the database. The run kills it only together with all other processes.
     Auditor,
 }
 
@@ -61,7 +61,7 @@ impl Role {
         }
     }
 
-    /// The phases in which a process of this role may be killed on purpose.
+    /// Returns the phases in which the run may kill a process of this role on purpose.
     #[must_use]
     pub fn moments(self) -> &'static [Phase] {
         match self {
@@ -91,7 +91,7 @@ pub enum Phase {
     Starting,
     /// The process opens the database, and attaches or recovers the log.
     Opening,
-    /// The process is connected, and between two actions.
+    /// The process is connected, and is between two actions.
     Ready,
     /// The process asks for the WRITE lock.
     Begin,

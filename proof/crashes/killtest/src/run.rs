@@ -11,15 +11,15 @@ use crate::site::Site;
 use crate::worker::Question;
 use crate::{Plan, Report, Role, Worker};
 
-/// A sleep is too coarse for times below this.
+/// The time below which a sleep is too coarse.
 const SPIN: Duration = Duration::from_micros(150);
 
-/// Carries out a plan, and reports after each step. When it returns, every process that it has started has
-/// ended.
+/// Carries out a plan, and reports after each step. Every process that this function has started has ended
+/// when it returns.
 ///
 /// # Errors
-/// One line, which says what was lost, hung, starved or left behind, where the files are kept, and which
-/// arguments repeat the run.
+/// A text of one line. It says what was lost, hung, starved or left behind, where the files are kept, and
+/// which arguments repeat the run.
 pub fn run(plan: &Plan, worker: &Worker, progress: &mut dyn FnMut(&Report)) -> Result<Report> {
     let site = Site::new(plan)?;
     let mut report = Report::default();
@@ -73,7 +73,7 @@ fn attack(
         report.acknowledged = acknowledged(site, crowd.epoch());
         progress(report);
     }
-    // The surviving processes close their connections in any order. After that nothing may be left.
+    // The surviving processes close their connections in any order. After that no log may be left.
     crowd.end().context("at the end")?;
     crowd.ask(Question::Settle(plan.allow_segments)).context("at the end")?;
     report.settled += 1;
@@ -115,7 +115,7 @@ fn strike(crowd: &mut Crowd<'_>, site: &Site, report: &mut Report, step: Step) -
     }
     if !replace_first {
         if crowd.is_concurrent() {
-            // Before anybody takes the place of the dead.
+            // The auditor commits before any process takes the place of a dead one.
             crowd.ask(Question::Commit)?;
         }
         ask(crowd, check, report)?;

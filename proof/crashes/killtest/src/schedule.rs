@@ -1,10 +1,10 @@
-//! Decides by the seed alone which processes are killed when, and what is checked.
+//! Decides by the seed alone which processes the run kills when, and what the auditor checks.
 
 use std::time::Duration;
 
 use crate::{Phase, Plan, Role};
 
-/// What is checked after a strike.
+/// What the auditor checks after a strike.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Check {
     /// The newest transactions, through a connection that stays open.
@@ -15,65 +15,66 @@ pub enum Check {
     Full,
 }
 
-/// How a process is stopped.
+/// The way in which the run stops a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stop {
-    /// For how long.
+    /// The time for which the process is stopped.
     pub time: Duration,
-    /// Whether the process continues afterwards and is not killed.
+    /// Whether the process continues afterwards instead of being killed.
     pub goes_on: bool,
 }
 
 /// One step of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
-    /// Processes of these roles are started. No process is running before.
+    /// The run starts processes of these roles. No process is running before.
     Start(Vec<Role>),
-    /// Some processes are killed and replaced.
+    /// The run kills some processes and replaces them.
     Strike {
         /// The indexes of the victims among the started processes.
         victims: Vec<usize>,
         /// The phase that the first victim should be in when the delay begins, if the victim reaches that
         /// phase soon.
         aim: Option<Phase>,
-        /// How long to wait before the kill.
+        /// The time to wait before the kill.
         delay: Duration,
-        /// How the first victim is stopped before the kill, if it is.
+        /// The way in which the run stops the first victim before the kill, if it stops it.
         stop: Option<Stop>,
         /// Whether the database has another name during the strike.
         renamed: bool,
-        /// Whether the check waits until the replacements have been started.
+        /// Whether the run starts the replacements before the check.
         replace_first: bool,
-        /// What is checked.
+        /// What the auditor checks.
         check: Check,
     },
-    /// Some processes are stopped for a while and then continue.
+    /// The run stops some processes for a while, and then lets them continue.
     Pause {
-        /// Their indexes among the started processes.
+        /// The processes' indexes among the started processes.
         slots: Vec<usize>,
-        /// How long they are stopped.
+        /// The time for which the processes are stopped.
         time: Duration,
     },
-    /// All processes are killed at once, in this order.
+    /// The run kills all processes at once, in this order.
     Wipe {
-        /// Their indexes among the started processes.
+        /// The processes' indexes among the started processes.
         order: Vec<usize>,
-        /// How long to wait before the kill.
+        /// The time to wait before the kill.
         delay: Duration,
-        /// Whether the database is then opened, checked and closed, and checked again with stock SQLite.
+        /// Whether the auditor then opens, checks and closes the database, and checks it again with stock
+        /// SQLite.
         settle: bool,
     },
 }
 
-/// The number of kills between two wipes. In short rounds the process that recovers the log is killed while
-/// others wait to attach it.
+/// The number of kills between two wipes. In short rounds the run kills the process that recovers the log
+/// while others wait to attach it.
 const ROUNDS: [std::ops::RangeInclusive<u32>; 3] = [1..=3, 1..=8, 15..=70];
 const LONGEST_AIMED: u64 = 3_000;
 const LONGEST_STOP: u64 = 250;
-/// Shorter than the time for which a busy worker tries again.
+/// The longest pause in milliseconds. It is shorter than the time for which a busy worker tries again.
 const LONGEST_PAUSE: u64 = 1_500;
 
-/// The steps of a run; they never end.
+/// The steps of a run. They never end.
 pub struct Schedule {
     rng: fastrand::Rng,
     roles: Vec<Role>,
@@ -109,8 +110,7 @@ impl Schedule {
         }
     }
 
-    /// Chooses all processes most of the time. Now and then it chooses few, to attack a process that is
-    /// alone, too.
+    /// Chooses all processes most of the time. Now and then it chooses few, to attack a lone process too.
     fn choose_cast(&mut self) -> Vec<Role> {
         let only = |wanted: &[Role]| -> Vec<Role> {
             self.roles.iter().copied().filter(|role| wanted.contains(role)).collect()
@@ -123,20 +123,21 @@ impl Schedule {
             4 => only(&[Role::Writer, Role::Concurrent, Role::Opener]),
             _ => Vec::new(),
         };
-        // Nearly every cast has concurrent writers, because such a plan is there to kill them.
+        // Nearly every cast has concurrent writers, because a plan with concurrent writers is there to kill
+        // them.
         let lacks_concurrent = |role: &Role| *role == Role::Concurrent && !cast.contains(role);
         let is_poor = self.roles.iter().any(lacks_concurrent) && self.rng.u32(..8) > 0;
         if cast.is_empty() || is_poor {
             cast.clone_from(&self.roles);
         }
         if self.weak {
-            // While a process that has attached the log lives, nothing may be lost.
+            // While a process that has attached the log lives, no commit may be lost.
             cast.push(Role::Keeper);
         }
         cast
     }
 
-    /// A random delay up to `longest`, or, as often, up to a tenth or up to a hundredth of it.
+    /// Returns a random delay up to `longest`, or, as often, up to a tenth or up to a hundredth of `longest`.
     fn short_delay(&mut self, longest: u64) -> Duration {
         let longest = [longest, longest / 10, longest / 100][self.rng.usize(..3)];
         Duration::from_micros(self.rng.u64(..=longest))
@@ -152,7 +153,7 @@ impl Schedule {
         let moments = victims.first().map_or(&[][..], |slot| self.cast[*slot].moments());
         let fresh = std::mem::take(&mut self.fresh);
         let aim = (self.rng.bool() && !moments.is_empty()).then(|| moments[self.rng.usize(..moments.len())]);
-        // In a new cast all processes open at once, and one of them recovers.
+        // In a new cast all processes open the database at once, and one of them recovers.
         let aim = if fresh && self.rng.u32(..4) > 0 { Some(Phase::Opening) } else { aim };
         let delay = self.short_delay(if aim.is_some() { LONGEST_AIMED } else { self.longest });
         let stop = (self.rng.u32(..12) == 0).then(|| {

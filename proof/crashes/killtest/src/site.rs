@@ -1,5 +1,5 @@
-//! The directories of a run. They are deleted if all went well; otherwise they are kept, and their paths
-//! reported.
+//! The directories of a run. The run deletes them if all went well. Otherwise it keeps them, and reports
+//! their paths.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
@@ -12,7 +12,7 @@ use tempfile::TempDir;
 
 use crate::Plan;
 
-/// The users of a run with two users, and their group. They need no accounts.
+/// The first user of a run with two users. The users and their group need no accounts.
 const FIRST_USER: u32 = 64_001;
 const GROUP: u32 = 64_000;
 const SHARED_MEMORY: &str = "/dev/shm";
@@ -80,20 +80,20 @@ impl Site {
         Ok(())
     }
 
-    /// The user and group for the process in a slot; `None` if they are those of this process.
+    /// Returns the user and group for the process in a slot; `None` if they are those of this process.
     pub(crate) fn user(&self, slot: usize) -> Option<(u32, u32)> {
         (self.users > 1).then(|| (FIRST_USER + slot as u32 % self.users, GROUP))
     }
 
-    /// The path of a copy of the program that every user may run.
+    /// Returns the path of a copy of the program that every user may run.
     pub(crate) fn program(&self, program: &Path) -> Result<PathBuf> {
         if self.users == 1 {
             return Ok(program.to_owned());
         }
         let copy = self.path("program");
         if !copy.exists() {
-            // Not by `fs::copy`: a process that another thread starts meanwhile would inherit the file open for writing, and Linux would
-            // not run it.
+            // This does not use `fs::copy`: a process that another thread starts meanwhile would inherit the
+            // file open for writing, and Linux would not run it.
             let copied = Command::new("cp").arg(program).arg(&copy).status()?;
             ensure!(copied.success(), "cp of the program: {copied}");
             fs::set_permissions(&copy, Permissions::from_mode(0o755))?;
@@ -101,7 +101,7 @@ impl Site {
         Ok(copy)
     }
 
-    /// Gives the database, which no process has open, its owner and its second name.
+    /// Gives the database its owner and its second name. No process may have the database open.
     pub(crate) fn give_names(&self) -> Result<()> {
         let database = self.path(DATABASE);
         if self.users > 1 {
@@ -143,13 +143,13 @@ impl Site {
         self.dir.path().join(name)
     }
 
-    /// The file of acknowledgements of an epoch. A new epoch begins whenever older acknowledgements become
-    /// void.
+    /// Returns the path of the file of acknowledgements of an epoch. A new epoch begins whenever older
+    /// acknowledgements become void.
     pub(crate) fn acks(&self, epoch: u32) -> PathBuf {
         self.path(&format!("acknowledged-{epoch}"))
     }
 
-    /// The file of acknowledgements of lanes, of an epoch.
+    /// Returns the path of the file of acknowledgements of lanes in an epoch.
     pub(crate) fn lane_acks(&self, epoch: u32) -> PathBuf {
         self.path(&format!("acknowledged-in-lanes-{epoch}"))
     }
@@ -179,13 +179,13 @@ pub(crate) const DATABASE: &str = "k.db";
 const LINK: &str = "k-link.db";
 /// The name that the database has for a moment in place of its first name.
 const MOVED: &str = "k-moved.db";
-/// The names of all files of the database and its log begin with this.
+/// The beginning of the names of all files of the database and its log.
 const OWN: &str = "k";
 
-/// The names of regions, which many logs share, begin with this.
+/// The beginning of the names of regions, which many logs share.
 const REGION: &str = "duralite-region-";
 
-/// Whether the name is that of a log, and not of the memory that a log's users share.
+/// Returns whether the name is that of a log, and not of the memory that a log's users share.
 fn is_log(name: &str) -> bool {
     name.contains("-duralite") && !name.ends_with("-shm")
 }

@@ -1,5 +1,5 @@
-//! A soak runs one plan after the other for some minutes, on all engines in turn, with everything that
-//! processes can do to each other.
+//! Runs one plan after the other for some minutes, on all engines in turn, with everything that processes can
+//! do to each other.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -10,25 +10,26 @@ use duralite_testkit::Engine;
 
 use crate::{Plan, Report, Worker, run};
 
-/// How long one plan runs.
+/// The length of the run of one plan in seconds.
 const SECONDS: u64 = 45;
-/// Processes at a time, besides the auditor.
+/// The number of processes at a time, not counting the auditor.
 const PROCESSES: u32 = 8;
-/// Pages in the log at which every process makes a checkpoint.
+/// The number of pages in the log at which every process makes a checkpoint.
 const AUTOCHECKPOINT: u32 = 8;
-/// The space that all logs of the database may take, in pages; at least [`LOG_BYTES`] are allowed. A process
-/// that is stopped while it reads delays checkpoints for up to 1.5 s, and VACUUM writes all pages at once.
+/// The space that all logs of the database may take, in pages. A plan allows at least [`LOG_BYTES`]. A
+/// process that is stopped while it reads delays checkpoints for up to 1.5 s, and VACUUM writes all pages at
+/// once.
 const LOG_PAGES: u64 = 64 << 10;
 const LOG_BYTES: u64 = 256 << 20;
 
 /// What a soak does.
 #[derive(Debug, Clone)]
 pub struct Soak {
-    /// How long, at least.
+    /// The shortest time for which the soak runs.
     pub time: Duration,
     /// The seed of the first plan. Each later plan has the next seed.
     pub seed: u64,
-    /// Where the databases' directories are made; the temporary directory if there is none.
+    /// The directory in which the soak makes the databases' directories; `None` for the temporary directory.
     pub directory: Option<PathBuf>,
 }
 
@@ -43,13 +44,13 @@ pub struct Outcome {
     pub result: Result<Report>,
 }
 
-/// Whether this process may start processes of other users.
+/// Returns whether this process may start processes of other users.
 #[must_use]
 pub fn has_two_users() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// The plan of a seed: eight processes, of two users if that is possible.
+/// Returns the plan of a seed: eight processes, of two users if that is possible.
 #[must_use]
 pub fn plan(engine: Engine, seed: u64) -> Plan {
     let mut rng = fastrand::Rng::with_seed(seed ^ 0x736f_616b);

@@ -91,10 +91,10 @@ impl DiskModel {
         self.pending.len()
     }
 
-    /// An image that a power cut now may leave: the durable content, and those pieces of the writes since the
-    /// last sync for which `choose` returns true. `choose` is called for the pieces in the order of the log,
-    /// and they are applied in this order. So each of several writes to one place may be the last that
-    /// reached the disk.
+    /// Returns an image that a power cut now may leave: the durable content, and those pieces of the writes
+    /// since the last sync for which `choose` returns true. The function calls `choose` for the pieces in the
+    /// order of the log, and applies the chosen pieces in this order. So each of several writes to one place
+    /// may be the last that reached the disk.
     #[must_use]
     pub fn crash_image(&self, piece: Piece, mut choose: impl FnMut(PendingPiece<'_>) -> bool) -> Pages {
         let mut image = self.durable.clone();

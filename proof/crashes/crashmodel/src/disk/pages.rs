@@ -32,7 +32,7 @@ impl Pages {
         (self.pages.len() * PAGE) as u64
     }
 
-    /// Whether its size is zero.
+    /// Returns whether the disk's size is zero.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.pages.is_empty()
@@ -64,7 +64,7 @@ impl Pages {
         }
     }
 
-    /// The page with this number; `None` stands for a page of zeros.
+    /// Returns the page with this number. `None` stands for a page of zeros.
     #[must_use]
     pub fn page(&self, index: usize) -> Option<&Page> {
         self.pages.get(index)?.as_deref()
@@ -90,7 +90,7 @@ fn write_page(slot: &mut Option<Arc<Page>>, within: usize, bytes: &[u8]) {
     }
 }
 
-/// The pages that a range touches: page number, offset within the page and length, in bytes.
+/// Returns the pages that a range touches: page number, offset within the page and length, in bytes.
 fn spans(at: u64, len: usize) -> impl Iterator<Item = (usize, usize, usize)> {
     pieces(at, len, PAGE).map(|(at, len)| ((at / PAGE as u64) as usize, (at % PAGE as u64) as usize, len))
 }

@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 use rusqlite::ffi as sqlite;
 
 thread_local! {
-    /// Allocations until one is refused; negative for never.
+    /// The number of allocations until one is refused; negative for never.
     static LEFT: Cell<i64> = const { Cell::new(-1) };
     static ASKED: Cell<u64> = const { Cell::new(0) };
 }
@@ -21,7 +21,7 @@ struct Base {
 
 static BASE: OnceLock<Base> = OnceLock::new();
 
-/// Refuses the n-th allocation of this thread from now on, counted from 0; with `None` refuses none.
+/// Refuses the n-th allocation of this thread from now on, counted from 0. With `None` refuses no allocation.
 pub fn refuse(nth: Option<u64>) {
     LEFT.set(nth.map_or(-1, |nth| i64::try_from(nth).unwrap_or(i64::MAX)));
     ASKED.set(0);
@@ -57,7 +57,7 @@ unsafe extern "C" fn reallocate(old: *mut c_void, bytes: c_int) -> *mut c_void {
     BASE.get().map_or(std::ptr::null_mut(), |base| unsafe { (base.realloc)(old, bytes) })
 }
 
-/// Installs the functions. Must be called before SQLite is initialised.
+/// Installs the functions. Callers must do this before SQLite is initialised.
 ///
 /// # Errors
 /// If SQLite has been initialised already.

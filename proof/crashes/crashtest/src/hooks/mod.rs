@@ -1,4 +1,4 @@
-//! Hooks between the system under test and its media. The hooks record calls, and make the calls fail that
+//! Hooks between the system under test and its media. The hooks record calls, and make those calls fail that
 //! the test has chosen.
 
 mod block;
@@ -36,9 +36,9 @@ impl DirectoryHook {
         Self { recorder, on_disk: None }
     }
 
-    /// For a mapped database on a disk whose power is cut. When the database grows, the hook makes its new
-    /// length durable through this descriptor, which must be closed after all connections. With direct access
-    /// the first fault of a page does that (`MAP_SYNC`).
+    /// Returns the hook for a mapped database on a disk whose power is cut. When the database grows, the hook
+    /// makes the database's new length durable through this descriptor, which the caller must close after all
+    /// connections. With direct access, the first fault of a page makes the length durable (`MAP_SYNC`).
     #[must_use]
     pub fn on_disk(self, database: Arc<File>) -> Self {
         Self { on_disk: Some(database), ..self }
@@ -86,7 +86,7 @@ impl Hook for DirectoryHook {
             return Err(medium_error("mmap", failure));
         }
         let file = recorded.file(log, FileKind::Memory);
-        // A new file was recorded before it was known to be memory.
+        // The recorder may have seen the new file before this call says that the file is memory.
         recorded.set_kind(file, FileKind::Memory);
         let recorder = Arc::clone(&self.recorder);
         Ok(Arc::new(nvm::TappedNvm { inner, survives: false, on_disk: None, file, recorder }))
@@ -97,7 +97,7 @@ impl Hook for DirectoryHook {
         if let Some(failure) = recorded.due(Call::Map) {
             return Err(medium_error("mmap", failure));
         }
-        // The database is also written and synced as a file.
+        // SQLite also writes and syncs the database as a file.
         let file = recorded.file(database, FileKind::Sectors);
         let (on_disk, recorder) = (self.on_disk.clone(), Arc::clone(&self.recorder));
         Ok(Arc::new(nvm::TappedNvm { inner, survives: true, on_disk, file, recorder }))

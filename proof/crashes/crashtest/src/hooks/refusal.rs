@@ -5,7 +5,7 @@ use rustix::io::Errno;
 
 use crate::recorder::Failure;
 
-/// The error of a failure that is due.
+/// Returns the error for a failure that is due.
 pub(super) fn medium_error(operation: &'static str, failure: Failure) -> MediumError {
     match failure {
         Failure::Io => MediumError::from_errno(operation, Errno::IO),

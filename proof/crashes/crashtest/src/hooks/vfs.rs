@@ -50,13 +50,13 @@ fn base() -> *mut Vfs {
     BASE.get().map_or(ptr::null_mut(), |address| ptr::with_exposed_provenance_mut(*address))
 }
 
-/// Files of a directory are recorded until this is dropped. Files that are open then are recorded until they
-/// are closed.
+/// Keeps the files of a directory recorded until this value is dropped. Files that are open then are recorded
+/// until they are closed.
 pub struct TappedDirectory {
     dir: PathBuf,
 }
 
-/// Records what SQLite does to the files of a directory that it opens from now on.
+/// Records what SQLite does to those files of a directory that it opens from now on.
 #[must_use]
 pub fn tap_files(dir: &Path, recorder: Arc<Recorder>) -> TappedDirectory {
     let mut registry = registry();
@@ -71,8 +71,8 @@ impl Drop for TappedDirectory {
     }
 }
 
-/// Registers the recording VFS as SQLite's default, so that Duralite builds on it, and then Duralite. Further
-/// calls change nothing.
+/// Registers the recording VFS as SQLite's default, so that Duralite builds on it, and then registers
+/// Duralite. Further calls change nothing.
 ///
 /// # Errors
 /// If SQLite refuses.
@@ -104,7 +104,7 @@ fn register_once() -> anyhow::Result<()> {
         anyhow::ensure!(code == ffi::OK, "SQLite took no extension (code {code})");
         let opened = rusqlite::Connection::open_in_memory();
         sqlite::sqlite3_cancel_auto_extension(Some(enter));
-        // Everything else that this process opens is not to be recorded.
+        // Makes the found VFS the default again, so that nothing else that this process opens is recorded.
         sqlite::sqlite3_vfs_register(found.cast(), 1);
         opened?;
     }
@@ -120,7 +120,7 @@ unsafe extern "C" fn enter(
     unsafe { duralite::sqlite3_duralite_auto(db.cast(), message, routines.cast()) }
 }
 
-/// The path of a file and its recorder, if its directory is recorded.
+/// Returns the path of a file and the file's recorder, if the file's directory is recorded.
 ///
 /// # Safety
 /// `name` is null or a string.
@@ -303,7 +303,7 @@ unsafe extern "C" fn sync(file: *mut File, flags: c_int) -> c_int {
 unsafe extern "C" fn file_control(file: *mut File, op: c_int, arg: *mut c_void) -> c_int {
     let Some(open) = of(file) else { return ffi::IOERR };
     if op == sqlite::SQLITE_FCNTL_SIZE_HINT {
-        // If the file took the hint, it would grow without being recorded.
+        // With the hint, the file would grow without an event in the recording.
         return ffi::OK;
     }
     // SAFETY: the file's own function with SQLite's arguments.

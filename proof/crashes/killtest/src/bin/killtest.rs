@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail};
 use duralite_killtest::{Plan, Soak, Worker, has_two_users, run, soak, soak_table, worker_main};
 
-/// Time between two lines of progress.
+/// The time between two lines of progress.
 const LINES: Duration = Duration::from_secs(10);
 
 fn main() -> ExitCode {

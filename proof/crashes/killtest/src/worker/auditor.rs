@@ -1,7 +1,7 @@
-//! Compares the database with the acknowledgements. The auditor is a process of its own, so that it can hang
-//! or die without the process that asks it.
+//! Compares the database with the acknowledgements. The auditor is a separate process. So it can hang or die
+//! without the process that asks it.
 //!
-//! It answers each line of input, a [`Question`], with one line, an [`Answer`]; or it fails.
+//! The auditor answers each line of input, a [`Question`], with one line, an [`Answer`]; or it fails.
 
 use std::io::{BufRead as _, Write as _};
 use std::path::Path;
@@ -20,7 +20,7 @@ use crate::plan::WAL;
 use crate::site::{DATABASE, check_plain};
 use crate::{Phase, lanes, ledger};
 
-/// A light check reads at least this many of the newest rows.
+/// The least number of newest rows that a light check reads.
 const NEWEST: i64 = 200;
 
 /// A question to the auditor.
@@ -30,7 +30,7 @@ pub(crate) enum Question {
     Create(u32, u32),
     /// Check the newest transactions, on a connection that stays open.
     Light,
-    /// Check the newest transactions, on a connection of the check's own.
+    /// Check the newest transactions, on a connection that only this check uses.
     Visit,
     /// Check all transactions, on a connection that stays open.
     Full,
@@ -44,18 +44,18 @@ pub(crate) enum Question {
 /// The auditor's answer: nothing is lost.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Answer {
-    /// How many transactions there are.
+    /// The number of transactions in the database.
     total: i64,
 }
 
 struct Auditor<'a> {
     orders: &'a Orders,
     acknowledged: Acknowledged,
-    /// What was acknowledged in the lanes; `None` if the plan has no lanes.
+    /// The acknowledgements in the lanes; `None` if the plan has no lanes.
     lanes: Option<lanes::Acknowledged>,
     conn: Option<Kept>,
-    /// The transactions that this connection has seen. They cannot be lost, because the connection has kept
-    /// the log in use since.
+    /// The number of transactions that this connection has seen. They cannot be lost, because the connection
+    /// has kept the log in use since.
     seen: i64,
 }
 
@@ -125,7 +125,8 @@ impl Auditor<'_> {
     }
 
     fn check(&mut self, all: bool) -> Result<i64> {
-        // Read the acknowledgements first, so that the transaction that is read then must include them.
+        // The acknowledgements are read first, so the number of transactions that is read next must include
+        // all of them.
         let lowest = self.acknowledged.refresh()?;
         self.lanes.as_mut().map_or(Ok(()), lanes::Acknowledged::refresh)?;
         let conn = match self.conn.take() {
@@ -143,8 +144,8 @@ impl Auditor<'_> {
         Ok(total)
     }
 
-    /// Commits a transaction that needs the lock for writing. A process that has died with that lock must not
-    /// be in the way.
+    /// Commits a transaction that needs the lock for writing. A process that died while it held that lock
+    /// must not block the transaction.
     fn commit(&mut self) -> Result<i64> {
         let conn = match self.conn.take() {
             Some(conn) => conn,
@@ -158,8 +159,8 @@ impl Auditor<'_> {
         Ok(self.seen)
     }
 
-    /// Writes, because in rollback mode a reader makes no log. So a reader would not delete the log of a process
-    /// that died before the database named that log.
+    /// Writes, because in rollback mode a reader makes no log. So a reader would not delete the log of a
+    /// process that died before the database named that log.
     fn write_once(&self) -> Result<()> {
         let Some(conn) = self.conn.as_ref().filter(|_| self.orders.journal != WAL) else { return Ok(()) };
         let version = "PRAGMA user_version=1; PRAGMA user_version=0";
@@ -186,7 +187,7 @@ fn open_stock(path: &Path) -> Result<Connection> {
     Ok(stock(path))
 }
 
-/// Begins a read transaction. Returns how many transactions it sees.
+/// Begins a read transaction. Returns how many transactions the read transaction sees.
 fn begin(conn: &Connection, busy: Duration) -> Result<i64> {
     session::patiently(busy, "BEGIN", || {
         if conn.is_autocommit() {

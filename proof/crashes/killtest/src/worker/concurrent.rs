@@ -1,4 +1,5 @@
-//! A process that commits the transactions of its lane, one after the other, beside other processes.
+//! A process that commits the transactions of its lane, one after the other, concurrently with other
+//! processes.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +11,7 @@ use super::session::{has_no_room, is_busy};
 use crate::lanes::{self, LANES, LaneAcks};
 use crate::{Acknowledge, Phase};
 
-/// After this many conflicts a transaction takes the lock for writing when it begins.
+/// The number of conflicts after which a transaction takes the lock for writing when it begins.
 const CONFLICTS: u32 = 5;
 
 /// The lane of a process, and what the process has acknowledged in it.

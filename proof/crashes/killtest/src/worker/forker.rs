@@ -1,6 +1,6 @@
-//! Forks with its connection open, also in the middle of a transaction. The child opens its own connection
-//! and commits. Whatever the child does with the inherited connection must not affect the parent
-//! (invariant 14).
+//! Forks with its connection open, even in the middle of a transaction. The child opens its own connection
+//! and commits. Whatever the child does with the inherited connection must not affect the parent (invariant
+//! 14).
 
 use std::time::Duration;
 
@@ -39,7 +39,7 @@ const INHERITED: [Inherited; 6] = [
     Inherited::RolledBack,
 ];
 const ENDS: [End; 4] = [End::Closing, End::Closing, End::WithoutClosing, End::Killed];
-/// How long a parent waits before it checks on its child again.
+/// The time that a parent waits before it checks on its child again.
 const GLANCE: Duration = Duration::from_micros(300);
 
 pub(super) fn run(session: &mut Session<'_>) -> Result<()> {
@@ -66,7 +66,7 @@ fn generation(session: &mut Session<'_>, conn: &mut Option<Kept>, number: u64) -
     for _ in 0..session.rng.u32(..3) {
         session.commit_one(own)?;
     }
-    // The child must not end this transaction either.
+    // The child must not end a transaction that the parent begins here.
     let begun = if session.rng.u32(..4) == 0 {
         Some(session.when_there_is_room(own, |session| session.start(own))?)
     } else {
@@ -83,7 +83,7 @@ fn generation(session: &mut Session<'_>, conn: &mut Option<Kept>, number: u64) -
     });
     let Some(own) = conn.as_ref() else { bail!("there is no connection") };
     match begun.map(|n| session.finish(own, n)) {
-        // The log has become full since.
+        // The log has become full since the transaction began.
         Some(Err(error)) if has_no_room(&error) => {
             if !own.is_autocommit() {
                 own.execute_batch("ROLLBACK").context("ROLLBACK")?;
@@ -108,7 +108,8 @@ fn generation(session: &mut Session<'_>, conn: &mut Option<Kept>, number: u64) -
         } else {
             std::thread::sleep(GLANCE);
         }
-        // The parent only waits for its child; the child must make sure that it makes progress.
+        // The parent only waits for its child, and this note counts as the parent's progress. The child must
+        // see to its own progress.
         session.note.phase(Phase::Forking)?;
     }
 }
@@ -120,7 +121,7 @@ fn child(session: &mut Session<'_>, conn: &mut Option<Kept>, number: u64, seed: 
     match (inherited, conn.as_ref()) {
         (Inherited::Used, Some(conn)) => {
             let answer = ledger::total(conn);
-            // In a transaction SQLite already has the page.
+            // In a transaction SQLite already has the page, so it may answer.
             let allowed = !conn.is_autocommit() || answer.is_err();
             ensure!(allowed, "an inherited connection answers {answer:?}");
             let written = conn.execute_batch("BEGIN IMMEDIATE; UPDATE counter SET total = -1; COMMIT");
@@ -148,7 +149,7 @@ fn child(session: &mut Session<'_>, conn: &mut Option<Kept>, number: u64, seed: 
     }
 }
 
-/// Ignores errors: the parent must not notice the close in any case.
+/// Closes the inherited connection, and ignores errors: the parent must not notice the close in any case.
 fn close_inherited(conn: &mut Option<Kept>) {
     if let Some(conn) = conn.take() {
         let _ = session::close(conn);

@@ -25,12 +25,12 @@ pub(crate) use auditor::{Answer, Question};
 pub(crate) use orders::Orders;
 use session::Session;
 
-/// How to start a process that calls [`worker_main`].
+/// The command that starts a process that calls [`worker_main`].
 #[derive(Debug, Clone)]
 pub struct Worker {
     /// The program.
     pub program: PathBuf,
-    /// Arguments before those that [`worker_main`] is given.
+    /// The arguments before those that [`worker_main`] gets.
     pub arguments: Vec<OsString>,
 }
 
@@ -50,7 +50,7 @@ pub fn worker_main(arguments: &[String]) -> ExitCode {
 }
 
 fn work(orders: &Orders) -> Result<()> {
-    // This process dies with the process that started it, so none is left behind.
+    // The kernel kills this process when the process that started it dies, so none is left behind.
     set_parent_process_death_signal(Some(Signal::KILL)).context("cannot ask for a signal")?;
     let parent = getppid().map(|pid| pid.as_raw_nonzero().get().cast_unsigned());
     ensure!(parent == Some(orders.parent), "the process that started this one is gone");

@@ -1,4 +1,4 @@
-//! Opens, does little, and closes. Its connection is often the first or the last one.
+//! Opens the database, does little, and closes it. The connection is often the first or the last one.
 
 use std::time::Duration;
 

@@ -21,10 +21,11 @@ pub(crate) struct Orders {
     pub(crate) board: PathBuf,
     pub(crate) acks: PathBuf,
     pub(crate) lane_acks: PathBuf,
-    /// Whether processes write beside each other.
+    /// Whether processes write concurrently.
     pub(crate) concurrent: bool,
     pub(crate) log_dir: PathBuf,
-    /// `PRAGMA wal_autocheckpoint` of all connections; if there is none, each connection chooses at random.
+    /// The value of `PRAGMA wal_autocheckpoint` of all connections; without it each connection chooses at
+    /// random.
     pub(crate) autocheckpoint: Option<u32>,
     /// SQLite's journal mode.
     pub(crate) journal: String,
@@ -33,7 +34,7 @@ pub(crate) struct Orders {
 }
 
 impl Orders {
-    /// The orders as the argument of a process.
+    /// Returns the orders as the argument of a process.
     pub(crate) fn argument(&self) -> Result<String> {
         serde_json::to_string(self).context("cannot say the orders")
     }

@@ -8,7 +8,7 @@ use rusqlite::Connection;
 use super::Session;
 use crate::{Phase, ledger};
 
-/// Rows read at a time.
+/// The number of rows that the reader reads at a time.
 const NEWEST: i64 = 100;
 
 pub(super) fn run(session: &mut Session<'_>) -> Result<()> {
@@ -51,7 +51,7 @@ fn read(session: &mut Session<'_>, conn: &Connection, times: u32) -> Result<()> 
         if session.rng.u32(..4) == 0 {
             std::thread::sleep(Duration::from_micros(session.rng.u64(..5000)));
         }
-        // It must still see the same snapshot.
+        // The transaction must still see the same snapshot.
         let again = ledger::total(conn)?;
         ensure!(again == total, "a snapshot changed from {total} to {again} transactions");
         conn.execute_batch("COMMIT").context("COMMIT")?;
