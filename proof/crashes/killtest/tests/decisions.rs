@@ -29,7 +29,7 @@ fn the_text_of_a_plan_repeats_it() {
         }
         plan.directory = (seed % 3 == 0).then(|| "/somewhere".into());
         let text = plan.to_string();
-        // The arguments as a shell would pass them.
+        // These are the arguments as a shell would pass them.
         let arguments: Vec<String> = text.split(' ').map(|word| word.replace('\'', "")).collect();
         let again = Plan::parse(arguments.iter().map(String::as_str)).unwrap();
         assert_eq!(again.to_string(), text);

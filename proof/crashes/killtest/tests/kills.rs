@@ -36,11 +36,11 @@ fn inv07_150_kills_on_ppl() {
     assert!(report.wipes > 0 && report.settled > 0 && report.full_checks > report.settled, "{report}");
 }
 
-/// Kills processes that write beside each other while they begin, read, validate and publish. Another process
+/// Kills processes that write concurrently while they begin, read, validate and publish. Another process
 /// takes its turn to write. An unfinished transaction of a dead process must have no effect, and no process
 /// may wait for a dead one.
 fn concurrent_writers_are_killed(engine: Engine) {
-    // A seed whose database has no pointer maps, so that free pages are leased.
+    // The database of this seed has no pointer maps, so that connections lease free pages.
     let seed = seed(6);
     let report = kills(&Plan { settings: String::new(), ..Plan::concurrent(engine, 60, seed) });
     assert!(report.wipes > 0 && report.settled > 0, "{report}");
@@ -87,7 +87,7 @@ fn inv11_only_the_death_of_all_loses_what_group_synch_may_lose() {
     kills(&Plan { settings, ..Plan::new(Engine::WALDIO, 60, seed(3)) });
 }
 
-/// Checks that a loss would be noticed: a worker that acknowledges too early must be found.
+/// Checks that the auditor would notice a loss: it must find a worker that acknowledges too early.
 fn an_early_acknowledgement_is_found(engine: Engine) {
     early_acknowledgements_are_found(Plan::new(engine, 400, seed(4)));
 }
@@ -120,7 +120,7 @@ fn inv04_an_early_acknowledgement_on_ppl_is_found() {
     an_early_acknowledgement_is_found(Engine::PPL);
 }
 
-/// All processes are concurrent writers, so that the early acknowledgement is one of theirs.
+/// All processes are concurrent writers, so that a concurrent writer makes the early acknowledgement.
 #[test]
 fn inv04_an_early_acknowledgement_of_a_concurrent_writer_is_found() {
     let plan = Plan { writers: 0, openers: 0, concurrent: 4, ..Plan::new(Engine::NVWAL, 400, seed(4)) };

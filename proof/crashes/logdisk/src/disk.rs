@@ -1,4 +1,4 @@
-//! A file in memory that is served through FUSE and reports its writes and syncs.
+//! A file in memory that the rig serves through FUSE, and that reports its writes and syncs.
 
 use std::ffi::OsStr;
 use std::io;
@@ -23,7 +23,7 @@ use duralite_crashmodel::disk::Pages;
 
 const NAME: &str = "disk";
 const FILE: INodeNo = INodeNo(INodeNo::ROOT.0 + 1);
-/// How long the kernel may cache names and attributes, which never change.
+/// The time for which the kernel may cache names and attributes, which never change.
 const FOREVER: Duration = Duration::from_secs(1 << 30);
 
 /// A file in memory that reports every write and sync to a [`Sink`].
@@ -40,7 +40,8 @@ pub struct LogDisk {
 }
 
 impl LogDisk {
-    /// Serves a file of `bytes` bytes, rounded up to 4 KiB, in a new directory under the temporary directory.
+    /// Serves a file of `bytes` bytes, rounded up to a multiple of 4 KiB, in a new directory below the
+    /// temporary directory.
     ///
     /// # Errors
     /// If FUSE cannot be mounted.
@@ -76,7 +77,7 @@ impl LogDisk {
         &self.file
     }
 
-    /// The present contents, synced or not.
+    /// Returns the present content, synced or not.
     #[must_use]
     pub fn content(&self) -> Pages {
         lock(&self.content).clone()
@@ -86,9 +87,10 @@ impl LogDisk {
 impl Drop for LogDisk {
     fn drop(&mut self) {
         match unmount(self.dir.path(), UnmountFlags::empty()) {
-            // The server ends when it is unmounted.
+            // The server ends when the directory is unmounted.
             Ok(()) => drop(self.server.take().map(JoinHandle::join)),
-            // The file is still in use: the server lives on until its last user has closed it.
+            // Some program still has the file open. The server lives on until its last user has closed the
+            // file.
             Err(_) => drop(unmount(self.dir.path(), UnmountFlags::DETACH)),
         }
     }
@@ -199,8 +201,8 @@ impl Filesystem for Server {
     }
 
     fn fallocate(&self, _: &Request, _: INodeNo, _: FileHandle, _: u64, _: u64, _: i32, reply: ReplyEmpty) {
-        // The loop device asks for this in order to discard or to write zeros. When it is refused, the kernel
-        // writes the zeros itself, and stops discarding.
+        // The loop device sends this request in order to discard blocks or to write zeros. When the server
+        // refuses it, the kernel writes the zeros itself, and stops discarding.
         reply.error(Errno::EOPNOTSUPP);
     }
 }

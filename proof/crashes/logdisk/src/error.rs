@@ -1,4 +1,4 @@
-//! The errors of the disk and of what is mounted on it.
+//! The errors of the disk, and of the file systems mounted on it.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -10,14 +10,15 @@ pub enum Error {
     /// A system call failed.
     #[error("cannot {doing} {}: {source}", path.display())]
     Io {
-        /// What the caller was doing, as a verb.
+        /// The action of the caller, as a verb.
         doing: &'static str,
         /// The file, device or directory.
         path: PathBuf,
         /// The error of the system call.
         source: io::Error,
     },
-    /// The file system on the device cannot be mounted: on a crash image, its recovery failed.
+    /// The system cannot mount the file system on the device. For a crash image this means that the file
+    /// system's recovery failed.
     #[error("cannot mount {} as {kind}: {source}", device.display())]
     Mount {
         /// The loop device.
@@ -38,7 +39,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// For `map_err`: adds what failed, and on which path.
+    /// Returns a function for `map_err` that adds what failed, and on which path.
     pub(crate) fn io<E: Into<io::Error>>(doing: &'static str, path: &Path) -> impl FnOnce(E) -> Self {
         move |source| Self::Io { doing, path: path.to_owned(), source: source.into() }
     }

@@ -1,20 +1,20 @@
-//! The requests that a disk handled, in order.
+//! The requests that a disk has handled, in their order.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use duralite_crashmodel::disk::DiskEvent;
 
-/// Receives every write and sync *while the disk handles it, before the disk answers*. So whoever has seen a
-/// request complete finds it recorded. The calls come one at a time, from a thread with its own file
-/// descriptor table: they cannot use files that were opened elsewhere.
+/// Receives every write and sync *while the disk handles it, before the disk answers*. So a program that has
+/// seen a request complete finds it recorded. The calls come one at a time, from a thread with its own file
+/// descriptor table: the calls cannot use files that another thread has opened.
 pub trait Sink: Send + Sync {
-    /// `bytes` were written at offset `at`, in bytes.
+    /// Receives `bytes`, which were written at offset `at`, in bytes.
     fn write(&self, at: u64, bytes: &[u8]);
-    /// All writes before this call are durable.
+    /// Receives a sync: all writes before this call are durable.
     fn sync(&self);
 }
 
-/// A log in memory. `E` may include the caller's own events besides the disk's; all of them are in one order.
+/// A log in memory. `E` may include the caller's own events besides the disk's. All events are in one order.
 #[derive(Debug)]
 pub struct EventLog<E = DiskEvent> {
     events: Mutex<Vec<E>>,
@@ -51,7 +51,7 @@ impl<E> EventLog<E> {
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<E>> {
-        // A panic cannot leave an append half done.
+        // A panic cannot interrupt an append.
         self.events.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,4 +1,4 @@
-//! A loop device that is detached when its last user is gone.
+//! A loop device that the kernel detaches when its last user is gone.
 
 use std::fs::File;
 use std::io::ErrorKind;
@@ -8,17 +8,17 @@ use std::time::Duration;
 use crate::error::Error;
 use crate::sys;
 
-/// A loop device. The kernel detaches it when this value is dropped and nothing is mounted on it. It does so
-/// even if the process dies.
+/// A loop device. The kernel detaches it when this value is dropped and nothing is mounted on it, even if the
+/// process dies.
 #[derive(Debug)]
 pub struct LoopDevice {
     path: PathBuf,
-    // Open only for reading: a kernel may refuse to mount a device that is open for writing.
+    // The device file, open only for reading: a kernel may refuse to mount a device that is open for writing.
     held: File,
 }
 
 impl LoopDevice {
-    /// Attaches the next free device to `backing`, which `name` describes in errors.
+    /// Attaches the next free device to `backing`. Errors call the backing file `name`.
     pub fn attach(backing: &File, name: &Path) -> Result<Self, Error> {
         let control = Path::new("/dev/loop-control");
         let opened = File::open(control).map_err(Error::io("open", control))?;
@@ -41,12 +41,12 @@ impl LoopDevice {
         }
     }
 
-    /// The device file.
+    /// Returns the path of the device file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Writes back and drops what the kernel caches of the device.
+    /// Writes back what the kernel caches of the device, and drops it.
     pub fn drop_buffers(&self) -> Result<(), Error> {
         sys::drop_buffers(&self.held).map_err(Error::io("drop the buffers of", &self.path))
     }

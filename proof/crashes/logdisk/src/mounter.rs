@@ -1,8 +1,8 @@
-//! Mounts one image after another, fast.
+//! Mounts one image after another, quickly.
 //!
 //! A loop device over a file in memory stays attached. Before each image, the mounter makes the file equal to
-//! the image. It compares the pages and writes only those that differ, so changes of the last mount are
-//! undone too.
+//! the image. The mounter compares the pages and writes only those that differ, so it also undoes the changes
+//! of the last mount.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -18,7 +18,7 @@ use crate::loop_device::LoopDevice;
 use crate::volume::{FileSystemKind, Mount, mount_point};
 use duralite_crashmodel::disk::{PAGE, Page, Pages, ZEROS};
 
-/// Pages compared at a time: few enough to stay in the processor's cache.
+/// The number of pages that are compared at a time: few enough to stay in the processor's cache.
 const BATCH: usize = 32;
 
 /// The time spent on each part, summed over all images.
@@ -26,17 +26,17 @@ const BATCH: usize = 32;
 pub struct Timings {
     /// The number of images mounted.
     pub images: u32,
-    /// Time for making the file equal to the image.
+    /// The time for making the file equal to the image.
     pub restore: Duration,
-    /// Time for mounting, including the replay of the journal.
+    /// The time for mounting, including the replay of the journal.
     pub mount: Duration,
-    /// Time of the caller's `body`.
+    /// The time of the caller's `body`.
     pub body: Duration,
-    /// Time for unmounting.
+    /// The time for unmounting.
     pub unmount: Duration,
 }
 
-/// Mounts images, one at a time; give each thread its own.
+/// Mounts images, one at a time. Give each thread its own mounter.
 #[derive(Debug)]
 pub struct ImageMounter {
     kind: FileSystemKind,
@@ -47,7 +47,7 @@ pub struct ImageMounter {
 }
 
 impl ImageMounter {
-    /// Mounts images of this file system; `mount_options` are as for `mount -o`.
+    /// Returns a mounter for images of this file system. `mount_options` are as for `mount -o`.
     #[must_use]
     pub fn new(kind: FileSystemKind, mount_options: &str) -> Self {
         Self { kind, options: mount_options.to_owned(), medium: None, timings: Timings::default() }
@@ -67,7 +67,8 @@ impl ImageMounter {
     /// `body` leaves files open.
     pub fn with_image<R>(&mut self, image: &Pages, body: impl FnOnce(&Path) -> R) -> Result<R, Error> {
         let start = Instant::now();
-        // The medium is taken out: if unmounting fails or `body` panics, the next image gets a new one.
+        // Takes the medium out of `self`, so that the next image gets a new one if unmounting fails or `body`
+        // panics.
         let medium = match self.medium.take() {
             Some(medium) if medium.bytes == image.len() => medium,
             _ => Medium::new(image.len())?,
@@ -108,7 +109,7 @@ struct Medium {
 impl Medium {
     fn new(bytes: u64) -> Result<Self, Error> {
         let name = Path::new("a file in memory");
-        // `losetup` shows this name.
+        // This name appears in the output of `losetup`.
         let shown = format!("logdisk-{}", std::process::id());
         let file = memfd_create(shown, MemfdFlags::CLOEXEC).map_err(Error::io("make", name))?;
         let file = File::from(file);
@@ -150,7 +151,7 @@ impl Medium {
         }
     }
 
-    /// The page where the next data or hole begins, if there is one.
+    /// Returns the page where the next data or hole begins, if there is one.
     fn seek(&self, from: SeekFrom) -> std::io::Result<Option<usize>> {
         match seek(&self.file, from) {
             Ok(at) => Ok(Some((at / PAGE as u64) as usize)),

@@ -1,11 +1,11 @@
-//! What the rig needs of a machine.
+//! Tells what the rig needs of a machine.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
 
 use crate::volume::FileSystemKind;
 
-/// What this machine lacks for a disk with this file system; `None` if nothing is missing.
+/// Returns what this machine lacks for a disk with this file system; `None` if nothing is missing.
 #[must_use]
 pub fn missing_rig(kind: FileSystemKind) -> Option<String> {
     if !rustix::process::geteuid().is_root() {

@@ -38,7 +38,8 @@ fn checked(result: libc::c_int) -> io::Result<libc::c_int> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
 
-/// The number of a loop device that is not attached. Another process may attach it before the caller does.
+/// Returns the number of a loop device that is not attached. Another process may attach it before the caller
+/// does.
 pub fn free_loop_device(control: &File) -> io::Result<i32> {
     // SAFETY: the request takes no argument and touches no memory of this process.
     checked(unsafe { libc::ioctl(control.as_raw_fd(), LOOP_CTL_GET_FREE) })
@@ -69,7 +70,7 @@ pub fn attach_loop_device(device: &File, backing: &File) -> io::Result<()> {
     checked(unsafe { libc::ioctl(device.as_raw_fd(), LOOP_CONFIGURE, &raw const config) }).map(drop)
 }
 
-/// Writes back and drops what the kernel caches of a block device.
+/// Writes back what the kernel caches of a block device, and drops it.
 pub fn drop_buffers(device: &File) -> io::Result<()> {
     // SAFETY: the request takes no argument and touches no memory of this process.
     checked(unsafe { libc::ioctl(device.as_raw_fd(), BLKFLSBUF, 0) }).map(drop)

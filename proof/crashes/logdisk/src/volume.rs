@@ -38,7 +38,7 @@ impl FileSystemKind {
     /// All kinds.
     pub const ALL: [Self; 3] = [Self::Ext4, Self::Xfs, Self::Btrfs];
 
-    /// The name that `mount` knows.
+    /// Returns the name that `mount` knows.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -56,8 +56,8 @@ impl FileSystemKind {
         }
     }
 
-    /// Makes the file system as small as possible, and complete when made: nothing is initialised in the
-    /// background.
+    /// Returns options that make the file system as small as possible, and complete once `mkfs` has made it:
+    /// the kernel initialises nothing in the background.
     fn mkfs_options(self) -> &'static [&'static str] {
         match self {
             Self::Ext4 => &[
@@ -82,12 +82,13 @@ impl FileSystemKind {
         }
     }
 
-    /// Options that mounting always needs here.
+    /// Returns the options that mounting always needs here.
     fn mount_options(self) -> &'static str {
         match self {
             // btrfs itself can tell devices with the same UUID apart.
             Self::Ext4 | Self::Btrfs => "",
-            // Images of a volume have the volume's UUID, and are mounted beside it and beside each other.
+            // Images of a volume have the volume's UUID, and the rig mounts them beside the volume and beside
+            // each other.
             Self::Xfs => "nouuid",
         }
     }
@@ -131,8 +132,8 @@ impl Mount {
         &self.dir
     }
 
-    /// Unmounts the file system. On an error it is detached from the directory, but lives until its last file
-    /// is closed.
+    /// Unmounts the file system. If that fails, detaches the file system from the directory; it then lives
+    /// until its last file is closed.
     pub fn unmount(mut self) -> Result<(), Error> {
         self.take_down().map_err(Error::io("unmount", &self.dir))
     }
@@ -141,7 +142,8 @@ impl Mount {
         if !std::mem::take(&mut self.mounted) {
             return Ok(());
         }
-        // A process that another thread has just forked holds our files until it has executed its program.
+        // A process that another thread has just forked holds files of this process open until it executes
+        // its program.
         for wait in [1, 4, 16, 64, 256] {
             match unmount(&self.dir, UnmountFlags::empty()) {
                 Err(Errno::BUSY) => std::thread::sleep(Duration::from_millis(wait)),
@@ -159,22 +161,22 @@ impl Drop for Mount {
     }
 }
 
-/// A mounted file system on a loop device over a file. When this is dropped, the file system is unmounted and
-/// the device detached. If files on it are still open, both happen when the last of them is closed.
+/// A mounted file system on a loop device over a file. Dropping this value unmounts the file system and
+/// detaches the device. If files on it are still open, both happen when the last of them is closed.
 #[derive(Debug)]
 pub struct Volume {
-    // Declared first, because it must be dropped before the device and the directory.
+    // This field comes first, because it must be dropped before the device and the directory.
     mount: Mount,
     device: LoopDevice,
     _dir: TempDir,
 }
 
 impl Volume {
-    /// Makes a file system on a file and mounts it. `mkfs_options` are appended to the options that make it
-    /// small. `mount_options` are as for `mount -o`, such as `nobarrier`.
+    /// Makes a file system on a file and mounts it. `mkfs_options` come after the options that make it small.
+    /// `mount_options` are as for `mount -o`, such as `nobarrier`.
     ///
     /// # Errors
-    /// If the loop device, `mkfs` or mounting fails.
+    /// An error if the loop device, `mkfs` or mounting fails.
     pub fn make(
         file: &Path,
         kind: FileSystemKind,
@@ -199,7 +201,7 @@ impl Volume {
     /// Mounts the file system that a file holds.
     ///
     /// # Errors
-    /// If the loop device or mounting fails.
+    /// An error if the loop device or mounting fails.
     pub fn mount_existing(file: &Path, kind: FileSystemKind, mount_options: &str) -> Result<Self, Error> {
         Self::on(attach(file)?, kind, mount_options)
     }
@@ -224,7 +226,7 @@ impl Volume {
     /// Unmounts the file system and reports whether that succeeded.
     ///
     /// # Errors
-    /// If files on it are open; it is then unmounted when the last of them is closed.
+    /// An error if files on the file system are open. It is then unmounted when the last of them is closed.
     pub fn unmount(self) -> Result<(), Error> {
         self.mount.unmount()
     }

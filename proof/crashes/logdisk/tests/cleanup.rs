@@ -1,5 +1,5 @@
-//! Whatever happens, nothing stays mounted, and no loop device stays attached. The tests are a program of their own: they
-//! look at all loop devices of their process.
+//! Checks that nothing stays mounted and no loop device stays attached, whatever happens. These tests are a
+//! program of their own, because they look at all loop devices of their process.
 #![allow(clippy::unwrap_used, clippy::panic)] // helpers of tests fail as tests do
 
 mod common;
@@ -13,18 +13,18 @@ use duralite_logdisk::{EventLog, FileSystemKind, ImageMounter, LogDisk, Volume};
 
 use common::{DISK, rig};
 
-// A file that a `body` leaves open.
+// The file that a `body` leaves open.
 thread_local! {
     static OPEN: std::cell::Cell<Option<File>> = const { std::cell::Cell::new(None) };
 }
 
-/// Whether something is mounted on this directory.
+/// Returns whether something is mounted on this directory.
 fn mounted(dir: &Path) -> bool {
     let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap();
     mounts.lines().any(|line| line.split(' ').nth(1) == dir.to_str())
 }
 
-/// The loop devices whose backing file's name contains `part`.
+/// Returns the loop devices whose backing file's name contains `part`.
 fn attached(part: &str) -> Vec<String> {
     let devices = std::fs::read_dir("/sys/block").unwrap().map(|entry| entry.unwrap().path());
     let backing = |device: &Path| std::fs::read_to_string(device.join("loop/backing_file"));
@@ -80,7 +80,7 @@ fn no_image_is_left_behind() {
         })
     }));
     assert!(work.is_err());
-    // A file left open keeps its image mounted, but the next image has a mount of its own.
+    // A file that stays open keeps its image mounted, but the next image has a mount of its own.
     let open = mounter.with_image(image, |dir| {
         see(dir);
         OPEN.set(Some(File::create(dir.join("open")).unwrap()));

@@ -1,4 +1,4 @@
-//! Tests of the rig: what was synced survives, and what was not synced may be lost.
+//! Tests that what was synced survives on the rig, and that what was not synced may be lost.
 #![allow(clippy::unwrap_used)] // helpers of tests fail as tests do
 
 mod common;
@@ -60,8 +60,8 @@ fn put(path: &Path, bytes: &[u8]) {
     File::open(path.parent().unwrap()).unwrap().sync_all().unwrap();
 }
 
-/// Makes crash images at every event after the mark `from`. For each of `chances` there is one image; a piece
-/// reaches the medium with that chance, in tenths.
+/// Makes crash images at every event after the mark `from`. For each of `chances` it makes one image, in
+/// which a piece reaches the medium with that chance, in tenths.
 fn crash_images(events: &[Event], from: &'static str, chances: &[u8], mut visit: impl FnMut(&Pages)) {
     let mut random = random();
     let mut model = DiskModel::new(Pages::new(DISK));
@@ -87,7 +87,7 @@ fn synced_data_survives(kind: FileSystemKind) {
     let events = record(kind, "", |dir, log| {
         put(&dir.join("synced"), &content);
         log.push(Event::Mark("synced"));
-        // More unsynced writes for the file system to handle and the crash to lose.
+        // The file system has to handle more unsynced writes, and the crash may lose them.
         for number in 0..8 {
             std::fs::write(dir.join(format!("unsynced{number}")), &content).unwrap();
         }
@@ -215,7 +215,8 @@ fn the_log_is_complete() {
         let disk = LogDisk::new(DISK, log.clone()).unwrap();
         let volume = Volume::make(disk.file(), kind, &[], "discard").unwrap();
         put(&volume.path().join("file"), &[1; 100_000]);
-        // Zeros that the device is asked to write, and blocks that ext4 discards if it is mounted to do so.
+        // These requests ask the device to write zeros, and free blocks that ext4 discards if it is mounted
+        // with that option.
         let file = File::options().write(true).open(volume.path().join("file")).unwrap();
         rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::ZERO_RANGE, 5000, 50_000).unwrap();
         std::fs::write(volume.path().join("gone"), [1; 100_000]).unwrap();

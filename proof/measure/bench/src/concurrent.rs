@@ -1,4 +1,4 @@
-//! Many connections that commit at once: threads of one process, or processes.
+//! Runs many connections that commit at once, in threads of one process or in processes.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -9,15 +9,15 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 
-/// How long a connection waits for a lock before SQLite returns `SQLITE_BUSY`.
+/// The time for which a connection waits for a lock before SQLite returns `SQLITE_BUSY`.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Creates the table that all connections insert into.
+/// The statement that creates the table into which all connections insert.
 pub(crate) const TABLE: &str = "CREATE TABLE t(id INTEGER PRIMARY KEY, v TEXT NOT NULL)";
-/// The insert of each commit, with a [`payload`].
+/// The insert of each commit. Its parameter is a [`payload`].
 pub(crate) const INSERT: &str = "INSERT INTO t(v) VALUES(?1)";
 
-/// A hundred bytes.
+/// Returns a hundred bytes.
 pub(crate) fn payload() -> String {
     "x".repeat(100)
 }
@@ -25,11 +25,11 @@ pub(crate) fn payload() -> String {
 /// The result of one connection.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Share {
-    /// Commits.
+    /// The number of commits.
     pub commits: u64,
     /// The longest time of one commit.
     pub worst: Duration,
-    /// How often SQLite returned `SQLITE_BUSY`.
+    /// The number of times that SQLite returned `SQLITE_BUSY`.
     pub busy: u64,
 }
 
@@ -41,26 +41,26 @@ pub struct Crowd {
 }
 
 impl Crowd {
-    /// Commits per second of all connections together.
+    /// Returns the commits per second of all connections together.
     #[must_use]
     pub fn per_second(&self) -> f64 {
         self.shares.iter().map(|share| share.commits as f64).sum::<f64>() / self.seconds
     }
 
-    /// The commits of the slowest connection, divided by the mean of all connections.
+    /// Returns the commits of the slowest connection, divided by the mean of all connections.
     #[must_use]
     pub fn slowest_to_mean(&self) -> f64 {
         let mean = self.per_second() * self.seconds / self.shares.len() as f64;
         self.shares.iter().map(|share| share.commits).min().unwrap_or(0) as f64 / mean
     }
 
-    /// The longest commit in milliseconds.
+    /// Returns the time of the longest commit in milliseconds.
     #[must_use]
     pub fn worst_ms(&self) -> f64 {
         self.shares.iter().map(|share| share.worst.as_secs_f64() * 1e3).fold(0.0, f64::max)
     }
 
-    /// How often SQLite returned `SQLITE_BUSY`.
+    /// Returns how often SQLite returned `SQLITE_BUSY`.
     #[must_use]
     pub fn busy(&self) -> u64 {
         self.shares.iter().map(|share| share.busy).sum()
@@ -124,7 +124,7 @@ fn commit_for(conn: &Connection, time: Duration) -> Result<Share> {
     Ok(share)
 }
 
-/// Lets `count` threads commit, with a connection each.
+/// Lets `count` threads commit, each on a connection of its own.
 ///
 /// # Errors
 /// An error of SQLite.
@@ -135,7 +135,8 @@ pub fn threads(uri: &str, count: usize, time: Duration) -> Result<Crowd> {
     Ok(Crowd { shares, seconds: time.as_secs_f64() })
 }
 
-/// Lets `count` threads each open something, and work with it. No thread works before all have opened theirs.
+/// Lets `count` threads each open something, and work with it. No thread begins to work before all threads
+/// have opened theirs.
 ///
 /// # Errors
 /// The first error of a thread.
@@ -158,7 +159,7 @@ pub(crate) fn together<C, T: Send>(
     })
 }
 
-/// The program's first argument that makes it a worker; see [`worker`].
+/// The first argument of the program that makes it a worker; see [`worker`].
 pub const WORKER: &str = "bench-worker";
 
 /// Lets `count` processes commit, each with a connection. Each process is this program, started with the
@@ -213,10 +214,10 @@ pub(crate) fn programs_together<const N: usize>(arguments: &[[String; N]]) -> Re
     Ok(lines)
 }
 
-/// Called in a worker process: reports that it is ready, and waits until the parent lets all workers go.
+/// Reports that this worker process is ready, and waits until the parent lets all workers go.
 ///
 /// # Errors
-/// The parent is gone.
+/// An error if the parent is gone.
 pub(crate) fn wait_for_go() -> Result<()> {
     let mut out = std::io::stdout();
     writeln!(out, "ready")?;
@@ -225,8 +226,8 @@ pub(crate) fn wait_for_go() -> Result<()> {
     Ok(())
 }
 
-/// The work of a worker process: reports that it is ready, waits for the parent, commits, and reports the
-/// result.
+/// Does the work of a worker process: reports that it is ready, waits for the parent, commits, and reports
+/// the result.
 ///
 /// # Errors
 /// An error of SQLite.
@@ -238,7 +239,7 @@ pub fn worker(uri: &str, time: Duration) -> Result<()> {
     Ok(())
 }
 
-/// The URI of a fresh database in `dir`: on stock SQLite, or on Duralite with these parameters.
+/// Returns the URI of a fresh database in `dir`: on stock SQLite, or on Duralite with these parameters.
 #[must_use]
 pub fn fresh(dir: &Path, parameters: Option<&str>) -> String {
     for end in ["", "-wal", "-shm", "-journal"] {

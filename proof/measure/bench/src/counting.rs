@@ -1,4 +1,4 @@
-//! What the metrics that `duralite top` shows cost each commit.
+//! Measures what the metrics that `duralite top` shows cost each commit.
 
 use std::fs::OpenOptions;
 use std::path::Path;
@@ -15,9 +15,9 @@ use crate::workload::median;
 const ROUNDS: usize = 15;
 const COMMITS: u32 = 20_000;
 
-/// What the metrics add to a commit, in nanoseconds: one reading of the clock when the commit begins, and the
-/// updates of the metrics when it is acknowledged. The metrics are in a segment of their own. Returns the
-/// median of several rounds.
+/// Returns what the metrics add to a commit, in nanoseconds: one reading of the clock when the commit begins,
+/// and the updates of the metrics when it is acknowledged. The metrics are in a segment that only this
+/// measurement uses. The result is the median of several rounds.
 ///
 /// # Errors
 /// An error of the file system.

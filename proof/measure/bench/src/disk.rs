@@ -1,4 +1,4 @@
-//! A disk whose writes can be traced.
+//! Makes a disk whose writes can be traced.
 
 use duralite_iotrace::Tracer;
 use duralite_testkit::LoopDisk;

@@ -1,4 +1,4 @@
-//! What the abstraction of the medium costs, compared with the bare instructions.
+//! Measures what the abstraction of the medium costs, compared with the bare instructions.
 
 use std::time::Instant;
 
@@ -11,11 +11,11 @@ use crate::workload::median;
 const PAIRS: u64 = 200_000;
 const LINES: u64 = 1024;
 
-/// Nanoseconds for flushing one line and a fence, through the medium and raw. The two are measured
+/// Measures the nanoseconds of flushing one line with a fence, through the medium and with bare instructions,
 /// in turns.
 ///
 /// # Errors
-/// When the memory cannot be mapped.
+/// An error if the memory cannot be mapped.
 pub fn pair_cost(rounds: usize) -> Result<Table> {
     let raw_memory = RawMapping::new((LINES * LINE_BYTES) as usize)?;
     let nvm = emulated(LINES * LINE_BYTES)?;
@@ -60,7 +60,7 @@ fn time(mut pair: impl FnMut(u64)) -> f64 {
     start.elapsed().as_nanos() as f64 / PAIRS as f64
 }
 
-/// Memory mapped as the medium maps it: shared and populated.
+/// Memory mapped in the same way as the medium maps it: shared and populated.
 struct RawMapping {
     start: *mut u64,
     bytes: usize,
@@ -114,7 +114,8 @@ fn raw_pair(memory: &RawMapping, line: u64) {
     unsafe { std::arch::x86_64::_mm_sfence() };
 }
 
-/// Detected once, because asking the processor traps into the hypervisor of a virtual machine.
+/// The processor's flush instruction. It is detected once, because asking the processor traps into the
+/// hypervisor of a virtual machine.
 #[cfg(target_arch = "x86_64")]
 static FLUSH: std::sync::OnceLock<duralite_medium::FlushInstruction> = std::sync::OnceLock::new();
 

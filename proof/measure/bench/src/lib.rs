@@ -1,7 +1,7 @@
 //! Duralite's workloads, and the measurements of the papers that it builds on.
 //!
-//! Results are medians of several rounds. Each is measured together with its reference in the same run.
-//! Nothing here is a test; `duralite bench` is the front end.
+//! Results are medians of several rounds. The benchmark measures each result together with its reference in
+//! the same run. Nothing here is a test; `duralite bench` is the front end.
 
 pub mod archive;
 pub mod concurrent;
@@ -25,14 +25,14 @@ use anyhow::Result;
 /// Registers the VFS `duralite` with the SQLite that this crate is linked to.
 ///
 /// # Errors
-/// When SQLite refuses the extension.
+/// An error if SQLite refuses the extension.
 pub fn register() -> Result<()> {
     duralite::register()?;
     Ok(())
 }
 
-/// Runs work that uses databases. If it fails, adds the reason for Duralite's refusal to the error, because
-/// SQLite's message does not have it.
+/// Runs work that uses databases. If the work fails, adds the reason for Duralite's refusal to the error,
+/// because SQLite's message lacks that reason.
 ///
 /// # Errors
 /// The errors of `work`.

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-/// One line: processor, cores, memory, kernel, SQLite.
+/// Returns one line: processor, cores, memory, kernel, SQLite.
 #[must_use]
 pub fn describe() -> String {
     let cpu = first_field("/proc/cpuinfo", "model name").unwrap_or_else(|| "unknown processor".into());

@@ -9,20 +9,20 @@ use serde::Serialize;
 /// The data of one table or figure.
 #[derive(Debug, Clone, Serialize)]
 pub struct Table {
-    /// File name without extension.
+    /// The file name without its extension.
     pub name: &'static str,
-    /// Heading.
+    /// The heading.
     pub title: String,
-    /// How it was measured, and why it differs from the paper.
+    /// How the benchmark measured the values, and why they differ from the paper.
     pub note: String,
-    /// Column headings.
+    /// The column headings.
     pub columns: Vec<String>,
-    /// Cells.
+    /// The cells, row by row.
     pub rows: Vec<Vec<String>>,
 }
 
 impl Table {
-    /// A table without rows.
+    /// Makes a table without rows.
     pub fn new(name: &'static str, title: &str, columns: &[&str]) -> Self {
         Self {
             name,
@@ -38,8 +38,8 @@ impl Table {
         self.rows.push(cells.into_iter().collect());
     }
 
-    /// The table as Markdown. `pictures` is the path from the text to the directory of the pictures. If it is
-    /// given and the table has a picture, the Markdown shows the picture.
+    /// Returns the table as Markdown. `pictures` is the path from the text to the directory of the pictures.
+    /// If the caller gives this path and the table has a picture, the Markdown shows the picture.
     #[must_use]
     pub fn markdown(&self, pictures: Option<&str>) -> String {
         let mut out = format!("## {}\n\n", self.title);
@@ -59,7 +59,7 @@ impl Table {
     /// Writes `NAME.csv` into `dir`, and the picture beside it if the table has one.
     ///
     /// # Errors
-    /// An error of the file system, or the picture's definition does not fit the table.
+    /// An error of the file system, or a definition of the picture that does not fit the table.
     pub fn write_csv(&self, dir: &Path) -> Result<()> {
         let quote = |cell: &String| format!("\"{}\"", cell.replace('"', "\"\""));
         let mut out = String::new();
@@ -75,11 +75,11 @@ impl Table {
     }
 }
 
-/// The path from a report to the directory `csv` with its CSV files and pictures. The path is relative if
-/// that directory is below the report's.
+/// Returns the path from a report to the directory `csv` with its CSV files and pictures. The path is
+/// relative if `csv` is below the report's directory.
 ///
 /// # Errors
-/// If the report's directory does not exist, or `csv` cannot be created.
+/// An error if the report's directory does not exist, or if `csv` cannot be created.
 pub fn pictures_of(report: &Path, csv: &Path) -> Result<String> {
     let parent = report.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     std::fs::create_dir_all(csv)?;

@@ -1,6 +1,6 @@
-//! The measurements of the paper on the single-level store (Xu et al., JCST 2016, figures 5 and 13 to 20), in
-//! both journal modes. They show the effect of a log in memory that needs no flush, and of the ways to make
-//! pages of the database durable.
+//! Repeats the measurements of the paper on the single-level store (Xu et al., JCST 2016, figures 5 and 13 to
+//! 20), in both journal modes. They show the effect of a log in memory that needs no flush, and of the ways
+//! to make pages of the database durable.
 
 use std::path::Path;
 
@@ -10,11 +10,11 @@ use crate::nvwal::Effort;
 use crate::report::{Table, number};
 use crate::workload::{Operation, Run, Session, Target, median};
 
-/// Emulated latency in nanoseconds of each line that is written back, and of each line of a non-temporal
-/// store.
+/// The emulated latency in nanoseconds of each line that is written back. The next constant is that of each
+/// line of a non-temporal store.
 const WRITE_NS: u32 = 500;
 const STREAM_NS: u32 = 250;
-/// Rows in the table besides those that updates and deletes change.
+/// The number of rows in the table besides those that updates and deletes change.
 const SPARE: u32 = 10;
 
 /// The journal modes, each with its name in the paper and its name in SQLite.
@@ -28,7 +28,7 @@ struct Config {
     home_sync: &'static str,
 }
 
-/// The paper's baseline. The log is in the same memory as the pages and needs flushes; pages are written
+/// The paper's baseline. The log is in the same memory as the pages and needs flushes, and pages are written
 /// back.
 const BASELINE: Config = Config { name: "baseline", scratchpad: "off", home_sync: "wb" };
 const ON_CHIP: Config = Config { name: "on-chip log", scratchpad: "emulate", home_sync: "wb" };
@@ -41,7 +41,7 @@ const BOTH: Config = Config { name: "both", scratchpad: "emulate", home_sync: "a
 /// The parameters of the memory.
 #[derive(Clone, Copy)]
 struct Memory {
-    /// Whether pages are logged and stored whole, as in the paper.
+    /// Whether the engine logs and stores whole pages, as in the paper.
     whole_pages: bool,
     write_ns: u32,
     stream_ns: u32,
@@ -51,7 +51,7 @@ struct Memory {
 const MEMORY: Memory =
     Memory { whole_pages: false, write_ns: WRITE_NS, stream_ns: STREAM_NS, region_bytes: 64 << 20 };
 const WHOLE: Memory = Memory { whole_pages: true, ..MEMORY };
-/// Which part of a page is logged and stored.
+/// The part of a page that the engine logs and stores.
 const FORMS: [(&str, Memory); 2] = [("whole, as in the paper", WHOLE), ("what differs", MEMORY)];
 
 fn target(config: Config, mode: &'static str, memory: Memory) -> Target {
@@ -79,7 +79,8 @@ fn run(dir: &Path, target: &Target, operation: Operation, transactions: u32) -> 
     session.run(operation, transactions, 1)
 }
 
-/// Transactions per second of each target: medians of several rounds, in which the targets take turns.
+/// Returns the transactions per second of each target. They are medians of several rounds, in which the
+/// targets take turns.
 fn compare(
     dir: &Path,
     effort: Effort,
@@ -96,7 +97,7 @@ fn compare(
     Ok(figures.into_iter().map(median).collect())
 }
 
-/// Transactions of one run: the paper's 10,000 with the default effort.
+/// Returns the number of transactions in one run: the paper's 10,000 with the default effort.
 fn transactions(effort: Effort) -> u32 {
     effort.transactions * 10
 }
@@ -113,8 +114,8 @@ fn how(effort: Effort) -> String {
     )
 }
 
-/// Makes one table for each journal mode: the throughput of the configurations, and the ratio of each to the
-/// first.
+/// Makes one table for each journal mode, with the throughput of the configurations, and the ratio of each to
+/// the first.
 fn figures(
     dir: &Path,
     effort: Effort,
@@ -146,7 +147,7 @@ fn figures(
     Ok(tables)
 }
 
-/// Figures 13 and 14: the log on the chip, compared with the log in the memory of the pages.
+/// Measures figures 13 and 14: the log on the chip, compared with the log in the memory of the pages.
 ///
 /// # Errors
 /// An error of SQLite.
@@ -164,7 +165,7 @@ pub fn figures_13_14(dir: &Path, effort: Effort) -> Result<Vec<Table>> {
     )
 }
 
-/// Figures 17 and 18: how pages, and the log in the same memory, become durable.
+/// Measures figures 17 and 18: how pages, and the log in the same memory, become durable.
 ///
 /// # Errors
 /// An error of SQLite.
@@ -183,7 +184,7 @@ pub fn figures_17_18(dir: &Path, effort: Effort) -> Result<Vec<Table>> {
     )
 }
 
-/// Figure 5: write-back with and without its flushes, and write-through.
+/// Measures figure 5: write-back with and without its flushes, and write-through.
 ///
 /// # Errors
 /// An error of SQLite.
@@ -211,7 +212,7 @@ pub fn figure5(dir: &Path, effort: Effort) -> Result<Table> {
     Ok(table)
 }
 
-/// Figures 19 and 20: all four configurations.
+/// Measures figures 19 and 20: all four configurations.
 ///
 /// # Errors
 /// An error of SQLite.
@@ -227,7 +228,7 @@ pub fn figures_19_20(dir: &Path, effort: Effort) -> Result<Vec<Table>> {
     )
 }
 
-/// Figures 15 and 16: the size of the region.
+/// Measures figures 15 and 16: the size of the region.
 ///
 /// # Errors
 /// An error of SQLite.
@@ -255,7 +256,7 @@ pub fn figures_15_16(dir: &Path, effort: Effort) -> Result<Table> {
     Ok(table)
 }
 
-/// Throughput at several latencies of a line, for the baseline and for both techniques together.
+/// Measures the throughput at several latencies of a line, for the baseline and for both techniques together.
 ///
 /// # Errors
 /// An error of SQLite.
@@ -285,7 +286,7 @@ pub fn latencies(dir: &Path, effort: Effort) -> Result<Table> {
     Ok(table)
 }
 
-/// A rollback journal in the region, compared with that of stock SQLite on disk.
+/// Measures a rollback journal in the region, compared with that of stock SQLite on disk.
 ///
 /// # Errors
 /// An error of SQLite.
@@ -318,7 +319,8 @@ pub fn rollback(dir: &Path, effort: Effort) -> Result<Table> {
     Ok(table)
 }
 
-/// Workloads with hot pages, for which the adaptive policy is made, compared with a uniform workload.
+/// Measures workloads with hot pages, for which the adaptive policy is made, compared with a uniform
+/// workload.
 ///
 /// # Errors
 /// An error of SQLite.
@@ -372,8 +374,8 @@ pub fn heat(dir: &Path, effort: Effort) -> Result<Table> {
     Ok(table)
 }
 
-/// Updates per second of random rows. In `hot_in_ten` of ten cases the row is in the first hundredth of the
-/// table.
+/// Returns the updates per second of random rows. In `hot_in_ten` of ten cases the row is in the first
+/// hundredth of the table.
 fn skewed(dir: &Path, target: &Target, transactions: u32, hot_in_ten: u64) -> Result<f64> {
     const ROWS: u32 = 10_000;
     let mut session = Session::open(dir, target, false, true)?;

@@ -1,4 +1,4 @@
-//! One connection runs one kind of statement on one table of 100-byte rows, as in the paper's Mobibench.
+//! Runs one kind of statement on one connection, on one table of 100-byte rows, as in the paper's Mobibench.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use rusqlite::{Connection, OpenFlags, params};
 
-/// Bytes of a row's payload.
+/// The number of bytes in a row's payload.
 const ROW_BYTES: usize = 100;
 
 /// What a transaction does to rows.
@@ -25,7 +25,7 @@ impl Operation {
     /// All operations, in the order of the paper's table 2.
     pub const ALL: [Self; 3] = [Self::Insert, Self::Delete, Self::Update];
 
-    /// The name in tables.
+    /// Returns the operation's name in tables.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -36,7 +36,7 @@ impl Operation {
     }
 }
 
-/// Where the database is, and which software serves it.
+/// The place of the database, and the software that serves it.
 #[derive(Debug, Clone)]
 pub enum Target {
     /// `:memory:`.
@@ -45,11 +45,11 @@ pub enum Target {
     Stock,
     /// A file on disk, stock SQLite with a rollback journal, in this journal mode.
     Rollback(&'static str),
-    /// Through Duralite's `nvwal`, with these URI parameters.
+    /// A file through Duralite's `nvwal`, with these URI parameters.
     Nvwal(Vec<(&'static str, String)>),
-    /// Through Duralite, with these URI parameters.
+    /// A file through Duralite, with these URI parameters.
     Duralite(Vec<(&'static str, String)>),
-    /// Through Duralite, in this journal mode.
+    /// A file through Duralite, in this journal mode, with these URI parameters.
     DuraliteIn(&'static str, Vec<(&'static str, String)>),
 }
 
@@ -71,7 +71,7 @@ impl Target {
         }
     }
 
-    /// The name or URI by which SQLite opens the database.
+    /// Returns the name or URI by which SQLite opens the database.
     fn name(&self, path: &Path) -> String {
         let (fixed, parameters) = match self {
             Self::Memory => return ":memory:".to_owned(),
@@ -87,7 +87,7 @@ impl Target {
     }
 }
 
-/// The open database of a run. Its files are deleted when this is dropped.
+/// The open database of a run. Dropping this value deletes the database's files.
 pub struct Session {
     conn: Option<Connection>,
     files: Vec<PathBuf>,
@@ -98,20 +98,20 @@ pub struct Session {
 /// The time of a run.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Run {
-    /// Transactions.
+    /// The number of transactions.
     pub transactions: u32,
     /// The time for all transactions.
     pub elapsed: Duration,
 }
 
 impl Run {
-    /// Transactions per second.
+    /// Returns the transactions per second.
     #[must_use]
     pub fn per_second(&self) -> f64 {
         f64::from(self.transactions) / self.elapsed.as_secs_f64()
     }
 
-    /// Microseconds per transaction.
+    /// Returns the microseconds per transaction.
     #[must_use]
     pub fn micros(&self) -> f64 {
         self.elapsed.as_secs_f64() * 1e6 / f64::from(self.transactions)
@@ -121,10 +121,10 @@ impl Run {
 impl Session {
     /// Makes a fresh database in `dir` with 4 KiB pages, the target's journal mode and `synchronous=FULL`.
     /// Opens one connection, with exclusive or normal locking. With `checkpoints`, SQLite's automatic
-    /// checkpoints keep their default; otherwise they are off.
+    /// checkpoints keep their default. Otherwise they are off.
     ///
     /// # Errors
-    /// An error of SQLite, or the medium or the journal mode is not the one that the target asks for.
+    /// An error of SQLite, or a medium or a journal mode that the target did not ask for.
     pub fn open(dir: &Path, target: &Target, exclusive: bool, checkpoints: bool) -> Result<Self> {
         crate::register()?;
         crate::with_reason(|| Self::prepare(dir, target, exclusive, checkpoints))
@@ -184,7 +184,7 @@ impl Session {
     /// The connection.
     ///
     /// # Errors
-    /// If the session is closed.
+    /// An error if the session is closed.
     pub fn conn(&self) -> Result<&Connection> {
         self.conn.as_ref().context("the session is closed")
     }
@@ -210,12 +210,13 @@ impl Session {
         Ok(())
     }
 
-    /// Lets updates and deletes start again at the first row.
+    /// Makes updates and deletes start again at the first row.
     pub fn rewind(&mut self) {
         self.rows = 0;
     }
 
-    /// Grows the log: commits `2 * pages` transactions of one page each to a separate table, without syncing.
+    /// Grows the log. To do so it commits `2 * pages` transactions of one page each to a separate table,
+    /// without syncing.
     ///
     /// # Errors
     /// An error of SQLite.
@@ -273,7 +274,8 @@ impl Session {
         Ok(Run { transactions, elapsed })
     }
 
-    /// Runs `transactions` inserts, each in a transaction of its own. Returns the microseconds of each.
+    /// Runs `transactions` inserts, each in a transaction of its own. Returns the microseconds of each
+    /// insert.
     ///
     /// # Errors
     /// An error of SQLite.
@@ -300,7 +302,7 @@ impl Session {
     /// A number from [`Session::status`].
     ///
     /// # Errors
-    /// An error of SQLite, or `PRAGMA duralite` does not show the name.
+    /// An error of SQLite, or a name that `PRAGMA duralite` does not show.
     pub fn counter(&self, name: &str) -> Result<f64> {
         let status = self.status()?;
         let value = status.get(name).with_context(|| format!("PRAGMA duralite shows no {name}"))?;
@@ -339,7 +341,7 @@ pub fn status(conn: &Connection) -> Result<HashMap<String, String>> {
         .collect())
 }
 
-/// The median: the middle value, or the mean of the two middle values.
+/// Returns the median: the middle value, or the mean of the two middle values.
 #[must_use]
 pub fn median(figures: impl AsRef<[f64]>) -> f64 {
     let mut sorted = figures.as_ref().to_vec();
@@ -352,8 +354,8 @@ pub fn median(figures: impl AsRef<[f64]>) -> f64 {
     }
 }
 
-/// The smallest value that at least the fraction `part` of the values does not exceed; `None` if there are no
-/// values. The values must be in ascending order.
+/// Returns the smallest value that at least the fraction `part` of the values does not exceed; `None` if
+/// there are no values. The values must be in ascending order.
 #[must_use]
 pub fn percentile<T: Copy>(sorted: &[T], part: f64) -> Option<T> {
     let rank = (sorted.len() as f64 * part).ceil() as usize;

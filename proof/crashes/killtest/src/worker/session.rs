@@ -1,5 +1,5 @@
-//! What the roles share: opening a connection, trying again while the database is busy, and making one
-//! numbered transaction.
+//! Code that the roles share: it opens a connection, tries again while the database is busy, and makes one numbered
+//! transaction.
 
 use std::mem::ManuallyDrop;
 use std::time::{Duration, Instant};
@@ -13,40 +13,40 @@ use crate::board::Note;
 use crate::plan::WAL;
 use crate::{Acknowledge, Phase, Role, ledger};
 
-/// Parameters of connections that may write beside others.
+/// The URI parameters of connections that may write concurrently with others.
 const CONCURRENT: [&str; 4] = ["", "", "&concurrent=on", "&concurrent=upgrade"];
 
-/// A process with its random generator and its memory of what it has acknowledged.
+/// A process, with its random generator and with what it remembers of its acknowledgements.
 pub(crate) struct Session<'a> {
     pub(super) orders: &'a Orders,
     pub(super) note: Note,
     acks: Acks,
     pub(super) rng: fastrand::Rng,
-    /// The id under which transactions are made: of the process, or of a forked child.
+    /// The id under which this process makes transactions: that of the process, or of a forked child.
     id: u64,
     /// The newest transaction that this process has acknowledged.
     acknowledged: i64,
 }
 
-/// Whether the database was not found because it is renamed for a moment. Stock SQLite returns `IOERR_FSTAT`
-/// if that happens after it has opened the database and before it makes the `-wal` file, whose mode it copies
-/// from the file of that name.
+/// Returns whether SQLite did not find the database because the run has renamed it for a moment. Stock SQLite returns
+/// `IOERR_FSTAT` if the renaming comes after it has opened the database and before it makes the `-wal` file, because it
+/// copies the mode for `-wal` from the file of that name.
 fn is_away(error: &rusqlite::Error) -> bool {
     matches!(error, rusqlite::Error::SqliteFailure(failure, _)
         if failure.code == ErrorCode::CannotOpen
             || failure.extended_code == rusqlite::ffi::SQLITE_IOERR_FSTAT)
 }
 
-/// Whether another try may succeed. A user who may only read cannot roll back what a dead process has left.
-/// As with stock SQLite, this user gets an error until a user who may write has rolled it back.
+/// Returns whether another try may succeed. A user who may only read cannot roll back what a dead process has left. As
+/// with stock SQLite, this user gets an error until a user who may write has rolled it back.
 pub(super) fn is_busy(error: &rusqlite::Error) -> bool {
     matches!(error, rusqlite::Error::SqliteFailure(failure, _)
         if matches!(failure.code, ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked)
             || failure.extended_code == rusqlite::ffi::SQLITE_READONLY_ROLLBACK)
 }
 
-/// Whether the transaction must be rolled back and tried again. Either the log is full, or the database has
-/// been renamed; after a renaming, stock SQLite makes no rollback journal either.
+/// Returns whether the process must roll the transaction back and try again. Either the log is full, or the run has
+/// renamed the database; after a renaming, stock SQLite makes no rollback journal either.
 pub(super) fn has_no_room(error: &anyhow::Error) -> bool {
     let error = error.downcast_ref::<rusqlite::Error>().and_then(rusqlite::Error::sqlite_error);
     error.is_some_and(|error| {
@@ -54,9 +54,9 @@ pub(super) fn has_no_room(error: &anyhow::Error) -> bool {
     })
 }
 
-/// Tries until the log has space, or until a rollback journal can be made, but not for longer than `limit`. Readers may
-/// keep a small log full for a while, and the database may be renamed for a moment. A transaction that fails because of
-/// this is rolled back.
+/// Tries until the log has space, or until SQLite can make a rollback journal, but not for longer than `limit`. Readers
+/// may keep a small log full for a while, and the run may rename the database for a moment. Rolls back a transaction
+/// that fails because of this.
 pub(super) fn when_there_is_room<T>(
     limit: Duration,
     conn: &Connection,
@@ -76,7 +76,7 @@ pub(super) fn when_there_is_room<T>(
     }
 }
 
-/// Tries again while the database is busy. If it is busy for longer than `limit`, the process starves: no
+/// Tries again while the database is busy. If the database is busy for longer than `limit`, the process starves: no
 /// process holds a lock or is stopped for that long.
 pub(crate) fn patiently<T>(
     limit: Duration,
@@ -103,11 +103,11 @@ pub(crate) fn patiently<T>(
 /// the database and delete it when it ends.
 pub(crate) type Kept = ManuallyDrop<Connection>;
 
-/// Opens a connection by one of the database's names, and attaches the log. If the database has several
-/// names, it may not have this one for a moment.
+/// Opens a connection by one of the database's names, and attaches the log. If the database has several names, it may
+/// lack this name for a moment.
 pub(crate) fn open(uris: &[String], name: usize, busy: Duration, parameters: &str) -> Result<Kept> {
     let uri = uris.get(name % uris.len().max(1)).context("no URI")?;
-    // Does not create the database while its name is missing for a moment.
+    // With this parameter SQLite does not create the database while its name is missing for a moment.
     let mode = if parameters.is_empty() && uris.len() > 1 { "&mode=rw" } else { parameters };
     let uri = format!("{uri}{mode}");
     let start = Instant::now();
@@ -128,7 +128,7 @@ fn attach(uri: &str, busy: Duration) -> rusqlite::Result<Kept> {
     conn.busy_timeout(busy)?;
     conn.set_prepared_statement_cache_capacity(32);
     match ledger::total(&conn) {
-        // SQLite did not find the file, tried again read-only, and then the file was back.
+        // SQLite did not find the file and tried again read-only, and by then the file was back.
         Ok(_) if !uri.ends_with("mode=ro") && conn.is_readonly("main")? => {
             let code = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_CANTOPEN);
             Err(rusqlite::Error::SqliteFailure(code, None))
@@ -168,13 +168,13 @@ impl<'a> Session<'a> {
 
     /// Opens the database, with pragmas chosen at random.
     pub(super) fn open(&mut self) -> Result<Kept> {
-        // A process with the role of a writer takes its turn, so that both kinds of connections meet.
+        // A process with the role of a writer takes its turn to write, so that both kinds of connections meet.
         let may_be_concurrent = self.orders.concurrent && self.orders.role != Role::Writer;
         let parameters = if may_be_concurrent { CONCURRENT[self.rng.usize(..CONCURRENT.len())] } else { "" };
         self.open_with(parameters)
     }
 
-    /// As `open`, with more URI parameters.
+    /// Opens the database as `open` does, with more URI parameters.
     pub(super) fn open_with(&mut self, parameters: &str) -> Result<Kept> {
         self.note.phase(Phase::Opening)?;
         let first = self.rng.usize(..8);
@@ -188,8 +188,8 @@ impl<'a> Session<'a> {
              PRAGMA wal_autocheckpoint={checkpoint};"
         ))
         .context("pragmas")?;
-        // A database remembers that it uses the write-ahead log. Which rollback journal is used is a setting
-        // of each connection.
+        // A database remembers that it uses the write-ahead log. The kind of rollback journal is a setting of each
+        // connection.
         if self.orders.journal != WAL && parameters.is_empty() {
             use_mode(&conn, &self.orders.journal, self.orders.busy)?;
         }
@@ -202,8 +202,7 @@ impl<'a> Session<'a> {
         close(conn)
     }
 
-    /// Checks that the transactions which this process has acknowledged are there, as they must be at any
-    /// time.
+    /// Checks that the database has the transactions which this process has acknowledged, as it must at any time.
     pub(super) fn notice_loss(&self, conn: &Connection, total: i64) -> Result<()> {
         let mine = self.acknowledged;
         ensure!(total >= mine, "lost: {total} transactions are there, and {mine} was acknowledged");
@@ -221,12 +220,12 @@ impl<'a> Session<'a> {
         self.note.phase(Phase::Changing)
     }
 
-    /// The id under which this process makes transactions.
+    /// Returns the id under which this process makes transactions.
     pub(super) fn id(&self) -> u64 {
         self.id
     }
 
-    /// Makes this session that of forked child `number`.
+    /// Turns this session into the session of forked child `number`.
     pub(super) fn become_child(&mut self, number: u64, seed: u64) {
         self.note.be_silent();
         self.id |= number << 32;
@@ -242,7 +241,7 @@ impl<'a> Session<'a> {
         })
     }
 
-    /// As the function of this name.
+    /// Calls the function of this name, with the session's limit.
     pub(super) fn when_there_is_room<T>(
         &mut self,
         conn: &Connection,

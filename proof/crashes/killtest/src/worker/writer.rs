@@ -1,4 +1,4 @@
-//! Commits, one transaction after the other.
+//! Commits transactions, one after the other.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ pub(super) fn run(session: &mut Session<'_>) -> Result<()> {
                     .when_there_is_room(&conn, |session| session.patiently("incremental_vacuum", vacuum))?;
             }
             20..120 => session.roll_back(&conn)?,
-            // Lets other writers in, so that groups have all sizes.
+            // The pause lets other writers in, so that groups have all sizes.
             120..1200 => std::thread::sleep(Duration::from_micros(session.rng.u64(..400))),
             _ => {}
         }

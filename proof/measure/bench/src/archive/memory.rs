@@ -1,4 +1,4 @@
-//! Databases of some size, and what a program that replicates them needs for that.
+//! Makes databases of some size, and measures what a program needs to replicate them.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -11,20 +11,20 @@ use super::programs::{PATIENCE, Programs, Running, Server};
 use super::reached::objects;
 use super::side::{Database, Side, is_archived};
 
-/// The commits after the first snapshot.
+/// The number of commits after the first snapshot.
 const COMMITS: u32 = 1000;
-/// How long nothing may come for all to have been uploaded; Litestream uploads once a second.
+/// The time without a new upload after which all counts as uploaded. Litestream uploads once a second.
 const QUIET: Duration = Duration::from_secs(3);
-/// Rows that are inserted in one transaction.
+/// The number of rows that one transaction inserts.
 const BATCH: u64 = 20_000;
-/// Words of notes.
+/// The words of which notes consist.
 const WORDS: [&str; 16] = [
     "please", "deliver", "to", "the", "back", "door", "between", "nine", "and", "noon", "fragile", "gift",
     "call", "before", "arrival", "thanks",
 ];
 
-/// Makes a database of about so many bytes, in WAL mode and closed: orders with their lines as JSON, a note, a checksum
-/// that does not compress, and an index.
+/// Makes a database of about `bytes` bytes, in WAL mode and closed. Its rows are orders with their lines as
+/// JSON, a note, and a checksum that does not compress. It also has an index.
 pub(super) fn make(path: &Path, bytes: u64) -> Result<()> {
     let conn = Connection::open(path)?;
     conn.execute_batch(
@@ -34,7 +34,7 @@ pub(super) fn make(path: &Path, bytes: u64) -> Result<()> {
     )?;
     let mut random = Rng::with_seed(bytes);
     let size = || Ok::<_, anyhow::Error>(std::fs::metadata(path)?.len());
-    // The index takes a part too.
+    // The index, which comes later, takes a part of the size too.
     while size()? < bytes / 100 * 96 {
         conn.execute_batch("BEGIN")?;
         let mut insert =
@@ -66,7 +66,7 @@ pub(super) fn make(path: &Path, bytes: u64) -> Result<()> {
     conn.close().map_err(|(_, error)| error.into())
 }
 
-/// The lines of an order.
+/// Returns the lines of an order.
 fn lines(random: &mut Rng) -> String {
     let count = random.u32(1..5);
     let each = |_| {
@@ -95,14 +95,15 @@ pub(super) fn change(conn: &Connection, commits: u32, seed: u64) -> Result<()> {
     Ok(())
 }
 
-/// What replicating a database took.
+/// What it took to replicate a database.
 pub(super) struct Took {
-    /// Until it could be restored first.
+    /// The time until the database could be restored for the first time.
     pub(super) snapshot: Duration,
     pub(super) most_mib: f64,
 }
 
-/// Replicates a database from its first snapshot on, with commits. `then` gets the connection before the end.
+/// Replicates a database from its first snapshot on, with commits. Before the end calls `then` with the
+/// connection.
 pub(super) fn replicate(
     (programs, server): (&Programs, &Server),
     database: &Database,
@@ -123,7 +124,7 @@ pub(super) fn replicate(
     Ok(Took { snapshot, most_mib })
 }
 
-/// Waits until all that was committed is archived.
+/// Waits until the archive has all that was committed.
 fn settle(side: Side, conn: &Connection, program: &mut Running, transactions: &Path) -> Result<()> {
     if side == Side::Duralite {
         return program.wait_until("the archive lags", || is_archived(conn));

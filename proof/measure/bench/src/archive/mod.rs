@@ -1,7 +1,8 @@
-//! The archive: what a program that replicates costs the writers, how far it lags, what it uploads, what waiting for it
-//! takes, how fast a database is restored, and how much memory it has. Litestream stands beside it, in turns.
+//! Measures the archive beside Litestream, in turns: what a program that replicates costs the writers, how
+//! far it lags, what it uploads, what waiting for the archive takes, how fast a database is restored, and how
+//! much memory the program has.
 //!
-//! Both replicate into an S3 server on loopback, whose objects are files on the same disk.
+//! Both replicate into an S3 server on loopback, which keeps its objects as files on the same disk.
 
 mod memory;
 mod programs;

@@ -1,4 +1,4 @@
-//! The programs that are measured: where they are, and what they use while they run.
+//! Finds the programs that the benchmark measures, runs them, and says what they use.
 
 use std::fs::File;
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -10,31 +10,32 @@ use anyhow::{Context as _, Result, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-/// Where `scripts/judges` builds the programs of others.
+/// The directory in which `scripts/judges` builds the programs of other projects.
 const JUDGES: &str = "out/judges";
-/// How long a program may take to start, and to end.
+/// The time that a program may take to start, and to end.
 pub(super) const PATIENCE: Duration = Duration::from_secs(120);
-/// Credentials of the server, which only the programs of this measurement reach.
+/// The credentials of the server, which only the programs of this measurement reach.
 const CREDENTIALS: [(&str, &str); 3] =
     [("AWS_ACCESS_KEY_ID", "bench"), ("AWS_SECRET_ACCESS_KEY", "of-a-bench"), ("AWS_REGION", "us-east-1")];
 
-/// The programs without which nothing of the archive can be measured, and Litestream if it is there.
+/// The programs without which the benchmark cannot measure the archive, and Litestream if it is there.
 pub(super) struct Programs {
     pub(super) sidecar: PathBuf,
     server: PathBuf,
     pub(super) litestream: Option<PathBuf>,
-    /// Litestream's version, or that it is missing.
+    /// Litestream's version, or a note that Litestream is missing.
     pub(super) litestream_version: String,
 }
 
 impl Programs {
-    /// Finds the programs. Says on standard error what is missing; `None` if nothing can be measured then.
+    /// Finds the programs. Says on standard error what is missing. Returns `None` if the benchmark can
+    /// measure nothing without it.
     pub(super) fn find() -> Result<Option<Self>> {
         let beside = std::env::current_exe()?.with_file_name("duralite-archive");
         let dir = Path::new(JUDGES);
         let judge = |name: &str| {
             let program = dir.join(name);
-            // The file beside the program exists only when the program is whole.
+            // The script makes the file with the version only when the program is complete.
             let is_there = dir.join(format!("{name}.version")).exists();
             if !is_there {
                 eprintln!("{} is missing: scripts/judges builds it", program.display());
@@ -53,7 +54,7 @@ impl Programs {
         if litestream.is_none() {
             eprintln!("so the rows of Litestream are left out");
         }
-        // The file names the program as Go does, with its version at the end.
+        // The file has the program's name in Go's form, with the version at the end.
         let version = std::fs::read_to_string(dir.join("litestream.version")).unwrap_or_default();
         let version = version.trim().rsplit_once("@v").map_or("", |(_, version)| version);
         let litestream_version = match &litestream {
@@ -64,7 +65,8 @@ impl Programs {
     }
 }
 
-/// A command with the credentials of the server, and without any other setting of this process's environment.
+/// Returns a command with the credentials of the server. It inherits this process's environment without the
+/// variables of Duralite, AWS and Litestream.
 pub(super) fn command(program: &Path) -> Command {
     let mut command = Command::new(program);
     for (name, _) in std::env::vars_os() {
@@ -77,11 +79,12 @@ pub(super) fn command(program: &Path) -> Command {
     command
 }
 
-/// What a process has used.
+/// The resources that a process has used.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Usage {
     pub(super) cpu_seconds: f64,
-    /// The most memory that was resident, with what the processes that it has started have of their own.
+    /// The most resident memory of the process in MiB, including the memory that only the processes started
+    /// by it have.
     pub(super) most_mib: f64,
 }
 
@@ -100,7 +103,7 @@ impl Running {
         Ok(Self { name, child: child.with_context(|| format!("start {name}"))?, log, most_mib: 0.0 })
     }
 
-    /// Waits until something is so while the program runs.
+    /// Waits until `is_so` returns true, while the program runs.
     pub(super) fn wait_until(&mut self, what: &str, mut is_so: impl FnMut() -> Result<bool>) -> Result<()> {
         let since = Instant::now();
         while !is_so()? {
@@ -114,7 +117,7 @@ impl Running {
         Ok(())
     }
 
-    /// The end of what it has said.
+    /// Returns the end of the program's output.
     fn said(&self) -> String {
         let text = std::fs::read_to_string(&self.log).unwrap_or_default();
         let lines: Vec<&str> = text.lines().rev().take(20).collect();
@@ -123,7 +126,8 @@ impl Running {
 
     fn look_at_memory(&mut self) {
         let own = memory_kib(self.child.id(), &["VmHWM"]);
-        // Their pages of files are those of the same program.
+        // The pages of files that its child processes use belong to the same program, so only their own
+        // memory counts.
         let of_child = |pid| memory_kib(pid, &["RssAnon", "RssShmem"]);
         let all = own + children(self.child.id()).into_iter().map(of_child).sum::<u64>();
         self.most_mib = self.most_mib.max(all as f64 / 1024.0);
@@ -132,16 +136,17 @@ impl Running {
     pub(super) fn usage(&mut self) -> Result<Usage> {
         self.look_at_memory();
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id()))?;
-        // The name of the program comes before, in parentheses, and may have blanks.
+        // The name of the program comes before these fields, in parentheses, and may contain blanks.
         let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields);
-        // Its own time and that of the processes it has waited for: in user mode, and in the kernel.
+        // These fields are the process's own time and that of the processes it has waited for, each in user
+        // mode and in the kernel.
         let ticks: u64 =
             fields.split_whitespace().skip(11).take(4).filter_map(|f| f.parse::<u64>().ok()).sum();
         let cpu_seconds = ticks as f64 / rustix::param::clock_ticks_per_second() as f64;
         Ok(Usage { cpu_seconds, most_mib: self.most_mib })
     }
 
-    /// Asks the program to end, and waits until it has.
+    /// Asks the program to end, and waits until it has ended.
     pub(super) fn end(mut self) -> Result<()> {
         kill_process(Pid::from_child(&self.child), Signal::TERM)?;
         let since = Instant::now();
@@ -160,7 +165,7 @@ impl Drop for Running {
     }
 }
 
-/// The sum of these figures of a process; 0 if it is gone.
+/// Returns the sum of these values of a process in KiB; 0 if the process is gone.
 fn memory_kib(pid: u32, names: &[&str]) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let figures =
@@ -168,7 +173,7 @@ fn memory_kib(pid: u32, names: &[&str]) -> u64 {
     figures.filter_map(|(_, rest)| rest.split_whitespace().next()?.parse::<u64>().ok()).sum()
 }
 
-/// The processes that the threads of a process have started.
+/// Returns the processes that the threads of a process have started.
 fn children(pid: u32) -> Vec<u32> {
     let threads = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     let lists = threads.filter_map(|thread| std::fs::read_to_string(thread.path().join("children")).ok());
@@ -177,9 +182,9 @@ fn children(pid: u32) -> Vec<u32> {
         .collect()
 }
 
-/// An S3 server on loopback. Its objects are files in a directory of its own.
+/// An S3 server on loopback. It keeps its objects as files in a directory of its own.
 pub(super) struct Server {
-    /// Where the objects are files.
+    /// The directory with the objects' files.
     pub(super) files: PathBuf,
     pub(super) address: SocketAddr,
     _running: Running,
@@ -190,7 +195,7 @@ impl Server {
     pub(super) fn start(programs: &Programs, dir: &Path) -> Result<Self> {
         let dir = tempfile::tempdir_in(dir)?;
         let buckets = dir.path().join("buckets");
-        // The server takes each directory for a bucket.
+        // The server makes each directory a bucket.
         let files = buckets.join("bucket");
         std::fs::create_dir_all(&files)?;
         let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
@@ -213,7 +218,7 @@ impl Server {
     }
 }
 
-/// The URL of a prefix in the server's bucket, reached at this address.
+/// Returns the URL of a prefix in the server's bucket, which the client reaches at this address.
 pub(super) fn url(prefix: &str, address: SocketAddr) -> String {
     format!("s3://bucket/{prefix}?endpoint=http://{address}&region=us-east-1")
 }

@@ -1,4 +1,5 @@
-//! A proxy in front of an S3 server. It adds a time to each request, and counts requests, bytes and how long they took.
+//! A proxy between clients and an S3 server. It adds a delay to each request, and counts requests, bytes and the time
+//! that requests took.
 
 use std::io::{self, BufRead as _, BufReader, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -7,28 +8,29 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Bytes that are passed on at once.
+/// The number of bytes that the proxy passes on at once.
 const PIECE: usize = 64 << 10;
-/// The longest line of a request's head, and the most lines: no client of these measurements comes near.
+/// The longest line of a request's head in bytes, and then the most lines. No client of these measurements comes near
+/// either.
 const LINE: u64 = 64 << 10;
 const LINES: usize = 1000;
 
-/// What has passed.
+/// The traffic that has passed the proxy.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Traffic {
-    /// Requests that upload.
+    /// The number of requests that upload.
     pub(super) uploads: u64,
-    /// Their bodies' bytes.
+    /// The number of bytes in the bodies of those requests.
     pub(super) uploaded: u64,
-    /// All other requests.
+    /// The number of all other requests.
     pub(super) others: u64,
-    /// The milliseconds of each upload of transactions that were just committed (level 0), and of each look for a later
-    /// claim: from the request's head to the answer, as the client sees it.
+    /// The milliseconds of each upload of transactions that were just committed (level 0). The next field has those of
+    /// each look for a later claim. Both times are from the request's head to the answer, as the client sees it.
     pub(super) put_ms: Vec<f64>,
     pub(super) look_ms: Vec<f64>,
 }
 
-/// What a request is for.
+/// The purpose of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     /// The upload of transactions.
@@ -51,7 +53,7 @@ impl Shared {
     }
 }
 
-/// A proxy on loopback. A connection ends when its client or the server ends it.
+/// A proxy on loopback. A connection lasts until its client or the server ends it.
 pub(super) struct Proxy {
     pub(super) address: SocketAddr,
     shared: Arc<Shared>,
@@ -71,14 +73,14 @@ impl Proxy {
                     return;
                 }
                 let shared = Arc::clone(&of_thread);
-                // A connection that fails is the client's to repeat.
+                // If a connection fails, its client has to try again.
                 std::thread::spawn(move || client.and_then(|client| serve(client, &shared)));
             }
         });
         Ok(Self { address, shared, accepting: Some(accepting) })
     }
 
-    /// What has passed since the last call.
+    /// Returns the traffic since the last call.
     pub(super) fn take(&self) -> Traffic {
         std::mem::take(&mut self.shared.traffic())
     }
@@ -94,7 +96,7 @@ impl Drop for Proxy {
     }
 }
 
-/// The request whose answer has not begun.
+/// The request whose answer has not begun yet.
 type Asked = Mutex<Option<(Kind, Instant)>>;
 
 fn serve(client: TcpStream, shared: &Arc<Shared>) -> io::Result<()> {
@@ -125,7 +127,7 @@ fn pass_requests(
         drop(traffic);
         std::thread::sleep(shared.added);
         server.write_all(&head.bytes)?;
-        // Whatever was answered has been counted.
+        // When a client has its answer, the proxy has already counted the request's bytes.
         let count = |bytes| {
             if head.is_upload {
                 shared.traffic().uploaded += bytes;
@@ -145,7 +147,7 @@ fn pass_requests(
 fn pass_answers(mut server: TcpStream, mut client: TcpStream, shared: &Shared, asked: &Asked) {
     let mut piece = vec![0; PIECE];
     while let Ok(len @ 1..) = server.read(&mut piece) {
-        // The server only lets the client go on with its body then.
+        // With this answer the server only lets the client go on with its body.
         let is_interim = piece.starts_with(b"HTTP/1.1 100");
         let answered =
             if is_interim { None } else { asked.lock().unwrap_or_else(PoisonError::into_inner).take() };
@@ -165,7 +167,7 @@ fn pass_answers(mut server: TcpStream, mut client: TcpStream, shared: &Shared, a
     let _ = client.shutdown(Shutdown::Write);
 }
 
-/// How the end of a request's body is found.
+/// The way in which the proxy finds the end of a request's body.
 #[derive(Debug, PartialEq, Eq)]
 enum Body {
     Bytes(u64),
@@ -224,7 +226,7 @@ fn wrong(what: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, format!("a request: {what}"))
 }
 
-/// What a request is for, and whether it uploads, by its first line.
+/// Returns the purpose of a request, and whether it uploads, from its first line.
 fn purpose(first: &str) -> (Kind, bool) {
     let (method, path) = first.split_once(' ').unwrap_or((first, ""));
     match method {
@@ -235,13 +237,13 @@ fn purpose(first: &str) -> (Kind, bool) {
     }
 }
 
-/// Passes a number of bytes on.
+/// Passes on a number of bytes.
 fn pass(reader: &mut impl Read, writer: &mut impl Write, bytes: u64) -> io::Result<()> {
     let passed = io::copy(&mut reader.take(bytes), writer)?;
     if passed < bytes { Err(wrong("its body ends early")) } else { Ok(()) }
 }
 
-/// Passes a body in chunks on, with its trailer. `count` gets the bytes of each chunk.
+/// Passes on a body in chunks, with its trailer. Calls `count` with the bytes of each chunk.
 fn pass_chunks(
     reader: &mut impl io::BufRead,
     writer: &mut impl Write,
@@ -276,7 +278,7 @@ fn pass_line(reader: &mut impl io::BufRead, writer: &mut impl Write) -> io::Resu
 mod tests {
     use super::*;
 
-    /// Answers each request of one connection with its body. Returns what it got.
+    /// Answers each request of one connection with the request's body. The thread returns what the server got.
     fn echo(requests: usize) -> (SocketAddr, JoinHandle<Vec<u8>>) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();

@@ -1,5 +1,5 @@
-//! When what was committed could be restored: objects are watched as they come into the server's directory, and later
-//! read for the newest row that they have.
+//! Finds out when each commit could be restored. A thread watches the objects as they come into the server's directory.
+//! Later the objects are read for the newest row that they have.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -13,15 +13,15 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result};
 use duralite_ltx::Decoder;
 
-/// How often the directory is looked through.
+/// The time between two looks at the directory.
 const LOOK: Duration = Duration::from_millis(10);
-/// Of a leaf of a table in a SQLite file: the byte that it begins with, where the number of its cells is, where the
-/// places of its cells begin.
+/// Facts about a page of a SQLite file that is a leaf of a table: its first byte, the offset of the number of its
+/// cells, and the offset at which the places of its cells begin.
 const LEAF_OF_TABLE: u8 = 13;
 const CELLS: usize = 3;
 const PLACES: usize = 8;
 
-/// The names of the objects in a directory, sorted, which is the order of their transactions.
+/// Returns the names of the objects in a directory, sorted. That is the order of their transactions.
 pub(super) fn objects(dir: &Path) -> Result<Vec<String>> {
     let entries = match std::fs::read_dir(dir) {
         Ok(entries) => entries,
@@ -39,17 +39,17 @@ pub(super) fn objects(dir: &Path) -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// When each object was there first, in seconds since the beginning of the run.
+/// The time at which each object was first there, in seconds since the beginning of the run.
 type Seen = Arc<Mutex<BTreeMap<String, f64>>>;
 
-/// Watches a directory of objects.
+/// A thread that watches a directory of objects.
 pub(super) struct Watch {
     dir: PathBuf,
-    /// The objects that were there before count from the beginning.
+    /// The objects and their times. Objects that were there before the watch began count from the beginning.
     seen: Seen,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<Result<()>>>,
-    /// The newest row of each object that was read.
+    /// The newest row of each object that this watch has read.
     rows: BTreeMap<String, i64>,
 }
 
@@ -74,8 +74,8 @@ impl Watch {
         Ok(Self { dir: dir.to_owned(), seen, stop, thread: Some(thread), rows: BTreeMap::new() })
     }
 
-    /// When which rows could be restored: times, and the newest row since then. Both grow. An object counts when all
-    /// objects before it are there too.
+    /// Returns pairs of a time and the newest row that could be restored from then on. Times and rows both grow. An
+    /// object counts only when all objects before it are there too.
     pub(super) fn reached(&mut self) -> Result<Vec<(f64, i64)>> {
         let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let (mut at, mut newest) = (0.0_f64, 0);
@@ -107,7 +107,7 @@ impl Drop for Watch {
     }
 }
 
-/// The largest rowid in an object; 0 if it has no row.
+/// Returns the largest rowid in an object; 0 if the object has no row.
 fn newest_row(object: impl Read) -> Result<i64> {
     let mut decoder = Decoder::new(object)?;
     let mut page = vec![0; decoder.header().page_size as usize];
@@ -119,7 +119,7 @@ fn newest_row(object: impl Read) -> Result<i64> {
     Ok(newest)
 }
 
-/// The rowid of the last cell of a page, if that is a leaf of a table.
+/// Returns the rowid of the last cell of a page, if the page is a leaf of a table.
 fn last_row(page: &[u8]) -> Option<i64> {
     let number = |at: usize| Some(usize::from(u16::from_be_bytes([*page.get(at)?, *page.get(at + 1)?])));
     if *page.first()? != LEAF_OF_TABLE {
@@ -131,7 +131,7 @@ fn last_row(page: &[u8]) -> Option<i64> {
     varint(rest).map(|(row, _)| row)
 }
 
-/// A number as SQLite writes it, and what follows.
+/// Returns a number that SQLite wrote as a varint, and the bytes after it.
 fn varint(bytes: &[u8]) -> Option<(i64, &[u8])> {
     let mut value = 0_i64;
     for nth in 0..9 {
@@ -154,7 +154,7 @@ mod tests {
 
     use super::*;
 
-    /// An object with all pages of a database of so many rows.
+    /// Returns an object with all pages of a database of `rows` rows.
     fn object(rows: i64) -> Vec<u8> {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a.db");

@@ -1,4 +1,4 @@
-//! How fast a large database is restored, and how much memory replicating it takes.
+//! Measures how fast a large database is restored, and how much memory it takes to replicate it.
 
 use std::fs::File;
 use std::io::{Read as _, Write as _};
@@ -18,21 +18,21 @@ use crate::nvwal::Effort;
 use crate::report::{Table, number};
 use crate::workload::median;
 
-/// The sizes of the databases with `--seconds 1` and more, in MB; the last one is restored.
+/// The sizes of the databases with `--seconds 1` and more, in MB. The benchmark restores the last one.
 const SIZES: [f64; 3] = [10.0, 100.0, 1000.0];
-/// The objects after the snapshot of the database that is restored, each of one commit.
+/// The number of objects after the snapshot in the database that the benchmark restores. Each has one commit.
 const SMALL: u32 = 3000;
-/// What is added to each request in some of the rows.
+/// The time that the proxy adds to each request in some of the rows.
 const ADDED: Duration = Duration::from_millis(20);
-/// Bytes that are written at once.
+/// The number of bytes that are written at once.
 const PIECE: usize = 1 << 20;
 const PREFIX: &str = "restored";
 
-/// Restores of a large database, beside Litestream's from the same bucket, and the memory of replicating databases of
-/// several sizes.
+/// Measures restores of a large database, beside Litestream's from the same bucket, and the memory for replicating
+/// databases of several sizes.
 ///
 /// # Errors
-/// An error of SQLite or of starting a program; what was restored is not the database.
+/// An error of SQLite or of starting a program, or a restored database that differs from the original.
 pub fn restore(dir: &Path, effort: Effort) -> Result<Vec<Table>> {
     let Some(programs) = Programs::find()? else { return Ok(Vec::new()) };
     let load = load_before()?;
@@ -89,7 +89,7 @@ pub fn restore(dir: &Path, effort: Effort) -> Result<Vec<Table>> {
     Ok(vec![table, memory])
 }
 
-/// Lets each of many commits become an object of its own.
+/// Commits many times, so that each commit becomes an object of its own.
 fn add_small_objects(database: &Database) -> Result<()> {
     let conn = crate::concurrent::open(&database.uri("&replicated=on"))?;
     memory::change(&conn, SMALL, 2)?;
@@ -105,7 +105,7 @@ fn restores(
     load: f64,
 ) -> Result<Table> {
     let files = server.files.join(database.replica(PREFIX));
-    // What was compacted meanwhile would stand for some of the small objects.
+    // Objects of higher levels, which compaction has made in the meantime, would stand for some of the small objects.
     for level in ["0001", "0002", "0003"] {
         if files.join(level).exists() {
             std::fs::remove_dir_all(files.join(level))?;
@@ -126,7 +126,7 @@ fn restores(
         for turn in 0..ways.len() {
             let place = (round + turn) % ways.len();
             let (side, address, added) = ways[place];
-            // Restores with time added take long, and differ little.
+            // Restores through a proxy that adds time take long, and differ little.
             if added > 0 && round > 0 {
                 continue;
             }
@@ -184,7 +184,8 @@ fn restores(
     Ok(table)
 }
 
-/// Writes as many bytes as a database has, from one end to the other, and makes them durable. Returns seconds.
+/// Writes as many bytes as a database has, from one end to the other, and makes them durable. Returns the seconds that
+/// this took.
 fn plain_write(dir: &Path, database: &Database) -> Result<f64> {
     let path = dir.join("plain");
     let mut from = File::open(&database.path)?;

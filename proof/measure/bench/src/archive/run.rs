@@ -1,5 +1,5 @@
-//! One run: many connections commit one row each time, at a rate or as fast as they can, beside a program that replicates
-//! the database or without one.
+//! One run. Many connections commit one row each time, at a rate or as fast as they can, beside a program that
+//! replicates the database or without one.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -15,23 +15,23 @@ use super::side::{Database, Side};
 use crate::concurrent::{self, INSERT};
 use crate::workload::{median, percentile};
 
-/// How many rows each connection has prepared. They differ, so that they are no easier to compress than text.
+/// The number of rows that each connection prepares. They differ, so that they are no easier to compress than text.
 const TEXTS: usize = 256;
-/// How often a run that is over looks whether everything can be restored.
+/// The time between two checks, after the run, of whether everything can be restored.
 const LOOK: Duration = Duration::from_millis(200);
 
-/// What connections do.
+/// The work of the connections.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Job<'a> {
     pub(super) connections: usize,
-    /// Commits per second of all of them together; as many as they can if there is none.
+    /// The number of commits per second of all connections together. `None` means as many as they can.
     pub(super) rate: Option<f64>,
     pub(super) time: Duration,
-    /// Settings of Duralite's, for these connections.
+    /// Duralite's settings for these connections.
     pub(super) settings: &'a str,
 }
 
-/// A commit: the row, and when it began and returned, in seconds since the beginning of the run.
+/// A commit: its row, and when the commit began and returned, in seconds since the beginning of the run.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Commit {
     row: i64,
@@ -39,34 +39,34 @@ struct Commit {
     returned: f64,
 }
 
-/// What a run has shown.
+/// The results of a run.
 #[derive(Debug, Clone)]
 pub(super) struct Run {
     pub(super) commits: f64,
     pub(super) per_second: f64,
-    /// How often a commit got SQLITE_BUSY, after the busy timeout.
+    /// The number of times that a commit got SQLITE_BUSY after the busy timeout.
     pub(super) busy: f64,
     pub(super) p50_ms: f64,
     pub(super) p99_ms: f64,
-    /// What the program that replicates has used, up to when everything could be restored.
+    /// The processor time that the program that replicates has used until everything could be restored.
     pub(super) cpu_seconds: f64,
     pub(super) traffic: Traffic,
     pub(super) lags: Lags,
 }
 
 impl Run {
-    /// Something, for each thousand commits.
+    /// Converts a count of the whole run to a count for each thousand commits.
     pub(super) fn per_thousand(&self, count: f64) -> f64 {
         count / self.commits * 1000.0
     }
 }
 
-/// The median of a figure of several runs.
+/// Returns the median of one value of several runs.
 pub(super) fn middle(runs: &[Run], figure: impl Fn(&Run) -> f64) -> f64 {
     median(runs.iter().map(figure).collect::<Vec<_>>())
 }
 
-/// Lets connections commit on a fresh database that nothing replicates. Returns commits per second.
+/// Lets connections commit on a fresh database that no program replicates. Returns commits per second.
 pub(super) fn alone(dir: &Path, side: Side, job: &Job<'_>) -> Result<f64> {
     let database = Database::new(side, dir)?;
     let conn = database.prepared()?;
@@ -75,8 +75,8 @@ pub(super) fn alone(dir: &Path, side: Side, job: &Job<'_>) -> Result<f64> {
     Ok(rate(&commits, job))
 }
 
-/// Lets connections commit on a fresh database that is replicated into a prefix of the server's bucket, through a proxy
-/// that adds a time to each request.
+/// Lets connections commit on a fresh database. A program replicates the database into a prefix of the server's bucket,
+/// through a proxy that adds a time to each request.
 pub(super) fn replicated(
     (programs, server, dir): (&Programs, &Server, &Path),
     side: Side,
@@ -120,15 +120,15 @@ pub(super) fn replicated(
     })
 }
 
-/// Commits in time per second.
+/// Returns the number of commits per second, of those that returned within the job's time.
 fn rate(commits: &[Commit], job: &Job<'_>) -> f64 {
     let began = commits.iter().map(|commit| commit.began).fold(f64::INFINITY, f64::min);
     let time = job.time.as_secs_f64();
     commits.iter().filter(|commit| commit.returned <= began + time).count() as f64 / time
 }
 
-/// Lets connections commit until the time is over. Returns all commits, in the order of their rows, and how often one was
-/// told SQLITE_BUSY.
+/// Lets connections commit until the time is over. Returns all commits, in the order of their rows, and how often a
+/// commit got SQLITE_BUSY.
 fn crowd(uri: &str, job: &Job<'_>, since: Instant) -> Result<(Vec<Commit>, u64)> {
     let open = |_| concurrent::open(uri);
     let commits =
@@ -146,7 +146,7 @@ fn commit_for(conn: &Connection, job: &Job<'_>, nth: usize, since: Instant) -> R
     let mut insert = conn.prepare(INSERT)?;
     let (mut commits, mut busy) = (Vec::new(), 0);
     let start = Instant::now();
-    // The connections take turns, so that commits come evenly.
+    // The connections take turns, so that the commits are evenly spaced.
     let turn = job.rate.map(|rate| Duration::from_secs_f64(job.connections as f64 / rate));
     let mut due = turn.map(|turn| start + turn.mul_f64(nth as f64 / job.connections as f64));
     while start.elapsed() < job.time {
@@ -172,21 +172,22 @@ fn commit_for(conn: &Connection, job: &Job<'_>, nth: usize, since: Instant) -> R
     Ok((commits, busy))
 }
 
-/// A hundred digits.
+/// Returns a hundred digits.
 fn text(random: &mut Rng) -> String {
     std::iter::repeat_with(|| char::from_digit(random.u32(..16), 16).unwrap_or('0')).take(100).collect()
 }
 
-/// How long after their return commits could be restored, in milliseconds. A commit that could not at the end of the
-/// run counts with the time until then.
+/// How long after their return commits could be restored, in milliseconds. A commit that could not be restored at the
+/// end of the run counts with the time until that end.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Lags {
     pub(super) p50_ms: f64,
     pub(super) p99_ms: f64,
-    /// The medians of the first third of the run and of the last, by when commits returned.
+    /// The median for the commits that returned in the first third of the run. The next field is that for the last
+    /// third.
     pub(super) first_ms: f64,
     pub(super) last_ms: f64,
-    /// Commits that could not be restored at the end.
+    /// The number of commits that could not be restored at the end.
     pub(super) unreached: usize,
     /// The median of each second.
     pub(super) seconds: Vec<f64>,
@@ -228,7 +229,8 @@ mod tests {
         let commit = |row: i64| Commit { row, began: 0.0, returned: row as f64 };
         let commits: Vec<Commit> = (1..=6).map(commit).collect();
         let lags = Lags::of(&commits, &[(0.0, 0), (2.5, 2), (4.5, 5)], 10.0);
-        // 1.5, 0.5, 1.5, 0.5, 0 (it was there before the commit returned), and 4 for the one that is nowhere.
+        // The lags in seconds are 1.5, 0.5, 1.5, 0.5, then 0 (that row was there before its commit returned), and 4 for
+        // the commit that no object has.
         assert_eq!((lags.p50_ms, lags.p99_ms, lags.unreached), (500.0, 4000.0, 1));
         assert_eq!((lags.first_ms, lags.last_ms), (1000.0, 2000.0));
         assert_eq!(lags.seconds, [1500.0, 500.0, 1500.0, 500.0, 0.0, 4000.0]);

@@ -1,4 +1,4 @@
-//! How much a run measures, and what else the machine does.
+//! Says how much a run measures, and what else the machine does.
 
 use std::time::Duration;
 
@@ -6,20 +6,20 @@ use anyhow::{Context as _, Result};
 
 use crate::nvwal::Effort;
 
-/// The most rounds of which a median is taken.
+/// The most rounds of which the benchmark takes a median.
 const ROUNDS: usize = 3;
 
 pub(super) fn rounds(effort: Effort) -> usize {
     effort.rounds.min(ROUNDS)
 }
 
-/// How much of the processors other programs use, over a second, in percent.
+/// Returns how much of the processors other programs use, over a second, in percent.
 pub(super) fn load_before() -> Result<f64> {
     let read = || -> Result<(f64, f64)> {
         let text = std::fs::read_to_string("/proc/stat")?;
         let line = text.lines().next().context("/proc/stat is empty")?;
         let ticks: Vec<f64> = line.split_whitespace().skip(1).filter_map(|word| word.parse().ok()).collect();
-        // Idle, and waiting for a device.
+        // These two fields count idle time and waiting for a device.
         let idle = ticks.iter().skip(3).take(2).sum();
         Ok((ticks.iter().sum(), idle))
     };
@@ -29,7 +29,7 @@ pub(super) fn load_before() -> Result<f64> {
     Ok(100.0 * (1.0 - (after.1 - before.1) / (after.0 - before.0)))
 }
 
-/// The sentence about it in a table's note.
+/// Returns the sentence about that load in a table's note.
 pub(super) fn of_others(load: f64) -> String {
     format!("Before the run, other programs used {load:.0}% of the processors.")
 }

@@ -1,4 +1,4 @@
-//! The two that are compared: Duralite with `duralite replicate`, and stock SQLite with `litestream replicate`.
+//! The two sides of the comparison: Duralite with `duralite replicate`, and stock SQLite with `litestream replicate`.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use crate::concurrent;
 use crate::everyday::WALDIO;
 use crate::workload::status;
 
-/// One of the two.
+/// One side of the comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Side {
     Duralite,
@@ -21,7 +21,7 @@ pub(super) enum Side {
 }
 
 impl Side {
-    /// The sides that can be measured.
+    /// Returns the sides that the benchmark can measure.
     pub(super) fn all(programs: &Programs) -> &'static [Self] {
         const BOTH: &[Side] = &[Side::Duralite, Side::Litestream];
         if programs.litestream.is_some() { BOTH } else { &BOTH[..1] }
@@ -35,7 +35,7 @@ impl Side {
     }
 }
 
-/// A database of its own, in a directory of its own.
+/// A database of one side, in a directory of its own.
 pub(super) struct Database {
     side: Side,
     pub(super) path: PathBuf,
@@ -52,7 +52,7 @@ impl Database {
         self.side
     }
 
-    /// Its URI, for connections with these settings of Duralite's besides.
+    /// Returns the database's URI. For Duralite it also has these settings.
     pub(super) fn uri(&self, settings: &str) -> String {
         let path = self.path.display();
         match self.side {
@@ -66,7 +66,7 @@ impl Database {
         self.checked(concurrent::open(&self.uri(""))?)
     }
 
-    /// The same with an empty table, and a log that is as warm as it gets.
+    /// Opens such a connection, with an empty table and a log that is as warm as it gets.
     pub(super) fn prepared(&self) -> Result<Connection> {
         self.checked(concurrent::prepare(&self.uri(""))?)
     }
@@ -80,8 +80,8 @@ impl Database {
         Ok(conn)
     }
 
-    /// Starts the program that replicates the database into a prefix of the server's bucket, which it reaches at an
-    /// address. Returns when the database as it is now can be restored.
+    /// Starts the program that replicates the database into a prefix of the server's bucket. The program reaches the
+    /// server at `address`. Returns when the database as it is now can be restored.
     pub(super) fn replicate(
         &self,
         programs: &Programs,
@@ -115,7 +115,7 @@ impl Database {
         Ok(Replicating { program, transactions: files.join("0000") })
     }
 
-    /// The prefix of the replica below a prefix of the archive: Duralite has one for each generation.
+    /// Returns the prefix of the replica below a prefix of the archive. Duralite has one for each generation.
     pub(super) fn replica(&self, prefix: &str) -> String {
         match self.side {
             Side::Duralite => format!("{prefix}/g0000000000000001"),
@@ -124,16 +124,16 @@ impl Database {
     }
 }
 
-/// Whether the archive of a database of Duralite's has all that was committed.
+/// Returns whether the archive of a database of Duralite has all that was committed.
 pub(super) fn is_archived(conn: &Connection) -> Result<bool> {
     let status = status(conn)?;
     let is = |name: &str, value: &str| status.get(name).is_some_and(|found| found == value);
     Ok(is("archive", "sidecar runs") && is("archive_lag_transactions", "0"))
 }
 
-/// A program that replicates a database.
+/// A running program that replicates a database.
 pub(super) struct Replicating {
     pub(super) program: Running,
-    /// The directory of the objects that have what was just committed.
+    /// The directory of the objects that have the newest commits.
     pub(super) transactions: PathBuf,
 }

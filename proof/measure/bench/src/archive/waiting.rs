@@ -1,4 +1,4 @@
-//! Commits with `replicated=on`, which return when they are in the archive.
+//! Measures commits with `replicated=on`, which return when the archive has them.
 
 use std::path::Path;
 use std::time::Duration;
@@ -13,15 +13,16 @@ use crate::nvwal::Effort;
 use crate::report::{Table, number};
 use crate::workload::median;
 
-/// How long runs last with `--seconds 1`.
+/// The factor by which a run is longer than `--seconds`.
 const WAITING: u32 = 4;
-/// How many connections wait for the archive, and what is added to each request, in milliseconds.
+/// For each measurement, the number of connections that wait for the archive, and the milliseconds that the
+/// proxy adds to each request.
 const CROWDS: [(usize, u64); 4] = [(16, 0), (256, 0), (16, 20), (256, 20)];
 
-/// Commits that wait for the archive, beside what a PUT and a look take.
+/// Measures commits that wait for the archive, beside the times of a PUT and of a look.
 ///
 /// # Errors
-/// An error of SQLite or of starting a program; a program does not do what it is for.
+/// An error of SQLite or of starting a program, or a program that does not do its work.
 pub fn replicated(dir: &Path, effort: Effort) -> Result<Vec<Table>> {
     let Some(programs) = Programs::find()? else { return Ok(Vec::new()) };
     let load = load_before()?;
@@ -38,11 +39,11 @@ fn mean(figures: &[f64]) -> f64 {
     figures.iter().sum::<f64>() / figures.len() as f64
 }
 
-/// Commits with `replicated=on`.
+/// The results of connections that commit with `replicated=on`.
 struct Waiting {
     connections: usize,
     added: u64,
-    /// Commits per second of the same connections that wait for the disk only.
+    /// The commits per second of the same connections when they wait for the disk only.
     alone: Vec<f64>,
     runs: Vec<Run>,
 }

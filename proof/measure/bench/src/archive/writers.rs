@@ -1,4 +1,4 @@
-//! What a program that replicates costs 16 writers, how far it lags, and what it uploads.
+//! Measures what a program that replicates costs 16 writers, how far it lags, and what it uploads.
 
 use std::path::Path;
 use std::time::Duration;
@@ -13,9 +13,9 @@ use crate::nvwal::Effort;
 use crate::report::{Table, number};
 use crate::workload::median;
 
-/// The connections of the rows about writers.
+/// The number of connections in the rows about writers.
 const WRITERS: usize = 16;
-/// Commits per second of the rows about lag that are not at full rate.
+/// The commits per second in those rows about lag that are not at full rate.
 const PACE: f64 = 1000.0;
 /// How long runs last with `--seconds 1`: at full rate, where it has to show whether the lag grows, and at a pace. The run
 /// without a program that replicates lasts as long as the run at full rate, because commits take longer the larger the
@@ -31,10 +31,10 @@ struct Runs {
     paced: Vec<Run>,
 }
 
-/// What a program that replicates costs 16 writers, how far it lags, and what it uploads.
+/// Measures what a program that replicates costs 16 writers, how far it lags, and what it uploads.
 ///
 /// # Errors
-/// An error of SQLite or of starting a program; a program does not do what it is for.
+/// An error of SQLite or of starting a program, or a program that does not do its work.
 pub fn writers(dir: &Path, effort: Effort) -> Result<Vec<Table>> {
     let Some(programs) = Programs::find()? else { return Ok(Vec::new()) };
     let load = load_before()?;
@@ -44,7 +44,7 @@ pub fn writers(dir: &Path, effort: Effort) -> Result<Vec<Table>> {
     let mut runs: Vec<Runs> = sides.iter().map(|_| Runs::default()).collect();
     for round in 0..rounds(effort) {
         for turn in 0..sides.len() {
-            // Each round begins with the other side.
+            // Each round begins with another side than the round before.
             let place = (round + turn) % sides.len();
             let (side, runs) = (sides[place], &mut runs[place]);
             let job =
@@ -71,7 +71,7 @@ pub fn writers(dir: &Path, effort: Effort) -> Result<Vec<Table>> {
         of_others(load)
     );
     let mut tables = vec![costs(&by_side, effort, &note), lags(&by_side, effort, &note)];
-    // The picture is a comparison.
+    // The picture compares two sides, so it needs both.
     if by_side.len() > 1 {
         tables.push(seconds(&by_side, &note));
     }
@@ -158,7 +158,7 @@ fn lags(sides: &[(Side, Runs)], effort: Effort, note: &str) -> Table {
     table
 }
 
-/// How the lag goes on at full rate.
+/// Makes the table of how the lag develops at full rate.
 fn seconds(sides: &[(Side, Runs)], note: &str) -> Table {
     let columns: Vec<&str> =
         std::iter::once("second").chain(sides.iter().map(|(side, _)| side.name())).collect();
@@ -171,7 +171,7 @@ fn seconds(sides: &[(Side, Runs)], note: &str) -> Table {
     let longest = sides.iter().flat_map(|(_, runs)| &runs.full).map(|run| run.lags.seconds.len()).max();
     for second in 0..longest.unwrap_or(0) {
         let cells: Vec<f64> = sides.iter().map(|(_, runs)| of(runs, second)).collect();
-        // The last second may have commits of one side only.
+        // In the last second there may be commits of one side only.
         if cells.iter().all(|cell| cell.is_finite()) {
             table.row(std::iter::once((second + 1).to_string()).chain(cells.into_iter().map(number)));
         }

@@ -1,4 +1,4 @@
-//! One connection: on disk, compared with raw writes to that disk; in memory, compared with
+//! Measures one connection: on disk, compared with raw writes to that disk; in memory, compared with
 //! `:memory:`.
 
 use std::path::Path;
@@ -11,20 +11,20 @@ use crate::nvwal::{self, Effort};
 use crate::waldio;
 use crate::workload::{Operation, Session, Target, median};
 
-/// A disk is characterised by the time of a durable overwrite of a block of this size.
+/// The size in bytes of the block whose durable overwrite characterises a disk.
 const BLOCK_BYTES: u32 = 4096;
-/// Runs in memory have this many times as many transactions, because a transaction in memory takes
-/// only microseconds.
+/// The factor by which runs in memory have more transactions. A transaction in memory takes only
+/// microseconds.
 const IN_MEMORY: u32 = 20;
 
 /// The results of one connection on disk.
 pub(super) struct OnDisk {
     pub(super) lines: Vec<Line>,
-    /// Microseconds of a durable overwrite of 4 KiB.
+    /// The microseconds of a durable overwrite of 4 KiB.
     pub(super) raw_us: f64,
 }
 
-/// One thread on `waldio`, compared with raw overwrites of the same block size.
+/// Measures one thread on `waldio`, compared with raw overwrites of the same block size.
 ///
 /// # Errors
 /// An error of SQLite or of the file system.
@@ -47,7 +47,7 @@ pub(super) fn on_disk(dir: &Path, effort: Effort) -> Result<OnDisk> {
     Ok(OnDisk { lines: vec![line], raw_us: 1e6 / raw_4k })
 }
 
-/// One thread on `nvwal` with exclusive locking, compared with `:memory:`.
+/// Measures one thread on `nvwal` with exclusive locking, compared with `:memory:`.
 ///
 /// # Errors
 /// An error of SQLite.

@@ -1,11 +1,12 @@
-//! Child processes: this program, started for a single task.
+//! Runs child processes: this program, started for a single task.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
 
-/// The program's first argument for running a single task. The further arguments go to [`super::work`].
+/// The first argument of the program that makes it run a single task. The other arguments go to
+/// [`super::work`].
 pub const WORKER: &str = "bench-task";
 
 fn start(task: &str, uri: &str, numbers: &[u64], input: Stdio) -> Result<Child> {
@@ -24,7 +25,7 @@ fn figures(line: &str) -> Result<Vec<f64>> {
 /// Lets a process run a task to its end, and returns the numbers that it prints.
 ///
 /// # Errors
-/// If the task fails; its process has printed the reason on standard error.
+/// An error if the task fails. The task's process has then printed the reason on standard error.
 pub(super) fn ask(task: &str, uri: &str, numbers: &[u64]) -> Result<Vec<f64>> {
     let output = start(task, uri, numbers, Stdio::null())?.wait_with_output()?;
     ensure!(output.status.success(), "the process for {task} failed: {}", output.status);
@@ -35,7 +36,7 @@ pub(super) fn ask(task: &str, uri: &str, numbers: &[u64]) -> Result<Vec<f64>> {
 /// line.
 ///
 /// # Errors
-/// If the task fails; its process has printed the reason on standard error.
+/// An error if the task fails. The task's process has then printed the reason on standard error.
 pub(super) fn kill(task: &str, uri: &str, numbers: &[u64]) -> Result<Vec<f64>> {
     let mut child = start(task, uri, numbers, Stdio::piped())?;
     let mut line = String::new();

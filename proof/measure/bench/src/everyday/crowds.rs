@@ -1,4 +1,4 @@
-//! Many connections compared with few: threads of one process, and processes.
+//! Measures many connections compared with few: threads of one process, and processes.
 
 use std::path::Path;
 use std::time::Duration;
@@ -17,7 +17,7 @@ type Gather = fn(&str, usize, Duration) -> Result<Crowd>;
 /// The results of all crowds.
 pub(super) struct Crowds {
     pub(super) lines: Vec<Line>,
-    /// How often SQLite returned `SQLITE_BUSY` in all crowds together.
+    /// The number of times that SQLite returned `SQLITE_BUSY` in all crowds together.
     pub(super) busy: u64,
 }
 

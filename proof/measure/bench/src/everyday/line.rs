@@ -8,10 +8,10 @@ use crate::report::number;
 pub(super) struct Line([String; 6]);
 
 impl Line {
-    /// A measured value and its reference.
+    /// Makes the row of a measured value and its reference.
     ///
     /// # Errors
-    /// If either value is not a finite number, as when nothing was measured.
+    /// An error if either value is not a finite number, as when nothing was measured.
     pub(super) fn beside(what: &str, figure: f64, reference: &str, its: f64, wanted: &str) -> Result<Self> {
         ensure!(figure.is_finite() && figure >= 0.0, "{what}: not measured");
         ensure!(its.is_finite() && its > 0.0, "{what}: {reference} was not measured");
@@ -19,17 +19,17 @@ impl Line {
         Ok(Self([what.into(), number(figure), reference.into(), number(its), ratio, wanted.into()]))
     }
 
-    /// A measured value without a reference.
+    /// Makes the row of a measured value without a reference.
     ///
     /// # Errors
-    /// If the value is not a finite number, as when nothing was measured.
+    /// An error if the value is not a finite number, as when nothing was measured.
     pub(super) fn alone(what: &str, figure: f64, wanted: &str) -> Result<Self> {
         ensure!(figure.is_finite() && figure >= 0.0, "{what}: not measured");
         let none = || "-".to_owned();
         Ok(Self([what.into(), number(figure), none(), none(), none(), wanted.into()]))
     }
 
-    /// The number of times that something happened.
+    /// Makes the row of the number of times that something happened.
     pub(super) fn count(what: &str, count: u64, wanted: &str) -> Self {
         let none = || "-".to_owned();
         Self([what.into(), count.to_string(), none(), none(), none(), wanted.into()])

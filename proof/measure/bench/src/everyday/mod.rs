@@ -1,6 +1,6 @@
-//! Performance as users notice it: many connections, one connection, a process per transaction, recovery, a
-//! long run, readers beside writers, and the effect of size. Each value stands beside a reference value from
-//! the same run.
+//! Measures performance as users notice it: many connections, one connection, a process per transaction,
+//! recovery, a long run, readers beside writers, and the effect of size. Each value stands beside a reference
+//! value from the same run.
 
 mod alone;
 mod child;

@@ -1,4 +1,4 @@
-//! Many readers, alone and beside writers.
+//! Measures many readers, alone and beside writers.
 
 use std::path::Path;
 use std::sync::Barrier;
@@ -74,8 +74,8 @@ fn together(uri: &str, writers: usize, time: Duration) -> Result<(f64, f64)> {
     Ok((per_second(reads), per_second(commits)))
 }
 
-/// Medians: reads per second without writers, reads per second beside writers, and the commits per second of
-/// those writers.
+/// The medians of a crowd: reads per second without writers, reads per second beside writers, and the commits
+/// per second of those writers.
 struct Crowd {
     alone: f64,
     beside: f64,
@@ -103,8 +103,9 @@ fn crowd(dir: &Path, parameters: Option<&str>, effort: Effort) -> Result<Crowd> 
     Ok(Crowd { alone: median(alone), beside: median(beside), commits: median(commits) })
 }
 
-/// A hundred reading threads, alone and beside sixteen writing threads, on `waldio` and on stock SQLite. A
-/// commit costs a reader the same on both, because SQLite then discards the pages that the reader has cached.
+/// Measures a hundred reading threads, alone and beside sixteen writing threads, on `waldio` and on stock
+/// SQLite. A commit costs a reader the same on both, because SQLite then discards the pages that the reader
+/// has cached.
 ///
 /// # Errors
 /// An error of SQLite.

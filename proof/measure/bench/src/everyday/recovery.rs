@@ -1,4 +1,5 @@
-//! How long the first connection needs to recover after a process was killed with many commits in the log.
+//! Measures how long the first connection needs to recover after a process was killed with many commits in
+//! the log.
 
 use std::path::Path;
 
@@ -12,7 +13,7 @@ use crate::concurrent;
 use crate::nvwal::Effort;
 use crate::workload::median;
 
-/// The number of commits in the log in a full run, and the minimum for a shorter run.
+/// The number of commits in the log in a full run. The next constant is the minimum for a shorter run.
 const COMMITS: f64 = 100_000.0;
 const LEAST_COMMITS: u64 = 100;
 const MIB: f64 = (1 << 20) as f64;
@@ -29,7 +30,7 @@ struct Recoveries {
 /// A configuration to recover.
 struct Subject {
     parameters: Option<&'static str>,
-    /// Whether the files are dropped from the page cache first, as after a power failure.
+    /// Whether the test first drops the files from the page cache, so that they are as after a power failure.
     is_cold: bool,
 }
 

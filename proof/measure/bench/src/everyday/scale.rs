@@ -1,4 +1,5 @@
-//! How much a run measures: all of it, or less if the user asked for less. Also the settings that it uses.
+//! Says how much a run measures: all of it, or less if the user asked for less. Also has the settings that
+//! runs use.
 
 use std::time::Duration;
 
@@ -14,29 +15,29 @@ pub(crate) const WALDIO: &str = "journal=waldio";
 /// The settings of `nvwal`.
 pub(crate) const NVWAL: &str = "journal=nvwal&nvram=emulate";
 
-/// A run with at least this many transactions is a full run.
+/// The least number of transactions that makes a run a full run.
 const WHOLE: u32 = 1000;
-/// How long a crowd works in a full run.
+/// The time for which a crowd works in a full run.
 const CROWD: Duration = Duration::from_secs(2);
 /// The minimum time that a crowd works.
 const LEAST_CROWD: Duration = Duration::from_millis(500);
 
-/// The number of rounds whose median is taken.
+/// Returns the number of rounds whose median is taken.
 pub(super) fn rounds(effort: Effort) -> usize {
     effort.rounds.min(5)
 }
 
-/// The number of rounds for measurements that take long.
+/// Returns the number of rounds for measurements that take long.
 pub(super) fn crowd_rounds(effort: Effort) -> usize {
     effort.rounds.min(3)
 }
 
-/// The fraction of a full run that the user asked for.
+/// Returns the fraction of a full run that the user asked for.
 pub(super) fn part(effort: Effort) -> f64 {
     f64::from(effort.transactions.min(WHOLE)) / f64::from(WHOLE)
 }
 
-/// How long a crowd works.
+/// Returns how long a crowd works.
 pub(super) fn crowd_time(effort: Effort) -> Duration {
     CROWD.mul_f64(part(effort)).max(LEAST_CROWD)
 }
@@ -45,7 +46,7 @@ pub(super) fn crowd_time(effort: Effort) -> Duration {
 /// URI asks for it.
 ///
 /// # Errors
-/// An error of SQLite, or the engine is not active.
+/// An error of SQLite, or an engine that is not active.
 pub(super) fn prepare(uri: &str) -> Result<Connection> {
     let conn = concurrent::prepare(uri)?;
     if uri.contains("vfs=duralite") {

@@ -1,4 +1,4 @@
-//! How the size of the database and the length of the log affect commits.
+//! Measures how the size of the database and the length of the log affect commits.
 
 use std::path::Path;
 
@@ -12,13 +12,13 @@ use crate::nvwal::Effort;
 use crate::report::{Table, number};
 use crate::waldio;
 
-/// If this variable is set, the sizes that take long are measured too.
+/// The environment variable with which the benchmark also measures the sizes that take long.
 const LARGE: &str = "DURALITE_BENCH_10GB";
 const MB: u64 = 1_000_000;
-/// The block size of the raw overwrites.
+/// The block size of the raw overwrites in bytes.
 const BLOCK_BYTES: u32 = 4096;
 
-/// Each measurement: the task, its name, the size, and whether it takes long.
+/// The measurements. Each has the task, its name, the size, and whether it takes long.
 const STEPS: [(&str, &str, u64, bool); 9] = [
     (SIZE, "database of 1 MB", MB, false),
     (SIZE, "database of 10 MB", 10 * MB, false),
@@ -31,14 +31,14 @@ const STEPS: [(&str, &str, u64, bool); 9] = [
     (LENGTH, "log of 10^6 frames", 1_000_000, true),
 ];
 
-/// Transactions per round. For a database size they are enough to reach checkpoints. For a log length they
-/// are at most a tenth of that length, so that the log stays about as long as it was.
+/// Returns the number of transactions per round. For a database size they are enough to reach checkpoints.
+/// For a log length they are at most a tenth of that length, so that the log keeps about the same length.
 fn transactions(task: &str, amount: u64, effort: Effort) -> u64 {
     let asked = u64::from(effort.transactions);
     if task == SIZE { asked * 3 } else { asked.min(amount / 10) }
 }
 
-/// Commits per second by size of the database and by length of the log, for one thread on `waldio`.
+/// Measures commits per second by size of the database and by length of the log, for one thread on `waldio`.
 ///
 /// # Errors
 /// An error of SQLite, or of starting a process.

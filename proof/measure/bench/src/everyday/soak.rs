@@ -1,4 +1,5 @@
-//! Sixteen writers for two minutes: how large the log grows, and whether the throughput lasts.
+//! Runs sixteen writers for two minutes, to measure how large the log grows, and whether the throughput
+//! lasts.
 
 use std::path::Path;
 use std::sync::Barrier;
@@ -13,20 +14,21 @@ use crate::concurrent;
 use crate::nvwal::Effort;
 use crate::workload::status;
 
-/// How long the writers write in a full run, and how long they write at least in a shorter run.
+/// The time for which the writers write in a full run. The next constant is the minimum for a shorter run.
 const SOAK: Duration = Duration::from_secs(120);
 const LEAST: Duration = Duration::from_secs(5);
 const WRITERS: usize = 16;
-/// How often the size of the log is sampled.
+/// The time between two samples of the log's size.
 const LOOK: Duration = Duration::from_millis(20);
 const MIB: f64 = (1 << 20) as f64;
-/// Four times the size at which stock SQLite checkpoints its log, which is 1,000 pages.
+/// Four times the size at which stock SQLite checkpoints its log, in MiB. Stock SQLite does so at 1,000
+/// pages.
 const ROOM_MIB: f64 = 16.0;
 
 /// The results of the writers.
 #[derive(Default)]
 struct Tally {
-    /// Commits in each quarter of the time.
+    /// The number of commits in each quarter of the time.
     quarters: [u64; 4],
     full: u64,
 }
@@ -80,10 +82,10 @@ fn soak(uri: &str, log: &Path, time: Duration) -> Result<(Tally, u64)> {
     })
 }
 
-/// Sixteen threads on `waldio`.
+/// Measures sixteen threads on `waldio`.
 ///
 /// # Errors
-/// An error of SQLite, except `SQLITE_FULL`, which is counted.
+/// An error of SQLite, except `SQLITE_FULL`, which the test counts.
 pub(super) fn measure(dir: &Path, effort: Effort) -> Result<Vec<Line>> {
     let time = SOAK.mul_f64(scale::part(effort)).max(LEAST);
     let own = tempfile::tempdir_in(dir)?;

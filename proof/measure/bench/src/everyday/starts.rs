@@ -1,5 +1,5 @@
-//! One process for each transaction: it starts, opens the database, runs one statement, and closes the
-//! database.
+//! Measures one process for each transaction. The process starts, opens the database, runs one statement, and
+//! closes the database.
 
 use std::path::Path;
 use std::time::Instant;
@@ -19,7 +19,7 @@ pub(super) const STARTS: usize = 20;
 /// The times of the processes.
 pub(super) struct Starts {
     pub(super) lines: Vec<Line>,
-    /// Milliseconds of a process that does nothing.
+    /// The milliseconds of a process that does nothing.
     pub(super) nothing_ms: f64,
 }
 
@@ -30,7 +30,7 @@ fn milliseconds(task: &str, uri: &str) -> Result<f64> {
 }
 
 /// Runs each task on stock SQLite, on `waldio`, on `nvwal`, and on `waldio` with a log that each process
-/// keeps for the next. The four take turns.
+/// keeps for the next. The four configurations take turns.
 ///
 /// # Errors
 /// An error of SQLite, or of starting a process.

@@ -1,4 +1,4 @@
-//! The tasks for which a process can be started.
+//! The tasks that the benchmark runs in processes of their own.
 
 use std::io::Write;
 use std::time::Instant;
@@ -11,35 +11,36 @@ use crate::workload::{median, status};
 
 /// Starts and exits.
 pub(super) const NOTHING: &str = "nothing";
-/// Opens, commits one insert, closes.
+/// Opens the database, commits one insert, and closes the database.
 pub(super) const INSERT: &str = "insert";
-/// Opens, reads a row, closes.
+/// Opens the database, reads a row, and closes the database.
 pub(super) const SELECT: &str = "select";
 /// Commits a number of times without a checkpoint, prints the size of the log, and waits to be killed.
 pub(super) const COMMIT: &str = "commit";
-/// Opens and reads the database; prints the time in microseconds, and the number of rows.
+/// Opens and reads the database. Prints the time in microseconds, and the number of rows.
 pub(super) const RECOVER: &str = "recover";
-/// Fills a database to a number of bytes; prints inserts and updates per second, and the resident memory in
+/// Fills a database to a number of bytes. Prints inserts and updates per second, and the resident memory in
 /// MiB.
 pub(super) const SIZE: &str = "size";
-/// As [`SIZE`], but the number is how many frames the log gets.
+/// Does the same as [`SIZE`], but the number is how many frames the log gets.
 pub(super) const LENGTH: &str = "length";
 
-/// Rows in a transaction of [`COMMIT`].
+/// The number of rows in a transaction of [`COMMIT`].
 pub(super) const ROWS_EACH: u64 = 3;
 
-/// The size of a row of `filler`; four rows fill a page.
+/// The size of a row of `filler` in bytes. Four rows fill a page.
 const ROW_BYTES: i64 = 1024;
 /// The most rows that one transaction inserts into `filler`.
 const BATCH_ROWS: i64 = 10_000;
-/// The number of rows of `filler` that are updated to make a log long, and the number of rows in a page.
+/// The number of rows of `filler` that the task updates to make a log long. The next constant is the number
+/// of rows in a page.
 const LONG_ROWS: i64 = 1000;
 const PAGE_ROWS: i64 = 4;
 
 /// Runs one task, and prints its results.
 ///
 /// # Errors
-/// An error of SQLite, or there is no such task.
+/// An error of SQLite, or a task that does not exist.
 pub fn work(task: &str, uri: &str, numbers: &[u64]) -> Result<()> {
     let figures = match (task, numbers) {
         (NOTHING, []) => Vec::new(),
@@ -110,7 +111,7 @@ fn commit(uri: &str, commits: u64) -> Result<()> {
     bail!("it was not killed");
 }
 
-/// The bytes in use of Duralite's log, or the size of stock SQLite's log.
+/// Returns the bytes in use of Duralite's log, or the size of stock SQLite's log.
 fn log_bytes(conn: &Connection, uri: &str) -> Result<f64> {
     if uri.contains("vfs=duralite") {
         return shown(conn, "log_bytes");
@@ -119,7 +120,7 @@ fn log_bytes(conn: &Connection, uri: &str) -> Result<f64> {
     Ok(std::fs::metadata(format!("{path}-wal"))?.len() as f64)
 }
 
-/// A number from `PRAGMA duralite`.
+/// Returns a number from `PRAGMA duralite`.
 fn shown(conn: &Connection, name: &str) -> Result<f64> {
     let status = status(conn)?;
     let value = status.get(name).with_context(|| format!("PRAGMA duralite shows no {name}"))?;
@@ -165,7 +166,7 @@ fn empty_log(conn: &Connection) -> Result<()> {
     Ok(())
 }
 
-/// Inserts per second, and updates of random rows per second, for each round.
+/// The inserts per second, and the updates of random rows per second, for each round.
 #[derive(Default)]
 struct Rates {
     inserts: Vec<f64>,
@@ -185,7 +186,7 @@ impl Rates {
         let mut update = conn.prepare("UPDATE filler SET v=?1 WHERE id=?2")?;
         let start = Instant::now();
         for number in 0..transactions {
-            // Each value is new, because SQLite would commit nothing for a row that does not change.
+            // Each value is new, because SQLite commits nothing for a row that does not change.
             let value = format!("round {} row {number:>width$}", self.updates.len(), width = payload.len());
             let changed = update.execute((value, random.i64(1..=rows)))?;
             ensure!(changed == 1, "an update found {changed} rows");
@@ -235,7 +236,7 @@ fn lengthen(conn: &Connection, frames: f64) -> Result<()> {
     Ok(())
 }
 
-/// The resident memory of this process.
+/// Returns the resident memory of this process in MiB.
 fn resident_mib() -> Result<f64> {
     let status = std::fs::read_to_string("/proc/self/status")?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));

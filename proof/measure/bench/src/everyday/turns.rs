@@ -1,4 +1,4 @@
-//! How long a thread waits for its turn if all threads do nothing but pass the turn on in a ring.
+//! Measures how long a thread waits for its turn if all threads do nothing but pass the turn on in a ring.
 
 use std::hint::spin_loop;
 use std::sync::OnceLock;
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
-/// How long a lock holder may continue while others wait.
+/// The time for which a lock holder may continue while others wait.
 pub(super) const TURN: Duration = Duration::from_micros(300);
 
 struct Ring {
@@ -15,7 +15,8 @@ struct Ring {
     threads: OnceLock<Vec<Thread>>,
 }
 
-/// The longest time that one of `count` threads waited between the end of its turn and the start of its next.
+/// Returns the longest time that one of `count` threads waited between the end of its turn and the start of
+/// its next.
 pub(super) fn longest_wait(count: usize, time: Duration) -> Duration {
     let ring =
         Ring { whose: AtomicUsize::new(count), over: AtomicBool::new(false), threads: OnceLock::new() };
