@@ -1,4 +1,4 @@
-//! Horizontal bars in groups. The panels stand side by side and share the labels at the left.
+//! Draws horizontal bars in groups. The panels stand side by side and share the labels at the left.
 
 use anyhow::{Result, anyhow};
 use plotters::coord::Shift;
@@ -30,7 +30,7 @@ pub(crate) struct Panel {
 pub(crate) struct Bars {
     /// The title of the picture.
     pub(crate) title: String,
-    /// What the colours mean; empty if the labels already say so.
+    /// The meanings of the colours; empty if the labels already say them.
     pub(crate) legend: Vec<String>,
     /// The groups from top to bottom.
     pub(crate) groups: Vec<Group>,
@@ -47,17 +47,17 @@ pub(crate) struct Bars {
 const ROW: i32 = 22;
 const BAR: i32 = 16;
 const PANEL: i32 = 420;
-/// Room for the number after the longest bar.
+/// The room in pixels for the number after the longest bar.
 const NUMBER: i32 = 64;
 const TOP: i32 = 40;
 const HEADING: i32 = 32;
 const GAP: i32 = 12;
 
 impl Bars {
-    /// The picture as an SVG document.
+    /// Returns the picture as an SVG document.
     ///
     /// # Errors
-    /// If the picture cannot be drawn.
+    /// An error if the picture cannot be drawn.
     pub(crate) fn svg(&self) -> Result<String> {
         let left = GAP * 2 + self.groups.iter().map(|group| letters(&group.label)).max().unwrap_or(0);
         let width = (left + self.panels.len().max(1) as i32 * PANEL).max(title_width(&self.title));
@@ -89,7 +89,7 @@ impl Bars {
         Ok(svg)
     }
 
-    /// The vertical positions of the groups, with gaps between them if a group may have several bars.
+    /// Returns the vertical positions of the groups, with gaps between them if a group may have several bars.
     fn rows(&self, top: i32) -> Vec<Row> {
         let is_single = self.is_stacked || self.groups.iter().all(|group| group.colours.len() == 1);
         let gap = if is_single { 0 } else { GAP };
@@ -156,8 +156,8 @@ impl Scale {
         Self { least: known.iter().copied().fold(most, f64::min) / 2.0, most, is_log }
     }
 
-    /// The length of a bar as a fraction of the longest, between 0 and 1. On a logarithmic scale the shortest
-    /// bar is a third of a decade long.
+    /// Returns the length of a bar as a fraction of the longest, between 0 and 1. On a logarithmic scale the
+    /// shortest bar is a third of a decade long.
     fn length(&self, value: f64) -> f64 {
         match self.is_log {
             _ if value <= 0.0 => 0.0,

@@ -1,4 +1,4 @@
-//! Draws a table as a picture, following the description of its figure.
+//! Draws a table as a picture by the description of its figure.
 
 use std::path::{Path, PathBuf};
 
@@ -10,11 +10,11 @@ use crate::lines::{Lines, LinesPanel, Series};
 use crate::picture::Format;
 use crate::table::{Table, quantity};
 
-/// For each known table in a directory, draws `NAME.csv` into `NAME.svg` beside it. Returns the paths of the
+/// Draws `NAME.csv` into `NAME.svg` beside it, for each known table in a directory. Returns the paths of the
 /// pictures.
 ///
 /// # Errors
-/// If a file cannot be read or written, or lacks a column.
+/// An error if a file cannot be read or written, or lacks a column.
 pub fn draw_known_in(dir: &Path) -> Result<Vec<PathBuf>> {
     let sources = FIGURES.iter().map(|figure| dir.join(figure.table).with_extension("csv"));
     let drawn = sources.filter(|source| source.exists()).map(|source| draw_known(&source));
@@ -24,7 +24,7 @@ pub fn draw_known_in(dir: &Path) -> Result<Vec<PathBuf>> {
 /// Draws `NAME.csv` into `NAME.svg` beside it, if the table is known. Returns the path of the picture.
 ///
 /// # Errors
-/// If the file cannot be read or written, or lacks a column.
+/// An error if the file cannot be read or written, or lacks a column.
 pub fn draw_known(source: &Path) -> Result<Option<PathBuf>> {
     let name = source.file_stem().unwrap_or_default().to_string_lossy();
     let Some(figure) = figures::of(&name) else { return Ok(None) };
@@ -33,13 +33,13 @@ pub fn draw_known(source: &Path) -> Result<Option<PathBuf>> {
     Ok(Some(path))
 }
 
-/// Draws any table. The extension of the picture's file says whether as SVG or as PNG. The first column names
-/// the bars, and each further column is a panel. Cells without a number are left out. Bars have the same
-/// colour if their names begin with the same word.
+/// Draws any table. The extension of the picture's file says whether the picture is SVG or PNG. The first
+/// column names the bars, and each further column is a panel. Cells without a number have no bar. Bars have
+/// the same colour if their names begin with the same word.
 ///
 /// # Errors
-/// If a file cannot be read or written, if the extension is neither `.svg` nor `.png`, or if no font has one
-/// of the letters of a PNG.
+/// An error if a file cannot be read or written, if the extension is neither `.svg` nor `.png`, or if no font
+/// has one of the letters of a PNG.
 pub fn draw_table(source: &Path, path: &Path, title: &str, is_log: bool) -> Result<()> {
     let format = Format::of(path)?;
     let table = Table::read(source)?;
@@ -68,7 +68,7 @@ fn draw(table: &Table, figure: &Figure) -> Result<String> {
     }
 }
 
-/// Groups of one bar each. Groups whose labels begin with the same word have the same colour.
+/// Returns groups of one bar each. Groups whose labels begin with the same word have the same colour.
 fn alone(labels: Vec<String>) -> Vec<Group> {
     let mut words: Vec<String> = Vec::new();
     let colour = |label: &str| {
@@ -132,7 +132,7 @@ fn bars(table: &Table, grouped: &Grouped, title: String) -> Result<Bars> {
     Ok(Bars { title, legend, groups, panels, is_one_scale: true, is_log, is_stacked })
 }
 
-/// The bars for all cells that hold a number, row by row.
+/// Returns the bars for all cells that hold a number, row by row.
 fn all_bars(table: &Table, grouped: &Grouped) -> Result<Vec<Bar>> {
     let label = table.columns_of(grouped.label)?;
     let panel = grouped.panels.map(|column| table.column(column)).transpose()?;
@@ -222,8 +222,8 @@ fn lines(table: &Table, plot: &Plot, rows: &[usize]) -> Result<Vec<Series>> {
     }
 }
 
-/// A heading without its unit, which the picture states elsewhere. The unit is at the end of the heading, or
-/// in parentheses.
+/// Returns a heading without its unit, which the picture states elsewhere. The unit is at the end of the
+/// heading, or in parentheses.
 fn without_unit<'a>(heading: &'a str, unit: &str) -> &'a str {
     let bare = heading.strip_suffix(unit).filter(|bare| !bare.is_empty()).unwrap_or(heading);
     bare.split(" (").next().unwrap_or(bare).trim_end()

@@ -1,4 +1,4 @@
-//! Which tables have a picture, and a description of each picture. The pictures follow the figures of the
+//! Says which tables have a picture, and describes each picture. The pictures follow the figures of the
 //! papers.
 
 /// A table that has a picture.
@@ -14,13 +14,13 @@ pub(crate) enum Kind {
     Lines { per_row: usize, plots: &'static [Plot] },
 }
 
-/// Bars in groups. Each group is one row, or all rows with the same label.
+/// A picture of bars in groups. Each group is one row, or all rows with the same label.
 #[derive(Clone, Copy)]
 pub(crate) struct Grouped {
     /// The columns whose cells, joined by commas, label the group.
     pub(crate) label: &'static [&'static str],
     pub(crate) bars: Each,
-    /// A column; each different cell in it gets a panel.
+    /// The column of which each different cell gets a panel; `None` if there is only one panel.
     pub(crate) panels: Option<&'static str>,
     /// The measured quantity and its unit.
     pub(crate) measure: &'static str,
@@ -32,20 +32,20 @@ pub(crate) struct Grouped {
 /// The bars of a group.
 #[derive(Clone, Copy)]
 pub(crate) enum Each {
-    /// A single bar from the cell of this column. Labels that begin with the same word share a colour.
+    /// A single bar, from the cell of this column. Labels that begin with the same word share a colour.
     Row(&'static str),
     /// A bar for each of these columns.
     Column(&'static [&'static str]),
-    /// A bar for each row with the same label. The column `name` has the names of the bars, the column
-    /// `figure` their values.
+    /// A bar for each row with the same label. The column `name` has the names of the bars, and the column
+    /// `figure` has their values.
     RowOf { name: &'static str, figure: &'static str },
 }
 
-/// Panels with lines.
+/// A picture of panels with lines.
 pub(crate) struct Plot {
-    /// A column and a text. If given, only rows with this text in this column are drawn.
+    /// A column and a text. If given, the picture has only the rows with this text in this column.
     pub(crate) only: Option<(&'static str, &'static str)>,
-    /// Columns; each different combination of their cells gets a panel.
+    /// The columns of which each different combination of cells gets a panel.
     pub(crate) panels: &'static [&'static str],
     pub(crate) lines: Along,
     pub(crate) x: Axis,
@@ -56,8 +56,8 @@ pub(crate) struct Plot {
 pub(crate) enum Along {
     /// A line for each of these columns, over the numbers in the column `over`.
     Column { over: &'static str, of: &'static [&'static str] },
-    /// A line for each row; the column `name` has its name. The x values are numbers in headings, which
-    /// consist of `before`, the number, and `unit`.
+    /// A line for each row. The column `name` has the line's name. The x values are the numbers in those
+    /// headings that consist of `before`, the number, and `unit`.
     Headings { name: &'static str, before: &'static str, unit: &'static str },
     /// No line but marks, one for each row that has a number in the columns `over` and `of`. Rows with the same cell in the
     /// column `name` share a colour. The radius of a mark is proportional to the number in the column `size`.
@@ -79,7 +79,7 @@ const fn log(name: &'static str) -> Axis {
     Axis { name, is_log: true }
 }
 
-/// A plot of all rows.
+/// Returns a plot of all rows.
 const fn plot(panels: &'static [&'static str], lines: Along, x: Axis, y: Axis) -> Plot {
     Plot { only: None, panels, lines, x, y }
 }
@@ -88,13 +88,13 @@ const fn figure(table: &'static str, title: &'static str, kind: Kind) -> Figure 
     Figure { table, title, kind }
 }
 
-/// One bar for each row.
+/// Describes a picture with one bar for each row.
 const fn rows(label: &'static [&'static str], figure: &'static str, measure: &'static str) -> Kind {
     let (bars, panels) = (Each::Row(figure), None);
     Kind::Bars(Grouped { label, bars, panels, measure, is_log: false, is_stacked: false })
 }
 
-/// Bars for several columns of each row.
+/// Describes a picture with bars for several columns of each row.
 const fn columns(
     label: &'static [&'static str],
     of: &'static [&'static str],
@@ -105,25 +105,25 @@ const fn columns(
     Kind::Bars(Grouped { label, bars, panels, measure, is_log: false, is_stacked: false })
 }
 
-/// A stacked bar for each row; the columns are parts of a whole.
+/// Describes a picture with a stacked bar for each row. The columns are parts of a whole.
 const fn parts(label: &'static [&'static str], of: &'static [&'static str], measure: &'static str) -> Kind {
     let (bars, panels) = (Each::Column(of), None);
     Kind::Bars(Grouped { label, bars, panels, measure, is_log: false, is_stacked: true })
 }
 
-/// Bars for the modes of each of the SQLite/PPL paper's workloads.
+/// Describes bars for the modes of each of the SQLite/PPL paper's workloads.
 const fn workloads(figure: &'static str, measure: &'static str) -> Kind {
     let (bars, panels) = (Each::RowOf { name: "mode", figure }, None);
     Kind::Bars(Grouped { label: &["workload"], bars, panels, measure, is_log: true, is_stacked: false })
 }
 
-/// Bars for the schemes of the NV-Logging paper.
+/// Describes bars for the schemes of the NV-Logging paper.
 const fn schemes(table: &'static str, title: &'static str) -> Figure {
     let measure = "transactions/s, by what is added per line, threads, locks";
     figure(table, title, columns(&["added per line", "threads", "locks"], &SCHEMES, None, measure))
 }
 
-/// Bars for the configurations in the paper on the single-level store.
+/// Describes bars for the configurations in the paper on the single-level store.
 const fn configurations(table: &'static str, title: &'static str, of: &'static [&'static str]) -> Figure {
     figure(table, title, columns(&["operation"], of, Some("pages"), "transactions/s"))
 }
@@ -476,12 +476,12 @@ const RECOVERY: Kind = Kind::Lines {
     )],
 };
 
-/// The description of the table's picture, if the table has one.
+/// Returns the description of the table's picture, if the table has one.
 pub(crate) fn of(table: &str) -> Option<&'static Figure> {
     FIGURES.iter().find(|figure| figure.table == table)
 }
 
-/// Whether a table of this name has a picture.
+/// Returns whether a table of this name has a picture.
 #[must_use]
 pub fn is_known(table: &str) -> bool {
     of(table).is_some()

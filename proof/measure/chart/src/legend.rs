@@ -1,4 +1,4 @@
-//! The legend: what the colours of a picture mean, in lines above its panels.
+//! Draws the legend: the meanings of a picture's colours, in lines above its panels.
 
 use anyhow::Result;
 use plotters::coord::Shift;
@@ -9,7 +9,7 @@ use crate::style::{FONT, colour, letters, text};
 
 const LINE: i32 = 20;
 const SWATCH: i32 = 12;
-/// The gap between a swatch and its name. Three times this gap precedes the next swatch.
+/// The gap in pixels between a swatch and its name. The gap before the next swatch is three times as wide.
 const GAP: i32 = 6;
 
 /// The names with their positions. The index of a name selects its colour.
@@ -35,11 +35,13 @@ impl<'a> Legend<'a> {
         Self { bottom: if entries.is_empty() { top } else { y + LINE }, entries }
     }
 
-    /// The vertical position where the panels may begin.
+    /// Returns the vertical position where the panels may begin.
     pub(crate) fn bottom(&self) -> i32 {
         self.bottom
     }
 
+    /// Draws the legend.
+    ///
     /// # Errors
     /// An error of the drawing backend.
     pub(crate) fn draw(&self, root: &DrawingArea<SVGBackend<'_>, Shift>) -> Result<()> {

@@ -1,7 +1,7 @@
-//! Draws pictures of tables of measurements: reads CSV files, writes SVG and PNG files.
+//! Draws pictures of tables of measurements. It reads CSV files, and writes SVG and PNG files.
 //!
-//! Every picture is first drawn as SVG. An SVG is text without embedded fonts, so tests can compare it, and browsers and the book
-//! show it directly. A PNG is rendered from the SVG.
+//! The program first draws every picture as SVG. An SVG is text without embedded fonts, so tests can compare
+//! it, and browsers and the book show it directly. It then renders a PNG from the SVG.
 
 mod bars;
 mod draw;

@@ -1,4 +1,4 @@
-//! Lines through points, in panels that form rows.
+//! Draws lines through points, in panels that form rows.
 
 use anyhow::{Result, anyhow};
 use plotters::coord::Shift;
@@ -21,7 +21,7 @@ pub(crate) struct Series {
 }
 
 impl Series {
-    /// Whether the line shows the paper's data, whose points get no marks.
+    /// Returns whether the line shows the paper's data. The points of such a line get no marks.
     fn is_reference(&self) -> bool {
         self.name.contains("paper")
     }
@@ -66,10 +66,10 @@ const LEAST: f64 = 2.0;
 const MOST: f64 = 30.0;
 
 impl Lines {
-    /// The picture as an SVG document.
+    /// Returns the picture as an SVG document.
     ///
     /// # Errors
-    /// If a panel has no points.
+    /// An error if a panel has no points.
     pub(crate) fn svg(&self) -> Result<String> {
         let names = self.names();
         let per_row = self.per_row.clamp(1, self.panels.len().max(1));
@@ -105,7 +105,7 @@ impl Lines {
         Ok(svg)
     }
 
-    /// The names of all lines, without duplicates.
+    /// Returns the names of all lines, without duplicates.
     fn names(&self) -> Vec<String> {
         let mut names: Vec<String> = Vec::new();
         for series in self.panels.iter().flat_map(|panel| &panel.series) {
@@ -118,7 +118,7 @@ impl Lines {
 }
 
 impl LinesPanel {
-    /// Whether there is anything to draw.
+    /// Returns whether there is anything to draw.
     pub(crate) fn has_points(&self) -> bool {
         self.points().next().is_some()
     }

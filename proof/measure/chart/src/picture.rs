@@ -12,10 +12,10 @@ pub(crate) enum Format {
 }
 
 impl Format {
-    /// The format for a file's extension, in lower or upper case.
+    /// Returns the format for a file's extension, in lower or upper case.
     ///
     /// # Errors
-    /// If the extension belongs to neither format.
+    /// An error if the extension belongs to neither format.
     pub(crate) fn of(path: &Path) -> Result<Self> {
         let ending = path.extension().unwrap_or_default().to_string_lossy().to_lowercase();
         match ending.as_str() {
@@ -28,8 +28,8 @@ impl Format {
     /// Writes an SVG document into a file of this format.
     ///
     /// # Errors
-    /// If the file cannot be written, or if this format cannot show the picture. In the second case nothing
-    /// is written.
+    /// An error if the file cannot be written, or if this format cannot show the picture. In the second case
+    /// the function writes nothing.
     pub(crate) fn write(self, path: &Path, svg: &str) -> Result<()> {
         let bytes = match self {
             Self::Svg => svg.as_bytes().to_vec(),

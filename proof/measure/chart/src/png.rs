@@ -1,4 +1,4 @@
-//! Renders SVG as PNG, for programs that show no SVG: those for slides, chats and word processing.
+//! Renders SVG as PNG, for programs that show no SVG, such as those for slides, chats and word processing.
 //!
 //! The fonts are part of this program and never come from the machine, so a picture is the same everywhere.
 
@@ -11,14 +11,15 @@ use resvg::tiny_skia::{Pixmap, Transform};
 use resvg::usvg::fontdb::{Database, Source};
 use resvg::usvg::{FontResolver, Options, Tree};
 
-/// Pixels of the PNG for each pixel of the SVG, in each direction. Text stays sharp on high-resolution screens.
+/// The number of pixels of the PNG for each pixel of the SVG, in each direction. With 2, text stays sharp on
+/// high-resolution screens.
 const SCALE: u32 = 2;
 
 /// Renders `NAME.svg` into `NAME.png` beside it, with twice the width and height in pixels. Returns the path of the PNG.
 ///
 /// # Errors
-/// If the file cannot be read or is not SVG, if no font has one of its letters, or if the PNG cannot be
-/// written. In the first two cases nothing is written.
+/// An error if the file cannot be read or is not SVG, if no font has one of its letters, or if the PNG cannot be
+/// written. In the first two cases the function writes nothing.
 pub fn png_beside(svg: &Path) -> Result<PathBuf> {
     let text = std::fs::read_to_string(svg).with_context(|| format!("cannot read {}", svg.display()))?;
     let path = svg.with_extension("png");
@@ -54,8 +55,8 @@ fn parse(svg: &str) -> Result<Tree> {
         fontdb: Arc::new(fonts),
         font_resolver: FontResolver {
             select_font: Box::new(move |_, _| Some(sans)),
-            // resvg calls this for each letter that the fonts tried so far lack. A letter that no font has
-            // would appear as a blank or a box, so it is an error.
+            // resvg calls this for each letter that the fonts tried so far lack. A letter that no font has would appear
+            // as a blank or a box, so this program reports an error instead.
             select_fallback: Box::new(|letter, tried, fonts| {
                 let found = other_font(letter, tried, fonts);
                 if found.is_none() {

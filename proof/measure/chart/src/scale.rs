@@ -1,4 +1,4 @@
-//! An axis: the position of each value, and the values that label the axis.
+//! Computes an axis: the position of each value, and the values that label the axis.
 
 use std::ops::Range;
 
@@ -6,7 +6,8 @@ use plotters::coord::ranged1d::{KeyPointHint, NoDefaultFormatting, Ranged, Value
 
 use crate::style::short;
 
-/// If an axis has more distinct values than this, round numbers label it instead.
+/// The most distinct values with which the values label an axis. If there are more, round numbers label the
+/// axis.
 const MOST_TICKS: usize = 8;
 /// The minimum distance between two labels, as a fraction of the axis.
 const APART: f64 = 0.07;
@@ -21,7 +22,7 @@ pub(crate) struct Scale {
 }
 
 impl Scale {
-    /// An axis for values that the experimenter chose. If there are few values, they label the axis.
+    /// Makes an axis for values that the experimenter chose. If there are few values, they label the axis.
     pub(crate) fn of_choices(values: &[f64], is_log: bool) -> Option<Self> {
         let (least, most) = extent(values)?;
         let margin = (most - least).max(1.0) * 0.04;
@@ -42,7 +43,7 @@ impl Scale {
         Some(scale)
     }
 
-    /// An axis for measured values. A linear axis starts at 0.
+    /// Makes an axis for measured values. A linear axis starts at 0.
     pub(crate) fn of_measures(values: &[f64], is_log: bool) -> Option<Self> {
         let (least, most) = extent(values)?;
         let (from, to) = if is_log { (least / 1.2, most * 1.2) } else { (0.0, most.max(1e-9) * 1.08) };
@@ -51,7 +52,7 @@ impl Scale {
         Some(scale)
     }
 
-    /// The position of a value on the axis, between 0 and 1.
+    /// Returns the position of a value on the axis, between 0 and 1.
     fn place(&self, value: f64) -> f64 {
         let (from, to, value) = if self.is_log {
             (self.from.log10(), self.to.log10(), value.max(f64::MIN_POSITIVE).log10())
@@ -61,7 +62,7 @@ impl Scale {
         (value - from) / (to - from)
     }
 
-    /// About five numbers with a single significant digit each.
+    /// Returns about five numbers with a single significant digit each.
     fn round_numbers(&self) -> Vec<f64> {
         if self.is_log {
             let decades = self.from.log10().floor() as i32..=self.to.log10().ceil() as i32;
@@ -103,7 +104,7 @@ impl ValueFormatter<f64> for Scale {
     }
 }
 
-/// The least and the largest value.
+/// Returns the least and the largest value.
 fn extent(values: &[f64]) -> Option<(f64, f64)> {
     let least = values.iter().copied().reduce(f64::min)?;
     Some((least, values.iter().copied().fold(least, f64::max)))

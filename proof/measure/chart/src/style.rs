@@ -1,11 +1,11 @@
-//! Colours, fonts and number formats that all pictures share.
+//! Defines the colours, fonts and number formats that all pictures share.
 
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 use plotters::style::{Color, IntoTextStyle, RGBColor, TextStyle, WHITE};
 
 pub(crate) const INK: RGBColor = RGBColor(30, 30, 30);
 pub(crate) const GRID: RGBColor = RGBColor(225, 225, 225);
-/// Font sizes in pixels.
+/// The font size of titles in pixels. The next constant is the font size of all other text.
 pub(crate) const TITLE: u32 = 20;
 pub(crate) const FONT: u32 = 14;
 
@@ -25,22 +25,22 @@ pub(crate) fn colour(number: usize) -> RGBColor {
     PALETTE.get(number % PALETTE.len()).copied().unwrap_or(INK)
 }
 
-/// The approximate width of a text in [`FONT`], in pixels.
+/// Returns the approximate width of a text in [`FONT`], in pixels.
 pub(crate) fn letters(text: &str) -> i32 {
     text.chars().count() as i32 * 8
 }
 
-/// The approximate width that a picture needs for its title, in pixels.
+/// Returns the approximate width that a picture needs for its title, in pixels.
 pub(crate) fn title_width(title: &str) -> i32 {
     title.chars().count() as i32 * 11 + 24
 }
 
-/// A text style of this size, anchored at the left end, the right end or the middle of the text.
+/// Returns a text style of this size, anchored at the left end, the right end or the middle of the text.
 pub(crate) fn text(size: u32, anchor: HPos) -> TextStyle<'static> {
     inked(INK, size, anchor)
 }
 
-/// A style for centred text on a palette colour: dark or white, whichever is readable.
+/// Returns a style for centred text on a palette colour: dark or white, whichever is readable.
 pub(crate) fn text_on(number: usize) -> TextStyle<'static> {
     let RGBColor(red, green, blue) = colour(number);
     let brightness = (u32::from(red) * 3 + u32::from(green) * 6 + u32::from(blue)) / 10;

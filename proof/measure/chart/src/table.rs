@@ -1,4 +1,4 @@
-//! A table from a CSV file.
+//! Reads a table from a CSV file.
 
 use std::path::Path;
 
@@ -11,8 +11,10 @@ pub(crate) struct Table {
 }
 
 impl Table {
+    /// Reads a table.
+    ///
     /// # Errors
-    /// If the file cannot be read, is not CSV, or has rows of different lengths.
+    /// An error if the file cannot be read, is not CSV, or has rows of different lengths.
     pub(crate) fn read(path: &Path) -> Result<Self> {
         let read = || -> Result<Self, csv::Error> {
             let mut reader = csv::Reader::from_path(path)?;
@@ -24,14 +26,16 @@ impl Table {
         read().with_context(|| format!("cannot read {}", path.display()))
     }
 
+    /// Returns the index of the column with this name.
+    ///
     /// # Errors
-    /// If there is no such column.
+    /// An error if there is no such column.
     pub(crate) fn column(&self, name: &str) -> Result<usize> {
         let found = self.columns.iter().position(|column| column == name);
         found.with_context(|| format!("there is no column {name:?} among {}", self.columns.join(", ")))
     }
 
-    /// The number in a cell; `None` if the cell holds none.
+    /// Returns the number in a cell; `None` if the cell holds no number.
     pub(crate) fn number(&self, row: usize, column: usize) -> Option<f64> {
         number(self.text(row, column))
     }
@@ -40,25 +44,28 @@ impl Table {
         self.rows.get(row).and_then(|row| row.get(column)).map_or("", String::as_str)
     }
 
+    /// Returns the indexes of the columns with these names.
+    ///
     /// # Errors
-    /// If one of the columns is missing.
+    /// An error if one of the columns is missing.
     pub(crate) fn columns_of(&self, names: &[&str]) -> Result<Vec<usize>> {
         names.iter().map(|name| self.column(name)).collect()
     }
 
-    /// The cells of some columns of a row, joined.
+    /// Returns the cells of some columns of a row, joined.
     pub(crate) fn joined(&self, row: usize, columns: &[usize]) -> String {
         columns.iter().map(|column| self.text(row, *column)).collect::<Vec<_>>().join(", ")
     }
 }
 
-/// The number at the beginning of a text such as `400 ns` or `0.86x`; `None` if the text does not begin with a number.
+/// Returns the number at the beginning of a text such as `400 ns` or `0.86x`; `None` if the text does not
+/// begin with a number.
 pub(crate) fn number(text: &str) -> Option<f64> {
     let word = text.strip_suffix('x').unwrap_or(text).split_whitespace().next()?;
     word.parse().ok().filter(|number: &f64| number.is_finite())
 }
 
-/// The first number in a text such as `log of 10^3 frames`. Gigabytes are converted to megabytes.
+/// Returns the first number in a text such as `log of 10^3 frames`. Converts gigabytes to megabytes.
 pub(crate) fn quantity(text: &str) -> Option<f64> {
     let mut words =
         text.split_whitespace().skip_while(|word| !word.starts_with(|first: char| first.is_ascii_digit()));

@@ -1,10 +1,10 @@
-//! Stands for `png.rs` in a build without the feature.
+//! Stands in for `png.rs` in a build without the feature.
 
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 
-/// Fails, as this build renders no PNG.
+/// Fails, because this build renders no PNG.
 ///
 /// # Errors
 /// Always.
@@ -12,7 +12,7 @@ pub fn png_beside(svg: &Path) -> Result<PathBuf> {
     of_svg("").map(|_| svg.to_owned())
 }
 
-/// As [`png_beside`].
+/// Fails like [`png_beside`].
 pub(crate) fn of_svg(_svg: &str) -> Result<Vec<u8>> {
     bail!("this program draws SVG files only; build it with `--features png`")
 }

@@ -1,4 +1,4 @@
-//! The measurements in the documentation can be drawn completely.
+//! Checks that the program can draw the measurements in the documentation completely.
 
 #![allow(clippy::expect_used, clippy::panic, reason = "a failed expectation is a failed test")]
 
@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use duralite_chart::{draw_known_in, draw_table, is_known};
 
-/// The directories of the documents' tables and pictures. The document that shows them is beside
-/// its directory.
+/// The directories with the documents' tables and pictures. The document that shows them is beside its
+/// directory.
 const KEPT: [&str; 2] = [
     concat!(env!("CARGO_MANIFEST_DIR"), "/../../../docs/bench"),
     concat!(env!("CARGO_MANIFEST_DIR"), "/../../../docs/store/bench"),

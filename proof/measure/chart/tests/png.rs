@@ -1,4 +1,4 @@
-//! PNG pictures are complete, show all letters, and are the same each time.
+//! Checks that PNG pictures are complete, show all letters, and are the same each time.
 
 #![allow(clippy::expect_used, reason = "a failed expectation is a failed test")]
 
@@ -19,13 +19,13 @@ fn table(dir: &Path, text: &str) -> PathBuf {
     path
 }
 
-/// The number in an attribute of the first element.
+/// Returns the number in an attribute of the first element.
 fn pixels(svg: &str, attribute: &str) -> u32 {
     let (_, after) = svg.split_once(&format!(" {attribute}=\"")).expect("the attribute");
     after.split_once('"').and_then(|(number, _)| number.parse().ok()).expect("a number")
 }
 
-/// The document without the text element that begins at this offset.
+/// Returns the document without the text element that begins at this offset.
 fn without_text(svg: &str, begin: usize) -> String {
     let (before, rest) = svg.split_at(begin);
     let (_, after) = rest.split_once("</text>").expect("the text's end");
@@ -63,7 +63,7 @@ fn every_text_of_the_svg_is_seen_in_the_png_at_its_place() {
     let whole = std::fs::read_to_string(&svg).expect("the SVG");
     let picture = decoded(&png_beside(&svg).expect("a picture"));
     let texts: Vec<usize> = whole.match_indices("<text ").map(|(begin, _)| begin).collect();
-    // The title, the panel's name, two labels and two numbers.
+    // The texts are the title, the panel's name, two labels and two numbers.
     assert_eq!(texts.len(), 6, "{whole}");
     for begin in texts {
         let element = whole.get(begin..).expect("an element");

@@ -17,10 +17,10 @@ pub enum Class {
 }
 
 impl Class {
-    /// All purposes, in the order of tables.
+    /// All purposes, in the order in which tables show them.
     pub const ALL: [Self; 4] = [Self::Database, Self::Log, Self::Journal, Self::Other];
 
-    /// The name in tables.
+    /// Returns the purpose's name in tables.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {

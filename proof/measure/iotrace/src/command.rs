@@ -12,15 +12,15 @@ use signal_hook::flag;
 
 use crate::{Trace, Tracer};
 
-/// How often the tracer checks for signals.
+/// The time between two checks for signals.
 const TICK: Duration = Duration::from_millis(2);
-/// Whether no command is being traced. While none is, signals have their default effect.
+/// Whether no command is being traced. If so, signals have their default effect.
 static IDLE: LazyLock<Arc<AtomicBool>> = LazyLock::new(Arc::default);
 /// Whether the command must be terminated.
 static TERMINATED: LazyLock<Arc<AtomicBool>> = LazyLock::new(Arc::default);
 
-/// While it exists, defers signals that would end this process before it has removed its settings from the
-/// kernel.
+/// While this value exists, signals that would end this process wait until the tracer has removed its
+/// settings from the kernel.
 struct Deferred;
 
 impl Deferred {
@@ -31,7 +31,7 @@ impl Deferred {
         ONCE.call_once(|| {
             result = [SIGINT, SIGTERM, SIGHUP].into_iter().try_for_each(|signal| {
                 flag::register_conditional_default(signal, Arc::clone(&IDLE))?;
-                // The terminal sends an interrupt to the command as well, so it need not be passed on.
+                // The terminal sends an interrupt to the command as well, so the tracer need not pass it on.
                 if signal == SIGINT {
                     return Ok(());
                 }
@@ -50,13 +50,14 @@ impl Drop for Deferred {
 }
 
 impl Tracer {
-    /// Traces a command. An interrupt from the terminal reaches the command directly, and the command
-    /// handles it. A request to terminate is passed on to the command. In both cases the tracer removes its
+    /// Traces a command. An interrupt from the terminal reaches the command directly, and the command handles
+    /// it. The tracer passes a request to terminate on to the command. In both cases the tracer removes its
+    /// settings from the kernel.
     /// settings from the kernel.
     ///
     /// # Errors
-    /// As [`Tracer::run`]. If the command cannot be started, the cause is the [`std::io::Error`]. If the
-    /// command itself fails, its exit status says so.
+    /// The errors of [`Tracer::run`]. If the command cannot be started, the cause is the [`std::io::Error`].
+    /// If the command itself fails, its exit status says so.
     pub fn command(self, command: &mut Command) -> Result<(Trace, ExitStatus)> {
         let _deferred = Deferred::new()?;
         let program = command.get_program().to_string_lossy().into_owned();

@@ -1,4 +1,4 @@
-//! The device of a file system, and the place of the file system's journal on it.
+//! Finds the device of a file system, and the place of the file system's journal on it.
 
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -12,7 +12,7 @@ use crate::ranges::{Range, normalise};
 /// A block device, and the part of it that holds the file system.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Device {
-    /// The number of the whole device, because requests name that and not the partition.
+    /// The number of the whole device, because requests name the whole device and not the partition.
     pub major: u32,
     pub minor: u32,
     /// The file system's range of bytes: the first byte, and the end.
@@ -24,7 +24,7 @@ pub struct Device {
     mount: Option<Mount>,
 }
 
-/// Where a device is mounted, and the kind of its file system.
+/// The directory where a device is mounted, and the kind of its file system.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Mount {
     place: PathBuf,
@@ -32,7 +32,7 @@ struct Mount {
 }
 
 impl Device {
-    /// The device whose node is `place`, or else the device that holds the file or directory `place`.
+    /// Finds the device whose node is `place`, or else the device that holds the file or directory `place`.
     pub fn of(place: &Path) -> Result<Self> {
         let meta = fs::metadata(place).with_context(|| format!("cannot examine {}", place.display()))?;
         let number = if meta.file_type().is_block_device() { meta.rdev() } else { meta.dev() };
@@ -67,19 +67,19 @@ impl Device {
         Self { major: 7, minor: 0, part, has_requests: true, number: 0, mount: None }
     }
 
-    /// Whether `self` and `other` are the same device or partition.
+    /// Returns whether `self` and `other` are the same device or partition.
     pub fn same(&self, other: &Self) -> bool {
         self.number == other.number
     }
 
-    /// The block size of the mounted file system if it is ext4, ext3 or ext2.
+    /// Returns the block size of the mounted file system if it is ext4, ext3 or ext2.
     pub fn ext4_block(&self) -> Option<u64> {
         let kinds = ["ext4", "ext3", "ext2"];
         let mount = self.mount.as_ref().filter(|mount| kinds.contains(&mount.kind.as_str()))?;
         u64::try_from(rustix::fs::statfs(&mount.place).ok()?.f_bsize).ok()
     }
 
-    /// The parts of the device that hold ext4's journal; `None` if they cannot be determined.
+    /// Returns the parts of the device that hold ext4's journal; `None` if `debugfs` cannot find them.
     pub fn journal(&self) -> Option<Vec<Range>> {
         let block = self.ext4_block()?;
         let path = node_of(self.number)?;
@@ -96,12 +96,12 @@ impl Device {
         Some(normalise(ranges)).filter(|ranges| !ranges.is_empty())
     }
 
-    /// Whether a thread of the kernel may be writing a journal to the device.
+    /// Returns whether a thread of the kernel may be writing a journal to the device.
     pub fn has_journal(&self) -> bool {
         if self.mount.is_some() && self.ext4_block().is_none() {
             return false;
         }
-        // There is one entry for each journal, named after its device.
+        // This directory has one entry for each journal, named after the journal's device.
         let Some(node) = node_of(self.number) else { return true };
         let name = format!("{}-", node.file_name().unwrap_or_default().to_string_lossy());
         let Ok(entries) = fs::read_dir("/proc/fs/jbd2") else { return true };
@@ -118,7 +118,7 @@ impl Device {
     }
 }
 
-/// The device node for a device number, such as `/dev/sda1`.
+/// Returns the device node for a device number, such as `/dev/sda1`.
 fn node_of(number: u64) -> Option<PathBuf> {
     let sys = format!("/sys/dev/block/{}:{}/uevent", rustix::fs::major(number), rustix::fs::minor(number));
     let text = fs::read_to_string(sys).ok()?;
@@ -128,8 +128,8 @@ fn node_of(number: u64) -> Option<PathBuf> {
     (meta.file_type().is_block_device() && meta.rdev() == number).then_some(node)
 }
 
-/// The first mount of a device, from a line such as
-/// `36 35 7:0 / /mnt rw,relatime shared:1 - ext4 /dev/loop0 rw`
+/// Returns the first mount of a device, from a line such as `36 35 7:0 / /mnt rw,relatime shared:1 - ext4
+/// /dev/loop0 rw`
 fn mount_of(mountinfo: &str, major: u32, minor: u32) -> Option<Mount> {
     let number = format!("{major}:{minor}");
     mountinfo.lines().find_map(|line| {
@@ -141,13 +141,13 @@ fn mount_of(mountinfo: &str, major: u32, minor: u32) -> Option<Mount> {
     })
 }
 
-/// `mountinfo` writes spaces and similar characters as octal escapes.
+/// Replaces the octal escapes that `mountinfo` writes for spaces and similar characters.
 fn unescape(text: &str) -> String {
     text.replace("\\040", " ").replace("\\011", "\t").replace("\\012", "\n").replace("\\134", "\\")
 }
 
-/// The blocks that `debugfs` lists in its description of an inode, each range as its first block and its
-/// end. The description has this form:
+/// Returns the blocks that `debugfs` lists in its description of an inode, each range as its first block and
+/// its end. The description has this form:
 ///
 /// `EXTENTS:` and then `(0-9):23-32, (ETB0):33, (10-4095):2083-6168`
 fn parse_debugfs(text: &str) -> Vec<Range> {
@@ -155,7 +155,7 @@ fn parse_debugfs(text: &str) -> Vec<Range> {
     let words = list.split(|letter: char| letter == ',' || letter.is_whitespace());
     let blocks = words.filter_map(|word| {
         let (logical, physical) = word.strip_prefix('(')?.split_once("):")?;
-        // Blocks of the extent tree itself have names instead of numbers, and are left out.
+        // Blocks of the extent tree itself have names instead of numbers. The result leaves them out.
         if !logical.starts_with(|letter: char| letter.is_ascii_digit()) {
             return None;
         }

@@ -1,7 +1,7 @@
 //! Draws addresses over time as SVG, as in figures 2, 11 and 12 of the WALDIO paper.
 //!
 //! Files and the file system's journal may lie far apart on a device. The picture leaves out long stretches
-//! that were not written to, and breaks the axis there.
+//! to which nothing was written, and breaks the axis there.
 
 use std::path::Path;
 
@@ -30,11 +30,11 @@ const TOP: i64 = 92;
 const BOTTOM: i64 = 64;
 const PLOT_WIDTH: i64 = WIDTH - LEFT - RIGHT;
 const PLOT_HEIGHT: i64 = HEIGHT - TOP - BOTTOM;
-/// Pixels between the parts of a broken axis.
+/// The gap between the parts of a broken axis in pixels.
 const BREAK: i64 = 14;
 /// The margin in pixels at each end of the axes. The middle of a request never lies in it.
 const MARGIN: i64 = 22;
-/// The most parts of the axis.
+/// The most parts into which the axis breaks.
 const PARTS: usize = 6;
 
 type Colour = RGBColor;
@@ -48,7 +48,7 @@ const FONT: i64 = 18;
 const LETTER: i64 = 11;
 /// The approximate number of ticks on the time axis.
 const TICKS: f64 = 6.0;
-/// Requests are labelled with their sizes if there are at most this many.
+/// The most requests that the picture labels with their sizes.
 const LABELLED: usize = 32;
 
 struct Canvas<'a>(SVGBackend<'a>);
@@ -64,7 +64,7 @@ impl<'a> Canvas<'a> {
         self.rectangle(x, y, width, height, &colour.filled());
     }
 
-    /// A rectangle. It includes the column at `x + width` and the row at `y + height`.
+    /// Draws a rectangle. It includes the column at `x + width` and the row at `y + height`.
     fn rectangle(&mut self, x: i64, y: i64, width: i64, height: i64, style: &ShapeStyle) {
         if width > 0 && height > 0 {
             let last = point(x + width, y + height);
@@ -72,14 +72,14 @@ impl<'a> Canvas<'a> {
         }
     }
 
-    /// A translucent square with an edge.
+    /// Draws a translucent square with an edge.
     fn square(&mut self, x: i64, y: i64, side: i64, colour: Colour) {
         let (left, top) = (x - side / 2, y - side / 2);
         self.rectangle(left, top, side, side, &colour.mix(0.5).filled());
         self.rectangle(left, top, side, side, &colour.stroke_width(1));
     }
 
-    /// A translucent circle with an edge of two pixels.
+    /// Draws a translucent circle with an edge of two pixels.
     fn circle(&mut self, x: i64, y: i64, radius: i64, colour: Colour) {
         let (middle, radius) = (point(x, y), radius as u32);
         self.done(|svg| svg.draw_circle(middle, radius, &colour.mix(0.25).filled(), true));
@@ -90,12 +90,12 @@ impl<'a> Canvas<'a> {
         self.anchored(x, y, text, HPos::Left);
     }
 
-    /// Text whose right end is at `x`.
+    /// Draws a text whose right end is at `x`.
     fn text_before(&mut self, x: i64, y: i64, text: &str) {
         self.anchored(x, y, text, HPos::Right);
     }
 
-    /// Text whose middle is at `x`. It is moved if it would reach out of the picture.
+    /// Draws a text whose middle is at `x`. Moves the text if it would reach out of the picture.
     fn text_around(&mut self, x: i64, y: i64, text: &str) {
         let half = width_of(text) / 2;
         self.anchored(x.clamp(half.min(WIDTH / 2), (WIDTH - half).max(WIDTH / 2)), y, text, HPos::Center);
@@ -169,7 +169,7 @@ impl Axis {
                 _ => joined.push((from, to)),
             }
         }
-        // Half of the height is shared evenly among the parts, the other half according to their sizes.
+        // Half of the height goes to the parts in equal shares, and the other half according to their sizes.
         let count = joined.len() as i64;
         let height = PLOT_HEIGHT - BREAK * (count - 1);
         let total: u64 = joined.iter().map(|(from, to)| to - from).sum();
@@ -190,7 +190,7 @@ impl Axis {
 }
 
 impl AxisPart {
-    /// The pixel row of a byte.
+    /// Returns the pixel row of a byte.
     fn y(&self, offset: u64) -> i64 {
         let margin = MARGIN.min(self.height / 4);
         let share = offset.saturating_sub(self.bytes.0) as f64 / (self.bytes.1 - self.bytes.0).max(1) as f64;
@@ -198,7 +198,8 @@ impl AxisPart {
     }
 }
 
-/// The time axis: when the first request or flush began, and the length of the trace, both in seconds.
+/// The time axis. It has the time at which the first request or flush began, and the length of the trace,
+/// both in seconds.
 struct Times {
     start: f64,
     seconds: f64,
@@ -211,7 +212,7 @@ impl Times {
         Self { start, seconds: times().fold(start + 1e-6, f64::max) - start }
     }
 
-    /// The pixel column of a time.
+    /// Returns the pixel column of a time.
     fn x(&self, at: f64) -> i64 {
         let share = ((at - self.start) / self.seconds).clamp(0.0, 1.0);
         LEFT + MARGIN + ((PLOT_WIDTH - 2 * MARGIN) as f64 * share) as i64
@@ -221,7 +222,7 @@ impl Times {
 /// Draws a trace into an SVG file.
 ///
 /// # Errors
-/// If the file cannot be written.
+/// An error if the file cannot be written.
 pub fn draw(trace: &Trace, title: &str, marker: Marker, path: &Path) -> Result<()> {
     std::fs::write(path, picture(trace, title, marker))
         .with_context(|| format!("cannot write {}", path.display()))
@@ -237,8 +238,8 @@ fn picture(trace: &Trace, title: &str, marker: Marker) -> String {
     draw_places(&mut canvas, trace, &axis);
     draw_grid(&mut canvas, &axis, &times);
     draw_writes(&mut canvas, trace, &axis, &times, marker, largest);
-    // Covers whatever reaches out of the plot. The labels around the plot are drawn after this, so they stay
-    // visible.
+    // Covers whatever reaches out of the plot. The labels around the plot are drawn after this cover, so they
+    // stay visible.
     let (right, bottom) = (LEFT + PLOT_WIDTH, TOP + PLOT_HEIGHT);
     for (x, y, width, height) in
         [(0, 0, WIDTH, TOP), (0, bottom, WIDTH, BOTTOM), (0, 0, LEFT, HEIGHT), (right, 0, RIGHT, HEIGHT)]
@@ -260,7 +261,7 @@ fn draw_writes(
     marker: Marker,
     largest: u64,
 ) {
-    // Larger requests are drawn first, so that they hide no smaller ones.
+    // Draws larger requests first, so that they hide no smaller ones.
     let mut order: Vec<_> = trace.writes.iter().collect();
     order.sort_by_key(|write| std::cmp::Reverse(write.bytes));
     for write in order {
@@ -305,14 +306,14 @@ fn side_of(bytes: u64) -> i64 {
     (5.0 * (bytes as f64 / 4096.0).sqrt()).clamp(4.0, 48.0) as i64
 }
 
-/// The radius for a request, proportional to its size. The scale is limited so that the largest circle
-/// fits.
+/// Returns the radius for a request, proportional to its size. The scale is limited so that the largest
+/// circle fits.
 fn radius_of(bytes: u64, largest: u64) -> i64 {
     let pixels = (4.0 * largest as f64 / 4096.0).min(64.0);
     ((pixels * bytes as f64 / largest.max(1) as f64).round() as i64).max(2)
 }
 
-/// The background of the plot, with the place of the journal shaded.
+/// Draws the background of the plot, with the place of the journal shaded.
 fn draw_places(canvas: &mut Canvas<'_>, trace: &Trace, axis: &Axis) {
     for part in &axis.parts {
         for (from, to) in common(part.bytes, &trace.journal) {
@@ -324,13 +325,15 @@ fn draw_places(canvas: &mut Canvas<'_>, trace: &Trace, axis: &Axis) {
     }
 }
 
-/// The values at an axis's ticks, beginning with the first multiple of `step` that is not below `from`.
+/// Returns the values at an axis's ticks, beginning with the first multiple of `step` that is not below
+/// `from`.
 fn ticks(from: f64, to: f64, step: f64) -> impl Iterator<Item = f64> {
     let first = (from / step).ceil();
     (0..).map(move |nth| (first + f64::from(nth)) * step).take_while(move |tick| *tick <= to)
 }
 
-/// The unit of the time axis in seconds, and the name of the axis. Short traces are shown in milliseconds.
+/// Returns the unit of the time axis in seconds, and the name of the axis. The picture shows short traces in
+/// milliseconds.
 fn unit_of(seconds: f64) -> (f64, &'static str) {
     match seconds < 2.0 {
         true => (1e-3, "time from the first request (ms)"),
@@ -341,7 +344,7 @@ fn unit_of(seconds: f64) -> (f64, &'static str) {
 const MIB: f64 = 1048576.0;
 
 impl Times {
-    /// The ticks, each as a value and a pixel column, and the step between them.
+    /// Returns the ticks, each as a value and a pixel column, and the step between them.
     fn ticks(&self) -> (Vec<(f64, i64)>, f64) {
         let (unit, _) = unit_of(self.seconds);
         let step = round_step(self.seconds / unit / TICKS);
@@ -351,7 +354,7 @@ impl Times {
 }
 
 impl AxisPart {
-    /// The ticks, each as a value in MiB and a pixel row, and the step between them.
+    /// Returns the ticks, each as a value in MiB and a pixel row, and the step between them.
     fn ticks(&self) -> (Vec<(f64, i64)>, f64) {
         let (from, to) = (self.bytes.0 as f64 / MIB, self.bytes.1 as f64 / MIB);
         let step = round_step((to - from) / (self.height as f64 / 80.0).max(1.0));
@@ -420,7 +423,7 @@ fn draw_legend(canvas: &mut Canvas<'_>, trace: &Trace, title: &str, marker: Mark
     canvas.text_before(WIDTH - RIGHT, TOP - 24, &text);
 }
 
-/// The smallest number that is 1, 2 or 5 times a power of ten and not below `least`.
+/// Returns the smallest number that is 1, 2 or 5 times a power of ten and not below `least`.
 fn round_step(least: f64) -> f64 {
     let power = 10f64.powf(least.max(1e-9).log10().floor());
     [1.0, 2.0, 5.0, 10.0]
@@ -430,7 +433,7 @@ fn round_step(least: f64) -> f64 {
         .unwrap_or(power)
 }
 
-/// The value at a tick, with enough digits to distinguish it from the next tick.
+/// Returns the value at a tick, with enough digits to distinguish the tick from the next one.
 fn with_digits(value: f64, step: f64) -> String {
     let digits = (-step.log10().floor()).clamp(0.0, 6.0) as usize;
     format!("{value:.digits$}")

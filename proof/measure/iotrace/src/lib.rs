@@ -43,24 +43,24 @@ use parse::{Event, Mapping, parse_line, parse_mapping};
 use tracefs::Session;
 use watch::{Atlas, Target, directory_of};
 
-/// The interval between two looks at the files. The files are looked at again and again, because logs appear
-/// and disappear while the body runs.
+/// The interval between two looks at the files. The collector looks again and again, because logs appear and
+/// disappear while the body runs.
 const LOOK: Duration = Duration::from_millis(20);
-/// The looks take at most one part in this many of the running time.
+/// The looks take at most the running time divided by this number.
 const IDLE_PARTS: u32 = 9;
 
 /// Traces what is written to a device while `body` runs.
 ///
-/// `place` is the device's node, or any file or directory on it. `watch` lists files and directories. A file
-/// whose name ends in `-wal` or `-journal` or contains `-duralite` is a log, and so is every file in a
-/// directory. Any other file is a database. A database need not exist yet, and the logs beside it are watched
-/// as well.
+/// `place` is the device's node, or any file or directory on the device. `watch` lists files and directories.
+/// A file whose name ends in `-wal` or `-journal` or contains `-duralite` is a log, and so is every file in a
+/// directory. Any other file is a database. A database need not exist yet. The tracer also watches the logs
+/// beside a database.
 ///
-/// Dirty data is written to the device before `body` runs, but not after it. So data that `body` leaves in
-/// the page cache does not count.
+/// The tracer makes the kernel write dirty data to the device before `body` runs, but not after `body`. So
+/// data that `body` leaves in the page cache does not count.
 ///
 /// # Errors
-/// If the user is not root, if the kernel has no tracepoints, or if `place` is on no block device.
+/// An error if the user is not root, if the kernel has no tracepoints, or if `place` is on no block device.
 pub fn trace<R>(place: &Path, watch: &[PathBuf], body: impl FnOnce() -> R) -> Result<(Trace, R)> {
     let is_log = |path: &Path| {
         let name = path.as_os_str().to_string_lossy();
@@ -86,13 +86,13 @@ pub struct Tracer {
 }
 
 impl Tracer {
-    /// A tracer of the device that holds the first watched file, or else the working directory.
+    /// Returns a tracer of the device that holds the first watched file, or else the working directory.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// A tracer of the device with this node, or of the device that holds this file or directory.
+    /// Returns a tracer of the device with this node, or of the device that holds this file or directory.
     #[must_use]
     pub fn at(place: &Path) -> Self {
         Self { place: Some(place.to_path_buf()), ..Self::default() }
@@ -138,7 +138,7 @@ impl Tracer {
     /// Traces while `body` runs.
     ///
     /// # Errors
-    /// As [`trace`]; also if the files are on several devices.
+    /// The errors of [`trace`]. Also an error if the files are on several devices.
     pub fn run<R>(self, body: impl FnOnce() -> R) -> Result<(Trace, R)> {
         if !rustix::process::geteuid().is_root() {
             bail!("tracing needs root: the kernel lets nobody else see what goes to a device");
@@ -170,7 +170,8 @@ impl Tracer {
     }
 }
 
-/// On drop, tells the collector to stop. So the collector also stops if the traced code panics.
+/// Tells the collector to stop when this value is dropped. So the collector also stops if the traced code
+/// panics.
 struct End<'a>(&'a AtomicBool);
 
 impl Drop for End<'_> {
@@ -179,14 +180,14 @@ impl Drop for End<'_> {
     }
 }
 
-/// Collects events and looks at the files, in a thread of its own.
+/// Collects events and looks at the files, in a separate thread.
 struct Collector {
     session: Session,
     atlas: Atlas,
     lines: Lines,
 }
 
-/// The kernel's events and mappings, and its lines if they are to be kept.
+/// The kernel's events and mappings. Also the kernel's lines, if the caller wants to keep them.
 #[derive(Default)]
 struct Lines {
     events: Vec<Event>,
@@ -230,7 +231,7 @@ impl Collector {
     }
 }
 
-/// The time now, in seconds, by the clock that the trace uses.
+/// Returns the time now, in seconds, by the clock that the trace uses.
 fn now() -> f64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9

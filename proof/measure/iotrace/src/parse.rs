@@ -21,7 +21,7 @@ pub enum Action {
     Zero,
     /// Discards a range.
     Discard,
-    /// None of these; the request may still flush.
+    /// Does none of these. The request may still flush.
     Other,
 }
 
@@ -34,11 +34,11 @@ pub struct Event {
     pub step: Step,
     /// What the request does.
     pub action: Action,
-    /// Whether the device's cache is flushed before the rest of the request.
+    /// Whether the device flushes its cache before the rest of the request.
     pub flush: bool,
     /// Whether the request's data must be durable on completion (FUA).
     pub fua: bool,
-    /// First byte on the device.
+    /// The first byte on the device.
     pub offset: u64,
     /// The number of bytes; 0 for a request that only flushes.
     pub bytes: u64,
@@ -90,7 +90,7 @@ pub fn parse_line(line: &str) -> Option<Event> {
     })
 }
 
-/// Where ext4 has placed a piece of a file.
+/// The place where ext4 has put a piece of a file.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Mapping {
     /// The time, in seconds of the trace's clock.
@@ -124,7 +124,7 @@ pub fn parse_mapping(line: &str) -> Option<Mapping> {
     })
 }
 
-/// Decodes the kernel's letters: an F if the request flushes first, the operation, and attributes. An F
+/// Decodes the kernel's letters: an F if the request flushes first, then the operation, then attributes. An F
 /// among the attributes means FUA. Returns `None` if the request reads.
 fn decode(operation: &str) -> Option<(Action, bool, bool)> {
     let preflush = operation.starts_with('F');
@@ -137,8 +137,7 @@ fn decode(operation: &str) -> Option<(Action, bool, bool)> {
     } else if let Some(rest) = rest.strip_prefix('D') {
         (Action::Discard, rest)
     } else if let Some(rest) = rest.strip_prefix('N') {
-        // Older kernels print N for operations that they have no letter for: zeroing, or resetting
-        // zones.
+        // Older kernels print N for operations for which they have no letter: zeroing, or resetting zones.
         (Action::Zero, rest)
     } else if rest.starts_with('R') {
         return None;
@@ -189,7 +188,7 @@ mod tests {
         assert_eq!(event(line).action, Action::Discard);
         let line = "   x-54  [000] d..1. 20684.3: block_rq_requeue: 7,0 WS () 49352 + 128 be,0,4 [0]";
         assert_eq!(event(line).step, Step::Requeue);
-        // A line from a kernel that did not yet print priorities.
+        // This line is from a kernel that did not yet print priorities.
         let line = "   x-54  [000] d..1 20684.3: block_rq_issue: 8,0 WFS 4096 () 100 + 8 [x]";
         assert!(event(line).fua && !event(line).flush);
     }

@@ -1,4 +1,5 @@
-//! Sets of bytes on a device, as sorted ranges from a first byte to an end.
+//! Computes with sets of bytes on a device. A set consists of sorted ranges, each from a first byte to an
+//! end.
 
 /// A range: the first byte and the end.
 pub type Range = (u64, u64);
@@ -17,14 +18,14 @@ pub fn normalise(mut ranges: Vec<Range>) -> Vec<Range> {
     joined
 }
 
-/// The intersection of a range with sorted ranges.
+/// Returns the intersection of a range with sorted ranges.
 pub fn common(range: Range, with: &[Range]) -> Vec<Range> {
     let first = with.partition_point(|(_, to)| *to <= range.0);
     let touching = with[first..].iter().take_while(|(from, _)| *from < range.1);
     touching.map(|(from, to)| (range.0.max(*from), range.1.min(*to))).collect()
 }
 
-/// The parts of a range that are in none of the sorted ranges.
+/// Returns the parts of a range that are in none of the sorted ranges.
 pub fn without(range: Range, other: &[Range]) -> Vec<Range> {
     let mut left = Vec::new();
     let mut at = range.0;

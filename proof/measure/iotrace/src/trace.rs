@@ -15,29 +15,29 @@ use crate::watch::{Map, Part};
 const JOURNAL_THREAD: &str = "jbd2/";
 /// The kernel's worker threads, which issue requests that had to wait for a flush.
 const WORKER: &str = "kworker/";
-/// A commit record follows the rest of its transaction within this many seconds.
+/// The most seconds between the rest of a transaction and its commit record.
 const COMMIT: f64 = 1.0;
 
 /// A request that wrote.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Write {
-    /// When it was issued, in seconds from the start of the trace.
+    /// The time when the request was issued, in seconds from the start of the trace.
     pub seconds: f64,
-    /// Seconds until it was complete, if the trace has its completion.
+    /// The seconds until the request was complete, if the trace has its completion.
     pub took: Option<f64>,
-    /// The first byte on the whole device, which may have partitions.
+    /// The first byte, counted on the whole device, which may have partitions.
     pub offset: u64,
-    /// Bytes.
+    /// The number of bytes.
     pub bytes: u64,
-    /// The purpose of most of its bytes.
+    /// The purpose of most of the request's bytes.
     pub class: Class,
-    /// The purposes of its other bytes, if neighbouring blocks were written together.
+    /// The purposes of the request's other bytes, if the kernel wrote neighbouring blocks together.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub shared: Vec<(Class, u64)>,
-    /// The file that it belongs to, as an index into [`Trace::files`].
+    /// The file to which the request belongs, as an index into [`Trace::files`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub file: Option<usize>,
-    /// Whether its data had to be durable on completion (FUA).
+    /// Whether the request's data had to be durable on completion (FUA).
     pub fua: bool,
     /// The task that issued the request, which is often one of the kernel's.
     pub task: String,
@@ -48,14 +48,14 @@ pub struct Write {
 pub struct TracedFile {
     /// The path of the file.
     pub path: PathBuf,
-    /// What kind of file it is.
+    /// The kind of the file.
     pub class: Class,
-    /// What was written to the file. A request counts for the file that has most of its bytes.
+    /// The requests and bytes written to the file. A request counts for the file that has most of its bytes.
     #[serde(flatten)]
     pub volume: Volume,
 }
 
-/// How requests to the file system's journal were identified.
+/// The way in which the tracer identified requests to the file system's journal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum JournalBy {
@@ -67,12 +67,12 @@ pub enum JournalBy {
     Absent,
 }
 
-/// Requests and bytes.
+/// A number of requests and of bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub struct Volume {
-    /// Requests.
+    /// The number of requests.
     pub requests: u64,
-    /// Bytes.
+    /// The number of bytes.
     pub bytes: u64,
 }
 
@@ -81,56 +81,57 @@ pub struct Volume {
 pub struct Trace {
     /// The device, as `MAJOR:MINOR`.
     pub device: String,
-    /// Whether the device takes no requests (device mapper, md, zram). If so, bios are counted, before
-    /// neighbouring ones are merged.
+    /// Whether the device takes no requests (device mapper, md, zram). If so, the tracer counts bios, before
+    /// the kernel merges neighbouring ones.
     pub of_bios: bool,
     /// The length of the trace in seconds.
     pub seconds: f64,
-    /// Every request that wrote, in the order they were issued.
+    /// Every request that wrote, in the order in which the kernel issued them.
     pub writes: Vec<Write>,
-    /// When the device's cache was flushed, in seconds from the start.
+    /// The times when the device flushed its cache, in seconds from the start.
     pub flushes: Vec<f64>,
-    /// Bytes that were zeroed without transferring data.
+    /// The number of bytes that were zeroed without transferring data.
     pub zeroed_bytes: u64,
-    /// Bytes that were discarded.
+    /// The number of bytes that were discarded.
     pub discarded_bytes: u64,
-    /// Events that the kernel lost because its buffer was full.
+    /// The number of events that the kernel lost because its buffer was full.
     pub lost: u64,
     /// The watched files that existed at some time.
     pub files: Vec<TracedFile>,
-    /// Where on the device the file system's journal is, as first bytes and ends, if known.
+    /// The places of the file system's journal on the device, as first bytes and ends, if known.
     pub journal: Vec<(u64, u64)>,
-    /// How requests to the journal were identified.
+    /// The way in which the tracer identified requests to the journal.
     pub journal_by: JournalBy,
-    /// Requests to the journal's place that neither the journal's thread nor a worker of the kernel issued.
-    /// With fast commits, processes that wait for a commit write to that place themselves; otherwise this
-    /// is 0.
+    /// The number of requests to the journal's place that neither the journal's thread nor a worker of the
+    /// kernel issued. With fast commits, processes that wait for a commit write to that place themselves.
+    /// Otherwise this number is 0.
     pub journal_by_others: u64,
-    /// The kernel's lines, if they were kept.
+    /// The kernel's lines, if the tracer kept them.
     pub raw: Option<String>,
 }
 
 /// Sums of a trace.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Summary {
-    /// The sums of each class; every class has an entry.
+    /// The sums of each class. Every class has an entry.
     pub classes: BTreeMap<Class, Volume>,
     /// The sums over all classes.
     pub total: Volume,
-    /// Flushes of the device's cache.
+    /// The number of flushes of the device's cache.
     pub flushes: u64,
-    /// Writes whose data had to be durable on completion.
+    /// The number of writes whose data had to be durable on completion.
     pub fua: u64,
-    /// Bytes that were zeroed without transferring data.
+    /// The number of bytes that were zeroed without transferring data.
     pub zeroed_bytes: u64,
-    /// Bytes that were discarded.
+    /// The number of bytes that were discarded.
     pub discarded_bytes: u64,
-    /// Events that the kernel lost because its buffer was full. If this is not 0, the sums are too small.
+    /// The number of events that the kernel lost because its buffer was full. If this number is not 0, the
+    /// sums are too small.
     pub lost: u64,
 }
 
 impl Summary {
-    /// The sums of one class.
+    /// Returns the sums of one class.
     #[must_use]
     pub fn of(&self, class: Class) -> Volume {
         self.classes.get(&class).copied().unwrap_or_default()
@@ -138,7 +139,7 @@ impl Summary {
 }
 
 impl Trace {
-    /// Sums by class.
+    /// Returns the sums by class.
     #[must_use]
     pub fn summary(&self) -> Summary {
         let mut classes: BTreeMap<Class, Volume> =
@@ -197,7 +198,7 @@ impl Trace {
         let mut owners = Owners { journal_by, volumes: HashMap::new(), ends: HashMap::new() };
         for (event, took) in issued(events) {
             let at = rounded(event.seconds - start);
-            // A flush has no offset, so flushes for other partitions of the device count too.
+            // A flush has no offset, so flushes of other partitions of the device count too.
             if event.flush {
                 trace.flushes.push(at);
             }
@@ -231,13 +232,13 @@ impl Trace {
 struct Owners {
     journal_by: JournalBy,
     volumes: HashMap<usize, Volume>,
-    /// The offsets at which the journal's thread stopped writing, with the times. A worker of the kernel
-    /// may continue there.
+    /// The offsets at which the journal's thread stopped writing, with the times. A worker of the kernel may
+    /// continue at such an offset.
     ends: HashMap<u64, f64>,
 }
 
 impl Owners {
-    /// The write of an event, `at` seconds after the start.
+    /// Returns the write of an event, `at` seconds after the start.
     fn write(&mut self, event: Event, at: f64, took: Option<f64>, map: &Map) -> Write {
         let by_thread = event.task.starts_with(JOURNAL_THREAD);
         let parts = map.parts((event.offset, event.offset + event.bytes), event.seconds);
@@ -270,8 +271,8 @@ fn rounded(seconds: f64) -> f64 {
     (seconds * 1e6).round() / 1e6
 }
 
-/// The write of an event, given which files own its bytes. `otherwise` is the class of bytes without an
-/// owner.
+/// Returns the write of an event, given which files own its bytes. `otherwise` is the class of bytes without
+/// an owner.
 fn write_of(event: Event, seconds: f64, took: Option<f64>, parts: &[Part], otherwise: Class) -> Write {
     let mut sums: BTreeMap<Class, u64> = BTreeMap::new();
     for part in parts {
@@ -293,7 +294,7 @@ fn write_of(event: Event, seconds: f64, took: Option<f64>, parts: &[Part], other
     }
 }
 
-/// The requests that the device accepted, with the time until each was complete.
+/// Returns the requests that the device accepted, with the time until each was complete.
 fn issued(events: Vec<Event>) -> Vec<(Event, Option<f64>)> {
     let mut taken: Vec<Option<(Event, Option<f64>)>> = Vec::new();
     // Requests in flight, by offset and size.

@@ -1,4 +1,4 @@
-//! A trace instance in the kernel that belongs to this process.
+//! Controls a trace instance in the kernel that belongs to this process.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Read};
@@ -17,13 +17,13 @@ const REQUESTS: [&str; 3] =
 const BIOS: [&str; 1] = ["events/block/block_bio_queue"];
 /// The events by which ext4 reports where it places files.
 const MAPPINGS: [&str; 2] = ["events/ext4/ext4_ext_map_blocks_exit", "events/ext4/ext4_ind_map_blocks_exit"];
-/// The buffer size for each processor. The collector empties the buffers many times a second.
+/// The buffer size in KiB for each processor. The collector empties the buffers many times a second.
 const BUFFER_KIB: &str = "4096";
 const NAME: &str = "duralite-";
-/// How many traces a process can run at once.
+/// The number of traces that a process can run at once.
 const ATTEMPTS: u32 = 64;
 
-/// A running trace. Dropping it ends the trace.
+/// A running trace. Dropping this value ends the trace.
 pub struct Session {
     dir: PathBuf,
     events: Vec<&'static str>,
@@ -60,7 +60,7 @@ impl Session {
         }
         remove_stale(root);
         let mut session = Self { dir: make_instance(root)?, events, pipe: None, partial: Vec::new() };
-        // The times of the looks at the files come from the same clock.
+        // The looks at the files take their times from the same clock.
         session.set("trace_clock", "mono")?;
         session.set("buffer_size_kb", BUFFER_KIB)?;
         let pipe = session.dir.join("trace_pipe");
@@ -104,7 +104,7 @@ impl Session {
         Ok(String::from_utf8_lossy(&lines).into_owned())
     }
 
-    /// Stops tracing. Returns the last lines, and the number of events that were lost.
+    /// Stops tracing. Returns the last lines, and the number of events that the kernel lost.
     pub fn finish(mut self) -> Result<(String, u64)> {
         for event in &self.events {
             self.set(&format!("{event}/enable"), "0")?;
@@ -129,13 +129,12 @@ impl Drop for Session {
     }
 }
 
-/// A device number as the kernel encodes it: 12 bits of the major number above 20 bits of the
-/// minor.
+/// Returns a device number in the kernel's encoding: 12 bits of the major number above 20 bits of the minor.
 fn kernels_number(major: u32, minor: u32) -> u32 {
     major << 20 | minor
 }
 
-/// The number of lost events in the statistics of one processor's buffer.
+/// Returns the number of lost events in the statistics of one processor's buffer.
 fn lost_in(stats: &str) -> u64 {
     let names = ["overrun: ", "dropped events: "];
     let values = stats.lines().filter_map(|line| names.iter().find_map(|name| line.strip_prefix(name)));
@@ -156,7 +155,7 @@ fn make_instance(root: &Path) -> Result<PathBuf> {
     bail!("this process traces {ATTEMPTS} times already")
 }
 
-/// Removes instances of processes that were killed. The kernel refuses to remove instances in use.
+/// Removes instances of processes that were killed. The kernel refuses to remove instances that are in use.
 fn remove_stale(root: &Path) {
     let entries = fs::read_dir(root.join("instances")).into_iter().flatten().filter_map(Result::ok);
     for entry in entries {
@@ -167,7 +166,7 @@ fn remove_stale(root: &Path) {
     }
 }
 
-/// The process id in an instance's name.
+/// Returns the process id in an instance's name.
 fn owner_of(name: &str) -> Option<u32> {
     name.strip_prefix(NAME)?.split('-').next()?.parse().ok()
 }

@@ -1,9 +1,9 @@
 //! Finds the file to which a byte of the device belonged at a given time.
 //!
 //! The collector looks at the files again and again while the command runs, because logs appear, grow and
-//! disappear, and their blocks pass to other files. For each piece of a file, the atlas keeps the times when
-//! it was first and last seen. A rollback journal may live for less than the time between two looks. For such
-//! files, ext4 reports which inode it places where, and the looks tell which file has that inode.
+//! disappear, and other files take over their blocks. For each piece of a file, the atlas keeps the times
+//! when a look first and last saw it. A rollback journal may live for less than the time between two looks.
+//! For such files, ext4 reports which inode it places where, and the looks tell which file has that inode.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -18,16 +18,16 @@ use crate::Class;
 use crate::parse::Mapping;
 use crate::ranges::{Range, common, normalise, without};
 
-/// A request belongs to a file that was seen at its place within this many seconds before or after it. The
-/// limit is not 0, because between two looks a file may appear or disappear, and an inode may get another
-/// name.
+/// The limit in seconds for the time between a request and a look. A request belongs to a file if a look saw
+/// the file at the request's place within this time before or after the request. The limit is not 0, because
+/// between two looks a file may appear or disappear, and an inode may get another name.
 const NEAR: f64 = 1.0;
 
-/// Database files that this process may have open elsewhere. They stay open here, because closing *any*
-/// descriptor of a file drops the process's `fcntl` locks on it, on which SQLite relies.
+/// Database files that this process may have open elsewhere. The atlas keeps them open, because closing *any*
+/// descriptor of a file drops the process's `fcntl` locks on the file, on which SQLite relies.
 static KEPT: Mutex<Vec<File>> = Mutex::new(Vec::new());
 
-/// What to watch.
+/// A target to watch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Target {
     /// A database, and the logs beside it.
@@ -42,7 +42,7 @@ struct Sighting {
     place: Range,
     first: f64,
     last: f64,
-    /// `None` if the file is not watched.
+    /// The file; `None` if it is not watched.
     file: Option<usize>,
     /// Whether ext4 reported the place because it put the file there. If so, the file was not there before.
     placed: bool,
@@ -51,7 +51,8 @@ struct Sighting {
 struct Watched {
     path: PathBuf,
     class: Class,
-    /// The file's places at the last look: as a whole, and in pieces with the time when each was first seen.
+    /// The file's places at the last look as a whole. The next field has them in pieces, with the time when a
+    /// look first saw each piece.
     latest: Vec<Range>,
     pieces: Vec<(Range, f64)>,
     seen: f64,
@@ -60,7 +61,8 @@ struct Watched {
 /// The watched files and the places where they were.
 pub struct Atlas {
     targets: Vec<Target>,
-    /// The number of the file system's device, and the file system's first byte on the whole device.
+    /// The number of the file system's device. The next field is the file system's first byte on the whole
+    /// device.
     number: u64,
     start: u64,
     files: Vec<Watched>,
@@ -85,7 +87,7 @@ impl Atlas {
         }
     }
 
-    /// Records where the files are at time `now`.
+    /// Records the places of the files at time `now`.
     pub fn look(&mut self, now: f64) {
         let there = self.glance(now);
         for index in 0..self.files.len() {
@@ -102,7 +104,7 @@ impl Atlas {
         let mut there = Vec::new();
         let found: Vec<(PathBuf, Class)> = self.targets.iter().flat_map(files_of).collect();
         for (path, class) in found {
-            // A file on another file system is left out, because its addresses belong to another device.
+            // Leaves out a file on another file system, because its addresses belong to another device.
             let Ok(meta) = fs::metadata(&path) else { continue };
             if !meta.is_file() || meta.dev() != self.number {
                 continue;
@@ -125,7 +127,7 @@ impl Atlas {
         there
     }
 
-    /// The directories in which files appear and disappear.
+    /// Returns the directories in which files appear and disappear.
     pub fn directories(&self) -> Vec<PathBuf> {
         let mut directories: Vec<PathBuf> = self
             .targets
@@ -140,7 +142,7 @@ impl Atlas {
         directories
     }
 
-    /// The places of a file; none if the file is gone.
+    /// Returns the places of a file; none if the file is gone.
     fn places(&mut self, index: usize, inode: u64) -> Vec<Range> {
         let Some(watched) = self.files.get(index) else { return Vec::new() };
         let found = if watched.class == Class::Database {
@@ -211,7 +213,7 @@ impl Atlas {
         Map::new(files.collect(), std::mem::take(&mut self.past), journal.to_vec())
     }
 
-    /// The file to which the inode belonged at this time.
+    /// Returns the file to which the inode belonged at this time.
     fn owner(&self, inode: u64, seconds: f64) -> Option<usize> {
         let owners = self.inodes.get(&inode)?.iter();
         let near = owners.map(|(first, last, file)| (distance(*first, *last, seconds), *file));
@@ -228,14 +230,14 @@ impl Drop for Atlas {
     }
 }
 
-/// The number of descriptors of this process that refer to a file.
+/// Returns the number of descriptors of this process that refer to a file.
 fn descriptors(file: (u64, u64)) -> usize {
     let Ok(entries) = fs::read_dir("/proc/self/fd") else { return usize::MAX };
     let names = entries.filter_map(Result::ok).filter_map(|entry| fs::metadata(entry.path()).ok());
     names.filter(|meta| (meta.dev(), meta.ino()) == file).count()
 }
 
-/// The files to watch for a target.
+/// Returns the files to watch for a target.
 fn files_of(target: &Target) -> Vec<(PathBuf, Class)> {
     match target {
         Target::Log(path) if path.is_dir() => logs_in(path, |_| true),
@@ -260,8 +262,8 @@ fn files_of(target: &Target) -> Vec<(PathBuf, Class)> {
     }
 }
 
-/// The logs in a directory. Shared memory is never watched, because SQLite holds locks on it. Writes of
-/// shared memory to the device count as `other`.
+/// Returns the logs in a directory. The tracer never watches shared memory, because SQLite holds locks on it.
+/// Writes of shared memory to the device count as `other`.
 fn logs_in(dir: &Path, wanted: impl Fn(&str) -> bool) -> Vec<(PathBuf, Class)> {
     let entries = fs::read_dir(dir).into_iter().flatten().filter_map(Result::ok);
     let names = entries.filter(|entry| {
@@ -279,7 +281,7 @@ fn resolve(path: &Path) -> PathBuf {
     fs::canonicalize(path).ok().or_else(in_directory).unwrap_or_else(|| path.to_path_buf())
 }
 
-/// The directory of a file that exists or will be created.
+/// Returns the directory of a file that exists or that a program will create.
 pub fn directory_of(file: &Path) -> &Path {
     file.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
@@ -287,7 +289,8 @@ pub fn directory_of(file: &Path) -> &Path {
 /// The places of all files over the whole trace.
 pub struct Map {
     pub files: Vec<(PathBuf, Class)>,
-    /// The sightings, sorted by first byte. Each comes with the greatest end among itself and all before it.
+    /// The sightings, sorted by first byte. Each comes with the greatest end of itself and all sightings
+    /// before it.
     sightings: Vec<(Sighting, u64)>,
     journal: Vec<Range>,
 }
@@ -296,7 +299,7 @@ pub struct Map {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Part {
     pub bytes: u64,
-    /// `None` if no file is known to be there.
+    /// The class of the file there; `None` if no file is known to be there.
     pub class: Option<Class>,
     pub file: Option<usize>,
 }
@@ -357,8 +360,8 @@ impl Map {
 
 /// Chooses the owner of a place among the files that were seen there.
 fn owner_of<'a>(seen: impl Iterator<Item = &'a &'a Sighting>, seconds: f64) -> Option<usize> {
-    // The best choice is a file that was seen there both before and after. The next best is the file that
-    // ext4 put there last. Otherwise it is the file that was seen there closest in time.
+    // The best choice is a file that looks saw there both before and after the time. The next best is the
+    // file that ext4 put there last. Otherwise it is the file that a look saw there closest in time.
     let rank = |sighting: &Sighting| {
         let far = distance(sighting.first, sighting.last, seconds);
         match sighting.placed {
@@ -373,7 +376,7 @@ fn owner_of<'a>(seen: impl Iterator<Item = &'a &'a Sighting>, seconds: f64) -> O
     near.min_by(|(a, _), (b, _)| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1))).and_then(|(_, file)| file)
 }
 
-/// The seconds between a time and the period in which something was seen; 0 within the period.
+/// Returns the seconds between a time and the period in which something was seen; 0 within the period.
 fn distance(first: f64, last: f64, seconds: f64) -> f64 {
     (first - seconds).max(seconds - last).max(0.0)
 }
@@ -400,7 +403,7 @@ mod tests {
     #[test]
     fn blocks_that_change_hands_belong_to_who_had_them_then() {
         let mut atlas = atlas();
-        // A log at blocks 10..12 grows to 14 and is deleted. After that the database takes blocks 11..13.
+        // A log at blocks 10..12 grows to 14, and is deleted. After that the database takes blocks 11..13.
         atlas.note(1, vec![(10 * BLOCK, 12 * BLOCK)], 1.0);
         atlas.note(1, vec![(10 * BLOCK, 14 * BLOCK)], 2.0);
         atlas.note(1, vec![(10 * BLOCK, 14 * BLOCK)], 3.0);

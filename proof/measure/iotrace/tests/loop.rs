@@ -9,14 +9,13 @@ use std::sync::Mutex;
 use duralite_iotrace::{Class, JournalBy, Marker, Summary, Trace, Tracer, Volume, draw, trace};
 use duralite_testkit::{LoopDisk, skip};
 
-/// The tests run one at a time, because each would see the writes that the others cause in the
-/// kernel.
+/// The tests run one at a time, because each would see the writes that the others cause in the kernel.
 static ALONE: Mutex<()> = Mutex::new(());
 
-/// Makes a disk that can be traced. If that is impossible, prints why and returns `None`.
+/// Makes a disk that can be traced. If that is impossible, prints the reason and returns `None`.
 fn disk() -> Option<LoopDisk> {
     let disk = LoopDisk::new(64)?;
-    // Fails if the kernel has no tracepoints.
+    // This fails if the kernel has no tracepoints.
     match trace(&disk.path(), &[], || ()) {
         Ok(_) => Some(disk),
         Err(error) => {

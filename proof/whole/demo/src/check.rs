@@ -8,11 +8,11 @@ use rusqlite::Connection;
 use crate::modes::open_plain;
 use crate::rows::Row;
 
-/// What a check found in a database.
+/// The findings of a check in a database.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Found {
     pub(crate) rows: usize,
-    /// The first row that differs from the input.
+    /// The first row that differs from the input, described as text.
     pub(crate) differs: Option<String>,
     /// The result of SQLite's `integrity_check`.
     pub(crate) integrity: String,
@@ -23,7 +23,7 @@ impl Found {
     /// the first rows of the input.
     ///
     /// # Errors
-    /// The row that is missing or differs.
+    /// An error that names the row that is missing or differs.
     pub(crate) fn expect_at_least(&self, acknowledged: usize) -> Result<()> {
         if self.rows < acknowledged {
             bail!("{acknowledged} rows were committed, and {} are there", self.rows);
@@ -60,7 +60,7 @@ pub(crate) fn examine(conn: &Connection, expected: &[Row]) -> Result<Found> {
 /// Checks that a closed database is a plain one, and that it holds the `expected` rows.
 ///
 /// # Errors
-/// The row that differs, or an error of SQLite.
+/// An error that names the row that differs, or an error of SQLite.
 pub(crate) fn expect_rows(database: &Path, expected: &[Row]) -> Result<()> {
     examine(&open_plain(database)?, expected)?.expect_at_least(expected.len())
 }
@@ -72,7 +72,8 @@ mod tests {
     use crate::modes::find;
     use crate::rows::read;
 
-    /// The error of the check on a database of 100 rows, after this statement has changed it.
+    /// Returns the error of the check on a database of 100 rows, after this statement has changed the
+    /// database.
     fn after(sql: &str) -> Option<String> {
         let dir = tempfile::tempdir().unwrap();
         let (database, rows) = (dir.path().join("checked.db"), read(Some(100)));

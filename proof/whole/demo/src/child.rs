@@ -1,4 +1,4 @@
-//! The child process, which inserts row after row. It is traced, or killed in the middle.
+//! The child process, which inserts row after row. Its parent traces it, or kills it in the middle.
 
 use std::io::{Read, Write, stdin, stdout};
 use std::path::PathBuf;
@@ -38,7 +38,7 @@ pub(crate) struct Options {
 /// to be killed, with the database open.
 ///
 /// # Errors
-/// An error of SQLite, or that nobody reads standard output any more.
+/// An error of SQLite, or of writing to standard output when no process reads it any more.
 pub(crate) fn run(options: &Options) -> Result<()> {
     let mode = modes::find(&options.mode)?;
     if mode.settings.is_some() {

@@ -1,4 +1,4 @@
-//! Many connections that commit at once. On stock SQLite all but one starve.
+//! Runs many connections that commit at once. On stock SQLite all but one starve.
 
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
@@ -24,7 +24,8 @@ struct Share {
     busy: u64,
 }
 
-/// Lets many connections commit at once, on stock SQLite and on Duralite. Prints the commits of each.
+/// Lets many connections commit at once, on stock SQLite and on Duralite. Prints the commits of each
+/// connection.
 ///
 /// # Errors
 /// An error of SQLite, or an interrupt.
@@ -57,14 +58,14 @@ pub(crate) fn run(scene: &Scene) -> Result<()> {
 
 fn measure(scene: &Scene, mode: &Mode) -> Result<Vec<Share>> {
     let database = scene.database(&format!("crowd-{}", mode.key));
-    // This connection stays open from the first connection to the last, so that the log is kept.
+    // This connection stays open as long as any other, so that the log is kept.
     let kept = mode.open(&database, scene.pool(), true)?;
     let barrier = Barrier::new(CONNECTIONS);
     let work = || -> Result<Share> {
         let opened = mode.open(&database, scene.pool(), true);
         barrier.wait();
         let conn = opened?;
-        // The timeout is set by SQL, because the binding's call would use functions that a system's older
+        // Sets the timeout by SQL, because the binding's call would use functions that a system's older
         // SQLite lacks.
         conn.execute_batch(&format!("PRAGMA busy_timeout={}", BUSY_TIMEOUT.as_millis()))?;
         let mut insert = conn.prepare(INSERT)?;

@@ -18,22 +18,22 @@ use crate::scene::{Scene, shown};
 use crate::screen::{Progress, grouped, say};
 use crate::stock;
 
-/// The number of rows that a process inserts if it is not killed.
+/// The number of rows that a process inserts if it lives to the end.
 const ROWS: usize = 4000;
 /// The longest delay between an acknowledgement and the kill.
 const LONGEST_DELAY_MICROSECONDS: u64 = 3000;
 
-/// The acknowledgement after which a process is killed, and the delay between the two.
+/// The acknowledgement after which the demonstration kills a process, and the delay between the two.
 struct Kill {
     at: usize,
     delay: Duration,
 }
 
-/// Kills a process that inserts. Lets a second process continue, and kills it too. At the end, checkpoints
-/// the log into the database.
+/// Kills a process that inserts. Lets a second process continue, and kills that process too. At the end,
+/// checkpoints the log into the database.
 ///
 /// # Errors
-/// If an acknowledged row is missing, if another check fails, or after an interrupt.
+/// An error if an acknowledged row is missing, if another check fails, or after an interrupt.
 pub(crate) fn run(scene: &Scene, mode: &Mode) -> Result<()> {
     let rows = &scene.rows[..scene.rows.len().min(ROWS)];
     let path = scene.database(&format!("killed-{}", mode.key));
@@ -94,7 +94,7 @@ fn second_process(scene: &Scene, mode: &Mode, path: &Path, rows: &[Row], acknowl
     say(&format!("  killed again, without closing the database: {kept}"))
 }
 
-/// Starts the inserting process. Returns it with the lines that it prints.
+/// Starts the inserting process. Returns the process and the lines that it prints.
 fn start(
     scene: &Scene,
     mode: &Mode,
@@ -112,8 +112,8 @@ fn start(
     Ok((child, BufReader::new(out)))
 }
 
-/// Reads acknowledgements until the output ends, and kills the process after the one that `kill` names.
-/// Returns the last acknowledgement.
+/// Reads acknowledgements until the output ends, and kills the process after the acknowledgement that `kill`
+/// names. Returns the last acknowledgement.
 fn follow(
     processes: &Processes,
     mut child: Child,
@@ -191,7 +191,7 @@ fn text(bytes: &[u8]) -> String {
 mod tests {
     use super::*;
 
-    /// Follows a child that runs this script and is killed at row 3. Returns the result.
+    /// Follows a child that runs this script, and kills it at row 3. Returns the result.
     fn followed(script: &str) -> Result<usize> {
         let processes = Processes::new().unwrap();
         let mut command = Command::new("sh");

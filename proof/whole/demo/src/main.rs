@@ -132,8 +132,8 @@ fn count_system_calls(scene: &Scene, runs: &mut [Run]) -> Result<()> {
     Ok(())
 }
 
-/// Per commit, a recycled log takes the same frames and system calls as a growing one. So the warm run gets
-/// the counts of the cold run.
+/// Copies the counts of the cold run to the warm run. Per commit, a recycled log takes the same frames and
+/// system calls as a growing one.
 fn like_the_cold(runs: &mut [Run]) {
     if let [cold, warm, ..] = runs {
         (warm.logged_bytes, warm.system_calls) = (cold.logged_bytes, cold.system_calls);

@@ -13,7 +13,7 @@ const SCHEMA: &str = "CREATE TABLE IF NOT EXISTS characters (line INTEGER PRIMAR
 pub(crate) struct Mode {
     pub(crate) key: &'static str,
     pub(crate) label: &'static str,
-    /// The settings of Duralite as URI parameters; `None` is stock SQLite.
+    /// The settings of Duralite as URI parameters; `None` for stock SQLite.
     pub(crate) settings: Option<&'static str>,
     pub(crate) exclusive: bool,
     /// Whether SQLite makes its automatic checkpoints.
@@ -24,7 +24,7 @@ pub(crate) struct Mode {
 const PLAIN: Mode =
     Mode { key: "", label: "", settings: None, exclusive: false, checkpoints: true, journal_mode: "WAL" };
 const NVWAL: Option<&str> = Some("journal=nvwal&nvram=emulate");
-// The home keeps the database in emulated memory, as the scratchpad keeps the log.
+// This parameter keeps the database in emulated memory, as the scratchpad keeps the log.
 const SCRATCHPAD: Option<&str> = Some("journal=scratchpad&scratchpad=emulate&home=emulate");
 
 /// All modes, in the order of the table.
@@ -46,16 +46,16 @@ pub(crate) const MODES: [Mode; 9] = [
     },
 ];
 
-/// The mode with this key.
+/// Returns the mode with this key.
 ///
 /// # Errors
-/// If no mode has this key.
+/// An error if no mode has this key.
 pub(crate) fn find(key: &str) -> Result<&'static Mode> {
     MODES.iter().find(|mode| mode.key == key).with_context(|| format!("no mode {key}"))
 }
 
 impl Mode {
-    /// Whether the log is on disk, as with the default engine.
+    /// Returns whether the log is on disk, as with the default engine.
     pub(crate) fn is_on_disk(&self) -> bool {
         self.settings.is_none_or(str::is_empty)
     }
@@ -95,7 +95,7 @@ pub(crate) fn open_plain(database: &Path) -> Result<Connection> {
     Connection::open_with_flags(&uri, flags).with_context(|| format!("cannot open {}", database.display()))
 }
 
-/// The metrics in `PRAGMA duralite`; empty on stock SQLite.
+/// Returns the metrics in `PRAGMA duralite`; empty on stock SQLite.
 ///
 /// # Errors
 /// An error of SQLite.

@@ -1,4 +1,5 @@
-//! The child processes, each in a process group of its own. An interrupt, or the end of the demonstration, kills them all.
+//! Starts the child processes, each in a process group of its own. An interrupt, or the end of the demonstration, kills
+//! all of them.
 
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Output, Stdio};
@@ -13,7 +14,7 @@ use signal_hook::iterator::Signals;
 #[derive(Default)]
 struct State {
     interrupted: AtomicBool,
-    /// The leaders of the process groups that have not been waited for.
+    /// The leaders of the process groups for which the demonstration has not waited yet.
     groups: Mutex<Vec<Pid>>,
 }
 
@@ -30,15 +31,15 @@ impl State {
     }
 }
 
-/// All processes that were started and have not been waited for.
+/// All processes that the demonstration has started and has not waited for.
 pub(crate) struct Processes(Arc<State>);
 
 impl Processes {
-    /// Begins to handle signals. After this, an interrupt or the loss of the terminal kills all processes, and
-    /// [`Self::check`] reports it.
+    /// Begins to handle signals. After that, an interrupt or the loss of the terminal kills all processes, and
+    /// [`Self::check`] reports the interrupt.
     ///
     /// # Errors
-    /// If no signal handler can be installed.
+    /// An error if no signal handler can be installed.
     pub(crate) fn new() -> Result<Self> {
         let state = Arc::new(State::default());
         let (mut signals, seen) = (Signals::new([SIGHUP, SIGINT, SIGTERM])?, Arc::clone(&state));
@@ -55,8 +56,10 @@ impl Processes {
         self.0.interrupted.load(Ordering::SeqCst)
     }
 
+    /// Checks whether an interrupt has come.
+    ///
     /// # Errors
-    /// After an interrupt.
+    /// An error after an interrupt.
     pub(crate) fn check(&self) -> Result<()> {
         if self.is_interrupted() {
             bail!("interrupted");
@@ -67,7 +70,7 @@ impl Processes {
     /// Starts a process. The caller must pass it to [`Self::ended`].
     ///
     /// # Errors
-    /// If the process cannot be started, or after an interrupt.
+    /// An error if the process cannot be started, or after an interrupt.
     pub(crate) fn start(&self, command: &mut Command) -> Result<Child> {
         let child = command.process_group(0).spawn();
         let child = child.with_context(|| format!("cannot run {}", command.get_program().display()))?;
@@ -81,7 +84,7 @@ impl Processes {
     /// Waits for a process, and reads the rest of its piped output.
     ///
     /// # Errors
-    /// If the output cannot be read, or after an interrupt.
+    /// An error if the output cannot be read, or after an interrupt.
     pub(crate) fn ended(&self, child: Child) -> Result<Output> {
         let leader = pid(&child);
         let output = child.wait_with_output()?;
@@ -93,7 +96,7 @@ impl Processes {
     /// Runs a command to its end.
     ///
     /// # Errors
-    /// If the command cannot be run, or after an interrupt.
+    /// An error if the command cannot be run, or after an interrupt.
     pub(crate) fn output(&self, command: &mut Command) -> Result<Output> {
         let command = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         self.ended(self.start(command)?)

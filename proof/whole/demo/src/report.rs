@@ -1,4 +1,4 @@
-//! The final table, the sentences about it, and the chart.
+//! Makes the final table, the sentences about it, and the chart.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use crate::timed::{LONGEST, Run};
 /// Prints the table of the runs, and sentences about the ratios between them.
 ///
 /// # Errors
-/// If nobody reads standard output any more.
+/// An error if no process reads standard output any more.
 pub(crate) fn print(runs: &[Run]) -> Result<()> {
     let heading = ["", "commits", "commits/s", "bytes logged", "lines flushed", "fences", "system calls"];
     let decimal = |figure: Option<f64>| figure.map_or("-".to_owned(), |figure| format!("{figure:.1}"));
@@ -60,7 +60,7 @@ fn sentences(rates: &[f64]) -> Result<String> {
 /// Draws a bar for each run: commits per second, and bytes logged per commit, both on a logarithmic
 /// scale.
 ///
-/// # Errors
+/// An error if the file cannot be written.
 /// If the file cannot be written.
 pub(crate) fn draw(scene: &Scene, runs: &[Run], path: &Path) -> Result<()> {
     let row = |run: &Run| {

@@ -3,19 +3,19 @@
 /// A row of the table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Row {
-    /// Counted from 1.
+    /// The number of the row, counted from 1.
     pub(crate) line: u32,
-    /// Hexadecimal, as in the standard.
+    /// The character's code in hexadecimal, as in the standard.
     pub(crate) code: String,
     pub(crate) name: String,
 }
 
-/// Prefixes of about 100,000 names that the standard derives from the code or from its parts. These
-/// characters are left out, because such a name adds nothing to the code.
+/// The prefixes of about 100,000 names that the standard derives from the code or from its parts. The input
+/// leaves these characters out, because such a name adds nothing to the code.
 const MADE_BY_RULE: [&str; 4] =
     ["CJK UNIFIED IDEOGRAPH-", "CJK COMPATIBILITY IDEOGRAPH-", "HANGUL SYLLABLE ", "TANGUT IDEOGRAPH-"];
 
-/// The named characters in the order of their codes, or only the first `limit` of them.
+/// Returns the named characters in the order of their codes, or only the first `limit` of them.
 pub(crate) fn read(limit: Option<u32>) -> Vec<Row> {
     ('\0'..=char::MAX)
         .filter_map(|c| Some((c, unicode_names2::name(c)?.to_string())))

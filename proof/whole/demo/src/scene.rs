@@ -11,7 +11,8 @@ use crate::rows::Row;
 
 const SHARED_MEMORY: &str = "/dev/shm";
 
-/// On drop, first kills all processes, then removes everything in its directories.
+/// The state of the demonstration. When this value is dropped, it first kills all processes, and then removes
+/// everything in its directories.
 pub(crate) struct Scene {
     pub(crate) processes: Processes,
     pub(crate) rows: Vec<Row>,
@@ -25,7 +26,7 @@ impl Scene {
     /// Makes the directories.
     ///
     /// # Errors
-    /// If they cannot be created.
+    /// An error if they cannot be created.
     pub(crate) fn new(rows: Vec<Row>, seed: u64, out: &Path) -> Result<Self> {
         let processes = Processes::new()?;
         let temporary = |prefix, parent: &Path| {
@@ -42,17 +43,17 @@ impl Scene {
         self.databases.path()
     }
 
-    /// The directory of emulated memory.
+    /// Returns the directory of emulated memory.
     pub(crate) fn pool(&self) -> &Path {
         self.pool.path()
     }
 
-    /// A path for a new database.
+    /// Returns a path for a new database.
     pub(crate) fn database(&self, name: &str) -> PathBuf {
         self.databases().join(format!("{name}.db"))
     }
 
-    /// The lines that name the media on which the measurements depend.
+    /// Returns the lines that name the media on which the measurements depend.
     pub(crate) fn places(&self) -> String {
         let file_system = file_system(self.databases());
         let mut text = format!("Databases: {} ({file_system}).", shown(self.databases()));
@@ -75,7 +76,7 @@ fn file_system(path: &Path) -> String {
     if name.is_empty() { "unknown file system".to_owned() } else { name }
 }
 
-/// The path, relative to the working directory if it is below that.
+/// Returns the path, relative to the working directory if it is below that directory.
 pub(crate) fn shown(path: &Path) -> String {
     let here = std::env::current_dir().ok();
     let short = here.and_then(|here| path.strip_prefix(here).ok().map(Path::to_path_buf));

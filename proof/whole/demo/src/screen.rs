@@ -9,7 +9,7 @@ use indicatif::{HumanCount, ProgressBar, ProgressDrawTarget, ProgressState, Prog
 /// Prints a line.
 ///
 /// # Errors
-/// If nobody reads standard output any more.
+/// An error if no process reads standard output any more.
 pub(crate) fn say(line: &str) -> Result<()> {
     Ok(writeln!(stdout(), "{line}")?)
 }
@@ -27,11 +27,11 @@ pub(crate) struct Progress {
 impl Progress {
     /// Starts a bar of `total` rows, of which `first` are already in the database.
     pub(crate) fn new(label: &str, total: usize, first: usize) -> Self {
-        // Draws nothing if standard output is no terminal.
+        // This draws nothing if standard output is no terminal.
         let bar = ProgressBar::with_draw_target(Some(total as u64), ProgressDrawTarget::stdout());
         if let Ok(style) = ProgressStyle::with_template("  {prefix:<35} [{bar:28}] {pos:>6}/{len}  {rate}") {
             let rate = |state: &ProgressState, out: &mut dyn std::fmt::Write| {
-                // A failed write does no harm, because the bar is drawn again a moment later.
+                // A failed write does no harm, because the library draws the bar again a moment later.
                 let _ = write!(out, "{}/s", grouped(state.per_sec()));
             };
             bar.set_style(style.progress_chars("##.").with_key("rate", rate));
@@ -48,7 +48,7 @@ impl Progress {
     /// Prints the final state. A run may end before its total.
     ///
     /// # Errors
-    /// If nobody reads standard output any more.
+    /// An error if no process reads standard output any more.
     pub(crate) fn finish(self, done: usize) -> Result<()> {
         self.bar.finish_and_clear();
         let rate = (done - self.first.min(done)) as f64 / self.began.elapsed().as_secs_f64().max(1e-9);
@@ -57,12 +57,12 @@ impl Progress {
     }
 }
 
-/// A number without decimals, with commas between the thousands.
+/// Returns a number without decimals, with commas between the thousands.
 pub(crate) fn grouped(number: f64) -> String {
     HumanCount(number.round() as u64).to_string()
 }
 
-/// Aligned columns: the first to the left, the others to the right.
+/// Returns aligned columns: the first to the left, the others to the right.
 pub(crate) fn table(heading: &[&str], rows: &[Vec<String>]) -> String {
     let heading: Vec<String> = heading.iter().map(ToString::to_string).collect();
     let length = |cell: Option<&String>| cell.map_or(0, |cell| cell.chars().count());

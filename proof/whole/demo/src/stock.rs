@@ -1,4 +1,4 @@
-//! The system's SQLite, with Duralite loaded into it as an application would load it.
+//! Uses the system's SQLite, and loads Duralite into it as an application would.
 
 use std::path::{Path, PathBuf};
 
@@ -8,20 +8,20 @@ use rusqlite::Connection;
 /// The variable that names libduralite.so if it is not beside this program.
 const VARIABLE: &str = "DURALITE_LIBRARY";
 
-/// A file that the build leaves beside this program.
+/// Returns the path of a file that the build leaves beside this program.
 ///
 /// # Errors
-/// If the file is missing.
+/// An error if the file is missing.
 pub(crate) fn built(name: &str) -> Result<PathBuf> {
     let path = std::env::current_exe()?.with_file_name(name);
     ensure!(path.is_file(), "{} is missing; run `make demo`, which builds it", path.display());
     Ok(path)
 }
 
-/// The path of libduralite.so.
+/// Returns the path of libduralite.so.
 ///
 /// # Errors
-/// If the file is missing.
+/// An error if the file is missing.
 pub(crate) fn library() -> Result<PathBuf> {
     let Some(named) = std::env::var_os(VARIABLE).map(PathBuf::from) else {
         return built("libduralite.so");
@@ -30,10 +30,10 @@ pub(crate) fn library() -> Result<PathBuf> {
     Ok(named)
 }
 
-/// Loads libduralite.so through a connection that is then closed. The VFS stays registered until the process ends.
+/// Loads libduralite.so through a connection that it then closes. The VFS stays registered until the process ends.
 ///
 /// # Errors
-/// If the library is missing, or SQLite cannot load it.
+/// An error if the library is missing, or if SQLite cannot load it.
 pub(crate) fn load_duralite() -> Result<()> {
     load(&library()?)
 }
@@ -51,7 +51,7 @@ fn load(library: &Path) -> Result<()> {
     loaded.with_context(|| format!("cannot load {}", library.display()))
 }
 
-/// The version of SQLite that this process uses, and where that library comes from.
+/// Returns the version of SQLite that this process uses, and where that library comes from.
 pub(crate) fn describe() -> String {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
     let shared = maps

@@ -1,4 +1,4 @@
-//! System calls per commit, counted by strace.
+//! Counts system calls per commit with strace.
 
 use std::fs;
 use std::process::Command;
@@ -11,7 +11,7 @@ use crate::scene::Scene;
 
 const COMMITS: usize = 400;
 
-/// Whether strace is installed, and allowed to trace.
+/// Returns whether strace is installed and allowed to trace.
 pub(crate) fn can_count() -> bool {
     Command::new("strace")
         .args(["-o", "/dev/null", "true"])
@@ -19,11 +19,11 @@ pub(crate) fn can_count() -> bool {
         .is_ok_and(|output| output.status.success())
 }
 
-/// Counts the system calls per commit. The result is the difference between two traced runs, so
-/// that start-up cancels out.
+/// Counts the system calls per commit. The result is the difference between two traced runs, so that start-up
+/// cancels out.
 ///
 /// # Errors
-/// If a traced run fails, or after an interrupt.
+/// An error if a traced run fails, or after an interrupt.
 pub(crate) fn per_commit(scene: &Scene, mode: &Mode) -> Result<f64> {
     let commits = COMMITS.min(scene.rows.len() / 2);
     let (few, many) = (total(scene, mode, commits)?, total(scene, mode, 2 * commits)?);
@@ -49,8 +49,8 @@ fn total(scene: &Scene, mode: &Mode, commits: usize) -> Result<u64> {
     calls_of(&fs::read_to_string(summary)?).context("strace has counted nothing")
 }
 
-/// The total of the column `calls`. The column's position varies between versions of strace,
-/// because most print microseconds per call before it.
+/// Returns the total of the column `calls`. The column's position varies between versions of strace, because
+/// most print microseconds per call before it.
 fn calls_of(summary: &str) -> Option<u64> {
     let column = summary
         .lines()

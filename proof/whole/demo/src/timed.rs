@@ -1,4 +1,5 @@
-//! The timed runs. A run inserts as fast as possible, and then the closed database is checked row by row.
+//! Times runs. A run inserts as fast as possible. After it the demonstration checks the closed database row
+//! by row.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -20,7 +21,7 @@ const ROWS_BETWEEN_LOOKS: u32 = 64;
 pub(crate) struct Run {
     pub(crate) mode: &'static Mode,
     pub(crate) rows: usize,
-    /// Commits per second.
+    /// The number of commits per second.
     pub(crate) rate: f64,
     pub(crate) logged_bytes: Option<f64>,
     pub(crate) lines: Option<f64>,
@@ -65,7 +66,7 @@ pub(crate) fn run(scene: &Scene, mode: &'static Mode) -> Result<Run> {
     Ok(Run { mode, rows: done, rate, logged_bytes, lines, fences, system_calls: None })
 }
 
-/// The size of stock SQLite's WAL.
+/// Returns the size of stock SQLite's WAL in bytes.
 fn log_bytes(database: &Path) -> f64 {
     let log = database.with_extension("db-wal");
     std::fs::metadata(log).map_or(0.0, |log| log.len() as f64)

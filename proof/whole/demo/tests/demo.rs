@@ -24,8 +24,8 @@ fn in_directory(program: &Path, dir: &Path, arguments: &[&str]) -> Output {
     let mut command = Command::new(program);
     command.args(arguments).current_dir(dir).stdin(Stdio::null()).env_remove("DURALITE_LIBRARY");
     // The copied program is "busy" while another process has it open for writing. Another thread may just
-    // have forked, and its child has inherited the descriptor through which the copy was written. So start
-    // the program again.
+    // have forked, and its child has then inherited the descriptor through which the test wrote the copy. So
+    // the test starts the program again.
     loop {
         match command.output() {
             Err(error) if error.kind() == ErrorKind::ExecutableFileBusy => {

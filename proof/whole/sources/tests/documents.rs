@@ -10,7 +10,7 @@ use super::rooms::root;
 /// The most lines of the front page.
 const FRONT_PAGE: usize = 100;
 
-/// The files below these directories that have one of these extensions.
+/// Returns the files below these directories that have one of these extensions.
 fn files_below(directories: &[&str], extensions: &[&str]) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut directories: Vec<_> = directories.iter().map(|name| root().join(name)).collect();
@@ -30,7 +30,7 @@ fn files_below(directories: &[&str], extensions: &[&str]) -> Vec<PathBuf> {
     found
 }
 
-/// The documents to check: those beside the front page, all below `docs`, and those beside the code.
+/// Returns the documents to check: those beside the front page, all below `docs`, and those beside the code.
 pub(crate) fn documents() -> Vec<PathBuf> {
     let beside = std::fs::read_dir(root()).unwrap().map(|entry| entry.unwrap().path());
     let mut found: Vec<_> =
@@ -39,7 +39,7 @@ pub(crate) fn documents() -> Vec<PathBuf> {
     found
 }
 
-/// The targets of links in Markdown, outside of code.
+/// Returns the targets of links in Markdown, outside of code.
 fn links(text: &str) -> Vec<String> {
     let mut in_block = false;
     let mut found = Vec::new();
@@ -55,7 +55,7 @@ fn links(text: &str) -> Vec<String> {
     found
 }
 
-/// The anchor of a heading: its words in lower case, joined by hyphens.
+/// Returns the anchor of a heading: its words in lower case, joined by hyphens.
 fn anchor(heading: &str) -> String {
     let kept = heading.trim().chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
     kept.collect::<String>().to_lowercase().replace(' ', "-")
@@ -68,8 +68,8 @@ fn anchors(text: &str) -> BTreeSet<String> {
         .collect()
 }
 
-/// The targets of a document's links to itself or to other documents: for each link its text, the file and
-/// the heading.
+/// Returns the targets of a document's links to itself or to other documents: for each link its text, the file and the
+/// heading.
 fn targets(document: &Path) -> Vec<(String, PathBuf, String)> {
     let text = std::fs::read_to_string(document).unwrap();
     let local = links(&text).into_iter().filter(|link| !link.contains("://"));
@@ -122,7 +122,7 @@ fn pages_link_to_pages_only() {
     assert!(outside.is_empty(), "{outside:#?}");
 }
 
-/// The Rust and Python files that may have tests, by path, with their text.
+/// Returns the Rust and Python files that may have tests, by path, with their text.
 fn sources() -> Vec<(String, String)> {
     let root = root();
     let files =
@@ -133,7 +133,7 @@ fn sources() -> Vec<(String, String)> {
     files.into_iter().map(read).collect()
 }
 
-/// The function that a line begins, or the name of a test in the list that a macro turns into tests.
+/// Returns the function that a line begins, or the name of a test in the list that a macro turns into tests.
 fn function(line: &str) -> Option<&str> {
     let after = |keyword| line.split_once(keyword).map(|(_, rest)| rest);
     let listed = Some(line.trim_start()).filter(|line| line.starts_with("inv"));
@@ -141,13 +141,13 @@ fn function(line: &str) -> Option<&str> {
     rest.split(|c: char| !(c.is_alphanumeric() || c == '_')).next()
 }
 
-/// The comment in a line. A line without a comment ends the sentence of the comment before it.
+/// Returns the comment in a line. A line without a comment ends the sentence of the comment before it.
 fn comment(line: &str) -> &str {
     line.split_once("//").map_or(".", |(_, comment)| comment.trim_start_matches(['/', '!']))
 }
 
-/// The invariants that the comments of a source name by number, alone or in lists: "invariant 3", "invariants 4 to 6, 8
-/// and 9", "Invariants kept here: 1, 2".
+/// Returns the invariants that the comments of a source name by number, alone or in lists: "invariant 3", "invariants 4
+/// to 6, 8 and 9", "Invariants kept here: 1, 2".
 fn invariants_in_comments(source: &str) -> BTreeSet<u32> {
     let words: Vec<&str> = source.lines().map(comment).flat_map(str::split_whitespace).collect();
     let mut found = BTreeSet::new();
@@ -194,7 +194,7 @@ fn in_backticks(text: &str) -> Vec<&str> {
     text.split('`').skip(1).step_by(2).collect()
 }
 
-/// The invariant in a paragraph that begins with its number.
+/// Returns the invariant in a paragraph that begins with the invariant's number.
 fn invariant(text: &str) -> Option<Invariant<'_>> {
     let (number, text) = text.split_once(". ")?;
     let (_, places) = text.split_once("- Kept by: ")?;
@@ -211,8 +211,8 @@ fn invariants(page: &str) -> Vec<Invariant<'_>> {
     page.split("\n**").skip(1).map(|text| invariant(text).unwrap_or_else(|| panic!("{text}"))).collect()
 }
 
-/// The page on invariants must have no number twice, and must name only what exists. The code and the tests
-/// must say which invariants they keep or attack.
+/// Checks that the page on invariants has no number twice, and that it names only what exists. Also checks that the
+/// code and the tests say which invariants they keep or attack.
 #[test]
 fn the_page_on_invariants_is_true() {
     let page = std::fs::read_to_string(root().join("docs/invariants.md")).unwrap();
@@ -258,7 +258,7 @@ fn the_page_on_invariants_is_true() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
-/// The number of the invariant that a part of a test's name gives.
+/// Returns the number of the invariant that a part of a test's name gives.
 fn invariant_of(part: &str) -> Option<u32> {
     part.strip_prefix("inv")?.parse().ok()
 }
@@ -278,8 +278,8 @@ fn invariants_are_read_from_comments_and_pages() {
     assert_eq!(lines.map(function), [Some("a_b"), Some("d"), Some("inv01_e"), None]);
 }
 
-/// Checks the page on compatibility. The files that the page names must exist. It must name every directory of golden
-/// files, and its version of the written format must be that of the format's document.
+/// Checks the page on compatibility. The files that the page names must exist. The page must name every directory of
+/// golden files, and its version of the written format must be that of the format's document.
 #[test]
 fn the_page_on_compatibility_is_true() {
     let docs = root().join("docs");

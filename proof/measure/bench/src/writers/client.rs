@@ -11,16 +11,17 @@ use super::mode::Mode;
 use crate::concurrent;
 use crate::workload::status;
 
-/// How many prepared statements a connection caches: more than any workload has.
+/// The number of prepared statements that a connection caches: more than any workload has.
 const STATEMENTS: usize = 64;
-/// `SQLITE_BUSY` and `SQLITE_BUSY_SNAPSHOT`.
+/// The codes of `SQLITE_BUSY` and `SQLITE_BUSY_SNAPSHOT`.
 pub(super) const BUSY: i32 = 5;
 pub(super) const BUSY_SNAPSHOT: i32 = 517;
 
-/// Why a transaction failed.
+/// The reason why a transaction failed.
 #[derive(Debug)]
 pub(super) enum Failure {
-    /// Another transaction was in the way, with SQLite's code. The transaction is run again.
+    /// Another transaction was in the way, which SQLite reported with this code. The writer runs its
+    /// transaction again.
     Lost(i32),
     /// Any other error. It ends the measurement.
     Broken(anyhow::Error),
@@ -57,25 +58,25 @@ pub(super) type Done<T> = Result<T, Failure>;
 pub(super) trait Client {
     /// Runs a statement that returns no row. Returns the number of rows that it changed.
     fn run(&mut self, sql: &str, values: &[i64]) -> Done<u64>;
-    /// The number in the first row of a query; `None` if there is no row, or it is NULL.
+    /// Returns the number in the first row of a query; `None` if there is no row, or if the number is NULL.
     fn ask(&mut self, sql: &str, values: &[i64]) -> Done<Option<i64>>;
-    /// What `PRAGMA integrity_check` says.
+    /// Returns the answer of `PRAGMA integrity_check`.
     fn integrity(&mut self) -> Result<String>;
-    /// Whether a transaction is open.
+    /// Returns whether a transaction is open.
     fn is_open(&self) -> Result<bool>;
 }
 
 /// A database to which connections can be made.
 pub(super) trait Base: Sync {
     fn client(&self) -> Result<Box<dyn Client>>;
-    /// The URI by which other processes can open the database; `None` if they cannot.
+    /// Returns the URI by which other processes can open the database; `None` if they cannot.
     fn uri(&self) -> Option<&str>;
 }
 
-/// A fresh database of SQLite in `dir`, with a log as warm as possible.
+/// Makes a fresh database of SQLite in `dir`, with a log as warm as possible.
 ///
 /// # Errors
-/// An error of SQLite, or the mode is not in effect.
+/// An error of SQLite, or a mode that is not in effect.
 pub(super) fn fresh(dir: &Path, mode: Mode) -> Result<Box<dyn Base>> {
     let uri = concurrent::fresh(dir, mode.parameters().as_deref());
     let kept = concurrent::prepare(&uri)?;
@@ -91,7 +92,8 @@ pub(super) fn fresh(dir: &Path, mode: Mode) -> Result<Box<dyn Base>> {
 
 struct Sqlite {
     uri: String,
-    /// Stays open while others work, so that none of them is the last to close and deletes the log.
+    /// A connection that stays open while others work, so that none of them is the last to close and deletes
+    /// the log.
     _kept: Mutex<Connection>,
 }
 
@@ -105,7 +107,7 @@ impl Base for Sqlite {
     }
 }
 
-/// A connection of SQLite to a database that [`fresh`] has made.
+/// Opens a connection of SQLite to a database that [`fresh`] has made.
 ///
 /// # Errors
 /// An error of SQLite.
@@ -150,7 +152,7 @@ pub(super) fn attempt<T>(
     result
 }
 
-/// How an attempt begins.
+/// Returns the statement with which an attempt begins.
 pub(super) fn begin(mode: Mode, attempts: &Attempts) -> &'static str {
     mode.begin().unwrap_or_else(|| attempts.begin())
 }

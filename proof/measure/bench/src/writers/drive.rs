@@ -15,15 +15,15 @@ use super::mode::Mode;
 use super::works::{self, Effects, Turn, Work};
 use crate::concurrent;
 
-/// The program's first argument that makes it a writer; see [`writer`].
+/// The first argument of the program that makes it a writer; see [`writer`].
 pub const WORKER: &str = "bench-writer";
 
-/// What writers do.
+/// The work of the writers.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub(super) struct Job {
     pub(super) work: Work,
     pub(super) mode: Mode,
-    /// How long each transaction is held open.
+    /// The time for which each transaction is held open.
     pub(super) hold: Duration,
     pub(super) writers: usize,
     pub(super) time: Duration,
@@ -33,14 +33,15 @@ pub(super) struct Job {
 #[derive(Debug, Default, Clone, Serialize, Deserialize)]
 pub(super) struct Share {
     commits: u64,
-    /// The number of attempts that failed with `SQLITE_BUSY`, and with `SQLITE_BUSY_SNAPSHOT`.
+    /// The number of attempts that failed with `SQLITE_BUSY`. The next field counts those that failed with
+    /// `SQLITE_BUSY_SNAPSHOT`.
     busy: u64,
     overtaken: u64,
     effects: Effects,
-    /// Commits before the time was over. Later commits do not count as throughput, because by then the other
-    /// writers have stopped.
+    /// The number of commits before the time was over. Later commits do not count as throughput, because by
+    /// then the other writers have stopped.
     in_time: u64,
-    /// Processor time of the writer's process, in seconds, when the writer began and when it ended.
+    /// The processor time of the writer's process, in seconds, when the writer began and when it ended.
     cpu: (f64, f64),
     /// The times from the first BEGIN of a transaction to the COMMIT that succeeded, as counts by bucket.
     latencies: Vec<u64>,
@@ -52,14 +53,15 @@ pub(super) struct Outcome {
     pub(super) per_second: f64,
     pub(super) p50_ms: f64,
     pub(super) p99_ms: f64,
-    /// Per commit.
+    /// The numbers of attempts per commit that failed with `SQLITE_BUSY`, and in the next field with
+    /// `SQLITE_BUSY_SNAPSHOT`.
     pub(super) busy: f64,
     pub(super) overtaken: f64,
-    /// Seconds per 1,000 commits.
+    /// The processor seconds per 1,000 commits.
     pub(super) cpu: f64,
 }
 
-/// Processor time of this process, in seconds.
+/// Returns the processor time of this process, in seconds.
 fn cpu_seconds() -> f64 {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
@@ -119,7 +121,7 @@ fn fresh(dir: &Path, mode: Mode) -> Result<Box<dyn Base>> {
 /// Runs a job on a fresh database in `dir`, and checks the resulting content.
 ///
 /// # Errors
-/// An error of SQLite or of starting a process, or the database does not hold what was committed.
+/// An error of SQLite or of starting a process, or a database that does not hold what was committed.
 pub(super) fn run(dir: &Path, job: &Job, processes: bool) -> Result<Outcome> {
     let base = fresh(dir, job.mode)?;
     let workload = job.work.workload();
@@ -137,7 +139,7 @@ pub(super) fn run(dir: &Path, job: &Job, processes: bool) -> Result<Outcome> {
     Outcome::of(&shares, job.time, cpu)
 }
 
-/// Processor time of a process, from the beginning of its first writer to the end of its last.
+/// Returns the processor time of a process, from the beginning of its first writer to the end of its last.
 fn one_process(shares: &[Share]) -> f64 {
     let begin = shares.iter().map(|share| share.cpu.0).fold(f64::INFINITY, f64::min);
     shares.iter().map(|share| share.cpu.1).fold(0.0, f64::max) - begin
@@ -158,10 +160,10 @@ fn by_processes(base: &dyn Base, job: &Job) -> Result<Vec<Share>> {
     lines.iter().map(|line| Ok(serde_json::from_str(line)?)).collect()
 }
 
-/// The work of a writer that is a process.
+/// Does the work of a writer that is a process.
 ///
 /// # Errors
-/// An error of SQLite, or the job cannot be read.
+/// An error of SQLite, or a job that cannot be read.
 pub fn writer(uri: &str, job: &str, writer: usize) -> Result<()> {
     let job: Job = serde_json::from_str(job)?;
     let mut client = client::open(uri)?;

@@ -1,7 +1,8 @@
-//! Many writers: each value of `concurrent` is compared with stock SQLite's single writer, by workload.
+//! Measures many writers. It compares each value of `concurrent` with stock SQLite's single writer, by
+//! workload.
 //!
-//! Each run uses a fresh database, and its result is checked. In each round, all modes of a row run once, in
-//! turns.
+//! Each run uses a fresh database, and the benchmark checks the result. In each round, all modes of a row run
+//! once, in turns.
 
 mod client;
 mod drive;
@@ -26,10 +27,10 @@ use works::{Place, Work};
 
 pub use drive::{WORKER, writer};
 
-/// The most rounds of which a median is taken.
+/// The most rounds of which the benchmark takes a median.
 const ROUNDS: usize = 3;
-/// The numbers of writers in cases that are measured at every number, and in cases that are measured at a
-/// few.
+/// The numbers of writers in cases that are measured at every number. The next constant has those in cases
+/// that are measured at a few.
 const EVERY: [usize; 6] = [1, 2, 4, 8, 16, 32];
 const SOME: [usize; 3] = [1, 8, 32];
 /// The columns after those that describe the case.
@@ -53,7 +54,7 @@ struct Case {
     writers: usize,
 }
 
-/// A case for each time for which transactions are held open, and for each number of writers.
+/// Returns a case for each time for which transactions are held open, and for each number of writers.
 fn cases(what: &str, work: Work, holds: &[u64], writers: &[usize]) -> Vec<Case> {
     let each = |&hold_ms: &u64| {
         writers.iter().map(move |&writers| Case { what: what.to_owned(), work, hold_ms, writers })
@@ -95,7 +96,7 @@ struct Measurement {
     /// The heading of [`Case::what`].
     what: &'static str,
     note: &'static str,
-    /// Whether transactions on stock SQLite, too, begin without a lock.
+    /// Whether transactions begin without a lock on stock SQLite too.
     begins_plain: bool,
     cases: Vec<Case>,
 }
@@ -140,7 +141,7 @@ impl Measurement {
     }
 }
 
-/// The runs of a case: for each mode, one run in each round. Each round begins with another mode.
+/// Runs a case: for each mode, one run in each round. Each round begins with another mode.
 fn measure(
     dir: &Path,
     case: &Case,
@@ -161,11 +162,11 @@ fn measure(
     Ok(runs)
 }
 
-/// Writers that each update their own rows.
+/// Measures writers that each update their own rows.
 ///
 /// # Errors
-/// An error of SQLite, or a database does not hold what was committed. The other measurements have the same
-/// errors.
+/// An error of SQLite, or a database that does not hold what was committed. The other measurements have the
+/// same errors.
 pub fn rows(dir: &Path, effort: Effort) -> Result<Table> {
     let work = Work::Own { reads: 0, updates: 1 };
     Measurement {
@@ -180,7 +181,7 @@ pub fn rows(dir: &Path, effort: Effort) -> Result<Table> {
     .take(dir, effort)
 }
 
-/// Inserts of random keys, and inserts at the right edge of a table.
+/// Measures inserts of random keys, and inserts at the right edge of a table.
 ///
 /// # Errors
 /// Those of [`rows`].
@@ -203,7 +204,7 @@ pub fn inserts(dir: &Path, effort: Effort) -> Result<Table> {
     .take(dir, effort)
 }
 
-/// Transactions that keep a processor busy.
+/// Measures transactions that keep a processor busy.
 ///
 /// # Errors
 /// Those of [`rows`].
@@ -222,7 +223,7 @@ pub fn work(dir: &Path, effort: Effort) -> Result<Table> {
     .take(dir, effort)
 }
 
-/// What each mode costs a single connection.
+/// Measures what each mode costs a single connection.
 ///
 /// # Errors
 /// Those of [`rows`].
@@ -242,7 +243,7 @@ pub fn alone(dir: &Path, effort: Effort) -> Result<Table> {
     .take(dir, effort)
 }
 
-/// A queue and a web application.
+/// Measures a queue and a web application.
 ///
 /// # Errors
 /// Those of [`rows`].
@@ -262,7 +263,7 @@ pub fn programs(dir: &Path, effort: Effort) -> Result<Table> {
     .take(dir, effort)
 }
 
-/// Orders as in TPC-C.
+/// Measures orders as in TPC-C.
 ///
 /// # Errors
 /// Those of [`rows`].
@@ -289,7 +290,7 @@ pub fn orders(dir: &Path, effort: Effort) -> Result<Table> {
     .take(dir, effort)
 }
 
-/// Transactions that read, and then write.
+/// Measures transactions that read, and then write.
 ///
 /// # Errors
 /// Those of [`rows`].

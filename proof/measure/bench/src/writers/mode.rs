@@ -1,5 +1,5 @@
-//! What is compared: stock SQLite, Duralite's engines with each value of `concurrent`, and peers of SQLite if
-//! they are built.
+//! The modes that the benchmark compares: stock SQLite, Duralite's engines with each value of `concurrent`,
+//! and peers of SQLite if this program is built with them.
 
 use rusqlite::Connection;
 use serde::{Deserialize, Serialize};
@@ -15,7 +15,7 @@ enum Engine {
     Turso,
 }
 
-/// How transactions begin, and the value of `concurrent`.
+/// The way in which transactions begin, and the value of `concurrent`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 enum Way {
     /// `off`, and BEGIN IMMEDIATE.
@@ -64,12 +64,12 @@ const PLAIN: [Mode; 7] = [
     mode(Engine::Nvwal, Way::On),
 ];
 
-/// Whether this program is linked to SQLite's branch `begin-concurrent`.
+/// Returns whether this program is linked to SQLite's branch `begin-concurrent`.
 pub(super) fn is_branch() -> bool {
     Connection::open_in_memory().is_ok_and(|conn| conn.execute_batch("BEGIN CONCURRENT").is_ok())
 }
 
-/// The modes of a table. With processes, a peer that works only with threads is left out.
+/// Returns the modes of a table. With processes, leaves out a peer that works only with threads.
 pub(super) fn all(begins_plain: bool, by_processes: bool) -> Vec<Mode> {
     let mut modes = if begins_plain { PLAIN } else { WAYS }.to_vec();
     if is_branch() {
@@ -110,7 +110,7 @@ impl Mode {
         self.engine == Engine::Turso
     }
 
-    /// The value of `concurrent`; `None` for modes without Duralite.
+    /// Returns the value of `concurrent`; `None` for modes without Duralite.
     pub(super) fn concurrency(self) -> Option<&'static str> {
         let value = match self.way {
             Way::Immediate | Way::Plain => "off",
@@ -121,13 +121,14 @@ impl Mode {
         matches!(self.engine, Engine::Waldio | Engine::Nvwal).then_some(value)
     }
 
-    /// The parameters of Duralite's URI.
+    /// Returns the parameters of Duralite's URI.
     pub(super) fn parameters(self) -> Option<String> {
         let engine = if self.engine == Engine::Nvwal { NVWAL } else { WALDIO };
         self.concurrency().map(|value| format!("{engine}&concurrent={value}"))
     }
 
-    /// The statement with which every attempt begins; `None` if it depends on how many attempts have failed.
+    /// Returns the statement with which every attempt begins; `None` if it depends on how many attempts have
+    /// failed.
     pub(super) fn begin(self) -> Option<&'static str> {
         match self.way {
             Way::Concurrent => Some("BEGIN CONCURRENT"),
@@ -136,7 +137,7 @@ impl Mode {
         }
     }
 
-    /// The same engine with one writer at a time.
+    /// Returns the mode of the same engine with one writer at a time.
     pub(super) fn switched_off(self) -> Self {
         Self { way: Way::Immediate, ..self }
     }

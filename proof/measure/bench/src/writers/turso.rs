@@ -1,4 +1,4 @@
-//! Turso with MVCC, where transactions begin with `BEGIN CONCURRENT`.
+//! Runs Turso with MVCC, where transactions begin with `BEGIN CONCURRENT`.
 
 use std::path::Path;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use super::client::{BUSY, BUSY_SNAPSHOT, Base, Client, Done, Failure};
 /// The names that Turso's files may have.
 const FILES: [&str; 3] = ["turso.db", "turso.db-wal", "turso.db-log"];
 
-/// A fresh database in `dir`.
+/// Makes a fresh database in `dir`.
 ///
 /// # Errors
 /// An error of Turso.
@@ -64,7 +64,7 @@ impl From<Error> for Failure {
 }
 
 impl Session {
-    /// The first value of a query.
+    /// Returns the first value of a query.
     fn first(&self, sql: &str, values: &[i64]) -> Done<Option<Value>> {
         self.runtime.block_on(async {
             let mut statement = self.conn.prepare_cached(sql).await?;

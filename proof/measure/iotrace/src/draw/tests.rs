@@ -26,7 +26,7 @@ fn trace(writes: Vec<Write>) -> Trace {
     }
 }
 
-/// The values of an attribute in all elements of this kind and colour.
+/// Returns the values of an attribute in all elements of this kind and colour.
 fn values(picture: &str, element: &str, attribute: &str, colour: Colour) -> Vec<i64> {
     let RGBColor(red, green, blue) = colour;
     let colour = format!("#{red:02X}{green:02X}{blue:02X}");
@@ -42,8 +42,7 @@ fn has_text(picture: &str, text: &str) -> bool {
     picture.lines().any(|line| line == text)
 }
 
-/// A trace with one request each to the log, the journal and the database, far apart
-/// on the device.
+/// Returns a trace with one request each to the log, the journal and the database, far apart on the device.
 fn far() -> Trace {
     trace(vec![
         write(0.0, 4096, 8192, Class::Log),
@@ -61,7 +60,7 @@ fn requests_are_circles_at_their_times_and_places() {
     for write in far().writes {
         let (colour, middle) = (colour_of(write.class), write.offset + write.bytes / 2);
         let (x, y) = (times.x(write.seconds), axis.part_of(middle).unwrap().y(middle));
-        // One circle is the filling, the other is the edge.
+        // One circle is the filling, and the other is the edge.
         assert_eq!(values(&picture, "circle", "cx", colour), [x; 2], "{:?}", write.class);
         assert_eq!(values(&picture, "circle", "cy", colour), [y; 2], "{:?}", write.class);
         assert_eq!(values(&picture, "circle", "r", colour), [radius_of(write.bytes, 65536); 2]);
@@ -80,7 +79,7 @@ fn requests_are_squares_whose_sides_grow_with_them() {
     let picture = picture(&far(), "squares", Marker::Square);
     for write in far().writes {
         let sides = values(&picture, "rect", "width", colour_of(write.class));
-        // The filling and the edge of the request, and the square in the legend.
+        // These squares are the filling and the edge of the request, and the square in the legend.
         assert_eq!(sides.iter().filter(|side| **side == side_of(write.bytes)).count(), 2, "{sides:?}");
         assert_eq!(sides.len(), 3);
     }

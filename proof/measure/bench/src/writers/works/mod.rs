@@ -19,7 +19,7 @@ pub(super) use turn::{Effects, Turn, Workload};
 pub(super) enum Work {
     /// Each writer reads and updates its own rows, on leaves of its own.
     Own { reads: u64, updates: u64 },
-    /// Inserts of random keys into a table that has so many rows when a run begins.
+    /// Inserts random keys into a table that has this many rows when a run begins.
     Keys { rows: i64 },
     /// Inserts at the right edge of a table.
     Append { autoincrement: bool },
@@ -27,10 +27,11 @@ pub(super) enum Work {
     Queue,
     /// A web application.
     Web,
-    /// New orders, payments and stock levels. If `spread`, each row of a warehouse or a district has a leaf
-    /// of its own.
+    /// A transaction places an order, makes a payment, or asks for a stock level. If `spread`, each row of a
+    /// warehouse or a district has a leaf of its own.
     Orders { warehouses: i64, spread: bool },
-    /// Each writer reads a row, then updates it, or inserts the next one; [`Place`] says which, and where.
+    /// Each writer reads a row, then updates that row or inserts the next one. [`Place`] says which of the
+    /// two, and where.
     Turns(Place),
 }
 
@@ -62,7 +63,7 @@ pub(super) fn prepare(workload: &dyn Workload, client: &mut dyn Client, writers:
 /// Checks the result of all commits: each sum, and the structure of the database.
 ///
 /// # Errors
-/// If a sum is not what the commits should make it, or if the database is damaged.
+/// An error if a sum is not what the commits should make it, or if the database is damaged.
 pub(super) fn check(workload: &dyn Workload, client: &mut dyn Client, expected: &Effects) -> Result<()> {
     for (sql, expected) in workload.sums().iter().zip(expected) {
         let found = client.ask(sql, &[])?.unwrap_or(0);

@@ -1,17 +1,18 @@
-//! Orders as in TPC-C, on a smaller schema: new orders, payments, and questions for the stock level.
+//! Orders as in TPC-C, on a smaller schema. Transactions place new orders, make payments, and ask for the
+//! stock level.
 
 use super::turn::{Effects, LONG, SHORT, Turn, Workload};
 use crate::writers::client::{Client, Done};
 
-/// Districts and items in stock per warehouse, and customers per district.
+/// The number of districts and of items in stock per warehouse, and then of customers per district.
 const DISTRICTS: i64 = 10;
 const ITEMS: i64 = 1000;
 const CUSTOMERS: i64 = 100;
-/// The distance between the keys of a district's first order and the next district's, and between the keys of
-/// an order's first line and the next order's.
+/// The distance between the keys of a district's first order and the next district's. The next constant is
+/// the distance between the keys of an order's first line and the next order's.
 const ORDERS: i64 = 1 << 32;
 const LINES: i64 = 16;
-/// How many of the last orders a stock level looks at.
+/// The number of the last orders at which a stock level looks.
 const RECENT: i64 = 20;
 
 /// Each writer has a home warehouse. Of 23 transactions, eleven are orders, eleven are payments, and one is a
@@ -75,7 +76,7 @@ impl Workload for Orders {
 }
 
 impl Orders {
-    /// Another warehouse, if there is one.
+    /// Returns another warehouse, if there is one.
     fn other(&self, turn: &mut Turn<'_>, home: i64) -> i64 {
         match self.warehouses {
             1 => home,
@@ -83,7 +84,7 @@ impl Orders {
         }
     }
 
-    /// A new order of five to fifteen items. One item in a hundred comes from another warehouse.
+    /// Places a new order of five to fifteen items. One item in a hundred comes from another warehouse.
     fn order(&self, turn: &mut Turn<'_>, home: i64, district: i64) -> Done<Effects> {
         let customer = district * CUSTOMERS + turn.random.i64(0..CUSTOMERS);
         turn.read("SELECT balance FROM customer WHERE id=?1", &[customer])?;
@@ -109,7 +110,7 @@ impl Orders {
         Ok([lines, sold, 0, 0])
     }
 
-    /// A payment. Fifteen in a hundred are by a customer of another warehouse.
+    /// Makes a payment. Fifteen payments in a hundred are by a customer of another warehouse.
     fn pay(&self, turn: &mut Turn<'_>, home: i64, district: i64) -> Done<Effects> {
         let is_remote = turn.random.u32(0..100) < 15;
         let warehouse = if is_remote { self.other(turn, home) } else { home };

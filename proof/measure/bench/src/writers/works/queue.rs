@@ -1,4 +1,4 @@
-//! A queue: tasks are put in at one end, and taken out at the other.
+//! A queue. Writers put tasks in at one end, and take them out at the other.
 
 use super::turn::{Effects, Turn, Workload};
 use crate::writers::client::{Client, Done};

@@ -53,7 +53,7 @@ impl Workload for Own {
     }
 }
 
-/// Inserts of random keys.
+/// The workload that inserts random keys.
 pub(super) struct Keys {
     /// The number of rows when a run begins.
     pub(super) rows: i64,
@@ -87,7 +87,7 @@ impl Workload for Keys {
     }
 }
 
-/// Appends at the right edge.
+/// The workload that appends at the right edge.
 pub(super) struct Append {
     pub(super) autoincrement: bool,
 }
@@ -116,7 +116,7 @@ impl Workload for Append {
     }
 }
 
-/// Where the rows are that writers read and then change.
+/// The place of the rows that writers read and then change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Place {
     /// A row on a leaf of its own for each writer.

@@ -6,23 +6,24 @@ use fastrand::Rng;
 
 use crate::writers::client::{Client, Done};
 
-/// How much a transaction adds to the answer of each query in [`Workload::sums`].
+/// The amount that a transaction adds to the answer of each query in [`Workload::sums`].
 pub type Effects = [i64; 4];
 
-/// Expressions for a hundred bytes, and for three thousand, which give a row a leaf of its own.
+/// An SQL expression for a hundred bytes. The next one is for three thousand bytes, which give a row a leaf
+/// of its own.
 pub(super) const SHORT: &str = "substr(hex(zeroblob(50)),1,100)";
 pub(super) const LONG: &str = "substr(hex(zeroblob(1500)),1,3000)";
 
 /// One attempt at a transaction of one writer.
 pub struct Turn<'a> {
     pub client: &'a mut dyn Client,
-    /// Random numbers, the same in each attempt at a transaction.
+    /// The source of random numbers, which are the same in each attempt at a transaction.
     pub random: Rng,
     /// The number of this transaction.
     pub number: u64,
-    /// Which writer this is, from 0.
+    /// The number of this writer, from 0.
     pub writer: i64,
-    /// How long the transaction is held open.
+    /// The time for which the transaction is held open.
     pub hold: Duration,
 }
 
@@ -35,7 +36,7 @@ impl Turn<'_> {
         Ok(())
     }
 
-    /// The number that a query returns. Fails if there is none.
+    /// Returns the number that a query returns. Fails if there is none.
     pub(super) fn read(&mut self, sql: &str, values: &[i64]) -> Done<i64> {
         let found = self.client.ask(sql, values)?;
         found.ok_or_else(|| anyhow::anyhow!("{sql} {values:?} found no row").into())
@@ -51,13 +52,13 @@ impl Turn<'_> {
 
 /// A kind of transaction, and what must hold after any number of them.
 pub trait Workload {
-    /// Creates the tables.
+    /// Returns the statements that create the tables.
     fn tables(&self) -> String;
     /// Fills the tables for this many writers, in one transaction. Returns the answers of `sums` after that.
     fn fill(&self, client: &mut dyn Client, writers: i64) -> Done<Effects>;
     /// Does the work between BEGIN and COMMIT.
     fn work(&self, turn: &mut Turn<'_>) -> Done<Effects>;
-    /// Queries for sums and counts over the tables. Each answer must be what [`Workload::fill`] returned,
-    /// plus what each commit has added. No commit adds to a query whose answer must stay 0.
+    /// Returns queries for sums and counts over the tables. Each answer must be what [`Workload::fill`]
+    /// returned, plus what each commit has added. No commit adds to a query whose answer must stay 0.
     fn sums(&self) -> &'static [&'static str];
 }
