@@ -13,7 +13,8 @@ use super::rooms::root;
 const BEGIN: &str = "<!-- = ";
 const END: &str = " -->";
 
-/// The cells of a CSV file, line by line, with the column headings first. The measurements quote every cell.
+/// Returns the cells of a CSV file, line by line, with the column headings first. The measurements put quotation marks
+/// around every cell.
 fn cells(csv: &str) -> Vec<Vec<String>> {
     let line = |line: &str| {
         let inner = line.strip_prefix('"').and_then(|line| line.strip_suffix('"')).unwrap();
@@ -29,7 +30,7 @@ fn read(name: &str) -> Result<Vec<Vec<String>>, String> {
     found.map(|text| cells(&text)).ok_or_else(|| format!("there is no table {name}"))
 }
 
-/// The cell that a source names, as text.
+/// Returns the cell that a source names, as text.
 fn cell(source: &str) -> Result<String, String> {
     let parts: Vec<&str> = source.split("; ").collect();
     let [name, keys @ .., column] = parts.as_slice() else {
@@ -47,7 +48,7 @@ fn cell(source: &str) -> Result<String, String> {
     }
 }
 
-/// A number, without the unit after it.
+/// Returns a number, without the unit after it.
 fn value(cell: &str) -> Result<f64, String> {
     let end = cell.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(cell.len());
     cell[..end].parse().map_err(|_| format!("`{cell}` is no number"))
@@ -60,7 +61,7 @@ fn value_of(source: &str) -> Result<f64, String> {
     }
 }
 
-/// The last number in a text.
+/// Returns the last number in a text.
 fn last_number(text: &str) -> Option<&str> {
     let end = text.rfind(|c: char| c.is_ascii_digit())? + 1;
     let start =
@@ -68,14 +69,14 @@ fn last_number(text: &str) -> Option<&str> {
     Some(&text[start..end])
 }
 
-/// Whether a quoted number is the measured one, rounded to as many digits as the quotation has.
+/// Returns whether a quoted number is the measured one, rounded to as many digits as the quotation has.
 fn is_quoted(number: &str, value: f64) -> bool {
     let plain = number.replace(',', "");
     let digits = plain.split_once('.').map_or(0, |(_, digits)| digits.len());
     format!("{value:.digits$}") == plain
 }
 
-/// What is wrong with the figures of a line.
+/// Returns what is wrong with the figures of a line.
 fn wrong(line: &str) -> Vec<String> {
     let mut found = Vec::new();
     for (at, _) in line.match_indices(BEGIN) {
@@ -98,7 +99,8 @@ fn wrong(line: &str) -> Vec<String> {
     found
 }
 
-/// The cells of a line of a table, without the first, that have a digit and name no source. A link's target is not a figure.
+/// Returns those cells of a table's line, without the first, that have a digit and name no source. The target of a link
+/// is not a figure.
 fn without_source(line: &str) -> Vec<&str> {
     let Some(inner) = line.strip_prefix("| ").and_then(|line| line.trim_end().strip_suffix('|')) else {
         return Vec::new();
@@ -107,8 +109,8 @@ fn without_source(line: &str) -> Vec<&str> {
     figures.filter(|cell| cell.contains(|c: char| c.is_ascii_digit()) && !cell.contains(BEGIN)).collect()
 }
 
-/// The lines of tables of measurements: on the front page the table of its commits, on the pages of engines those of the
-/// section `Figures`.
+/// Returns the lines of tables of measurements. On the front page this is the table of its commits. On the pages of
+/// engines these are the tables of the section `Figures`.
 fn measured_lines(document: &Path, text: &str) -> Vec<String> {
     let in_engines = document.parent().is_some_and(|parent| parent.ends_with("docs/engines"));
     let (from, to) = match document.file_name().and_then(|name| name.to_str()) {
@@ -179,7 +181,7 @@ fn a_figure_that_is_not_its_tables_is_found() {
     }
     assert_eq!(wrong(&line("1.0", &format!("{source} over {source}"))), [""; 0]);
     assert_eq!(wrong("| none <!-- = none; a; b --> |").len(), 1);
-    // Each figure of a line is the one in front of its own source.
+    // The figure before a source is the one that belongs to the source.
     let two = format!("{}{}", line(&measured, source), line("3", source));
     assert_eq!(wrong(&two).len(), 1);
     assert!(is_quoted("34", 34.2) && is_quoted("34.2", 34.2) && is_quoted("2,633", 2633.0));

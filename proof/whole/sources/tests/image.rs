@@ -1,6 +1,6 @@
-//! Checks that the Dockerfile agrees with the tree. Every file that it copies exists, or it builds that file.
-//! The Dockerfile builds and installs what `make demo` needs, and sees everything that git keeps. Whether the
-//! image can be built and runs is not tested here.
+//! Checks that the Dockerfile agrees with the tree. Every file that the Dockerfile copies must exist, or the
+//! Dockerfile must build it. The Dockerfile must build and install what `make demo` needs, and must see
+//! everything that git keeps. These tests do not build or run the image.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failed helper is a failed test
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,7 +11,7 @@ fn read(path: &str) -> String {
     std::fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
-/// The instructions of each stage of a Dockerfile, each in one line.
+/// Returns the instructions of each stage of a Dockerfile, each in one line.
 fn stages(dockerfile: &str) -> Vec<Vec<String>> {
     let text = dockerfile.replace("\\\n", " ");
     let mut stages: Vec<Vec<String>> = Vec::new();
@@ -25,13 +25,14 @@ fn stages(dockerfile: &str) -> Vec<Vec<String>> {
     stages
 }
 
-/// The operands of the instructions that begin with `beginning`: all following words that are no options.
+/// Returns the operands of the instructions that begin with `beginning`: all following words that are no
+/// options.
 fn operands<'a>(instructions: &'a [String], beginning: &str) -> Vec<Vec<&'a str>> {
     let of = |rest: &'a str| rest.split(' ').filter(|word| !word.starts_with('-')).collect();
     instructions.iter().filter_map(|line| line.strip_prefix(beginning)).map(of).collect()
 }
 
-/// The packages in `cargo build ... -p ONE -p TWO`, anywhere in a text.
+/// Returns the packages in `cargo build ... -p ONE -p TWO`, anywhere in a text.
 fn cargo_packages(text: &str) -> BTreeSet<&str> {
     let builds = text.split("cargo build").skip(1).filter_map(|rest| rest.split(['\n', '&']).next());
     builds
@@ -40,7 +41,8 @@ fn cargo_packages(text: &str) -> BTreeSet<&str> {
         .collect()
 }
 
-/// The files that `cargo build` makes for each package of the workspace, according to the package's manifest.
+/// Returns the files that `cargo build` makes for each package of the workspace, according to the package's
+/// manifest.
 fn artifacts() -> BTreeMap<String, Vec<String>> {
     let mut found = BTreeMap::new();
     for name in rooms::crates() {
@@ -66,7 +68,7 @@ fn artifacts() -> BTreeMap<String, Vec<String>> {
     found
 }
 
-/// Debian's packages for each word that scripts/setup knows.
+/// Returns Debian's packages for each word that scripts/setup knows.
 fn debian_packages(setup: &str) -> BTreeMap<&str, Vec<&str>> {
     let mut found = BTreeMap::new();
     for line in setup.lines() {
@@ -88,7 +90,7 @@ fn debian_packages(setup: &str) -> BTreeMap<&str, Vec<&str>> {
     found
 }
 
-/// The words that scripts/setup lists for a purpose.
+/// Returns the words that scripts/setup lists for a purpose.
 fn needs_of<'a>(setup: &'a str, purpose: &str) -> Vec<&'a str> {
     let line = setup.lines().find(|line| line.starts_with(&format!("{purpose}) needs=")));
     line.unwrap_or_else(|| panic!("no purpose {purpose}")).split('\'').nth(1).unwrap().split(' ').collect()
@@ -148,7 +150,7 @@ fn the_image_builds_and_brings_what_the_demonstration_needs() {
         .split(' ')
         .filter(|word| !word.starts_with('-'))
         .collect();
-    // The image that builds has the packages that are only needed to compile and link.
+    // The packages that are only needed to compile and link are in the image that builds.
     for word in needs_of(&setup, "demo").into_iter().filter(|word| !["cc", "sqlite-headers"].contains(word)) {
         for package in &known[word] {
             assert!(installed.contains(package), "make demo needs {package}");

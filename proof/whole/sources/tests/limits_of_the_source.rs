@@ -1,5 +1,5 @@
-//! Limits that the source must keep: the lengths of files and functions, no unused dependency, and format
-//! documents that agree with the code.
+//! Checks the limits that the source must keep: the lengths of files and functions, no unused dependency, and
+//! format documents that agree with the code.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failed helper is a failed test
 
 use std::collections::BTreeMap;
@@ -9,7 +9,8 @@ use duralite_wal::engines::ENGINES;
 
 use super::limits::{File, constants, dependencies, files, functions};
 
-/// Nobody reads a longer file or function as a whole. `make check` already asks of far shorter files and
+/// The most lines of a file, and then of a function. Nobody reads a longer one as a whole. `make check`
+/// already asks of far shorter files and functions whether they tell one story.
 /// functions whether they tell one story.
 const FILE_LINES: usize = 1200;
 const FUNCTION_LINES: usize = 120;
@@ -48,7 +49,7 @@ fn no_function_is_longer_than_a_screen() {
 }
 
 /// If a crate's tests are one program, the compiler ignores a file that neither the program's root nor the
-/// manifest names.
+/// manifest names. This test finds such a file.
 #[test]
 fn every_file_of_tests_is_a_module_of_its_program() {
     let sources = files(&["archive", "crates", "store", "proof"], &["rs"]);
@@ -58,7 +59,7 @@ fn every_file_of_tests_is_a_module_of_its_program() {
         let module = file.strip_suffix("/mod.rs").or_else(|| file.strip_suffix(".rs"))?;
         let manifest = std::fs::read_to_string(crate::rooms::root().join(package).join("Cargo.toml")).ok()?;
         let has = |text: &str, wanted: String| text.lines().any(|line| line == wanted);
-        // Files below a module's directory are left out, because the compiler reports a file that is missing
+        // Files below a module's directory do not count, because the compiler reports a file that is missing
         // there.
         Some(
             !module.contains('/')

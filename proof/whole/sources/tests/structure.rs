@@ -1,10 +1,10 @@
-//! The files of a crate must depend on each other in one direction. No file may use something from a file
-//! that uses it, directly or indirectly. The same must hold for folders, which are the modules right below
-//! the root, each with everything in it. A cycle is reported with its path.
+//! Checks that the files of a crate depend on each other in one direction. No file may use something from a
+//! file that uses it, directly or indirectly. The same must hold for folders, which are the modules right
+//! below the root, each with everything in it. The test reports a cycle with its path.
 //!
 //! A file depends on whatever it names outside its tests, in `use` or in a path. If a module only re-exports
-//! a name (`use child::Name`), the dependency is on the file that defines it. `mod child;` alone is no use of
-//! the child.
+//! a name (`use child::Name`), the dependency is on the file that defines the name. `mod child;` alone does
+//! not use the child.
 #![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -26,7 +26,7 @@ struct Import {
     is_public: bool,
 }
 
-/// What one file says about others.
+/// The names by which one file refers to others.
 #[derive(Default)]
 struct File {
     children: Vec<String>,
@@ -41,7 +41,7 @@ impl File {
         file
     }
 
-    /// Reads tokens, also those in groups and in macros, which may name other files too.
+    /// Reads tokens, including those in groups and in macros, which may name other files too.
     fn read(&mut self, tokens: TokenStream) {
         let tokens = without_attributes(tokens);
         let mut at = 0;
@@ -65,7 +65,7 @@ impl File {
     }
 
     /// Reads tokens that begin with `use`: an item, or the lifetimes that an `impl Trait` captures. Returns
-    /// the number of tokens read.
+    /// the number of tokens that it has read.
     fn read_use(&mut self, tokens: &[TokenTree], at: usize) -> usize {
         let len = tokens[at..].iter().position(|token| is_mark(token, ';')).map_or(1, |end| end + 1);
         let Ok(item) = syn::parse2::<syn::ItemUse>(tokens[at..at + len].iter().cloned().collect()) else {
@@ -121,13 +121,13 @@ fn is_mark(token: &TokenTree, mark: char) -> bool {
     matches!(token, TokenTree::Punct(found) if found.as_char() == mark)
 }
 
-/// Whether the tokens begin with `::`.
+/// Returns whether the tokens begin with `::`.
 fn is_separator(tokens: &[TokenTree]) -> bool {
     matches!(tokens, [TokenTree::Punct(one), two, ..]
         if one.as_char() == ':' && one.spacing() == Spacing::Joint && is_mark(two, ':'))
 }
 
-/// Whether this `mod` names a file, and has no braces.
+/// Returns whether this `mod` names a file, and has no braces.
 fn has_no_body(tokens: &[TokenTree]) -> bool {
     matches!(tokens, [_, TokenTree::Ident(_), end, ..] if is_mark(end, ';'))
 }
@@ -158,7 +158,7 @@ fn without_attributes(tokens: TokenStream) -> Vec<TokenTree> {
     kept
 }
 
-/// Whether an attribute is a `cfg` that asks for tests.
+/// Returns whether an attribute is a `cfg` that asks for tests.
 fn is_for_tests(attribute: TokenStream) -> bool {
     let mut words = Vec::new();
     let mut left = vec![attribute];
@@ -175,7 +175,8 @@ fn is_for_tests(attribute: TokenStream) -> bool {
     words.first().is_some_and(|first| first == "cfg") && says("test") && !says("not")
 }
 
-/// The number of tokens in the item at the beginning of these tokens, including the item's other attributes.
+/// Returns the number of tokens in the item at the beginning of these tokens, including the item's other
+/// attributes.
 fn len_of_item(tokens: &[TokenTree]) -> usize {
     let ends = |token: &TokenTree| match token {
         TokenTree::Group(group) => group.delimiter() == Delimiter::Brace,
@@ -188,7 +189,7 @@ fn len_of_item(tokens: &[TokenTree]) -> usize {
 struct Modules(BTreeMap<Module, File>);
 
 impl Modules {
-    /// The modules that can be reached from a crate's root.
+    /// Returns the modules that can be reached from a crate's root.
     fn of(root: &Path) -> Self {
         let mut modules = BTreeMap::new();
         let dir = root.parent().map(Path::to_path_buf).unwrap_or_default();
@@ -210,7 +211,7 @@ impl Modules {
         Self(modules)
     }
 
-    /// The path from the crate's root; `None` for a path that leads out of the crate.
+    /// Returns the path from the crate's root; `None` for a path that leads out of the crate.
     fn absolute(&self, from: &Module, path: &[String]) -> Option<Vec<String>> {
         let child = [from.as_slice(), &path[..1]].concat();
         match path[0].as_str() {
@@ -225,7 +226,7 @@ impl Modules {
         }
     }
 
-    /// The module that owns the item that a path from the root names.
+    /// Returns the module that owns the item that a path from the root names.
     fn owner(&self, path: &[String], depth: u32) -> Module {
         let len = (0..=path.len()).rev().find(|len| self.0.contains_key(&path[..*len])).unwrap_or(0);
         let (module, rest) = (path[..len].to_vec(), &path[len..]);
@@ -240,7 +241,7 @@ impl Modules {
         }
     }
 
-    /// The modules that each module uses.
+    /// Returns the modules that each module uses.
     fn uses(&self) -> BTreeMap<Module, BTreeSet<Module>> {
         let used = |(module, file): (&Module, &File)| {
             let imports = file.imports.iter().filter(|import| !import.is_public).map(|import| &import.path);
@@ -253,7 +254,7 @@ impl Modules {
     }
 }
 
-/// The shortest path from a module back to itself.
+/// Returns the shortest path from a module back to itself.
 fn way_back(uses: &BTreeMap<Module, BTreeSet<Module>>, start: &Module) -> Option<Vec<Module>> {
     let mut ways = VecDeque::from([vec![start.clone()]]);
     let mut seen = BTreeSet::new();
@@ -271,36 +272,36 @@ fn way_back(uses: &BTreeMap<Module, BTreeSet<Module>>, start: &Module) -> Option
     None
 }
 
-/// Which modules right below the root use which others, each with everything in it.
+/// Returns which modules right below the root use which others, each with everything in it.
 fn uses_of_folders(uses: &BTreeMap<Module, BTreeSet<Module>>) -> BTreeMap<Module, BTreeSet<Module>> {
     let folder = |module: &Module| module.iter().take(1).cloned().collect::<Module>();
     let mut found: BTreeMap<Module, BTreeSet<Module>> = BTreeMap::new();
     for (module, used) in uses {
         let from = folder(module);
-        // The root is left out, because it re-exports names and has what all modules use.
+        // Leaves the root out, because it re-exports names and has what all modules use.
         let others = used.iter().map(folder).filter(|other| !other.is_empty() && *other != from);
         found.entry(from.clone()).or_default().extend(others);
     }
     found
 }
 
-/// Crates whose folders still have cycles.
+/// The crates whose folders still have cycles.
 const WITH_CIRCLES_OF_FOLDERS: [&str; 1] = ["store/bench"];
 
-/// The cycles among the files of the crate with this root, as [`circles_among`] returns them. If there are
-/// none and `of_folders` is set, the cycles among its folders.
+/// Returns the cycles among the files of the crate with this root, as [`circles_among`] returns them. If
+/// there are none and `of_folders` is set, returns the cycles among the crate's folders.
 fn circles(root: &Path, of_folders: bool) -> (usize, BTreeSet<String>) {
     let uses = Modules::of(root).uses();
     let in_files = circles_among(&uses);
     if in_files.0 > 0 || !of_folders { in_files } else { circles_among(&uses_of_folders(&uses)) }
 }
 
-/// The number of modules that are in cycles, and the paths of the cycles.
+/// Returns the number of modules that are in cycles, and the paths of the cycles.
 fn circles_among(uses: &BTreeMap<Module, BTreeSet<Module>>) -> (usize, BTreeSet<String>) {
     let named = |module: &Module| if module.is_empty() { "the root".to_owned() } else { module.join("::") };
     let ways: Vec<_> = uses.keys().filter_map(|module| way_back(uses, module)).collect();
     let texts = ways.iter().map(|way| {
-        // Each cycle is reported once, from its first module on.
+        // The result has each cycle once, from the cycle's first module on.
         let around = &way[..way.len() - 1];
         let first = (0..around.len()).min_by_key(|at| &around[*at]).unwrap_or(0);
         let mut names: Vec<_> =
@@ -311,7 +312,7 @@ fn circles_among(uses: &BTreeMap<Module, BTreeSet<Module>>) -> (usize, BTreeSet<
     (ways.len(), texts.collect())
 }
 
-/// The roots of a crate's library and programs.
+/// Returns the roots of a crate's library and programs.
 fn roots(dir: &Path) -> Vec<PathBuf> {
     let manifest = std::fs::read_to_string(dir.join("Cargo.toml")).unwrap_or_default();
     let named = manifest.lines().filter_map(|line| line.strip_prefix("path = \"")?.strip_suffix('"'));
@@ -376,7 +377,7 @@ fn circles_are_found_however_they_are_written() {
     assert_eq!(folders, ["a -> b -> a"]);
 }
 
-/// Code that needs an engine asks the registry. Apart from the registry, no code of `wal` depends on which
+/// Code that needs an engine asks the registry. Apart from the registry, no code of `wal` may depend on which
 /// engines exist.
 #[test]
 fn the_registry_alone_names_the_engines() {
@@ -394,8 +395,8 @@ fn the_registry_alone_names_the_engines() {
     }
 }
 
-/// Lists that decide what is tested, and that no compiler checks: the file, the text before the list, and the
-/// text after each name. CONTRIBUTING.md lists all places that name engines.
+/// Lists of engines that decide what is tested, and that no compiler checks. Each has the file, the text
+/// before the list, and the text after each name. CONTRIBUTING.md lists all places that name engines.
 const LISTS: [(&str, &str, &str); 6] = [
     ("scripts/test", "for engine in ", ""),
     ("scripts/proof", "all_engines=", ""),

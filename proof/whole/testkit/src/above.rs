@@ -1,5 +1,5 @@
-//! A VFS above Duralite's, such as one that encrypts or traces. It keeps a header of its own before each
-//! file object of Duralite's, and passes every call on.
+//! A VFS above Duralite's, such as one that encrypts or traces. It keeps a header of its own before each of
+//! Duralite's file objects, and passes every call on.
 #![allow(unsafe_code)] // a VFS
 
 use std::ffi::{c_char, c_int, c_void};
@@ -64,8 +64,8 @@ pass_on! {
     xUnfetch(at: sqlite3_int64, page: *mut c_void) -> c_int, SQLITE_ERROR;
 }
 
-/// A method table for each version that the file below may have. SQLite looks at the version before it
-/// calls a method.
+/// The method tables, one for each version that the file below may have. SQLite looks at the version before
+/// it calls a method.
 static METHODS: [sqlite3_io_methods; 4] = [methods(0), methods(1), methods(2), methods(3)];
 
 unsafe extern "C" fn open(

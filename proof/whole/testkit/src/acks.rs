@@ -1,15 +1,14 @@
 //! The file in which the processes of a rig acknowledge transactions.
 //!
-//! A process appends a record with one write after `COMMIT` has returned. If the process is killed,
-//! the page cache holds that write either completely or not at all. The file grows only after the
-//! bytes are there.
+//! A process appends a record with one write after `COMMIT` has returned. If the process is killed, the page
+//! cache holds that write either completely or not at all. The file grows only after the bytes are there.
 
 use std::fs::File;
 use std::io::{Result, Write as _};
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
-/// Records read at a time.
+/// The number of records that are read at a time.
 const BATCH: usize = 4096;
 
 /// Appends the acknowledgements of one process, and reads those of all processes. An
@@ -20,7 +19,7 @@ pub struct Acks<const N: usize> {
 }
 
 impl<const N: usize> Acks<N> {
-    /// Bytes of a record in the file.
+    /// The number of bytes of a record in the file.
     pub const RECORD_BYTES: usize = N * size_of::<i64>();
 
     /// Opens the file, or creates it if it does not exist.
@@ -40,7 +39,7 @@ impl<const N: usize> Acks<N> {
         self.file.write_all(record.map(i64::to_le_bytes).as_flattened())
     }
 
-    /// The records that were appended since the previous call.
+    /// Returns the records that were appended since the previous call.
     ///
     /// # Errors
     /// An error of the file system.

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
-/// A `duralite-actor`, killed when dropped.
+/// A process that runs `duralite-actor`. Dropping this value kills the process.
 pub struct Actor {
     child: Child,
     stdin: Option<ChildStdin>,
@@ -14,14 +14,14 @@ pub struct Actor {
 }
 
 impl Actor {
-    /// Starts an actor with a role and the role's arguments. No setting of this process's environment is
-    /// passed on.
+    /// Starts an actor with a role and the role's arguments. The actor does not inherit the settings of
+    /// Duralite in this process's environment.
     #[must_use]
     pub fn start(arguments: &[&str]) -> Self {
         Self::start_with(arguments, &[])
     }
 
-    /// As [`Actor::start`], with these environment variables.
+    /// Starts an actor as [`Actor::start`] does, with these environment variables.
     #[must_use]
     pub fn start_with(arguments: &[&str], environment: &[(&str, &str)]) -> Self {
         Self::spawn(Command::new(program()), arguments, environment)
@@ -38,8 +38,8 @@ impl Actor {
         let mut child = loop {
             match command.spawn() {
                 Ok(child) => break child,
-                // The program has just been copied. A child that another test has forked keeps the copy open
-                // for writing until that child runs its own program. So try again until it does.
+                // The test has just copied the program. A child that another test has forked keeps the copy
+                // open for writing until the child runs its own program. So try again until it does.
                 Err(error) if error.kind() == ErrorKind::ExecutableFileBusy => std::thread::yield_now(),
                 Err(error) => panic!("{error}"),
             }
@@ -48,14 +48,14 @@ impl Actor {
         Self { child, stdin, stdout: BufReader::new(stdout) }
     }
 
-    /// Starts an actor with a connection. It runs the statements that the test sends.
+    /// Starts an actor with a connection. The actor runs the statements that the test sends.
     #[must_use]
     pub fn sql(uri: &str) -> Self {
         Self::start(&["sql", uri])
     }
 
-    /// As [`Actor::sql`]. `strace` writes every system call that names a file to `calls`. Returns `None`,
-    /// with a note, if `strace` is missing.
+    /// Starts an actor as [`Actor::sql`] does. `strace` writes every system call that names a file to
+    /// `calls`. Returns `None`, with a note, if `strace` is missing.
     #[must_use]
     pub fn traced(uri: &str, calls: &Path) -> Option<Self> {
         if Command::new("strace").arg("-V").output().is_err() {
@@ -67,8 +67,8 @@ impl Actor {
         Some(Self::spawn(command, &["sql", uri], &[]))
     }
 
-    /// As [`Actor::start`], but as another user. The program is copied into `dir`, where that user may run
-    /// it.
+    /// Starts an actor as [`Actor::start`] does, but as another user. Copies the program into `dir`, where
+    /// that user may run it.
     #[must_use]
     pub fn start_as(user: u32, dir: &Path, arguments: &[&str]) -> Self {
         let copy = dir.join("duralite-actor");
@@ -80,14 +80,14 @@ impl Actor {
         Self::spawn(command, arguments, &[])
     }
 
-    /// Runs one statement in the actor and returns its rows, with `|` between columns and a space
-    /// between rows, or the error.
+    /// Runs one statement in the actor. Returns its rows, with `|` between columns and a space between rows,
+    /// or the error.
     pub fn run(&mut self, sql: &str) -> String {
         self.tell(sql);
         self.line()
     }
 
-    /// As [`Actor::run`]. Returns `None` if the actor ends instead of answering.
+    /// Runs a statement as [`Actor::run`] does. Returns `None` if the actor ends instead of answering.
     pub fn run_or_end(&mut self, sql: &str) -> Option<String> {
         writeln!(self.stdin.as_mut().unwrap(), "{sql}").ok()?;
         let mut line = String::new();
@@ -100,7 +100,7 @@ impl Actor {
         writeln!(self.stdin.as_mut().unwrap(), "{}", sql.replace('\n', " ")).unwrap();
     }
 
-    /// The actor's process id.
+    /// Returns the actor's process id.
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.child.id()
@@ -121,7 +121,7 @@ impl Actor {
         rustix::process::kill_process(pid, rustix::process::Signal::CONT).unwrap();
     }
 
-    /// The next line that the actor prints; empty when it has ended.
+    /// Returns the next line that the actor prints; empty when the actor has ended.
     pub fn line(&mut self) -> String {
         let mut line = String::new();
         self.stdout.read_line(&mut line).unwrap();
@@ -134,7 +134,7 @@ impl Actor {
         self.child.wait().unwrap();
     }
 
-    /// Whether the actor has ended.
+    /// Returns whether the actor has ended.
     pub fn has_ended(&mut self) -> bool {
         self.child.try_wait().unwrap().is_some()
     }
@@ -158,7 +158,7 @@ impl Drop for Actor {
     }
 }
 
-/// The path of the program, which cargo builds one directory above the test programs.
+/// Returns the path of the program, which cargo builds one directory above the test programs.
 fn program() -> PathBuf {
     let test = std::env::current_exe().unwrap();
     let program = test.parent().unwrap().with_file_name("duralite-actor");

@@ -22,7 +22,7 @@ impl<'a> Arguments<'a> {
         arguments.into_iter().map(pair).collect::<Result<_, _>>().map(Self)
     }
 
-    /// The first value that is given for this name.
+    /// Returns the first value that is given for this name.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&'a str> {
         self.0.iter().find(|(given, _)| *given == name).map(|(_, value)| *value)
@@ -45,8 +45,7 @@ impl<'a> Arguments<'a> {
 /// Finds one of the product's engines by name.
 ///
 /// # Errors
-/// The names of the engines, and of `others`, which the caller accepts instead of
-/// an engine.
+/// The names of the engines, and of `others`, which the caller accepts instead of an engine.
 pub fn engine_named(name: &str, others: &[&str]) -> Result<Engine, String> {
     let known = Engine::all();
     let names: Vec<&str> = known.iter().map(|engine| engine.name()).chain(others.iter().copied()).collect();
@@ -54,7 +53,7 @@ pub fn engine_named(name: &str, others: &[&str]) -> Result<Engine, String> {
     found.copied().ok_or_else(|| format!("engine={name}: choose {}", names.join(" or ")))
 }
 
-/// When the writer of a test rig acknowledges a transaction.
+/// The moment when the writer of a test rig acknowledges a transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Acknowledge {
     /// After `COMMIT` has returned.

@@ -1,4 +1,4 @@
-//! Selects the engine that is tested.
+//! Selects the engine that a run tests.
 
 use std::fmt;
 use std::path::Path;
@@ -10,8 +10,8 @@ use duralite_wal::{Descriptor, engines};
 
 use crate::{side_engine, vec_engine};
 
-/// The environment variable that names the tested engine. If it is not set, the first engine of the registry
-/// is tested.
+/// The environment variable that names the tested engine. If it is not set, the run tests the first engine of the
+/// registry.
 const ENGINE_VARIABLE: &str = "TESTKIT_ENGINE";
 
 /// Adds the tests' own engines to the registry. Further calls change nothing.
@@ -29,19 +29,20 @@ pub(crate) fn register() {
 pub struct Engine(&'static Descriptor);
 
 impl Engine {
-    /// For tests of behaviour that only `nvwal` has.
+    /// The engine for tests of behaviour that only `nvwal` has.
     pub const NVWAL: Self = Self(&nvwal::DESCRIPTOR);
-    /// For tests of behaviour that only `waldio` has.
+    /// The engine for tests of behaviour that only `waldio` has.
     pub const WALDIO: Self = Self(&waldio::DESCRIPTOR);
-    /// For tests of behaviour that only `ppl` has.
+    /// The engine for tests of behaviour that only `ppl` has.
     pub const PPL: Self = Self(&ppl::DESCRIPTOR);
 
-    /// For tests of behaviour that only `scratchpad` has.
+    /// The engine for tests of behaviour that only `scratchpad` has.
     pub const SCRATCHPAD: Self = Self(&scratchpad::DESCRIPTOR);
 
-    /// The engines that a test of the product's engines runs on: all of them, or only one in a run for which the environment
-    /// names an engine. Such a run comes beside the one for all. It names one of the product's, or, if it names an engine of
-    /// the tests, means the default one.
+    /// Returns the engines on which a test of the product's engines runs. These are all of them, unless the environment
+    /// names an engine. A run for which the environment names an engine comes in addition to the run for all, and tests
+    /// only one engine. That is the named engine if it is one of the product's, and the default engine if the named one
+    /// is of the tests.
     #[must_use]
     pub fn all() -> Vec<Self> {
         let all = engines::ENGINES.iter().copied().map(Self);
@@ -52,21 +53,21 @@ impl Engine {
         named.or_else(|| all.clone().next()).into_iter().collect()
     }
 
-    /// All engines that keep rollback journals, the product's and the tests' own.
+    /// Returns all engines that keep rollback journals, the product's and the tests' own.
     #[must_use]
     pub fn keeping_rollback_journals() -> Vec<Self> {
         register();
         engines::all().filter(|engine| engine.rollback_journals).map(Self).collect()
     }
 
-    /// The engine with this name: one of the product's or of the tests' own.
+    /// Returns the engine with this name: one of the product's or of the tests' own.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         register();
         engines::by_name(name).map(Self)
     }
 
-    /// The engine that this run tests.
+    /// Returns the engine that this run tests.
     #[must_use]
     pub fn under_test() -> Self {
         match std::env::var(ENGINE_VARIABLE) {
@@ -75,7 +76,7 @@ impl Engine {
         }
     }
 
-    /// Whether the engine keeps rollback journals.
+    /// Returns whether the engine keeps rollback journals.
     #[must_use]
     pub fn keeps_rollback_journals(self) -> bool {
         self.0.rollback_journals
@@ -93,13 +94,13 @@ impl Engine {
         self.0.name
     }
 
-    /// Whether the engine's logs are in mapped memory.
+    /// Returns whether the engine's logs are in mapped memory.
     #[must_use]
     pub fn is_in_memory(self) -> bool {
         matches!(self.0.needs.first(), Some(Medium::LogMemory | Medium::Scratchpad))
     }
 
-    /// URI parameters for this engine with its logs in `log_dir`.
+    /// Returns the URI parameters for this engine with its logs in `log_dir`.
     #[must_use]
     pub fn settings(self, log_dir: &Path) -> String {
         let log_dir = log_dir.display();

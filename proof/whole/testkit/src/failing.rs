@@ -10,19 +10,20 @@ use rusqlite::ffi;
 
 use crate::fixture::{GUARD, VERSIONS};
 
-/// The size of the database's header. To raise or lift the guard, Duralite first writes a header without the
-/// guard, and nothing else. Only such a write is refused. A write by SQLite passes, because SQLite writes
-/// whole pages. If Duralite writes only the header of page 1 for SQLite, that write passes too, because the
+/// The size of the database's header in bytes. To raise or lift the guard, Duralite first writes a header
+/// without the guard, and nothing else. This module refuses only such a write. A write by SQLite passes,
+/// because SQLite writes whole pages. If Duralite writes only the header of page 1 for SQLite, that write
+/// passes too, because the header has the guard in it.
 /// header has the guard in it.
 const HEADER_BYTES: usize = 100;
 
-/// The smallest page.
+/// The size of the smallest page in bytes.
 const PAGE_BYTES: usize = 512;
 
 thread_local! {
-    /// How many headers without the guard were refused so far; `None` outside [`with_stuck_guard`].
+    /// The number of headers without the guard that were refused so far; `None` outside [`with_stuck_guard`].
     static REFUSED: Cell<Option<u32>> = const { Cell::new(None) };
-    /// How many writes of pages were refused so far; `None` outside [`without_space_for_pages`].
+    /// The number of writes of pages that were refused so far; `None` outside [`without_space_for_pages`].
     static PAGES_REFUSED: Cell<Option<u32>> = const { Cell::new(None) };
     /// The bytes of each write so far; `None` outside [`noting_writes`].
     static NOTED: RefCell<Option<Vec<usize>>> = const { RefCell::new(None) };
@@ -59,7 +60,7 @@ unsafe extern "C" fn write_unless_refused(file: c_int, data: *const c_void, byte
     unsafe { if is_refused(data, bytes) { 0 } else { write(file, data, bytes) } }
 }
 
-/// As `write_unless_refused`, for a write at an offset.
+/// Does the same as `write_unless_refused`, for a write at an offset.
 unsafe extern "C" fn place_unless_refused(file: c_int, data: *const c_void, bytes: usize, at: i64) -> isize {
     // SAFETY: SQLite's own arguments.
     unsafe { if is_refused(data, bytes) { 0 } else { pwrite64(file, data, bytes, at) } }
@@ -69,7 +70,7 @@ unsafe extern "C" fn place_unless_refused(file: c_int, data: *const c_void, byte
 /// no page to any file.
 ///
 /// # Panics
-/// Unless `body` tried to write a page.
+/// Panics unless `body` tried to write a page.
 pub fn without_space_for_pages<T>(body: impl FnOnce() -> T) -> T {
     replace_writes_once();
     PAGES_REFUSED.set(Some(0));
@@ -82,7 +83,7 @@ pub fn without_space_for_pages<T>(body: impl FnOnce() -> T) -> T {
 /// guard.
 ///
 /// # Panics
-/// Unless `body` tried to write the guard.
+/// Panics unless `body` tried to write the guard.
 pub fn with_stuck_guard<T>(body: impl FnOnce() -> T) -> T {
     replace_writes_once();
     REFUSED.set(Some(0));
@@ -91,7 +92,7 @@ pub fn with_stuck_guard<T>(body: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Runs `body`, and returns how many bytes SQLite's own VFS wrote on this thread by each write.
+/// Runs `body`. Returns how many bytes SQLite's own VFS wrote on this thread by each write.
 pub fn noting_writes(body: impl FnOnce()) -> Vec<usize> {
     replace_writes_once();
     NOTED.set(Some(Vec::new()));
@@ -104,7 +105,7 @@ fn replace_writes_once() {
     ONCE.call_once(replace_writes);
 }
 
-/// SQLite is built to use one of these three functions.
+/// Replaces all three functions that write, because a build of SQLite uses one of the three.
 fn replace_writes() {
     // SAFETY: the functions have the signatures of the calls that they stand for (`off_t` has 64 bits),
     // and SQLite's default VFS stays registered.

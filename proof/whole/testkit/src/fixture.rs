@@ -20,7 +20,7 @@ pub const GUARD: [u8; 2] = [2, 0xd7];
 /// The content of these bytes while a log holds the rollback journal.
 pub const ROLLBACK_GUARD: [u8; 2] = [1, 0xd8];
 
-/// Databases and logs of one test, deleted when this is dropped.
+/// The databases and logs of one test. Dropping this value deletes them.
 pub struct Fixture {
     dir: TempDir,
     log_dir: TempDir,
@@ -34,14 +34,14 @@ impl Default for Fixture {
 }
 
 impl Fixture {
-    /// An empty fixture for the engine under test.
+    /// Makes an empty fixture for the engine under test.
     #[must_use]
     pub fn new() -> Self {
         Self::on(Engine::under_test())
     }
 
-    /// An empty fixture. Databases are in the temporary directory. The logs of an engine that works in memory
-    /// are in shared memory, if the machine has it.
+    /// Makes an empty fixture. Databases are in the temporary directory. The logs of an engine that works in
+    /// memory are in shared memory, if the machine has it.
     #[must_use]
     pub fn on(engine: Engine) -> Self {
         let temporary = std::env::temp_dir();
@@ -69,14 +69,14 @@ impl Fixture {
         self.log_dir.path()
     }
 
-    /// The URI of a database on the engine, with its log in the log directory. `settings` are more
+    /// Returns the URI of a database on the engine, with its log in the log directory. `settings` are more
     /// parameters.
     #[must_use]
     pub fn uri(&self, name: &str, settings: &str) -> String {
         self.uri_with_log_dir(name, self.log_dir(), settings)
     }
 
-    /// As [`Fixture::uri`], with another log directory.
+    /// Returns a URI as [`Fixture::uri`] does, with another log directory.
     #[must_use]
     pub fn uri_with_log_dir(&self, name: &str, log_dir: &Path, settings: &str) -> String {
         let and = if settings.is_empty() { "" } else { "&" };
@@ -87,13 +87,13 @@ impl Fixture {
         )
     }
 
-    /// A connection on the engine, in WAL mode.
+    /// Opens a connection on the engine, in WAL mode.
     #[must_use]
     pub fn open(&self, name: &str) -> Connection {
         self.open_with(name, "")
     }
 
-    /// As [`Fixture::open`], with more URI parameters.
+    /// Opens a connection as [`Fixture::open`] does, with more URI parameters.
     #[must_use]
     pub fn open_with(&self, name: &str, settings: &str) -> Connection {
         let conn = sql::connect(&self.uri(name, settings)).unwrap();
@@ -101,8 +101,8 @@ impl Fixture {
         conn
     }
 
-    /// The logs in the log directory, without shared memory, regions, and the files that homes keep beside
-    /// logs.
+    /// Returns the logs in the log directory, without shared memory, regions, and the files that homes keep
+    /// beside logs.
     #[must_use]
     pub fn logs(&self) -> Vec<PathBuf> {
         let mut logs: Vec<_> = std::fs::read_dir(self.log_dir())
@@ -115,7 +115,7 @@ impl Fixture {
         logs
     }
 
-    /// The only log in the log directory.
+    /// Returns the only log in the log directory.
     #[must_use]
     pub fn log(&self) -> PathBuf {
         let logs = self.logs();
@@ -123,15 +123,15 @@ impl Fixture {
         logs[0].clone()
     }
 
-    /// Whether the guard is on, according to the bytes on disk.
+    /// Returns whether the guard is on, according to the bytes on disk.
     #[must_use]
     pub fn is_guarded(&self, name: &str) -> bool {
         let bytes = std::fs::read(self.path(name)).unwrap();
         bytes.get(VERSIONS) == Some(&GUARD) || bytes.get(VERSIONS) == Some(&ROLLBACK_GUARD)
     }
 
-    /// The content of all files in both directories. Comparing two snapshots shows whether anything has
-    /// changed.
+    /// Returns the content of all files in both directories. A comparison of two snapshots shows whether
+    /// anything has changed.
     #[must_use]
     pub fn snapshot(&self) -> BTreeMap<PathBuf, Vec<u8>> {
         let mut files = snapshot(self.dir.path());
@@ -148,7 +148,7 @@ impl Fixture {
     }
 }
 
-/// The content of every file in a directory, except shared memory, which holds no data.
+/// Returns the content of every file in a directory, except shared memory, which holds no data.
 #[must_use]
 pub fn snapshot(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let paths = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
@@ -158,13 +158,13 @@ pub fn snapshot(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
         .collect()
 }
 
-/// Whether a file is shared memory, of SQLite or of a log.
+/// Returns whether a file is shared memory, of SQLite or of a log.
 fn is_shared_memory(path: &Path) -> bool {
     path.as_os_str().as_encoded_bytes().ends_with(b"-shm")
 }
 
-/// The answer of the system's `sqlite3` shell, output and errors together. Returns `None`, with a note, if
-/// there is no such shell.
+/// Returns the answer of the system's `sqlite3` shell, output and errors together. Returns `None`, with a
+/// note, if there is no such shell.
 #[must_use]
 pub fn stock_shell(path: &Path, sql: &str) -> Option<String> {
     let mut shell = Command::new("sqlite3");

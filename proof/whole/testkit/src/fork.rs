@@ -1,4 +1,4 @@
-//! Children made by `fork`, which inherit everything that their parent has open.
+//! Forks children, which inherit everything that their parent has open.
 #![allow(unsafe_code)] // forks, and ends a child without what `exit` runs
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -9,19 +9,19 @@ use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, kill_process, waitpi
 #[derive(Debug)]
 pub struct Forked(Pid);
 
-/// How a child ended.
+/// The way in which a child ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ended {
     /// The child exited, and its body returned `true`.
     Well,
     /// The child exited, and its body returned `false` or panicked.
     Badly,
-    /// By a signal.
+    /// A signal with this number ended the child.
     Killed(i32),
 }
 
 impl Ended {
-    /// How a child with this status has ended.
+    /// Returns how a child with this status has ended.
     #[must_use]
     pub fn of(status: WaitStatus) -> Self {
         match (status.exit_status(), status.terminating_signal()) {
@@ -35,7 +35,7 @@ impl Ended {
 /// Forks. The child runs `body`, and ends without dropping any value of its parent.
 ///
 /// # Panics
-/// If the fork fails.
+/// Panics if the fork fails.
 pub fn fork(body: impl FnOnce() -> bool) -> Forked {
     // SAFETY: the child continues with this thread alone. Apart from C's own functions it calls SQLite and
     // Duralite, and whether these work after a fork is what the tests check.
@@ -50,12 +50,12 @@ pub fn fork(body: impl FnOnce() -> bool) -> Forked {
 }
 
 impl Forked {
-    /// Kills the child with SIGKILL; it may have ended already.
+    /// Kills the child with SIGKILL. The child may have ended already.
     pub fn kill(&self) {
         let _ = kill_process(self.0, Signal::KILL);
     }
 
-    /// How the child has ended, or `None` if it still runs.
+    /// Returns how the child has ended, or `None` if it still runs.
     #[must_use]
     pub fn try_wait(&self) -> Option<Ended> {
         waitpid(Some(self.0), WaitOptions::NOHANG).unwrap().map(|(_, status)| Ended::of(status))

@@ -1,4 +1,4 @@
-//! A gate before the writes of groups. While it is closed, every process that writes a group waits.
+//! A gate before the writes of groups. While the gate is closed, every process that writes a group waits.
 
 use std::collections::BTreeSet;
 use std::fs::OpenOptions;
@@ -17,13 +17,13 @@ use duralite_wal::placement::{FileStep, Hook, Hooked, hook};
 pub struct Gate(PathBuf);
 
 impl Gate {
-    /// The gate with its state in this directory. A new gate is open.
+    /// Returns the gate with its state in this directory. A new gate is open.
     #[must_use]
     pub fn new(dir: &Path) -> Self {
         Self(dir.to_path_buf())
     }
 
-    /// The directory with the gate's state.
+    /// Returns the directory with the gate's state.
     #[must_use]
     pub fn dir(&self) -> &Path {
         &self.0
@@ -35,7 +35,7 @@ impl Gate {
         hook(logs, Arc::new(self.clone()))
     }
 
-    /// Closes the gate, so that no group is written from now on.
+    /// Closes the gate, so that no process writes a group from now on.
     pub fn close(&self) {
         let _ = std::fs::remove_file(self.file("reached"));
         std::fs::write(self.file("closed"), "").unwrap();
@@ -46,9 +46,9 @@ impl Gate {
         std::fs::remove_file(self.file("closed")).unwrap();
     }
 
-    /// Offsets in the log, in bytes, of the groups that reached the gate since it was closed. A group may
-    /// reach the gate more than once, because a leader that takes over from another leader writes its group
-    /// again.
+    /// Returns the offsets in the log, in bytes, of the groups that reached the gate since it was closed. A
+    /// group may reach the gate more than once, because a leader that takes over from another leader writes
+    /// the other leader's group again.
     #[must_use]
     pub fn places(&self) -> BTreeSet<u64> {
         let text = std::fs::read_to_string(self.file("reached")).unwrap_or_default();
@@ -68,7 +68,7 @@ impl Gate {
 
     fn pass(&self, at: u64) {
         let reached = self.file("reached");
-        // Each line is one write, so lines of several processes do not mix.
+        // Each line is one write, so the lines of several processes do not mix.
         let mut reached = OpenOptions::new().append(true).create(true).open(reached).unwrap();
         reached.write_all(format!("{at}\n").as_bytes()).unwrap();
         while self.file("closed").exists() {

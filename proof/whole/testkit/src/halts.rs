@@ -10,10 +10,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rusqlite::ffi;
 use rustix::process::{Signal, getpid, kill_process};
 
-/// How many locks are left until the process stops, counting the lock before which it stops; 0 for never.
+/// The number of locks that are left until the process stops, counting the lock before which it stops; 0 for
+/// never.
 static LEFT: AtomicU64 = AtomicU64::new(0);
 
-/// Called before a lock is taken or released.
+/// Counts a lock that SQLite is about to take or release. Stops the process if it is the chosen lock.
 fn lock() {
     let left = LEFT.load(Ordering::SeqCst);
     if left == 0 {

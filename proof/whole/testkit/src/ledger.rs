@@ -1,11 +1,10 @@
-//! Numbered transactions. The content shows whether it is the result of transactions 1 to some
-//! number.
+//! Makes numbered transactions. The content shows whether it is the result of transactions 1 to some number.
 
 use rusqlite::{Connection, Result, params};
 
 use crate::sql;
 
-/// One transaction in this many is larger than the writer's cache.
+/// The number of transactions of which one is larger than the writer's cache.
 const LARGE_EVERY: i64 = 50;
 const LARGE_ROWS: i64 = 60;
 

@@ -1,4 +1,4 @@
-//! A file system on a loop device, and the kernel's counts of that device's operations.
+//! Makes a file system on a loop device, and reads the kernel's counts of that device's operations.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -7,7 +7,7 @@ use tempfile::TempDir;
 
 use crate::skip;
 
-/// A mounted ext4 file system, unmounted when dropped.
+/// A mounted ext4 file system. Dropping this value unmounts it.
 pub struct LoopDisk {
     dir: TempDir,
     device: String,
@@ -16,11 +16,11 @@ pub struct LoopDisk {
 /// The operations that a device has performed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DeviceCounts {
-    /// Write requests that carry data.
+    /// The number of write requests that carry data.
     pub writes: u64,
-    /// Bytes written.
+    /// The number of bytes written.
     pub written_bytes: u64,
-    /// Flushes of the device's cache.
+    /// The number of flushes of the device's cache.
     pub flushes: u64,
 }
 
@@ -34,10 +34,10 @@ fn run(program: &str, arguments: &[&str]) -> Result<String, String> {
 }
 
 impl LoopDisk {
-    /// Makes a disk of this size. Returns `None`, with a note, if this user may not do so.
+    /// Makes a disk of this size. Returns `None`, with a note, if this user may not make one.
     ///
     /// # Panics
-    /// If the disk cannot be made although the user is root and `DURALITE_REQUIRE_RIGS` is set.
+    /// Panics if the disk cannot be made although the user is root and `DURALITE_REQUIRE_RIGS` is set.
     #[must_use]
     pub fn new(mebibytes: u64) -> Option<Self> {
         match Self::make(mebibytes) {
@@ -62,21 +62,21 @@ impl LoopDisk {
         run("mkfs.ext4", &["-q", "-F", "-b", "4096", "-E", eager, &path(&image)])?;
         let device = run("losetup", &["--find", "--show", &path(&image)])?;
         let disk = Self { dir, device };
-        // Without access times, so that a read causes no write that is counted.
+        // Mounts without access times, so that a read causes no write that counts.
         run("mount", &["-o", "noatime", &disk.device, &path(&mount)])?;
         Ok(disk)
     }
 
-    /// The directory where the disk is mounted.
+    /// Returns the directory where the disk is mounted.
     #[must_use]
     pub fn path(&self) -> PathBuf {
         self.dir.path().join("mount")
     }
 
-    /// The operations that the device has done so far.
+    /// Returns the operations that the device has done so far.
     ///
     /// # Panics
-    /// If the kernel does not report them.
+    /// Panics if the kernel does not report them.
     #[must_use]
     pub fn counts(&self) -> DeviceCounts {
         let name = self.device.trim_start_matches("/dev/");
@@ -87,8 +87,8 @@ impl LoopDisk {
         DeviceCounts { writes, written_bytes: numbers[6] * 512, flushes }
     }
 
-    /// Writes out everything that waits for this disk, so that later counts do not include it. Syncs only
-    /// this file system, because other tests count operations on theirs.
+    /// Writes out all data that waits for this disk, so that later counts do not include it. Syncs only this
+    /// file system, because other tests count operations on theirs.
     pub fn settle(&self) {
         let settled = std::fs::File::open(self.path()).and_then(|mount| Ok(rustix::fs::syncfs(&mount)?));
         assert!(settled.is_ok(), "{settled:?}");

@@ -5,16 +5,16 @@ use std::process::Command;
 
 use tempfile::TempDir;
 
-/// Whether to fail instead of skipping a rig that this machine can run.
+/// Returns whether to fail instead of skipping a rig that this machine can run.
 #[must_use]
 pub fn require_rigs() -> bool {
     std::env::var_os("DURALITE_REQUIRE_RIGS").is_some_and(|value| value == "1")
 }
 
-/// Says that a rig is skipped, and why.
+/// Says that a test skips a rig, and why.
 ///
 /// # Panics
-/// If this user is root, who could run the rig, and `DURALITE_REQUIRE_RIGS` is set.
+/// Panics if this user is root, who could run the rig, and `DURALITE_REQUIRE_RIGS` is set.
 pub fn skip(what: &str, why: &str) {
     eprintln!("skipped: {what}: {why}");
     let root = rustix::process::geteuid().is_root();
@@ -27,10 +27,10 @@ pub struct TinyDirectory {
 }
 
 impl TinyDirectory {
-    /// Mounts a tmpfs of this size. Returns `None`, with a note, if this user may not do so.
+    /// Mounts a tmpfs of this size. Returns `None`, with a note, if this user may not mount one.
     ///
     /// # Panics
-    /// If the mount fails although the user is root and `DURALITE_REQUIRE_RIGS` is set.
+    /// Panics if the mount fails although the user is root and `DURALITE_REQUIRE_RIGS` is set.
     #[must_use]
     pub fn new(kibibytes: u32) -> Option<Self> {
         let dir = tempfile::tempdir().unwrap();
@@ -48,7 +48,7 @@ impl TinyDirectory {
         None
     }
 
-    /// The directory.
+    /// Returns the path of the directory.
     #[must_use]
     pub fn path(&self) -> &Path {
         self.dir.path()
@@ -69,17 +69,17 @@ impl Drop for TinyDirectory {
     }
 }
 
-/// An overlay of two directories in memory, unmounted when dropped.
+/// An overlay of two directories in memory. Dropping this value unmounts it.
 pub struct Overlay {
     memory: TinyDirectory,
 }
 
 impl Overlay {
     /// Mounts an overlay with these additional options (`""` for none). Returns `None`, with a note, if this
-    /// user may not do so.
+    /// user may not mount one.
     ///
     /// # Panics
-    /// If the mount fails although the user is root and `DURALITE_REQUIRE_RIGS` is set.
+    /// Panics if the mount fails although the user is root and `DURALITE_REQUIRE_RIGS` is set.
     #[must_use]
     pub fn new(options: &str) -> Option<Self> {
         let memory = TinyDirectory::new(16 << 10)?;
@@ -104,7 +104,7 @@ impl Overlay {
         None
     }
 
-    /// The merged directory.
+    /// Returns the path of the merged directory.
     #[must_use]
     pub fn path(&self) -> PathBuf {
         self.memory.path().join("merged")
@@ -113,7 +113,7 @@ impl Overlay {
 
 impl Drop for Overlay {
     fn drop(&mut self) {
-        // Unmounts the overlay lazily, like the memory below it, which is unmounted after this.
+        // Unmounts the overlay lazily. The memory below it is unmounted after this, also lazily.
         let _ = Command::new("umount").arg("-l").arg(self.path()).output();
     }
 }

@@ -1,20 +1,20 @@
-//! Random numbers, reproducible from a seed.
+//! Draws random numbers that a seed reproduces.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
-/// xorshift64*: the same numbers on any machine.
+/// A xorshift64* generator, which draws the same numbers on any machine.
 #[derive(Clone, Debug)]
 pub struct Rng(u64);
 
 impl Rng {
-    /// A generator with this seed.
+    /// Returns a generator with this seed.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         // Mixes the seed, because small seeds would otherwise yield small first numbers.
         Self((seed ^ 0x9e37_79b9_7f4a_7c15).max(1))
     }
 
-    /// A random number.
+    /// Returns a random number.
     pub fn draw(&mut self) -> u64 {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
@@ -22,17 +22,17 @@ impl Rng {
         self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 8
     }
 
-    /// A number below `bound`.
+    /// Returns a number below `bound`.
     pub fn below(&mut self, bound: u64) -> u64 {
         self.draw() % bound
     }
 
-    /// True in one of `one_in` calls on average.
+    /// Returns true in one of `one_in` calls on average.
     pub fn chance(&mut self, one_in: u64) -> bool {
         self.below(one_in) == 0
     }
 
-    /// One of `choices`.
+    /// Returns one of `choices`.
     pub fn pick<'a, T: ?Sized>(&mut self, choices: &[&'a T]) -> &'a T {
         choices[usize::try_from(self.below(choices.len() as u64)).unwrap()]
     }

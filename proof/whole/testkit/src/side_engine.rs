@@ -1,11 +1,11 @@
-//! Engines for tests. They are `nvwal` with further files beside the log:
+//! Engines for tests. They are `nvwal` with more files beside the log:
 //!
 //! - `side` has a home that keeps every page written home, including the header, until the home is drained.
-//!   So SQLite finds a database file as old as the guard.
+//!   So SQLite finds a database file that is as old as the guard.
 //! - `undo` keeps rollback journals.
 //! - `sideundo` does both.
 //!
-//! Their logs are those of `nvwal`, with magic numbers of their own.
+//! Their logs are those of `nvwal`, but each engine has its own magic number.
 
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -121,8 +121,8 @@ fn open(
     Ok(log)
 }
 
-/// The first bytes of a log. If they begin with this engine's magic number, that number is replaced by the
-/// magic number of `nvwal`.
+/// Returns the first bytes of a log. If they begin with this engine's magic number, replaces that number with
+/// the magic number of `nvwal`.
 pub(crate) fn as_nvwal(bytes: &[u8], magic: [u8; MAGIC_BYTES]) -> Vec<u8> {
     let mut bytes = bytes.to_vec();
     if bytes.starts_with(&magic) {
@@ -153,7 +153,7 @@ fn map(log: &OpenFile<'_>, options: &EngineOptions, read_only: bool) -> Result<A
     let nvm = FileNvm::map(file, log.path, &options)
         .map_err(|source| LogError::Medium { path: log.path.to_path_buf(), source })?;
     let nvm = Arc::new(Disguised::new(nvm, nvwal::DESCRIPTOR.magic));
-    // A log that is only read is not hooked, as with the product's engines.
+    // A log that is only read gets no hook, as with the product's engines.
     let hooked = if read_only { Ok(nvm as Arc<dyn Nvm>) } else { hooked_nvm(log.path, nvm) };
     hooked.map_err(|source| LogError::Medium { path: log.path.to_path_buf(), source })
 }

@@ -1,5 +1,5 @@
-//! A home that keeps pages out of the database file until it is drained: all of them, or all but the header.
-//! A program that bypasses the home reads old content.
+//! A home that keeps pages out of the database file until it is drained: all pages, or all but the header. A
+//! program that bypasses the home reads old content.
 
 use std::fs::{File, OpenOptions, Permissions};
 use std::io::{Error, ErrorKind, Result};
@@ -12,15 +12,15 @@ use duralite_wal::engine::home::{DatabaseFile, Header, Home, write_past_guard};
 
 use crate::steps::step;
 
-/// The unit in which pages are held. Pages and their offsets are multiples of it.
+/// The unit in bytes in which the home holds pages. Pages and their offsets are multiples of it.
 const SECTOR: u64 = 512;
 
 /// The endings of the names of the two files.
 const NAMES: [&str; 2] = ["-pages", "-held"];
 
-/// One file has the written pages, at their offsets in the database. A second file has a byte for each
-/// sector, which says whether the sector is held. All processes share both files, as they share a database
-/// file.
+/// A home in two files. One file has the written pages, at their offsets in the database. The other file has
+/// a byte for each sector, which says whether the home holds the sector. All processes share both files, as
+/// they share a database file.
 pub struct SideFile {
     pages: PathBuf,
     held: PathBuf,
@@ -28,8 +28,8 @@ pub struct SideFile {
 }
 
 impl SideFile {
-    /// A home in two files beside `path`, which may be a log. The files are created when the first page is
-    /// written.
+    /// Returns a home in two files beside `path`, which may be a log. The home creates the files at the first
+    /// write of a page.
     #[must_use]
     pub fn beside(path: &Path, holds_header: bool) -> Self {
         let [pages, held] = NAMES.map(|end| {
@@ -40,7 +40,7 @@ impl SideFile {
         Self { pages, held, holds_header }
     }
 
-    /// Whether a file belongs to such a home, judged by its name.
+    /// Returns whether a file belongs to such a home, judged by its name.
     #[must_use]
     pub fn is_one(path: &Path) -> bool {
         NAMES.iter().any(|end| path.as_os_str().as_encoded_bytes().ends_with(end.as_bytes()))
@@ -55,7 +55,8 @@ impl SideFile {
         make(&self.pages).and_then(|()| make(&self.held)).map_err(self.failed())
     }
 
-    /// Releases all pages, after the caller has written them to the database file. Durable on return.
+    /// Releases all pages, after the caller has written them to the database file. The release is durable
+    /// when this function returns.
     ///
     /// # Errors
     /// `Io`.
@@ -63,7 +64,7 @@ impl SideFile {
         self.cut(0).and_then(|()| self.sync_both()).map_err(self.failed())
     }
 
-    /// Whether no page is held.
+    /// Returns whether the home holds no page.
     ///
     /// # Errors
     /// `Io`.
@@ -71,7 +72,7 @@ impl SideFile {
         Ok(Self::end(&self.held().map_err(self.failed())?) == 0)
     }
 
-    /// Whether each sector is held.
+    /// Returns for each sector whether the home holds it.
     fn held(&self) -> Result<Vec<u8>> {
         match std::fs::read(&self.held) {
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(Vec::new()),
@@ -216,7 +217,7 @@ mod tests {
             let home = || Some(Arc::new(SideFile::beside(&path, holds_header)) as Arc<dyn Home>);
             let homed = Homed::new(&file, home());
             let mut first = [2; 1024];
-            // The page size and the guard are not changed in the new header.
+            // The new header keeps the page size and the guard.
             first[16..21].fill(1);
             homed.write(&first, 0).unwrap();
             for offset in [1024, 3072] {

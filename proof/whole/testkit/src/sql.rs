@@ -10,17 +10,17 @@ use crate::register;
 /// The result of a statement.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Outcome {
-    /// Its rows.
+    /// The rows of the statement.
     Rows(Vec<Vec<Value>>),
     /// The extended result code and the message.
     Error(i32, String),
 }
 
 impl Outcome {
-    /// The rows, or SQLite's error.
+    /// Returns the rows, or SQLite's error.
     ///
     /// # Panics
-    /// If the error is not one of SQLite's.
+    /// Panics if the error is not one of SQLite's.
     #[must_use]
     pub fn of(result: Result<Vec<Vec<Value>>, Error>) -> Self {
         match result {
@@ -30,7 +30,7 @@ impl Outcome {
     }
 }
 
-/// SQLite's extended result code.
+/// Returns SQLite's extended result code.
 #[must_use]
 pub fn code(error: &Error) -> i32 {
     match error {
@@ -71,14 +71,14 @@ pub fn run(conn: &Connection, sql: &str) -> Result<Vec<Vec<Value>>, Error> {
     rows.collect()
 }
 
-/// The first column of the first row.
+/// Returns the first column of the first row.
 #[must_use]
 #[track_caller]
 pub fn one<T: FromSql>(conn: &Connection, sql: &str) -> T {
     conn.query_row(sql, [], |row| row.get(0)).unwrap_or_else(|error| panic!("{sql}: {error}"))
 }
 
-/// The schema and the content of the database, in a fixed order.
+/// Returns the schema and the content of the database, in a fixed order.
 #[must_use]
 pub fn dump(conn: &Connection) -> Vec<(String, Vec<Vec<Value>>)> {
     let schema = "SELECT type, name, tbl_name, sql FROM sqlite_schema ORDER BY type, name";

@@ -1,4 +1,4 @@
-//! Processes that kill themselves at a chosen step.
+//! Lets processes kill themselves at a chosen step.
 #![allow(unsafe_code)] // replaces functions that SQLite calls
 
 use std::ffi::{c_char, c_int, c_void};
@@ -8,10 +8,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use rusqlite::ffi;
 
-/// How many steps are left until the process dies, counting the last; 0 for never.
+/// The number of steps that are left until the process dies, counting the last; 0 for never.
 static LEFT: AtomicU64 = AtomicU64::new(0);
 
-/// Called before each step, a change to a file. Kills the process if the chosen step is reached.
+/// Counts a step, which is a change to a file, before it happens. Kills the process if the chosen step is
+/// reached.
 pub fn step() {
     let left = LEFT.load(Ordering::Relaxed);
     if left == 0 {
@@ -68,7 +69,8 @@ type PlacedWrite = unsafe extern "C" fn(c_int, *const c_void, usize, i64) -> isi
 type Cut = unsafe extern "C" fn(c_int, i64) -> c_int;
 type Unlink = unsafe extern "C" fn(*const c_char) -> c_int;
 
-/// SQLite is built to write with one of three functions, so all three are replaced.
+/// Replaces all three functions that write, because a build of SQLite uses one of the three, and the
+/// functions that truncate and delete.
 fn replace_calls() {
     // SAFETY: the functions have the signatures of the calls that they stand for (`off_t` has 64 bits),
     // and SQLite's default VFS stays registered.

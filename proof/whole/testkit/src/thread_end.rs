@@ -11,10 +11,10 @@ unsafe extern "C" fn run(body: *mut c_void) {
     body();
 }
 
-/// Runs `body` on this thread when it ends, after the destructors of Rust's thread-local values.
+/// Runs `body` on this thread when the thread ends, after the destructors of Rust's thread-local values.
 ///
 /// # Panics
-/// If the system has no thread-specific key left.
+/// Panics if the system has no thread-specific key left.
 pub fn when_thread_ends(body: impl FnOnce() + 'static) {
     let body: Box<Body> = Box::new(Box::new(body));
     let mut key = 0;

@@ -13,20 +13,20 @@ use crate::steps::step;
 /// The ending of the file's name.
 const NAME: &str = "-undo";
 
-/// The file exists while there is a journal. All processes share it.
+/// A rollback journal in a file that exists while there is a journal. All processes share the file.
 pub struct UndoFile {
     path: PathBuf,
 }
 
 impl UndoFile {
-    /// The journal beside the log at `path`.
+    /// Returns the journal beside the log at `path`.
     pub fn beside(path: &Path) -> Self {
         let mut name = path.as_os_str().to_owned();
         name.push(NAME);
         Self { path: name.into() }
     }
 
-    /// Whether a file is such a journal, judged by its name.
+    /// Returns whether a file is such a journal, judged by its name.
     pub fn is_one(path: &Path) -> bool {
         path.as_os_str().as_encoded_bytes().ends_with(NAME.as_bytes())
     }

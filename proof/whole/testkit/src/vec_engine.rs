@@ -2,8 +2,8 @@
 //! engine requires, and no more.
 //!
 //! The file of a log only says which database the log belongs to. The frames are in the memory of the process
-//! that made the log, and are found by the log's id. Other processes are refused, and the frames end with the
-//! process.
+//! that made the log, which finds them by the log's id. The engine refuses other processes, and the frames
+//! end with the process.
 
 use std::collections::{BTreeMap, HashMap};
 use std::os::unix::fs::FileExt;
@@ -25,7 +25,7 @@ use duralite_wal::engine::{
 use duralite_wal::{EngineOptions, LogError};
 
 const MAGIC: [u8; 8] = *b"DURALVEC";
-/// The bytes of the magic number, id, inode, birth time and page size, which come before the path.
+/// The number of bytes of the magic number, id, inode, birth time and page size, which come before the path.
 const FIXED_BYTES: usize = 44;
 
 pub static DESCRIPTOR: Descriptor = Descriptor {
@@ -199,8 +199,8 @@ impl LogFile for VecLog {
         self.page_bytes
     }
 
-    /// The weakest guarantee that exists. The engine's own guarantee is weaker still, because the frames end
-    /// with the process.
+    /// Returns the weakest guarantee that exists. The engine's own guarantee is weaker still, because the
+    /// frames end with the process.
     fn guarantee(&self) -> Guarantee {
         Guarantee::ProcessCrash
     }

@@ -1,4 +1,4 @@
-//! The formats' constants, in the code and in the documents.
+//! Reads the formats' constants from the code and from the documents.
 
 use std::collections::BTreeMap;
 
@@ -7,22 +7,22 @@ use syn::{BinOp, Expr, Item, Lit};
 use super::files;
 use crate::rooms::root;
 
-/// The directories of the logs' formats, including what these share, and of the store's.
+/// The directories of the logs' formats, with the code that these formats share, and of the store's format.
 const FORMATS: [&str; 2] = ["crates/format/src", "store/src/format"];
 
-/// The constants of a format by name. They are in the files named after the format, and in files that
+/// Returns the constants of a format by name. They are in the files named after the format, and in files that
 /// belong to no other format.
 pub fn in_code(format: &str, others: &[&str]) -> BTreeMap<String, String> {
     let all = files(&FORMATS, &["rs"]);
     let (own, rest): (Vec<_>, Vec<_>) = all.iter().partition(|file| file.path.contains(format));
     let shared = rest.iter().filter(|file| !others.iter().any(|other| file.path.contains(other)));
-    // The format's own constants come last and win.
+    // The format's own constants come last, and replace shared ones of the same name.
     let texts: Vec<&str> =
         shared.copied().chain(own.iter().copied()).map(|file| file.text.as_str()).collect();
     evaluate(&texts)
 }
 
-/// Every constant whose value is a number or a text, including values that refer to other constants.
+/// Returns every constant whose value is a number or a text, including values that refer to other constants.
 pub fn evaluate(texts: &[&str]) -> BTreeMap<String, String> {
     let mut expressions: BTreeMap<String, Expr> = BTreeMap::new();
     for text in texts {
@@ -80,7 +80,7 @@ fn number_of(expression: &Expr, all: &BTreeMap<String, Expr>) -> Option<u128> {
     }
 }
 
-/// The rows `| NAME | value |` of a format's document, if NAME is written like a constant.
+/// Returns the rows `| NAME | value |` of a format's document, if NAME is written like a constant.
 pub fn in_document(page: &str) -> BTreeMap<String, String> {
     let text = std::fs::read_to_string(root().join(page)).unwrap();
     let is_constant =
@@ -95,8 +95,8 @@ pub fn in_document(page: &str) -> BTreeMap<String, String> {
         .collect()
 }
 
-/// A value in the form in which values are compared. A number becomes decimal, whether it was written in
-/// decimal, as `0x…` or as `2^n`.
+/// Returns a value in the form in which the test compares values. A number becomes decimal, whether it was
+/// written in decimal, as `0x…` or as `2^n`.
 pub fn normal(value: &str) -> String {
     let value = value.trim_matches('`');
     let number = if let Some(digits) = value.strip_prefix("0x") {

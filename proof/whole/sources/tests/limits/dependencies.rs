@@ -3,7 +3,7 @@
 use super::files;
 use crate::rooms::{self, root};
 
-/// `crate: dependency` for each dependency that no source of the crate names.
+/// Returns `crate: dependency` for each dependency that no source of the crate names.
 pub fn unused() -> Vec<String> {
     let mut crates = rooms::crates();
     crates.push("fuzz".to_owned());
@@ -29,7 +29,7 @@ pub fn unused() -> Vec<String> {
     found
 }
 
-/// The sources of a crate's programs that are beside another crate.
+/// Returns the sources of a crate's programs that are beside another crate.
 fn elsewhere(dir: &str, manifest: &str) -> Vec<super::File> {
     let paths = manifest.lines().filter_map(|line| line.strip_prefix("path = \"")?.strip_suffix('"'));
     let outside = paths.filter(|path| path.starts_with("..") && path.ends_with(".rs"));
@@ -37,8 +37,8 @@ fn elsewhere(dir: &str, manifest: &str) -> Vec<super::File> {
     outside.map(|path| super::File { path: path.to_owned(), text: read(path) }).collect()
 }
 
-/// The unused dependencies of a manifest. The sources of the product must name the product's dependencies;
-/// any source may name those of the tests.
+/// Returns the unused dependencies of a manifest. The sources of the product must name the product's
+/// dependencies. Any source may name those of the tests.
 pub fn unused_in(manifest: &str, product: &[&str], tests: &[&str]) -> Vec<String> {
     let mut section = "";
     let mut found = Vec::new();
@@ -62,7 +62,7 @@ pub fn unused_in(manifest: &str, product: &[&str], tests: &[&str]) -> Vec<String
     found
 }
 
-/// Whether the text has the word.
+/// Returns whether the text has the word.
 fn names(text: &str, word: &str) -> bool {
     let belongs = |letter: char| letter.is_alphanumeric() || letter == '_';
     text.match_indices(word)

@@ -1,4 +1,4 @@
-//! The lengths of functions.
+//! Measures the lengths of functions.
 
 use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
@@ -12,7 +12,7 @@ pub struct Function {
     pub lines: usize,
 }
 
-/// Every function of a file that has a body, including those in modules, traits and functions.
+/// Returns every function of a file that has a body, including functions in modules, traits and functions.
 pub fn of(file: &File) -> Vec<Function> {
     let parsed = syn::parse_file(&file.text).unwrap_or_else(|error| panic!("{}: {error}", file.path));
     let mut found = Found(Vec::new());

@@ -15,7 +15,7 @@ pub struct File {
     pub text: String,
 }
 
-/// The files below these directories whose names have one of these endings.
+/// Returns the files below these directories whose names have one of these endings.
 pub fn files(below: &[&str], ends: &[&str]) -> Vec<File> {
     let root = root();
     let mut found = Vec::new();

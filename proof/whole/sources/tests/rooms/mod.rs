@@ -1,16 +1,16 @@
-//! The directories of the crates in the workspace.
+//! Finds the directories of the crates in the workspace.
 #![allow(clippy::unwrap_used)] // a failed helper is a failed test
 
 use std::path::{Path, PathBuf};
 
-/// The directories that hold crates. A crate may have others inside.
+/// The directories that hold crates. A crate's directory may have others inside.
 const ROOMS: [&str; 4] = ["archive", "crates", "store", "proof"];
 
 pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..").canonicalize().unwrap()
 }
 
-/// The directory of each crate, as a path in the repository, sorted.
+/// Returns the directory of each crate, as a path in the repository, sorted.
 pub fn crates() -> Vec<String> {
     let root = root();
     let mut found = Vec::new();

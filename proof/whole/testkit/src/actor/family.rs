@@ -1,6 +1,6 @@
 //! A parent that commits before and after it forks each of its children. Every second fork happens in the
-//! middle of a transaction that is partly in the log. The children inherit the parent's connection, and
-//! open connections of their own.
+//! middle of a transaction that is partly in the log. The children inherit the parent's connection, and open
+//! their own connections.
 
 use std::io::{Read, Write};
 use std::time::Duration;
@@ -8,7 +8,7 @@ use std::time::Duration;
 use duralite_testkit::{Ended, connect, fork, integrity, one};
 use rusqlite::Connection;
 
-/// More rows than the parent's cache holds.
+/// The number of rows, which is more than the parent's cache holds.
 const ROWS: i64 = 60;
 
 fn open(uri: &str) -> Connection {
@@ -23,7 +23,7 @@ fn insert(conn: &Connection, rows: i64) {
     }
 }
 
-/// Runs the child. Returns how many rows the child has inserted.
+/// Runs the child. Returns the number of rows that the child has inserted.
 fn child(uri: &str, conn: &mut Option<Connection>, inherited: &str, done: &mut impl Write) -> i64 {
     match inherited {
         "used" => {

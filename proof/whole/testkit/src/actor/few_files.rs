@@ -3,7 +3,7 @@
 use duralite_testkit::{code, connect, run as run_sql};
 use rustix::process::{Resource, getrlimit, setrlimit};
 
-/// More descriptors than an open needs.
+/// A number of descriptors that is more than an open needs.
 const MOST: u64 = 60;
 
 fn run_with(left: u64, uri: &str, sql: &str) -> String {

@@ -10,8 +10,8 @@ pub fn serve(uri: &str) {
     serve_or(uri, |_| false);
 }
 
-/// As [`serve`], but hands each line to `takes` first. A line that `takes` accepts is answered with an
-/// empty line, and is not run.
+/// Runs statements as [`serve`] does, but hands each line to `takes` first. If `takes` accepts a line, prints
+/// an empty line and does not run it.
 pub fn serve_or(uri: &str, takes: impl Fn(&str) -> bool) {
     let conn = connect(uri);
     let mut out = std::io::stdout();
@@ -28,7 +28,7 @@ pub fn serve_or(uri: &str, takes: impl Fn(&str) -> bool) {
     }
 }
 
-/// The rows of a statement in one line, or SQLite's error.
+/// Returns the rows of a statement in one line, or SQLite's error.
 pub fn answer(conn: &Connection, statement: &str) -> Result<String, String> {
     let rows = run(conn, statement).map_err(|error| error.to_string())?;
     Ok(rows.iter().map(|row| text(row)).collect::<Vec<_>>().join(" "))

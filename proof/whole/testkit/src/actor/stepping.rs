@@ -1,4 +1,4 @@
-//! Runs statements, and kills itself at the step that `die N` chooses.
+//! Runs statements, and kills its own process at the step that `die N` chooses.
 
 use std::io;
 use std::path::Path;
@@ -9,7 +9,7 @@ use duralite_wal::placement::{FileStep, Hook, hook};
 
 use super::sql;
 
-/// The files beside databases in a directory: each write of them is a step.
+/// The files beside databases in a directory. Each write of such a file is a step.
 struct Beside;
 
 impl Hook for Beside {
@@ -21,7 +21,7 @@ impl Hook for Beside {
     }
 }
 
-/// As [`serve`]. Whatever is written beside databases in `dir` counts as steps too.
+/// Runs statements as [`serve`] does. Whatever is written beside databases in `dir` counts as steps too.
 pub fn serve_beside(uri: &str, dir: &str) {
     let _hooked = hook(Path::new(dir), Arc::new(Beside));
     serve(uri);

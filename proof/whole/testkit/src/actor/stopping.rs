@@ -1,4 +1,4 @@
-//! Runs statements. After `.stop` it stops itself in the middle of the next write to the log.
+//! Runs statements. After `.stop` it stops its own process in the middle of the next write to the log.
 
 use std::io;
 use std::path::Path;

@@ -15,15 +15,15 @@ fn open(uri: &str) -> Connection {
     conn
 }
 
-/// Runs until it is killed. Closes and reopens the database after every `reopen_every` rows, unless
+/// Runs until the process is killed. Closes and reopens the database after every `reopen_every` rows, unless
 /// `reopen_every` is 0.
 pub fn run(uri: &str, acknowledgements: &str, reopen_every: i64) {
     let mut acknowledged = OpenOptions::new().append(true).create(true).open(acknowledgements).unwrap();
     let mut conn = open(uri);
     let ledger = Ledger::prepare(&conn).unwrap();
     let mut row = ledger.verify(&conn);
-    // Rows that this process has found must stay, even if the process that inserted them was killed before
-    // it could record them. So they are recorded now.
+    // Rows that this process has found must stay, even if the process that inserted them was killed before it
+    // could record them. So this process records them now.
     acknowledged.write_all(&row.to_le_bytes()).unwrap();
     println!("ready");
     std::io::stdout().flush().unwrap();

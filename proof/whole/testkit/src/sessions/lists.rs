@@ -1,9 +1,9 @@
-//! Transactions on lists and registers. They append to lists, write registers, and find registers by a
-//! property.
+//! Runs transactions on lists and registers. The transactions append to lists, write registers, and find
+//! registers by a property.
 //!
-//! A list is a text of numbers in one row. A register is a row with a number; the row's `tag` column,
-//! which has an index, is that number modulo `TAGS`. Rows of noise lie between the lists and registers, so
-//! that these are spread over many pages.
+//! A list is a text of numbers in one row. A register is a row with a number. The row's `tag` column, which
+//! has an index, is that number modulo `TAGS`. Rows of noise lie between the lists and registers, so that
+//! these are spread over many pages.
 
 use duralite_histories::{Fate, Last, Op, Property, commits, ended};
 use rusqlite::{Connection, Error, OptionalExtension as _, Row, params};
@@ -22,10 +22,10 @@ pub const LISTS_SCHEMA: &str = "
     INSERT INTO lists SELECT i, printf('%.*c', 300 + i * 37 % 500, 'x') FROM n WHERE i % :spread <> 0;
     INSERT INTO registers SELECT k, k, -1 - k / 8 FROM lists;";
 
-/// The number of different tags. The tag of a value is the value modulo this number.
+/// The number of different tags. A value's tag is the value modulo this number.
 const TAGS: u64 = 4;
 
-/// The lists and registers as the connection sees them now.
+/// Returns the lists and registers as the connection sees them now.
 ///
 /// # Errors
 /// SQLite's error.
@@ -70,7 +70,7 @@ pub fn run(mut session: Session<'_>) {
     }
 }
 
-/// A single statement outside `BEGIN` and `COMMIT`, which is a transaction of its own.
+/// Runs a single statement outside `BEGIN` and `COMMIT`, which is a transaction of its own.
 fn single_statement(session: &mut Session<'_>) {
     let (number, begin) = (session.fresh(), now());
     if session.rng.chance(2) {
@@ -82,14 +82,14 @@ fn single_statement(session: &mut Session<'_>) {
     let (key, element) = (session.rng.below(session.plan.keys), session.fresh());
     let ops = [Op::Append(key, element)];
     // From here on the transaction may be committed, even if the process dies before it reports the end. So
-    // report the transaction now.
+    // the session reports the transaction now.
     session.report.tell(&commits(number, begin, &ops));
     let done = append(session, key, element);
     let fate = done.map_or(Fate::Aborted, |()| Fate::Committed);
     session.report.tell(&ended(number, fate, now()));
 }
 
-/// A transaction that only reads.
+/// Runs a transaction that only reads.
 fn snapshot(session: &mut Session<'_>) {
     let (number, begin) = (session.fresh(), now());
     session.execute("BEGIN").unwrap();
@@ -105,7 +105,7 @@ fn snapshot(session: &mut Session<'_>) {
     tell(session, number, begin, &ops, Fate::Committed, end);
 }
 
-/// A transaction of up to six operations.
+/// Runs a transaction of up to six operations.
 fn transaction(session: &mut Session<'_>) {
     let (number, begin) = (session.fresh(), now());
     let is_immediate = !session.reads_outside() && session.rng.chance(4);
@@ -130,7 +130,7 @@ fn transaction(session: &mut Session<'_>) {
         return tell(session, number, begin, &ops, Fate::Aborted, now());
     }
     // From here on the transaction may be committed, even if the process dies before it reports the end. So
-    // report the transaction now.
+    // the session reports the transaction now.
     session.report.tell(&commits(number, begin, &ops));
     let (is_there, end) = session.commit();
     let fate = if is_there { Fate::Committed } else { Fate::Aborted };
@@ -141,8 +141,8 @@ fn tell(session: &Session<'_>, number: u64, begin: u64, ops: &[Op], fate: Fate, 
     session.report.tell(&(commits(number, begin, ops) + &ended(number, fate, end)));
 }
 
-/// Runs some operations and rolls them back to a savepoint. Reports their writes as a transaction that
-/// aborted.
+/// Runs some operations and rolls back to a savepoint before them. Reports the operations' writes as a
+/// transaction that aborted.
 fn taken_back(session: &mut Session<'_>, begin: u64, ops: &mut Vec<Op>) -> Result<(), Overtaken> {
     session.execute("SAVEPOINT inner")?;
     let mut inside = ops.clone();
@@ -157,14 +157,14 @@ fn taken_back(session: &mut Session<'_>, begin: u64, ops: &mut Vec<Op>) -> Resul
     let (number, written) = (session.fresh(), inside.iter().filter(|op| !op.is_read()));
     tell(session, number, begin, &written.cloned().collect::<Vec<_>>(), Fate::Aborted, now());
     // Reads after the first write may have seen that write, which is rolled back. So only the reads before
-    // it belong to `ops`.
+    // the first write belong to `ops`.
     ops.extend(inside.iter().take_while(|op| op.is_read()).cloned());
     done?;
     session.execute("ROLLBACK TO inner; RELEASE inner")
 }
 
-/// Runs one operation of a transaction and appends it to `ops`. A write is appended before it runs,
-/// because it may take effect even if it fails.
+/// Runs one operation of a transaction and appends it to `ops`. Appends a write before running it, because a
+/// write may take effect even if it fails.
 fn operation(session: &mut Session<'_>, ops: &mut Vec<Op>) -> Result<(), Overtaken> {
     let key = session.rng.below(session.plan.keys);
     if session.reads_outside() {
@@ -187,8 +187,8 @@ fn operation(session: &mut Session<'_>, ops: &mut Vec<Op>) -> Result<(), Overtak
             set_list(session, key, &text)
         }
         3..=4 => {
-            // Even registers are always read before they are written, so that the order of their values is
-            // known.
+            // The session always reads an even register before it writes the register, so that the order of
+            // the register's values is known.
             if key.is_multiple_of(2) || session.rng.chance(2) {
                 ops.push(look(session, key)?);
             }
@@ -204,9 +204,9 @@ fn operation(session: &mut Session<'_>, ops: &mut Vec<Op>) -> Result<(), Overtak
     }
 }
 
-/// One operation of a transaction that reads on another connection. The transaction uses each key only once,
-/// because the other connection does not see what the transaction wrote, and may see a later value than an
-/// earlier read. So each single read is right, but the transaction as a whole is not.
+/// Runs one operation of a transaction that reads on another connection. The transaction uses each key only
+/// once, because the other connection does not see what the transaction wrote, and may see a later value than
+/// an earlier read. So each single read is right, but the transaction as a whole is not.
 fn torn(session: &mut Session<'_>, key: u64, ops: &mut Vec<Op>) -> Result<(), Overtaken> {
     let uses = |op: &Op| matches!(op, Op::Append(of, _) | Op::Read(of, _) | Op::Write(of, _) | Op::Look(of, _) if *of == key);
     if ops.iter().any(uses) {
@@ -247,7 +247,7 @@ fn write(session: &Session<'_>, key: u64, value: u64) -> Result<(), Overtaken> {
     step(|| session.conn.prepare_cached(sql)?.execute([row, signed(value), signed(value % TAGS)])).map(drop)
 }
 
-/// Changes rows that nobody checks, which allocate pages and free them.
+/// Changes rows that the judge does not check. These changes allocate pages and free them.
 fn noise(session: &mut Session<'_>) -> Result<(), Overtaken> {
     let (row, bytes) = (session.rng.below(40), session.rng.below(9000));
     let sql = if session.rng.chance(3) {
@@ -258,7 +258,7 @@ fn noise(session: &mut Session<'_>) -> Result<(), Overtaken> {
     session.execute(&sql)
 }
 
-/// Reads at random, more often a key that the transaction has used before.
+/// Reads a random key, more often one that the transaction has used before.
 fn read(session: &mut Session<'_>, ops: &[Op]) -> Result<Op, Overtaken> {
     let keys = session.plan.keys;
     let key = match ops.last() {

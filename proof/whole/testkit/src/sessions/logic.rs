@@ -1,4 +1,4 @@
-//! SQL transactions on tables with constraints, a trigger and an index. Each statement is reported
+//! Runs SQL transactions on tables with constraints, a trigger and an index. A session reports each statement
 //! with its answer, so that a judge can run the statement on another database and compare.
 //!
 //! Each session has a table of its own with one row. A transaction that changes anything changes
@@ -17,7 +17,7 @@ use crate::{code, run as rows_of};
 /// The result code of a violated constraint.
 const CONSTRAINT: i32 = 19;
 
-/// The schema, some rows, and one table for each of `sessions` sessions.
+/// Returns the schema, some rows, and one table for each of `sessions` sessions.
 #[must_use]
 pub fn logic_schema(sessions: u64) -> String {
     let mut schema = String::from(
@@ -47,18 +47,19 @@ fn own_table(session: u64) -> String {
     format!("done_{session}")
 }
 
-/// A transaction: its statements, each with the answer, and how the transaction ended.
+/// A transaction: its statements, each with the answer, and the way in which the transaction ended.
 #[derive(Clone, Debug)]
 pub struct Did {
     /// The number of the session that ran the transaction.
     pub session: u64,
     /// Whether the transaction has changed the row that only its session changes.
     pub has_written: bool,
-    /// The statements of the transaction and their answers, without the statement at which it was overtaken.
+    /// The statements of the transaction and their answers, without the statement at which others overtook
+    /// it.
     pub statements: Vec<(String, String)>,
-    /// How the transaction ended.
+    /// The way in which the transaction ended.
     pub fate: Fate,
-    /// When the transaction began, and when its outcome was known.
+    /// The time when the transaction began, and the time when its outcome was known.
     pub span: (u64, u64),
 }
 
@@ -70,7 +71,7 @@ impl Dids {
     /// Adds a line of a report.
     ///
     /// # Panics
-    /// If `line` is no line of a report.
+    /// Panics if `line` is no line of a report.
     pub fn line(&mut self, line: &str) {
         let words: Vec<&str> = line.split('\t').collect();
         let number = |word: &str| word.parse::<u64>().unwrap();
@@ -95,14 +96,14 @@ impl Dids {
         }
     }
 
-    /// All transactions, those of each session in the order in which it ran them.
+    /// Returns all transactions, those of each session in the order in which it ran them.
     #[must_use]
     pub fn all(self) -> Vec<Did> {
         self.0.into_values().collect()
     }
 }
 
-/// What a connection answers to a statement: the rows and the number of changed rows, or the
+/// Returns what a connection answers to a statement: the rows and the number of changed rows, or the
 /// constraint that the statement violates.
 ///
 /// # Errors
@@ -144,7 +145,7 @@ fn transaction(session: &mut Session<'_>) {
         return session.report.tell(&format!("ended\t{number}\taborted\t{}\n", now()));
     }
     // From here on the transaction may be committed, even if the process dies before it reports the end. So
-    // report the transaction now.
+    // the session reports the transaction now.
     tell(session, number, &did);
     let (is_there, end) = commit(session);
     let fate = if is_there { "committed" } else { "aborted" };
@@ -208,7 +209,7 @@ fn ask(session: &Session<'_>, sql: &str, did: &mut Did) -> Result<(), Overtaken>
     Ok(())
 }
 
-/// The number of a customer, who may not exist. Three of four calls return one of a few customers.
+/// Returns the number of a customer, who may not exist. Three of four calls return one of a few customers.
 fn customer(session: &mut Session<'_>) -> u64 {
     let few = session.plan.keys;
     1 + if session.rng.chance(4) { session.rng.below(620) } else { session.rng.below(few) * 10 + 9 }

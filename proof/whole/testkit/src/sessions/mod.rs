@@ -1,11 +1,9 @@
-//! Sessions that run random transactions on one database at the same time, and
-//! report what they did and saw. A judge who sees only the reports decides
-//! whether a correct database could have given these answers.
+//! Sessions that run random transactions on one database at the same time, and report what they did and saw.
+//! A judge who sees only the reports decides whether a correct database could have given these answers.
 //!
-//! A process runs several sessions, each in a thread with its own connection.
-//! Before a session calls `COMMIT`, it reports the transaction. If the process
-//! is killed after that, the transaction may be committed or not; a transaction
-//! that was not reported has not been committed.
+//! A process runs several sessions, each in a thread with its own connection. Before a session calls
+//! `COMMIT`, it reports the transaction. If the process is killed after that, the transaction may be
+//! committed or not. A transaction that no session has reported is not committed.
 
 mod lists;
 mod logic;

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use crate::Arguments;
 
-/// What the transactions consist of.
+/// The kind of work in the transactions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Work {
     /// Appends to lists, and writes of registers.
@@ -14,7 +14,7 @@ pub enum Work {
     Logic,
 }
 
-/// Where a transaction reads from.
+/// The place from which a transaction reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reads {
     /// From its own snapshot.
@@ -31,28 +31,28 @@ pub struct SessionPlan {
     pub uri: String,
     /// The file for the reports.
     pub report: PathBuf,
-    /// What the transactions consist of.
+    /// The kind of work in the transactions.
     pub work: Work,
-    /// Where the transactions read from.
+    /// The place from which the transactions read.
     pub reads: Reads,
     /// The seed of the random numbers. Each session adds its own number to the seed.
     pub seed: u64,
     /// The number of the first session. No other session on the database has the same number.
     pub first: u64,
-    /// How many sessions there are.
+    /// The number of sessions.
     pub threads: u64,
-    /// How many transactions each session tries.
+    /// The number of transactions that each session tries.
     pub transactions: u64,
-    /// How many keys all sessions use.
+    /// The number of keys that all sessions use.
     pub keys: u64,
     /// The distance between neighbouring keys. Rows of noise lie between them.
     pub spread: u64,
-    /// More URI parameters; the sessions take them in turn.
+    /// More URI parameters. The sessions use the entries in turn.
     pub settings: Vec<String>,
 }
 
 impl SessionPlan {
-    /// The plan as arguments.
+    /// Returns the plan as arguments.
     #[must_use]
     pub fn to_arguments(&self) -> Vec<String> {
         let Self { seed, first, threads, transactions, keys, spread, .. } = self;
@@ -75,7 +75,8 @@ impl SessionPlan {
 
     /// Reads a plan from arguments.
     ///
-    /// # Errors An argument is missing or wrong. The error names it.
+    /// # Errors
+    /// An argument is missing or wrong. The error names it.
     pub fn of_arguments(arguments: &[&str]) -> Result<Self, String> {
         let arguments = Arguments::new(arguments.iter().copied())?;
         let text = |name: &str| arguments.get(name).ok_or_else(|| format!("{name} is missing"));
@@ -95,7 +96,7 @@ impl SessionPlan {
         })
     }
 
-    /// The URI of a session.
+    /// Returns the URI of a session.
     #[must_use]
     pub fn uri_of(&self, session: u64) -> String {
         let settings = &self.settings[usize::try_from(session).unwrap() % self.settings.len()];

@@ -1,7 +1,7 @@
 //! The file to which the sessions of a process write their reports.
 //!
-//! Each report is one write to the end of the file. If the process is killed,
-//! the file has the report as a whole or not at all.
+//! Each report is one write to the end of the file. If the process is killed, the file has the report as a
+//! whole or not at all.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -20,8 +20,7 @@ impl Report {
     }
 }
 
-/// The time now, in nanoseconds, on a clock that all processes of the machine
-/// share.
+/// Returns the time now, in nanoseconds, on a clock that all processes of the machine share.
 pub fn now() -> u64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     u64::try_from(time.tv_sec * 1_000_000_000 + time.tv_nsec).unwrap()

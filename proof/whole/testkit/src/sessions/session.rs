@@ -1,4 +1,4 @@
-//! A session: a connection, its random numbers, and how it begins and ends transactions.
+//! A session: a connection, its random numbers, and the code that begins and ends transactions.
 //!
 //! A statement may fail only with an error that the caller expects, or because another session was
 //! faster. In the second case the session tries the statement again a few times, or rolls the
@@ -12,13 +12,13 @@ use super::plan::{Reads, SessionPlan};
 use super::report::{Report, now};
 use crate::{Rng, code, connect, run};
 
-/// Each session has this many numbers for its transactions and values.
+/// The number of numbers that each session has for its transactions and values.
 const NUMBERS: u64 = 1_000_000;
 const BUSY: i32 = 5;
-/// How often a statement is tried that finds the database busy.
+/// The number of times that a session tries a statement that finds the database busy.
 const TRIES: u32 = 5;
 
-/// Another session was faster, and the transaction has to be rolled back.
+/// Another session was faster, so the session has to roll its transaction back.
 #[derive(Clone, Copy, Debug)]
 pub struct Overtaken;
 
@@ -40,14 +40,14 @@ impl<'a> Session<'a> {
         Self { plan, number, rng, report, conn, outside, next: 0 }
     }
 
-    /// A number that no other call, of any session, returns.
+    /// Returns a number that no other call, of any session, returns.
     pub fn fresh(&mut self) -> u64 {
         self.next += 1;
         assert!(self.next < NUMBERS);
         self.number * NUMBERS + self.next
     }
 
-    /// The connection on which the session reads.
+    /// Returns the connection on which the session reads.
     pub fn reader(&self) -> &Connection {
         self.outside.as_ref().unwrap_or(&self.conn)
     }
@@ -65,8 +65,8 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Called between transactions: now and then runs a checkpoint, or closes the connection and opens
-    /// another.
+    /// Runs a checkpoint now and then, or closes the connection and opens another. A session calls this
+    /// between transactions.
     pub fn between(&mut self) {
         match self.rng.below(120) {
             0 => self.conn = open(self.plan, self.number, &mut self.rng),
@@ -94,7 +94,7 @@ impl<'a> Session<'a> {
         (is_done, end)
     }
 
-    /// Rolls back the open transaction, if SQLite has not closed it when it refused the commit.
+    /// Rolls back the open transaction, unless SQLite has closed it when it refused the commit.
     pub fn roll_back(&self) {
         if !self.conn.is_autocommit() {
             self.conn.execute_batch("ROLLBACK").unwrap();
@@ -111,8 +111,7 @@ pub fn step<T>(mut what: impl FnMut() -> Result<T, Error>) -> Result<T, Overtake
         };
         let found = code(&error);
         assert_eq!(found & 0xff, BUSY, "{error}, {found}");
-        // Among the codes for a busy database, only plain `SQLITE_BUSY` means that trying again may
-        // help.
+        // Among the codes for a busy database, only plain `SQLITE_BUSY` means that another try may help.
         if found != BUSY || nth == TRIES {
             break;
         }
@@ -123,7 +122,7 @@ pub fn step<T>(mut what: impl FnMut() -> Result<T, Error>) -> Result<T, Overtake
 
 fn open(plan: &SessionPlan, number: u64, rng: &mut Rng) -> Connection {
     let uri = plan.uri_of(number);
-    // An open may fail while another process raises or lifts the guard, and must be tried again.
+    // An open may fail while another process raises or lifts the guard, so try again.
     let mut tries = 0;
     loop {
         match connect(&uri).and_then(|conn| set_up(&conn, rng).map(|()| conn)) {
@@ -137,8 +136,8 @@ fn open(plan: &SessionPlan, number: u64, rng: &mut Rng) -> Connection {
     }
 }
 
-/// Sets up a session's connection. For some, the cache is too small for their transactions, and some
-/// wait for locks.
+/// Sets up a session's connection. The cache of some connections is too small for their transactions, and
+/// some connections wait for locks.
 fn set_up(conn: &Connection, rng: &mut Rng) -> Result<(), Error> {
     conn.busy_timeout(Duration::from_secs(10))?;
     let cache = rng.pick(&["4", "30", "-2000"]);

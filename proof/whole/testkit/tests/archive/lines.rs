@@ -1,4 +1,5 @@
-//! What a database with an archive records of its logs, and the backlogs that closed logs leave (invariants 72 and 73).
+//! Checks what a database with an archive records of its logs, and which backlogs closed logs leave (invariants 72 and
+//! 73).
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failed helper is a failed test
 
 use std::path::{Path, PathBuf};
@@ -22,21 +23,21 @@ fn records(fixture: &Fixture) -> Records {
     ArchiveFile::look(&fixture.path(NAME)).unwrap().unwrap()
 }
 
-/// The stamp of the database. Nobody has it open.
+/// Returns the stamp of the database, which no process has open.
 fn rest(fixture: &Fixture) -> Stamp {
     let bytes = std::fs::read(fixture.path(NAME)).unwrap();
     let page_bytes = u16::from_be_bytes([bytes[16], bytes[17]]) as usize;
     stamp(&identity(fixture), &bytes[..page_bytes]).unwrap().unwrap()
 }
 
-/// The newest log that was made.
+/// Returns the newest log that was made.
 fn newest_log(fixture: &Fixture) -> LogId {
     let records = records(fixture);
     let begin = records.logs().rev().find(|record| matches!(record, Record::Begin { .. }));
     begin.and_then(Record::log).unwrap()
 }
 
-/// Whether the line goes on from a log to the database as it rests now.
+/// Returns whether the line continues from a log to the database as it now rests.
 fn goes_on(fixture: &Fixture, log: LogId) -> bool {
     records(fixture).since(log, LineEnd::File(rest(fixture))).is_some()
 }
@@ -48,7 +49,7 @@ fn session(fixture: &Fixture, statement: &str) {
     conn.close().unwrap();
 }
 
-/// A database with an archive and a log that was closed, which is returned.
+/// Makes a database with an archive and a log that was closed. Returns that log too.
 fn begun(engine: Engine) -> (Fixture, LogId) {
     let fixture = Fixture::on(engine);
     session(&fixture, "CREATE TABLE t(x, y)");
@@ -59,7 +60,8 @@ fn begun(engine: Engine) -> (Fixture, LogId) {
     (fixture, log)
 }
 
-/// Applies a backlog to a database of which `bytes` is the file. Calls `after` with the file after each commit.
+/// Applies a backlog to a database whose file has the content `bytes`. Calls `after` with the file's content after each
+/// commit.
 fn replay(path: &Path, bytes: &mut Vec<u8>, mut after: impl FnMut(&[u8])) -> (u64, u64) {
     let mut backlog = Backlog::open(path).unwrap();
     let (first, page_bytes) = (backlog.header().first, backlog.header().page_bytes as usize);
@@ -76,7 +78,7 @@ fn replay(path: &Path, bytes: &mut Vec<u8>, mut after: impl FnMut(&[u8])) -> (u6
     (first, commits)
 }
 
-/// A copy of a database, for stock SQLite.
+/// Makes a copy of a database, for stock SQLite.
 fn copy(fixture: &Fixture, bytes: &[u8]) -> (PathBuf, Connection) {
     let path = fixture.path("copy.db");
     for end in ["-wal", "-shm"] {
@@ -103,7 +105,7 @@ fn inv73_a_backlog_has_what_was_committed() {
                     .unwrap();
                 match mode {
                     "" => {}
-                    // The pages up to here are written home, but the log does not start over.
+                    // The checkpoint writes the pages up to here home, but the log does not start over.
                     "beside a reader" if row == 5 => {
                         run(&reader, "BEGIN").unwrap();
                         let _: i64 = one(&reader, "SELECT count(*) FROM t");
@@ -125,7 +127,7 @@ fn inv73_a_backlog_has_what_was_committed() {
                 panic!("{what}: {:?}", records(&fixture))
             };
             assert_eq!(position, 24, "{what}");
-            // Once `ppl` has merged a page it no longer has the transactions up to there one by one.
+            // Once `ppl` has merged a page, it no longer has the transactions up to that point one by one.
             let is_merged = engine == Engine::PPL;
             if is_merged && !backlog {
                 continue;
@@ -139,7 +141,7 @@ fn inv73_a_backlog_has_what_was_committed() {
             let mut last = 0;
             let whole = std::fs::read(fixture.path(NAME)).unwrap();
             if starts_over {
-                // The part before is in the file only, so only the end can be compared.
+                // Only the database file has the part before the start over, so the test can compare only the end.
                 base.clone_from(&whole);
             }
             let (first, commits) = replay(&path, &mut base, |bytes| {
@@ -163,7 +165,7 @@ fn inv72_what_duralite_commits_and_reads_keeps_the_line() {
     for engine in Engine::all() {
         let (fixture, first) = begun(engine);
         let lines = records(&fixture).logs().count();
-        // Whoever only reads leaves nothing.
+        // A connection that only reads leaves no record.
         for _ in 0..3 {
             session(&fixture, "SELECT count(*) FROM t");
             assert_eq!(records(&fixture).logs().count(), lines, "{engine:?}");
@@ -174,7 +176,7 @@ fn inv72_what_duralite_commits_and_reads_keeps_the_line() {
             let found = records(&fixture).since(first, LineEnd::File(rest(&fixture)));
             assert!(found.is_some_and(|closed| closed[1..].iter().all(|log| log.backlog)), "{statement}");
         }
-        // So does stock SQLite if it only reads.
+        // Stock SQLite leaves none either if it only reads.
         let plain = stock(&fixture.path(NAME));
         let _: i64 = one(&plain, "SELECT count(*) FROM t");
         plain.close().unwrap();
@@ -191,7 +193,7 @@ fn inv72_what_duralite_commits_and_reads_keeps_the_line() {
 #[test]
 fn inv72_what_stock_sqlite_changes_breaks_the_line() {
     let (fixture, first) = begun(Engine::under_test());
-    // This transaction leaves the first page and the size as they were, since it goes through a `-wal`.
+    // This transaction leaves the first page and the size unchanged, because it goes through a `-wal`.
     let plain = stock(&fixture.path(NAME));
     run(&plain, "UPDATE t SET x = 1").unwrap();
     plain.close().unwrap();
@@ -199,7 +201,7 @@ fn inv72_what_stock_sqlite_changes_breaks_the_line() {
     session(&fixture, "INSERT INTO t VALUES(1, 1)");
     assert!(!goes_on(&fixture, first));
     assert!(records(&fixture).logs().any(|record| matches!(record, Record::Begin { intact: false, .. })));
-    // From there on there is another line.
+    // A new line begins there.
     let second = newest_log(&fixture);
     session(&fixture, "INSERT INTO t VALUES(2, 2)");
     assert!(goes_on(&fixture, second) && !goes_on(&fixture, first));
@@ -237,7 +239,7 @@ fn inv72_a_copy_does_not_write_the_file_of_the_original() {
     conn.close().unwrap();
     assert_eq!(std::fs::read(path_of(&copied)).unwrap(), before);
     assert!(goes_on(&fixture, first));
-    // The original goes on under another name, if its file goes along.
+    // The original continues under another name, if the file beside it moves with it.
     let moved = fixture.path("moved.db");
     std::fs::rename(&database, &moved).unwrap();
     std::fs::rename(path_of(&database), path_of(&moved)).unwrap();
@@ -260,7 +262,7 @@ fn a_database_without_an_archive_leaves_nothing_beside_it() {
     assert!(names.iter().all(|name| !name.to_string_lossy().contains("archive")), "{names:?}");
 }
 
-/// A disk on which nothing can be written beside the database.
+/// A disk on which no file beside the database can be written.
 struct Full;
 
 impl Hook for Full {
@@ -285,7 +287,7 @@ fn inv72_a_record_that_cannot_be_written_costs_the_line_and_not_the_database() {
     assert_eq!(one::<i64>(&fixture.open(NAME), "SELECT count(*) FROM t"), 3);
 }
 
-/// A process dies at each step of opening, committing and closing. Whatever the line says then leads to the database.
+/// A process dies at each step of opening, committing and closing. What the line then says must lead to the database.
 #[test]
 fn inv72_deaths_at_any_step_leave_a_line_that_is_true() {
     let (mut kept, mut died) = (0, 0);
@@ -307,8 +309,8 @@ fn inv72_deaths_at_any_step_leave_a_line_that_is_true() {
         let whole = std::fs::read(fixture.path(NAME)).unwrap();
         if let Some(closed) = records(&fixture).since(first, LineEnd::File(rest(&fixture))) {
             kept += 1;
-            // A log that was given up before the process died may have got more commits afterwards. Its backlog then says
-            // that it begins later, and the archive needs a snapshot.
+            // A log that the process gave up before it died may have received more commits afterwards. The log's
+            // backlog then says that it begins later, and the archive needs a snapshot.
             let mut has_gap = false;
             for log in closed.iter().skip(1).filter(|log| log.backlog) {
                 let (first, commits) = replay(&backlog_of(&fixture.path(NAME), log.log), &mut base, |_| {});

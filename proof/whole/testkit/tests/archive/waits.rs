@@ -1,4 +1,4 @@
-//! `replicated=on`: commits that return once the sidecar has acknowledged them (invariant 70).
+//! Tests `replicated=on`: commits return once the sidecar has acknowledged them (invariant 70).
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failed helper is a failed test
 
 use std::sync::mpsc::{Receiver, channel};
@@ -9,7 +9,7 @@ use duralite_wal::engine::media::MediaSet;
 use duralite_wal::{EngineOptions, FollowedTransaction, Follower, LogPlacement};
 
 const NAME: &str = "app.db";
-/// Longer than any test that passes.
+/// Settings with a timeout that is longer than any test that passes.
 const FOR_EVER: &str = "replicated=on&replicated_timeout=600000";
 
 fn follow(fixture: &Fixture) -> Follower {
@@ -17,7 +17,7 @@ fn follow(fixture: &Fixture) -> Follower {
     Follower::open(&logs, &EngineOptions::default(), &fixture.path(NAME)).unwrap()
 }
 
-/// A process with a connection in WAL mode.
+/// Starts a process with a connection in WAL mode.
 fn connection(fixture: &Fixture, settings: &str) -> Actor {
     let mut actor = Actor::sql(&fixture.uri(NAME, settings));
     assert_eq!(actor.run("PRAGMA journal_mode=WAL"), "wal");
@@ -25,7 +25,8 @@ fn connection(fixture: &Fixture, settings: &str) -> Actor {
     actor
 }
 
-/// A database with a table, a connection that keeps it open, and a sidecar that has everything.
+/// Makes a database with a table, a connection that keeps the database open, and a sidecar that has all
+/// commits.
 fn begun() -> (Fixture, Actor, Follower) {
     let fixture = Fixture::new();
     let mut first = connection(&fixture, "");
@@ -36,7 +37,8 @@ fn begun() -> (Fixture, Actor, Follower) {
     (fixture, first, follower)
 }
 
-/// Runs a statement on another thread. Returns where its answer arrives, together with the actor.
+/// Runs a statement on another thread. Returns the channel on which the answer arrives, together with the
+/// actor.
 fn begin(mut actor: Actor, statement: &str) -> Receiver<(Actor, String)> {
     let (told, answer) = channel();
     actor.tell(statement);
@@ -47,7 +49,7 @@ fn begin(mut actor: Actor, statement: &str) -> Receiver<(Actor, String)> {
     answer
 }
 
-/// The transactions after a position, once there are `count` of them.
+/// Waits until there are `count` transactions after a position, and returns them.
 fn read(follower: &mut Follower, from: u64, count: usize) -> Vec<FollowedTransaction> {
     let (mut found, mut position): (Vec<FollowedTransaction>, u64) = (Vec::new(), from);
     while found.len() < count {
@@ -59,7 +61,7 @@ fn read(follower: &mut Follower, from: u64, count: usize) -> Vec<FollowedTransac
     found
 }
 
-/// The value of a line of the status.
+/// Returns the value of a line of the status.
 fn status(actor: &mut Actor, name: &str) -> String {
     actor.run(&format!("SELECT value FROM duralite WHERE name = '{name}'"))
 }
@@ -75,13 +77,13 @@ fn inv70_a_commit_returns_once_the_sidecar_has_acknowledged_it() {
     let answer = begin(writer, "INSERT INTO t VALUES(1)");
     let from = follower.newest().unwrap();
     let transaction = read(&mut follower, from, 1).pop().unwrap();
-    // The commit is here, and others see it, but it has not returned.
+    // The commit is in the database, and others see it, but `COMMIT` has not returned.
     assert_eq!(first.run("SELECT count(*) FROM t"), "1");
     assert_eq!(status(&mut first, "archive_lag_transactions"), "1");
     assert_ne!(status(&mut first, "archive_lag_bytes"), "0");
     assert_eq!(status(&mut first, "archive"), "sidecar runs");
     assert!(answer.recv_timeout(Duration::from_millis(200)).is_err(), "nobody has acknowledged it");
-    // An acknowledgement of what was there before does not count.
+    // An acknowledgement of the position before this transaction does not count.
     follower.set_replicated(transaction.position - 1, 0).unwrap();
     assert!(answer.recv_timeout(Duration::from_millis(200)).is_err(), "another one was acknowledged");
     follower.set_replicated(transaction.position, transaction.time_ms).unwrap();
@@ -89,7 +91,7 @@ fn inv70_a_commit_returns_once_the_sidecar_has_acknowledged_it() {
     assert_eq!(line, "");
     assert_eq!(status(&mut first, "archive_lag_transactions"), "0");
     assert_eq!(status(&mut first, "archive_position"), transaction.position.to_string());
-    // A commit that was acknowledged before it looks does not sleep.
+    // A commit does not sleep if the sidecar has acknowledged it before the commit looks.
     follower.set_replicated(transaction.position + 1, 0).unwrap();
     assert_eq!(writer.run("INSERT INTO t VALUES(2)"), "");
     drop(follower);
@@ -126,17 +128,17 @@ fn inv70_a_commit_that_is_not_archived_in_time_fails_and_is_there() {
     let why = reason(&mut writer);
     assert!(why.starts_with("committed here, not in the archive: the sidecar of "), "{why}");
     assert!(why.contains("within 100 ms (replicated_timeout)"), "{why}");
-    // The transaction is there, and the connection goes on.
+    // The transaction is committed, and the connection goes on.
     assert_eq!(writer.run("SELECT x FROM t"), "1");
     assert_eq!(first.run("SELECT x FROM t"), "1");
     follower.set_replicated(position + 2, 0).unwrap();
     assert_eq!(writer.run("INSERT INTO t VALUES(2)"), "");
-    // Without a sidecar.
+    // Without a sidecar, a commit fails with a reason.
     drop(follower);
     assert!(writer.run("INSERT INTO t VALUES(3)").starts_with("error"));
     let why = reason(&mut writer);
     assert!(why.contains("no sidecar runs for "), "{why}");
-    // A connection may change its mind.
+    // A connection may switch the setting.
     assert_eq!(writer.run("PRAGMA duralite_replicated=off"), "off");
     assert_eq!(status(&mut writer, "replicated"), "off");
     assert_eq!(writer.run("INSERT INTO t VALUES(4)"), "");
@@ -188,7 +190,7 @@ fn inv70_once_another_primary_has_taken_over_every_commit_fails_at_once() {
     for _ in 0..2 {
         let why = reason(&mut writer);
         assert!(why.starts_with("committed here, not in the archive: another primary has taken"), "{why}");
-        // It stays so when the sidecar has gone.
+        // Later commits fail too.
         assert!(writer.run("INSERT INTO t VALUES(2)").starts_with("error"));
         if status(&mut first, "archive") == "fenced" {
             follower.set_replicated(from, 0).unwrap();
@@ -222,13 +224,14 @@ fn inv71_with_read_durable_nobody_reads_what_is_not_archived() {
     assert_eq!(reading.recv().unwrap().1, "1");
     assert_eq!(committing.recv().unwrap().1, "");
     assert_eq!(impatient.run("SELECT count(*) FROM t"), "1");
-    // Everything is home, and the log starts over.
+    // The checkpoint writes everything home, and the log starts over.
     let busy = first.run("PRAGMA wal_checkpoint(TRUNCATE)");
     assert_eq!(busy, "0|0|0");
     assert_eq!(impatient.run("SELECT count(*) FROM t"), "1");
 }
 
-/// A connection that reads what is archived and waits for it. It is in WAL mode already.
+/// Starts a process with a connection that waits for the archive, and that reads only what is archived. The
+/// database is in WAL mode already.
 fn connection_that_waits(fixture: &Fixture) -> Actor {
     Actor::sql(&fixture.uri(NAME, &format!("{FOR_EVER}&read_durable=on")))
 }
@@ -281,7 +284,7 @@ fn inv70_what_the_archive_would_never_get_is_refused() {
     let fixture = Fixture::new();
     let settings = "replicated=on&replicated_timeout=1";
     let mut writer = Actor::sql(&fixture.uri(NAME, settings));
-    // The transaction that sets WAL mode is let pass.
+    // `replicated=on` lets the transaction that sets WAL mode pass.
     assert_eq!(writer.run("PRAGMA journal_mode=WAL"), "wal");
     for mode in ["delete", "truncate", "persist", "memory", "off"] {
         let refused = writer.run(&format!("PRAGMA journal_mode={mode}"));
@@ -309,7 +312,7 @@ fn inv70_what_the_archive_would_never_get_is_refused() {
     }
     let off = format!("file:{}?vfs=duralite&journal=off&{settings}", fixture.path(NAME).display());
     let mut writer = Actor::sql(&off);
-    // SQLite does not open the database, and so cannot be asked for the reason.
+    // SQLite does not open the database, so the test cannot ask it for the reason.
     assert!(writer.run("SELECT count(*) FROM sqlite_schema").starts_with("error"));
 }
 

@@ -1,5 +1,5 @@
 //! Lets stock SQLite run at each moment at which a process of Duralite has released a lock or is about to
-//! take one (invariants 1, 2, 7).
+//! take a lock (invariants 1, 2, 7).
 #![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 
 mod place;
@@ -9,19 +9,20 @@ use std::time::{Duration, Instant};
 
 use place::{Place, at_every_lock, insert};
 
-/// Which process gave an answer.
+/// The process that gave an answer: stock SQLite, or Duralite.
 const STOCK: bool = true;
 const OURS: bool = false;
 
-/// A connection that leaves WAL mode may go on with outdated pages in SQLite's cache, so a test makes SQLite
-/// drop them before that.
+/// The statement that makes SQLite drop its cache. A connection that leaves WAL mode may go on with outdated
+/// pages in that cache, so a test runs this statement first.
 const FORGET: &str = "PRAGMA shrink_memory";
 const LEAVE: &str = "PRAGMA journal_mode=DELETE";
-/// Changes more pages than a small cache holds, so that the database file changes before the commit.
+/// The statement that changes more pages than a small cache holds, so that the database file changes before
+/// the commit.
 const CHANGE_ALL: &str = "UPDATE pair SET a = a + 1";
 
-/// Stock SQLite leaves WAL mode while Duralite opens the WAL, and has a transaction open when Duralite
-/// continues.
+/// Stock SQLite leaves WAL mode while Duralite opens the WAL. Stock SQLite has a transaction open when
+/// Duralite continues.
 #[test]
 fn inv02_stock_sqlite_leaves_wal_mode_while_a_log_is_opened() {
     at_every_lock("", 4, |place, ours| {
@@ -53,12 +54,12 @@ fn inv02_stock_sqlite_leaves_wal_mode_while_a_log_is_opened() {
     });
 }
 
-/// Stock SQLite leaves WAL mode and returns to it. While it returns, it dies before it has deleted its
-/// rollback journal.
+/// Stock SQLite leaves WAL mode and returns to it. While it returns, its process dies before it has deleted
+/// its rollback journal.
 #[test]
 fn inv02_a_hot_journal_is_left_while_a_log_is_opened() {
     // Stock SQLite writes the journal's header, one page of the journal in three parts, the journal's page
-    // count, and the page of the database. The seventh step is the deletion, before which it dies.
+    // count, and the page of the database. The seventh step is the deletion, before which the process dies.
     const BEFORE_DELETION: u32 = 7;
     let deaths = AtomicU32::new(0);
     at_every_lock("", 4, |place, ours| {
@@ -88,8 +89,8 @@ fn inv02_a_hot_journal_is_left_while_a_log_is_opened() {
     assert!(deaths.into_inner() > 0, "no journal was left");
 }
 
-/// A killed program has left an ordinary `-wal`. While Duralite checkpoints it with `locking_mode=EXCLUSIVE`,
-/// stock SQLite opens the database.
+/// A killed program has left an ordinary `-wal`. While Duralite checkpoints the `-wal` with
+/// `locking_mode=EXCLUSIVE`, stock SQLite opens the database.
 #[test]
 fn inv02_stock_sqlite_comes_while_an_exclusive_connection_opens_a_log() {
     at_every_lock("", 4, |place, ours| {
@@ -110,7 +111,7 @@ fn inv02_stock_sqlite_comes_while_an_exclusive_connection_opens_a_log() {
         for _ in 0..2 {
             place.insert(&mut stock, STOCK);
             // This statement may checkpoint what stock SQLite has just written. After that, a later statement
-            // may wrongly take the `-wal` for unused, although stock SQLite has it open.
+            // may wrongly consider the `-wal` unused, although stock SQLite has it open.
             place.insert_by(ours);
             let n = place.next();
             let begun = stock.run("BEGIN IMMEDIATE") + &stock.run(&insert(n));
@@ -142,12 +143,12 @@ fn inv13_stock_sqlite_writes_while_a_reader_opens_the_database() {
             stock.run("PRAGMA locking_mode=EXCLUSIVE");
             stock.run(FORGET);
             let left = stock.run(LEAVE);
-            // Changes half of the pairs once more, so that a reader of the database file alone would see half
-            // a transaction.
+            // These statements change half of the pairs a second time, so that a reader of the database file
+            // alone would see half a transaction.
             let steps = ["BEGIN IMMEDIATE", CHANGE_ALL, "UPDATE pair SET a = a + 1 WHERE id <= 20"];
             changed = (left == "delete").then(|| steps.map(|step| stock.run(step)).concat());
             if changed.is_none() {
-                // This connection must not stay connected, so another process replaces it.
+                // This process must not stay connected, so another process replaces it.
                 stock = place.stock();
             }
         });

@@ -1,5 +1,5 @@
-//! Stops a process of Duralite before each of its locks in turn, lets a process of stock SQLite work while
-//! it is stopped, and checks the final content.
+//! Stops a process of Duralite before each of its locks in turn, lets a process of stock SQLite work in the
+//! meantime, and checks the final content.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
@@ -8,10 +8,10 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use duralite_testkit::{Actor, Fixture, VERSIONS};
 
 const NAME: &str = "t.db";
-/// How many locks are tried. This is a few times the number that an open takes if it has to wait and try
-/// again.
+/// The number of locks that the test tries. This is a few times the number that an open takes if it has to
+/// wait and try again.
 const LOCKS: u64 = 48;
-/// How many locks are tried at once.
+/// The number of locks that the test tries at once.
 const AT_ONCE: usize = 8;
 
 /// A database, its acknowledged rows, and the errors that the test found.
@@ -23,7 +23,7 @@ pub struct Place {
 }
 
 impl Place {
-    /// A database in WAL mode that no process has open. The table begins with `rows` rows.
+    /// Makes a database in WAL mode that no process has open. The table begins with `rows` rows.
     pub fn new(rows: i64) -> Self {
         let place =
             Self { fixture: Fixture::new(), acknowledged: BTreeSet::new(), next: 1, wrong: Vec::new() };
@@ -39,7 +39,7 @@ impl Place {
         place
     }
 
-    /// The bytes of the database file that give the journal mode: 2 is WAL.
+    /// Returns the bytes of the database file that give the journal mode: 2 is WAL.
     pub fn versions(&self) -> Vec<u8> {
         std::fs::read(self.fixture.path(NAME)).unwrap()[VERSIONS].to_vec()
     }
@@ -48,17 +48,17 @@ impl Place {
         format!("file:{}?vfs=unix", self.fixture.path(NAME).display())
     }
 
-    /// A process of stock SQLite.
+    /// Starts a process of stock SQLite.
     pub fn stock(&self) -> Actor {
         Actor::sql(&self.stock_uri())
     }
 
-    /// A process of Duralite that may only read.
+    /// Starts a process of Duralite that may only read.
     pub fn reader(&self) -> Actor {
         Actor::sql(&self.fixture.uri(NAME, "mode=ro"))
     }
 
-    /// A process of stock SQLite that dies at the step that the test chooses.
+    /// Starts a process of stock SQLite that dies at the step that the test chooses.
     pub fn mortal(&self) -> Actor {
         Actor::start(&["stepping", &self.stock_uri()])
     }
@@ -79,7 +79,7 @@ impl Place {
     }
 
     /// Checks a reader's answer. The reader counts the different values in the rows of the pairs, and must
-    /// find one.
+    /// find exactly one.
     pub fn sees_one_state(&mut self, answer: &str) {
         self.may_say(answer, false);
         if !answer.starts_with("error: ") && answer != "1" {
@@ -152,7 +152,7 @@ pub fn insert(n: i64) -> String {
     format!("INSERT INTO t VALUES({n}, randomblob(100))")
 }
 
-/// A process of Duralite that stops itself once, before a chosen lock.
+/// A process of Duralite that stops its own process once, before a chosen lock.
 pub struct Halting {
     actor: Actor,
     halted: bool,
@@ -175,11 +175,11 @@ impl Halting {
     }
 }
 
-/// Runs `case` once for each lock, with a process of Duralite that is stopped before that lock. The case
-/// must close everything that it opens. A control runs first, in which stock SQLite plays Duralite's part.
+/// Runs `case` once for each lock, with a process of Duralite that is stopped before that lock. The case must
+/// close everything that it opens. A control, in which stock SQLite plays Duralite's part, runs first.
 ///
 /// # Panics
-/// If anything was wrong, with all errors.
+/// Panics with all errors if anything was wrong.
 pub fn at_every_lock(parameters: &str, rows: i64, case: impl Fn(&mut Place, &mut Halting) + Sync) {
     for control in [true, false] {
         let what = if control { "the control, " } else { "" };
@@ -189,8 +189,8 @@ pub fn at_every_lock(parameters: &str, rows: i64, case: impl Fn(&mut Place, &mut
     }
 }
 
-/// Returns the number of locks, and all errors. Most of the time each process waits until another one gives up, so
-/// several locks are tried at once.
+/// Returns the number of locks, and all errors. Tries several locks at once, because each process waits most
+/// of the time until another one gives up.
 fn at_each_lock(
     parameters: &str,
     rows: i64,

@@ -1,5 +1,5 @@
-//! Transactions that allocate and free pages at the same time. The list of free pages must stay whole
-//! (invariant 64).
+//! Tests transactions that allocate and free pages at the same time. The list of free pages must stay whole (invariant
+//! 64).
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -120,7 +120,7 @@ fn inv64_pages_that_are_leased_taken_and_given_back_stay_one_list() {
     }
 }
 
-/// Returns a connection that leases pages, because it has allocated beside a reader, and that reader, whose
+/// Returns a connection that leases pages, because it has allocated beside a reader. Also returns that reader, whose
 /// transaction is open. The tables are `t` and `u`.
 fn leasing(fixture: &Fixture) -> (Connection, Connection) {
     let [conn, reader] = ["on", "off"].map(|mode| open(fixture, mode));
@@ -158,7 +158,7 @@ fn inv64_a_leased_page_that_another_one_has_taken_is_a_conflict() {
     let fixture = Fixture::new();
     let (a, _reader) = leasing(&fixture);
     let b = open(&fixture, "off");
-    // This commit makes the other connection drop its cache, so its read set has no page of the free list.
+    // This commit makes the leasing connection drop its cache, so that its read set has no page of the free list.
     run(&b, "INSERT INTO u VALUES(1)").unwrap();
     run(&a, "BEGIN").unwrap();
     run(&a, "INSERT INTO t VALUES(zeroblob(9000))").unwrap();
@@ -173,7 +173,7 @@ fn inv64_a_leased_page_that_another_one_has_taken_is_a_conflict() {
     integrity(&b);
 }
 
-/// What is committed is not the free list in the connection's own order.
+/// A commit does not write the free list in the order in which the connection keeps it.
 #[test]
 fn inv64_a_page_that_stays_free_is_not_written() {
     let fixture = Fixture::new();
@@ -187,11 +187,11 @@ fn inv64_a_page_that_stays_free_is_not_written() {
     for sql in ["BEGIN", "INSERT INTO u VALUES(zeroblob(9000))", "COMMIT"] {
         run(&conn, sql).unwrap();
     }
-    // Page 1, the table, two pages of the value, and the trunk of the real list that listed these two.
+    // These are page 1, the table, two pages of the value, and the trunk of the real list that listed these two.
     assert_eq!(frames() - before, 5);
 }
 
-/// SQLite has not cached the trunks of the real list that its commit has changed: they are no part of the read set.
+/// SQLite has not cached the trunks of the real list that its commit has changed. So they are not part of the read set.
 #[test]
 fn inv58_trunks_that_the_last_commit_has_changed_were_not_read() {
     let fixture = Fixture::new();
@@ -208,7 +208,7 @@ fn inv58_trunks_that_the_last_commit_has_changed_were_not_read() {
     assert!((0..10).any(|_| allocates_without_growth()), "the connection has no lease");
     run(&a, "BEGIN").unwrap();
     run(&a, "INSERT INTO t VALUES(1)").unwrap();
-    // Takes pages off the first trunk.
+    // This insert takes pages off the first trunk.
     run(&b, "INSERT INTO u VALUES(zeroblob(9000))").unwrap();
     run(&a, "COMMIT").unwrap();
     integrity(&b);
@@ -250,9 +250,9 @@ fn two_transactions_that_allocate_both_commit() {
     assert!(one::<i64>(&a, "PRAGMA page_count") < 10);
 }
 
-/// A transaction takes a page after the end of the database, which the pointer map then says, and cuts it off again. What
-/// another one has put there meanwhile has the entry that it needs from an earlier transaction, so it has not written the
-/// pointer map.
+/// A transaction takes a page after the end of the database, which the pointer map then says, and cuts the page off
+/// again. Meanwhile another transaction has put a page there. The pointer map has the entry for that page from an
+/// earlier transaction, so the other transaction has not written the pointer map.
 #[test]
 fn inv64_a_page_that_was_taken_and_cut_off_again_was_allocated() {
     let fixture = Fixture::new();
@@ -266,7 +266,7 @@ fn inv64_a_page_that_was_taken_and_cut_off_again_was_allocated() {
         run(&a, &format!("CREATE TABLE {table}(k INTEGER PRIMARY KEY, v)")).unwrap();
         (0..10).for_each(|_| _ = add(&a, table));
     }
-    // The new row takes the page after the end, which then moves to where the first row was.
+    // The new row takes the page after the end. SQLite then moves that page to the place of the first row.
     let replace = |conn, table| {
         run(conn, "BEGIN").unwrap();
         add(conn, table);

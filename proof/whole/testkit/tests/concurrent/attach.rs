@@ -1,4 +1,4 @@
-//! Transactions that write several databases commit in all of these databases or in none, whichever other
+//! Tests that transactions that write several databases commit in all of them or in none, whichever other
 //! connections write.
 
 use duralite_testkit::{Fixture, integrity, one, run, stock};
@@ -6,7 +6,7 @@ use rusqlite::{Connection, ffi};
 
 use super::{MODES, OK, codes, open, rows};
 
-/// A connection to `c.db` with the first setting, and with `z.db` attached as `z` with the second.
+/// Opens a connection to `c.db` with the first setting, and attaches `z.db` as `z` with the second.
 fn with_attached(fixture: &Fixture, modes: [&str; 2]) -> Connection {
     let conn = open(fixture, modes[0]);
     attach(fixture, &conn, modes[1]);
@@ -17,7 +17,7 @@ fn attach(fixture: &Fixture, conn: &Connection, mode: &str) {
     run(conn, &format!("ATTACH '{}' AS z", fixture.uri("z.db", &format!("concurrent={mode}")))).unwrap();
 }
 
-/// A fixture with two databases, and an ordinary connection to each.
+/// Makes a fixture with two databases, and an ordinary connection to each.
 fn two() -> (Fixture, [Connection; 2]) {
     let fixture = Fixture::new();
     let conns = ["c.db", "z.db"].map(|name| fixture.open(name));
@@ -35,7 +35,7 @@ fn sums(conns: &[Connection; 2]) -> [i64; 2] {
 #[test]
 fn inv62_a_transaction_writes_both_or_none() {
     // Before the commit, another connection commits to the first database, to the second, to both, or to
-    // none.
+    // neither.
     for modes in BOTH {
         for (in_first, in_second) in [(false, false), (true, false), (false, true), (true, true)] {
             let (fixture, plain) = two();
@@ -83,8 +83,8 @@ fn a_database_that_is_attached_when_the_transaction_has_written() {
     }
 }
 
-/// A transaction that was to be validated takes WRITE within its COMMIT, after SQLite has opened the super-journal. The
-/// archive cannot hold one file of a transaction that ends with a super-journal.
+/// A transaction that Duralite was to validate takes WRITE within its COMMIT, after SQLite has opened the
+/// super-journal. The archive cannot hold one file of a transaction that ends with a super-journal.
 #[test]
 fn inv62_a_super_journal_counts_also_if_the_databases_were_attached_in_the_transaction() {
     for mode in MODES {

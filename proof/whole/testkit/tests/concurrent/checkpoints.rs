@@ -1,4 +1,4 @@
-//! Checkpoints beside transactions, and how long the log gets.
+//! Tests checkpoints beside transactions, and how long the log becomes.
 
 use std::time::{Duration, Instant};
 
@@ -7,8 +7,8 @@ use rusqlite::{Connection, ffi};
 
 use super::{BUSY, MODES, OK, OVERTAKEN, codes, open, rows, with_rows};
 
-/// Whether `PRAGMA wal_checkpoint` reports that something kept the checkpoint from its work. If the pragma
-/// fails, returns SQLite's code as the error.
+/// Runs a checkpoint. Returns whether `PRAGMA wal_checkpoint` reports that something kept the checkpoint from its work.
+/// If the pragma fails, returns SQLite's code as the error.
 fn checkpoint(conn: &Connection, how: &str) -> Result<bool, i32> {
     let rows = run(conn, &format!("PRAGMA wal_checkpoint({how})"));
     rows.map(|rows| rows[0][0] == rusqlite::types::Value::Integer(1))
@@ -97,7 +97,7 @@ fn the_log_starts_over_under_concurrent_connections_alone() {
     }
     let mut most = 0;
     for round in 0..300 {
-        // At least one of two transactions is open at any time, as far as a single thread can arrange that.
+        // At any time at least one of two transactions is open, as far as a single thread can arrange that.
         let k = round % 40;
         assert_eq!(codes(&a, &format!("BEGIN; UPDATE t SET v=v+1 WHERE k={k}")), OK);
         if round > 0 {
@@ -149,8 +149,8 @@ fn inv10_the_log_starts_over_while_transactions_of_threads_overlap() {
     }
     threads.into_iter().for_each(|thread| thread.join().unwrap());
     assert_eq!(one::<u32>(&watch, "SELECT sum(v) FROM t"), THREADS * COMMITS);
-    // The transactions write more than 7,200 frames in all. From 1,000 frames on the log is too large, so it
-    // must have started over in between.
+    // The transactions write more than 7,200 frames in all. From 1,000 frames on the log is too large, so the log must
+    // have started over in between.
     assert!(most < 4000, "{most}");
     integrity(&watch);
 }
@@ -168,7 +168,7 @@ fn inv10_who_writes_for_long_is_asked_to_end_and_who_only_reads_is_not() {
             assert_eq!(codes(conn, "UPDATE t SET v=v+1 WHERE k>=10"), OK);
         }
     };
-    // SQLite keeps few pages, so that each look at a row reads from the database.
+    // With this small cache SQLite keeps few pages, so that each look at a row reads from the database.
     run(&old, "PRAGMA cache_size=5").unwrap();
     let look = "SELECT count(pad) FROM t WHERE k<10";
     for (conn, by) in [(&old, &new), (&old, &plain)] {
@@ -183,11 +183,11 @@ fn inv10_who_writes_for_long_is_asked_to_end_and_who_only_reads_is_not() {
         assert_eq!(codes(conn, "BEGIN; UPDATE t SET v=-1 WHERE k=1"), OK);
         std::thread::sleep(Duration::from_millis(120));
         grow(by, 12_000);
-        // A statement that writes could be left half done.
+        // A statement that writes could be left half done, so Duralite does not stop it.
         assert_eq!(codes(conn, "UPDATE t SET v=-1 WHERE k IN (2, 60)"), OK);
         assert_eq!(codes(conn, "SELECT count(pad) FROM t"), OVERTAKEN);
-        // The writer is asked to end only once. After that everything works as before, and what the transaction
-        // has written can be undone.
+        // Duralite asks the writer to end only once. After that everything works as before, and the transaction can be
+        // rolled back.
         assert!(!conn.is_autocommit());
         assert_eq!(codes(conn, look), OK);
         assert_eq!(one::<i64>(conn, "SELECT v FROM t WHERE k=1"), -1);
@@ -196,7 +196,7 @@ fn inv10_who_writes_for_long_is_asked_to_end_and_who_only_reads_is_not() {
         grow(by, 2_000);
         assert!(frames(by) < 2_000, "{}", frames(by));
     }
-    // A transaction that begins now is not asked to end because an earlier one was.
+    // A transaction that begins now is not asked to end on account of an earlier one.
     assert_eq!(codes(&old, "BEGIN; UPDATE t SET v=5 WHERE k=1; SELECT count(pad) FROM t; COMMIT"), OK);
     assert_eq!(one::<i64>(&plain, "SELECT v FROM t WHERE k=1"), 5);
     integrity(&new);
@@ -251,7 +251,7 @@ fn a_log_without_room_refuses_as_with_the_setting_off() {
         if !conn.is_autocommit() {
             run(&conn, "ROLLBACK").unwrap();
         }
-        // The connection goes on, and so do others.
+        // The connection goes on, and so do other connections.
         assert_eq!(codes(&conn, "BEGIN; UPDATE t SET v=1 WHERE k=1; COMMIT"), OK, "{mode}");
         let other = open(&fixture, "off");
         assert_eq!(codes(&other, "UPDATE t SET v=v+1 WHERE k=1"), OK, "{mode}");
@@ -302,7 +302,7 @@ fn a_checkpoint_and_a_transaction_do_not_wait_for_each_other() {
     }
 }
 
-/// What happens to the file of an open database.
+/// The fate of the file of an open database.
 #[derive(Debug, Clone, Copy)]
 enum Fate {
     Deleted,
@@ -310,7 +310,7 @@ enum Fate {
     Replaced,
 }
 
-/// Checkpoints a database whose path leads to it no more. Returns the results.
+/// Checkpoints a database whose path no longer leads to it. Returns the results.
 fn checkpoints_after(conn: &Connection, path: &std::path::Path, fate: Fate) -> Vec<Result<bool, i32>> {
     assert_eq!(codes(conn, "PRAGMA wal_autocheckpoint=0; UPDATE t SET v=v+1"), OK);
     let moved = path.with_extension("moved");
@@ -345,7 +345,7 @@ fn a_database_that_was_deleted_or_renamed_is_checkpointed_as_with_the_setting_of
             if matches!(fate, Fate::Deleted) {
                 continue;
             }
-            // All of it is in the file.
+            // The file has all commits.
             let moved = path.with_extension("moved");
             let copy = fixture.path("copy.db");
             drop(a);
@@ -357,7 +357,7 @@ fn a_database_that_was_deleted_or_renamed_is_checkpointed_as_with_the_setting_of
     }
 }
 
-/// The checkpoint writes home what a reader lets it, and the rest once the reader is gone.
+/// The checkpoint writes home what a reader allows, and the rest once the reader has ended.
 #[test]
 fn a_renamed_database_with_a_reader_is_checkpointed_in_part() {
     for mode in MODES {

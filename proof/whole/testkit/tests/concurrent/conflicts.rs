@@ -1,4 +1,4 @@
-//! Transactions that others overtake, and transactions that cannot be overtaken.
+//! Tests transactions that others overtake, and transactions that others cannot overtake.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -7,8 +7,8 @@ use rusqlite::Connection;
 
 use super::{BUSY, OK, OVERTAKEN, codes, with_rows};
 
-/// Two transactions; the second commits while the first is open. Each case has the statements of the first,
-/// those of the second, the result of the first one's COMMIT, and `sum(v)` after it.
+/// Cases of two transactions, of which the second commits while the first is open. Each case has the
+/// statements of the first, those of the second, the result of the first one's COMMIT, and `sum(v)` after it.
 const CASES: &[(&str, &str, &str, i32, i64)] = &[
     ("other pages", "UPDATE t SET v=1 WHERE k=1", "UPDATE t SET v=2 WHERE k=90", OK, 3),
     ("the same row", "UPDATE t SET v=1 WHERE k=1", "UPDATE t SET v=2 WHERE k=1", OVERTAKEN, 2),
@@ -52,11 +52,12 @@ const CASES: &[(&str, &str, &str, i32, i64)] = &[
     ("a changed pragma", "UPDATE t SET v=1 WHERE k=1", "PRAGMA user_version=7", OVERTAKEN, 0),
 ];
 
-/// Deletes the rows below 1640 of 260 rows, two on each leaf. Of the three interior pages below the root the first one gets so
-/// empty that SQLite distributes the cells of all three to two, and frees the third without writing it.
+/// A statement that deletes the rows below 1640 of 260 rows, with two rows on each leaf. The root has three
+/// interior pages below it. The first of them becomes so empty that SQLite distributes the cells of all three
+/// over two, and frees the third without writing it.
 const PURGE: &str = "DELETE FROM t WHERE id < 1640";
 
-/// A database with those rows.
+/// Makes a database with those rows.
 fn with_three_interior_pages(fixture: &Fixture) -> Connection {
     let conn = connect(&fixture.uri("c.db", "")).unwrap();
     run(&conn, "PRAGMA page_size=512").unwrap();
@@ -82,7 +83,7 @@ fn inv63_a_page_that_a_transaction_frees_counts_with_all_its_cells() {
         with_three_interior_pages(&fixture).close().unwrap();
         let [a, b] = [(); 2].map(|()| super::open(&fixture, "on"));
         assert_eq!(codes(&a, &format!("PRAGMA secure_delete={secure}; BEGIN; {PURGE}")), OK);
-        // Changes the key by which the interior page divides two leaves, without allocating.
+        // These statements change the key by which the interior page divides two leaves, without allocating.
         let change = "BEGIN; DELETE FROM t WHERE id=3220; INSERT INTO t VALUES(3205, zeroblob(230)); COMMIT";
         assert_eq!(codes(&b, change), OK);
         assert_eq!(codes(&a, "COMMIT"), OVERTAKEN, "secure_delete={secure}");
@@ -106,7 +107,7 @@ fn a_transaction_that_was_overtaken_fails_at_its_commit() {
             assert_eq!(one::<i64>(conn, "SELECT sum(v) FROM t"), *sum, "{case}");
             integrity(conn);
         }
-        // The connection that lost can go on.
+        // The connection that was overtaken can go on.
         assert_eq!(codes(&a, "BEGIN; UPDATE t SET v=100 WHERE k=50; COMMIT"), OK, "{case}");
         assert_eq!(one::<i64>(&b, "SELECT v FROM t WHERE k=50"), 100, "{case}");
     }
@@ -128,7 +129,7 @@ fn inv58_what_a_transaction_read_from_the_cache_counts() {
     }
 }
 
-/// SQLite has never read the page of the new table: the page is in the cache because this connection has
+/// SQLite has never read the page of the new table. The page is in the cache because this connection has
 /// written it.
 #[test]
 fn inv58_what_a_commit_of_its_own_left_in_the_cache_counts() {
@@ -140,9 +141,9 @@ fn inv58_what_a_commit_of_its_own_left_in_the_cache_counts() {
     assert_eq!(one::<i64>(&a, "SELECT sum(v) FROM t"), 0);
 }
 
-/// The transaction began when everything was in the database file. So the log may start over while the
-/// transaction is open, and then the frames of other commits have lower numbers than those that the
-/// transaction knows.
+/// The transaction began when everything was in the database file, so the log may start over while the
+/// transaction is open. The frames of other commits then have lower numbers than those that the transaction
+/// knows.
 #[test]
 fn inv59_what_others_commit_to_a_log_that_has_started_over_counts() {
     for (k, result) in [(1, OVERTAKEN), (90, OK)] {
@@ -164,7 +165,7 @@ fn inv59_the_second_of_two_with_write_skew_fails_also_with_warm_caches() {
     let skew = |own: u32, other: u32| {
         format!("UPDATE t SET v=1 WHERE k={own} AND (SELECT v FROM t WHERE k={other})=0")
     };
-    // Each connection's own commits fill its cache too.
+    // A connection's cache also has what its own commits have written.
     assert_eq!(codes(&a, &skew(1, 90)), OK);
     assert_eq!(codes(&a, "UPDATE t SET v=0"), OK);
     assert_eq!(one::<i64>(&b, "SELECT sum(v) FROM t"), 0);
@@ -208,8 +209,8 @@ fn a_commit_that_found_the_lock_taken_can_be_tried_again() {
     }
 }
 
-/// A commit that finds WRITE taken is validated before it waits. Other transactions may commit during that
-/// wait.
+/// Duralite validates a commit that finds WRITE taken before the commit waits. Other transactions may commit
+/// during that wait.
 #[test]
 fn inv59_what_others_commit_while_a_commit_waits_counts() {
     static WAITS: AtomicBool = AtomicBool::new(false);

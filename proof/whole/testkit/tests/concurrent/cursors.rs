@@ -1,4 +1,4 @@
-//! A SELECT that stays open while its own connection and others commit.
+//! Tests a SELECT that stays open while its own connection and others commit.
 
 use duralite_testkit::{Fixture, integrity, one, run, stock};
 use rusqlite::{Connection, Rows};
@@ -13,8 +13,8 @@ fn step(cursor: &mut Rows<'_>, count: usize, values: &mut Vec<i64>) {
     }
 }
 
-/// Runs a SELECT while its connection commits twice. Returns the values that it saw, the sum of the
-/// result codes, and the sum of `v` at the end.
+/// Runs a SELECT while its connection commits twice. Returns the values that the SELECT saw, the sum of the result
+/// codes, and the sum of `v` at the end.
 fn across_own_commits(conn: &Connection, begin: &str) -> (Vec<i64>, i32, i64) {
     let mut statement = conn.prepare("SELECT k, v FROM t").unwrap();
     let (mut cursor, mut values) = (statement.query([]).unwrap(), Vec::new());
@@ -114,7 +114,7 @@ fn the_log_starts_over_under_a_cursor_that_reads_the_file() {
     }
 }
 
-/// While a SELECT stays open, SQLite goes on with the size and the free list that it knows, so its next commits would
+/// While a SELECT stays open, SQLite continues with the size and the free list that it knows. So its next commits would
 /// undo the free pages that a commit has added for others.
 #[test]
 fn inv64_a_commit_beside_an_open_select_adds_no_free_pages() {
@@ -129,7 +129,7 @@ fn inv64_a_commit_beside_an_open_select_adds_no_free_pages() {
         let tables = "CREATE TABLE t(a); CREATE TABLE u(a); INSERT INTO u VALUES(1),(2),(3)";
         assert_eq!(codes(&conn, tables), OK);
         assert_eq!(codes(&conn, before), OK, "{before}");
-        // Without another connection in sight none would add free pages.
+        // Without another connection in sight, no commit would add free pages.
         assert_eq!(codes(&reader, "BEGIN; SELECT * FROM u"), OK);
         let mut statement = conn.prepare("SELECT a FROM u").unwrap();
         let mut cursor = statement.query([]).unwrap();
@@ -143,7 +143,7 @@ fn inv64_a_commit_beside_an_open_select_adds_no_free_pages() {
     }
 }
 
-/// The SELECT that stays open is that of another connection, which shares SQLite's cache with this one.
+/// Another connection has the open SELECT. It shares SQLite's cache with the connection that commits.
 #[test]
 fn inv64_after_a_commit_that_has_added_free_pages_a_shared_cache_begins_anew() {
     let fixture = Fixture::new();
@@ -163,7 +163,8 @@ fn inv64_after_a_commit_that_has_added_free_pages_a_shared_cache_begins_anew() {
     integrity(&first);
 }
 
-/// A transaction that has outgrown memory commits the free list as SQLite was shown it, and the size that SQLite knows.
+/// A transaction that has outgrown memory commits the free list as Duralite showed it to SQLite, and the size that
+/// SQLite knows.
 #[test]
 fn after_a_large_commit_beside_an_open_select_the_connection_writes_on() {
     for mode in MODES {

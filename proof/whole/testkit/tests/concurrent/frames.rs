@@ -1,5 +1,5 @@
-//! SQLite's own WAL on a concurrent connection, which goes on over several transactions and starts over now and
-//! then.
+//! Tests the WAL that SQLite sees on a concurrent connection. It continues over several transactions, and
+//! starts over now and then.
 
 use duralite_testkit::{Fixture, Rng, dump, integrity, one, run, stock};
 use rusqlite::Connection;
@@ -10,7 +10,7 @@ use super::{MODES, OK, codes, open, with_rows};
 type Step = (String, bool);
 
 /// Draws a program of small commits with large ones between them. The large commits spill pages, and write
-/// frames again.
+/// frames a second time.
 fn program(rng: &mut Rng) -> Vec<Step> {
     let mut step = || {
         let (row, bytes) = (rng.below(60), 50 + 40 * rng.below(30));
@@ -32,7 +32,7 @@ fn program(rng: &mut Rng) -> Vec<Step> {
     (0..150).map(|_| step()).collect()
 }
 
-/// Runs the program. Returns the codes, what the SELECTs saw, and what is committed.
+/// Runs the program. Returns the codes, what the SELECTs saw, and the committed content.
 fn outcome(conn: &Connection, program: &[Step]) -> (Vec<i32>, Vec<Vec<i64>>, String) {
     let mut seen = Vec::new();
     let all = program.iter().map(|(sql, is_open)| {
@@ -89,7 +89,7 @@ fn the_last_frame_is_not_written_home_at_the_close() {
         let (fixture, [a, b]) = with_rows(mode);
         assert_eq!(codes(&a, "UPDATE t SET v=1 WHERE k=5"), OK);
         assert_eq!(codes(&b, "UPDATE t SET v=2 WHERE k=5"), OK);
-        // `a` closes last, and its last frame is not the newest state of that page.
+        // `a` closes last, and the last frame of `a` is not the newest state of that page.
         drop(b);
         a.close().unwrap();
         let plain = stock(&fixture.path("c.db"));

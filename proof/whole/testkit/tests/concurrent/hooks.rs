@@ -1,4 +1,4 @@
-//! What SQLite's C interface says and does after a commit: the hook of the WAL, and automatic checkpoints.
+//! Tests what SQLite's C interface says and does after a commit: the WAL hook, and automatic checkpoints.
 #![allow(unsafe_code)] // calls SQLite's C interface
 
 use std::ffi::{c_char, c_int, c_void};
@@ -9,7 +9,8 @@ use rusqlite::{Connection, ffi};
 
 use super::{MODES, OK, codes, open, rows, with_rows};
 
-/// What the hook of a connection was told, and with how many frames it checkpoints itself.
+/// The numbers of frames that SQLite passed to a connection's hook, and the number of frames from which on
+/// the hook makes a checkpoint.
 struct Hook {
     told: Vec<c_int>,
     checkpoints_from: c_int,
@@ -29,7 +30,7 @@ unsafe extern "C" fn hook(
     }
 }
 
-/// What the hook is told while `work` runs.
+/// Returns the numbers of frames that the hook receives while `work` runs.
 fn with_hook(conn: &Connection, checkpoints_from: c_int, work: impl FnOnce()) -> Vec<c_int> {
     let mut state = Hook { told: Vec::new(), checkpoints_from };
     // SAFETY: the connection is open, and `state` outlives the hook.
@@ -45,7 +46,7 @@ fn checkpoint_automatically(conn: &Connection, frames: c_int) {
     assert_eq!(unsafe { ffi::sqlite3_wal_autocheckpoint(conn.handle(), frames) }, OK);
 }
 
-/// A database in WAL mode with the rows, on stock SQLite.
+/// Makes a database in WAL mode with the rows, on stock SQLite.
 fn on_stock(path: &Path) -> Connection {
     let conn = stock(path);
     run(&conn, "PRAGMA journal_mode=WAL").unwrap();
@@ -64,7 +65,7 @@ fn update(conn: &Connection, count: usize) {
     }
 }
 
-/// How many frames the log has after each of some transactions.
+/// Returns how many frames the log has after each of some transactions.
 fn lengths(conn: &Connection, frames: &dyn Fn() -> u64) -> Vec<u64> {
     (0..60)
         .map(|_| {
@@ -112,7 +113,7 @@ fn the_hook_is_told_what_it_is_with_stock() {
             run(&a, "PRAGMA wal_checkpoint(TRUNCATE)").unwrap();
             let told = with_hook(&a, checkpoints_from, || update(&a, 60));
             assert_eq!(told, expected, "{mode}, {checkpoints_from}");
-            // Frames of others count.
+            // The frames of other connections count.
             run(&a, "PRAGMA wal_checkpoint(TRUNCATE)").unwrap();
             let told = with_hook(&a, c_int::MAX, || {
                 update(&b, 7);
@@ -135,7 +136,8 @@ fn data_version_does_not_move_with_automatic_checkpoints() {
     }
 }
 
-/// The numbers of an automatic checkpoint's WAL go up and down with those of the log, which others use too.
+/// The frame numbers of a WAL with automatic checkpoints go up and down with those of the log, which other
+/// connections use too.
 #[test]
 fn frames_by_numbers_that_others_have_used_are_read_as_they_are_written() {
     for mode in MODES {
@@ -149,7 +151,7 @@ fn frames_by_numbers_that_others_have_used_are_read_as_they_are_written() {
         for round in 0..240_u32 {
             let conn = &conns[(round * 7 % 11 % 3) as usize];
             let (from, to) = (round * 13 % 90, round * 13 % 90 + round % 10);
-            // More pages than the cache holds, each written several times.
+            // This transaction writes more pages than the cache holds, each of them several times.
             let update = format!("UPDATE t SET v=v+1 WHERE k BETWEEN {from} AND {to}");
             assert_eq!(
                 codes(conn, &format!("BEGIN; {update}; {update}; UPDATE t SET pad=pad; {update}")),
@@ -171,8 +173,8 @@ fn frames_by_numbers_that_others_have_used_are_read_as_they_are_written() {
     }
 }
 
-/// A SQLite that can wait for locks itself (`SQLITE_ENABLE_SETLK_TIMEOUT`) asks for that with a file control, and
-/// takes WRITE before it reads anything where it gets it.
+/// A SQLite that can wait for locks itself (`SQLITE_ENABLE_SETLK_TIMEOUT`) asks for that with a file control.
+/// If the VFS grants it, SQLite takes WRITE before it reads anything.
 #[test]
 fn sqlite_is_not_told_that_it_can_wait_for_locks_itself() {
     for mode in MODES {

@@ -1,4 +1,4 @@
-//! Transactions that are too large for memory.
+//! Tests transactions that are too large for memory.
 
 use std::os::unix::fs::FileExt;
 
@@ -9,11 +9,11 @@ use rusqlite::{Connection, ffi};
 use super::savepoints::same;
 use super::{BUSY, MODES, OK, codes, on_engine, open, rows, with_rows};
 
-/// The code of a write of a transaction that has no room in memory and cannot go to the log: an I/O error, after
+/// The code of a write whose transaction has no room in memory and cannot go to the log. It is an I/O error, after
 /// which SQLite has rolled back.
 const BLOCKED: i32 = 10 | 11 << 8;
 
-/// A statement that writes this many MiB to the table `big`.
+/// Returns a statement that writes this many MiB to the table `big`.
 fn load(megabytes: u32) -> String {
     format!(
         "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {})
@@ -24,9 +24,9 @@ fn load(megabytes: u32) -> String {
 
 const TABLE: &str = "CREATE TABLE big(i INTEGER, pad TEXT)";
 
-/// Half of this is what a transaction keeps in memory if it can go to the log.
+/// A size in MiB. A transaction keeps half of this in memory if it can go to the log.
 const SOME: u32 = 8;
-/// More than a transaction keeps in memory.
+/// A size in MiB that is more than a transaction keeps in memory.
 const TOO_MUCH: u32 = 20;
 
 fn anonymous_kib(actor: &Actor) -> u64 {
@@ -35,7 +35,8 @@ fn anonymous_kib(actor: &Actor) -> u64 {
     line.trim().trim_end_matches(" kB").parse().unwrap()
 }
 
-/// By how many KiB the memory of a process grows in a transaction that is much larger than a cache and a buffer.
+/// Returns by how many KiB the memory of a process grows in a transaction that is much larger than a cache and a
+/// buffer.
 fn growth(engine: Engine, mode: &str, begin: &str) -> u64 {
     let fixture = Fixture::on(engine);
     rows(&open(&fixture, "off"));
@@ -94,7 +95,7 @@ fn savepoints_and_rollbacks_do_what_they_do_with_stock() {
     }
 }
 
-/// Lets transactions of both connections that allocate overlap, so that both lease free pages.
+/// Makes transactions of both connections that allocate overlap, so that both connections lease free pages.
 fn lease(conns: [&Connection; 2]) {
     for (round, k) in (0..6).zip([1, 50].into_iter().cycle()) {
         let [a, b] = if round % 2 == 0 { conns } else { [conns[1], conns[0]] };
@@ -107,11 +108,11 @@ fn lease(conns: [&Connection; 2]) {
             run(a, "ROLLBACK").unwrap();
         }
     }
-    // The other one's cache is dropped: what it has read counts until then.
+    // This commit makes the other connection drop its cache. Until then, what that connection has read counts.
     assert_eq!(codes(conns[1], "DELETE FROM t WHERE k >= 1000; UPDATE t SET v=0"), OK);
 }
 
-/// The connections lease free pages, and the transaction takes some and gives others back.
+/// The connections lease free pages. The transaction takes some free pages and gives others back.
 #[test]
 fn a_large_transaction_keeps_what_others_have_committed_before_it_took_the_lock() {
     for leases in [false, true] {
@@ -124,7 +125,7 @@ fn a_large_transaction_keeps_what_others_have_committed_before_it_took_the_lock(
         assert_eq!(codes(&b, "BEGIN; UPDATE t SET v=2 WHERE k=50; COMMIT"), OK);
         assert_eq!(codes(&a, "DELETE FROM t WHERE k BETWEEN 80 AND 99"), OK);
         assert_eq!(codes(&a, &load(SOME)), OK);
-        // It has the lock by now, and nobody can overtake it any more.
+        // The transaction has the lock by now, and no other can overtake it any more.
         assert_eq!(codes(&b, "UPDATE t SET v=3 WHERE k=60"), BUSY, "leases: {leases}");
         assert_eq!(one::<i64>(&b, "SELECT count(*) FROM big"), 0);
         assert_eq!(one::<i64>(&a, "SELECT sum(v) FROM t"), 3);
@@ -149,7 +150,7 @@ fn a_large_transaction_keeps_what_others_have_committed_before_it_took_the_lock(
     }
 }
 
-/// Whether or not the lock is free, a transaction that others have overtaken has some room in memory.
+/// A transaction that others have overtaken has some room in memory, whether or not the lock is free.
 #[test]
 fn inv60_a_transaction_that_has_no_room_and_cannot_have_the_lock_is_rolled_back() {
     for overtaken in [false, true] {
@@ -177,7 +178,7 @@ fn inv60_a_transaction_that_has_no_room_and_cannot_have_the_lock_is_rolled_back(
             assert_eq!(one::<i64>(conn, "SELECT count(*) FROM big"), 0);
             integrity(conn);
         }
-        // The next one takes the lock at its first write.
+        // The connection's next transaction takes the lock at its first write.
         assert_eq!(codes(&a, "BEGIN; UPDATE t SET v=1 WHERE k=1"), OK);
         assert_eq!(codes(&b, "UPDATE t SET v=2 WHERE k=90"), BUSY);
         assert_eq!(codes(&a, &format!("{}; COMMIT", load(TOO_MUCH))), OK);
@@ -188,7 +189,7 @@ fn inv60_a_transaction_that_has_no_room_and_cannot_have_the_lock_is_rolled_back(
     }
 }
 
-/// What others have changed is no obstacle to a commit from memory: the free list, here.
+/// Changes by others are no obstacle to a commit from memory. Here they changed the free list.
 #[test]
 fn a_transaction_that_cannot_have_the_lock_yet_goes_on_in_memory_and_commits() {
     let (fixture, [a, b]) = with_rows("on");
@@ -232,7 +233,7 @@ fn a_process_that_is_killed_in_a_large_transaction_leaves_nothing_of_it() {
     }
 }
 
-/// A large transaction begins a log whose frames are all in the database, and one that has had no commit.
+/// A large transaction begins a log whose frames are all in the database, and a log that has had no commit.
 #[test]
 fn a_large_transaction_may_be_the_first_in_the_log() {
     for mode in MODES {
@@ -252,8 +253,8 @@ fn a_large_transaction_may_be_the_first_in_the_log() {
     }
 }
 
-/// A process that was stopped while it changed the log keeps a COMMIT from ending. The transaction is whole when COMMIT is
-/// tried again, or it is rolled back.
+/// A process that was stopped while it changed the log keeps a COMMIT from ending. Either another COMMIT then commits
+/// the whole transaction, or SQLite has rolled the transaction back.
 fn commit_that_finds_the_log_busy(mode: &str, is_in_log: bool) {
     let (fixture, [conn]) = on_engine(Engine::PPL, mode);
     let mut other = Actor::sql(&fixture.uri("c.db", "concurrent=off"));
@@ -261,7 +262,7 @@ fn commit_that_finds_the_log_busy(mode: &str, is_in_log: bool) {
     let mut files = std::fs::read_dir(fixture.log_dir()).unwrap().map(|entry| entry.unwrap().path());
     let segment = files.find(|path| path.to_string_lossy().ends_with("-shm")).unwrap();
     let segment = std::fs::OpenOptions::new().write(true).open(segment).unwrap();
-    // The lock of the log's structure. The other process has the second slot.
+    // This is the lock of the log's structure. The other process has the second slot.
     let lock = |word: u64| segment.write_all_at(&word.to_ne_bytes(), LOCKS_OFFSET + LOCKS_BYTES).unwrap();
     assert_eq!(codes(&conn, &format!("{TABLE}; PRAGMA wal_checkpoint; PRAGMA cache_size=-500")), OK);
     let work = if is_in_log { load(SOME) } else { "INSERT INTO big VALUES(1, 'x')".to_owned() };

@@ -1,4 +1,4 @@
-//! Opening, closing, killing and forking, with concurrent connections and ordinary ones side by side.
+//! Tests opening, closing, killing and forking, with concurrent connections and ordinary ones side by side.
 
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -30,7 +30,7 @@ fn use_both(a: &Connection, b: &Connection) -> i64 {
 fn on_every_engine_the_last_close_leaves_an_ordinary_database() {
     for engine in Engine::all() {
         for modes in [["on", "on"], ["on", "off"], ["off", "on"], ["upgrade", "on"]] {
-            // The connection that closes last.
+            // `last` is the connection that closes last.
             for last in [0, 1] {
                 let fixture = Fixture::on(engine);
                 let mut conns = Vec::from(modes.map(|mode| open(&fixture, mode)));
@@ -118,7 +118,7 @@ fn what_a_killed_process_has_committed_is_found_by_whoever_opens_it() {
     }
 }
 
-/// Where the header of the wal-index is: a file, and the offset in it.
+/// Returns the place of the wal-index's header: a file, and the offset in it.
 fn header(fixture: &Fixture) -> (PathBuf, usize) {
     let version = 3_007_000_u32.to_ne_bytes();
     let mut headers = Vec::new();
@@ -147,7 +147,8 @@ fn tear_header(fixture: &Fixture) {
     overwrite(&path, at + 8, &[byte ^ 0xff]);
 }
 
-/// The wal-index says what it said before the commit, as if a process had died between the two.
+/// The wal-index says what it said before the commit, as if a process had died after the commit and before the
+/// publication.
 #[test]
 fn a_commit_that_its_process_could_not_publish_does_not_keep_the_last_close_from_its_work() {
     for engine in Engine::all() {
@@ -169,8 +170,8 @@ fn a_commit_that_its_process_could_not_publish_does_not_keep_the_last_close_from
     }
 }
 
-/// After a failed sync of the database everything committed is written to it once more. What a dead process has sealed and
-/// not published is no part of that: the next commit replaces it.
+/// After a failed sync of the database, everything committed is written to the database once more. What a dead process
+/// has sealed and not published is no part of that: the next commit replaces it.
 #[test]
 fn inv15_a_commit_that_its_process_could_not_publish_is_not_written_home() {
     for engine in Engine::all() {
@@ -178,7 +179,8 @@ fn inv15_a_commit_that_its_process_could_not_publish_is_not_written_home() {
             let (fixture, [a, reader]) = on_engine(engine, mode);
             let mut actor = Actor::sql(&fixture.uri("c.db", "concurrent=off"));
             assert_eq!(actor.run("UPDATE t SET v=1 WHERE k=1"), "");
-            // Keeps the log from starting over with the next commit, although all of it is in the database.
+            // This reader keeps the log from starting over with the next commit, although all of the log is in the
+            // database.
             assert_eq!(codes(&reader, "BEGIN; SELECT * FROM t"), OK);
             assert_eq!(codes(&a, "PRAGMA wal_checkpoint"), OK);
             let (path, at) = header(&fixture);
@@ -199,8 +201,8 @@ fn inv15_a_commit_that_its_process_could_not_publish_is_not_written_home() {
     }
 }
 
-/// A process has died while it started the log over: the wal-index has no frames, and as many as before are said to be in
-/// the database. Another process completes the start over while this connection is in a transaction.
+/// A process has died while it started the log over. The wal-index has no frames, and says that as many frames as
+/// before are in the database. Another process completes the start over while this connection is in a transaction.
 #[test]
 fn inv15_a_start_over_that_was_cut_short_hides_no_commit_from_a_transaction() {
     let (fixture, [a, b, c]) = with_rows("on");
@@ -240,8 +242,8 @@ fn a_commit_survives_a_process_that_died_while_it_published() {
     }
 }
 
-/// The parent and its children have one thread each. (A child of a process with several threads may inherit a
-/// locked mutex of SQLite that nobody will unlock.)
+/// The parent and its children have one thread each. (A child of a process with several threads may inherit a locked
+/// mutex of SQLite that no thread will unlock.)
 #[test]
 fn children_commit_beside_their_parent_and_cannot_use_what_they_inherit() {
     for mode in MODES {

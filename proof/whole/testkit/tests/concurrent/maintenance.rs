@@ -1,4 +1,4 @@
-//! VACUUM, backups, changes of the journal and locking modes, and the ways to notice changes, while
+//! Tests VACUUM, backups, changes of the journal and locking modes, and the ways to notice changes, while
 //! transactions run.
 
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -43,7 +43,7 @@ fn inv59_a_database_that_has_become_smaller_overtakes_everyone() {
     }
 }
 
-/// The pages that were cut off were free, so nothing has changed that the transaction uses.
+/// The pages that were cut off were free, so nothing that the transaction uses has changed.
 #[test]
 fn inv59_a_database_that_has_lost_nothing_but_free_pages_overtakes_everyone_too() {
     let fixture = Fixture::new();
@@ -172,7 +172,7 @@ fn a_backup_begins_anew_when_someone_commits() {
         backup.step(5).unwrap();
         assert_eq!(codes(&b, "UPDATE t SET v=1"), OK);
         backup.step(5).unwrap();
-        // Commits of the backup's own connection reach the copy at once. A transaction that was
+        // Commits of the backup's own connection reach the copy at once. A transaction that others have
         // overtaken does not.
         assert_eq!(codes(&a, "BEGIN; UPDATE t SET v=2 WHERE k=99; COMMIT"), OK);
         backup.step(5).unwrap();
@@ -214,7 +214,7 @@ fn the_database_leaves_wal_mode_and_comes_back() {
     }
 }
 
-/// Waiting would not help, so the busy handler is not called.
+/// Waiting would not help, so SQLite does not call the busy handler.
 #[test]
 fn exclusive_locking_is_refused_at_once_with_a_reason() {
     static ASKED: AtomicU32 = AtomicU32::new(0);

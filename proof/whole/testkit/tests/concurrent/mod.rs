@@ -1,4 +1,5 @@
-//! Concurrent write transactions (`concurrent=on` and `concurrent=upgrade`), compared with stock SQLite.
+//! Tests concurrent write transactions (`concurrent=on` and `concurrent=upgrade`), compared with stock
+//! SQLite.
 #![allow(clippy::unwrap_used, clippy::panic)] // helpers of tests fail as tests do
 
 mod allocation;
@@ -26,18 +27,18 @@ const BUSY: i32 = ffi::SQLITE_BUSY;
 /// The code of a statement whose transaction others have overtaken.
 const OVERTAKEN: i32 = ffi::SQLITE_BUSY_SNAPSHOT;
 
-/// A connection to `c.db` with this setting.
+/// Opens a connection to `c.db` with this setting.
 fn open(fixture: &Fixture, mode: &str) -> Connection {
     fixture.open_with("c.db", &format!("concurrent={mode}"))
 }
 
-/// A fixture and connections with this setting. The table `t(k, v, pad)` has the rows 0 to 99, three or
+/// Makes a fixture and connections with this setting. The table `t(k, v, pad)` has the rows 0 to 99, three or
 /// four in a page.
 fn with_rows<const N: usize>(mode: &str) -> (Fixture, [Connection; N]) {
     on_engine(Engine::under_test(), mode)
 }
 
-/// As [`with_rows`], on this engine.
+/// Does the same as [`with_rows`], on this engine.
 fn on_engine<const N: usize>(engine: Engine, mode: &str) -> (Fixture, [Connection; N]) {
     let fixture = Fixture::on(engine);
     let first = open(&fixture, "off");

@@ -1,5 +1,4 @@
-//! Random transactions on several connections, one after another. Each answer must be stock
-//! SQLite's.
+//! Runs random transactions on several connections, one after another. Each answer must be stock SQLite's.
 
 use duralite_testkit::{Fixture, Outcome, Rng, dump, for_seeds, integrity, one, run, stock};
 use rusqlite::Connection;
@@ -27,7 +26,7 @@ fn statement(rng: &mut Rng) -> String {
     }
 }
 
-/// The statements of one transaction, up to its end.
+/// Returns the statements of one transaction, up to its end.
 fn transaction(rng: &mut Rng) -> Vec<String> {
     let mut all = vec![["BEGIN", "BEGIN IMMEDIATE", "SAVEPOINT outermost"][rng.below(3) as usize].to_owned()];
     for _ in 0..rng.below(8) {
@@ -60,8 +59,8 @@ fn program(rng: &mut Rng) -> Vec<(usize, String)> {
 
 fn outcome(conn: &Connection, sql: &str) -> Option<Outcome> {
     let outcome = Outcome::of(run(conn, sql));
-    // A log of Duralite may have another number of frames than a WAL of SQLite, so the answers are
-    // not compared.
+    // A log of Duralite may have another number of frames than a WAL of SQLite, so the test does not compare
+    // these answers.
     (!sql.contains("checkpoint")).then_some(outcome)
 }
 

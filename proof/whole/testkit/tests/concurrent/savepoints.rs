@@ -1,12 +1,12 @@
-//! Savepoints, rollbacks of statements and transactions, and transactions larger than the cache.
+//! Tests savepoints, rollbacks of statements and transactions, and transactions larger than the cache.
 
 use duralite_testkit::{Fixture, dump, integrity, one, run, stock};
 use rusqlite::Connection;
 
 use super::{BUSY, MODES, OK, codes, open, with_rows};
 
-/// Runs a script statement by statement, past errors. Returns the code of each statement, and the final
-/// content.
+/// Runs a script statement by statement, and continues after errors. Returns the code of each statement, and
+/// the final content.
 fn outcome(conn: &Connection, script: &str) -> (Vec<i32>, String) {
     let codes = script.split(';').map(|sql| codes(conn, sql)).collect();
     (codes, format!("{:?}", dump(conn)))
@@ -85,7 +85,7 @@ fn a_transaction_of_several_regions_of_the_wal_index() {
 #[test]
 fn a_savepoint_that_is_rolled_back_leaves_no_conflict_behind_it_unnoticed() {
     let (_fixture, [a, b]) = with_rows("on");
-    // Reads within the savepoint count although it is rolled back.
+    // Reads within the savepoint count, although the savepoint is rolled back.
     assert_eq!(codes(&a, "BEGIN; SAVEPOINT s; UPDATE t SET v=1 WHERE k=90; ROLLBACK TO s; RELEASE s"), OK);
     assert_eq!(codes(&a, "UPDATE t SET v=(SELECT v+1 FROM t WHERE k=90) WHERE k=1"), OK);
     assert_eq!(codes(&b, "UPDATE t SET v=5 WHERE k=90"), OK);
