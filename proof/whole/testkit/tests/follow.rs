@@ -28,7 +28,7 @@ fn follower_process(fixture: &Fixture) -> Actor {
     actor
 }
 
-/// A process with a connection that runs a checkpoint whenever the log has `checkpoint_pages` pages.
+/// Starts a process with a connection that runs a checkpoint whenever the log has `checkpoint_pages` pages.
 fn connection(fixture: &Fixture, settings: &str, checkpoint_pages: u32) -> Actor {
     let mut actor = Actor::sql(&fixture.uri(NAME, settings));
     assert_eq!(actor.run("PRAGMA journal_mode=WAL"), "wal");
@@ -41,7 +41,7 @@ fn now_ms() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis() as u64
 }
 
-/// The database, rebuilt from what a follower reads.
+/// The database as the test rebuilds it from what a follower reads.
 struct Rebuilt {
     bytes: Vec<u8>,
     position: u64,
@@ -50,7 +50,7 @@ struct Rebuilt {
 }
 
 impl Rebuilt {
-    /// A copy of the database file. The copy becomes consistent once everything in the log has been applied
+    /// Copies the database file. The copy becomes consistent once the test has applied everything in the log
     /// to it.
     fn copy(fixture: &Fixture, follower: &mut Follower) -> Self {
         let position = follower.oldest().unwrap();
@@ -81,7 +81,7 @@ impl Rebuilt {
     }
 }
 
-/// A random statement of a busy application.
+/// Returns a random statement of a busy application.
 fn statement(rng: &mut Rng) -> String {
     let (id, length) = (rng.below(400), rng.below(3000));
     match rng.below(40) {
@@ -151,7 +151,7 @@ fn a_busy_log(seed: u64, statements: u64) {
         let fixture = &fixture;
         let writers = [seed, seed + 1000].map(|seed| scope.spawn(move || write(fixture, seed, statements)));
         let results = writers.map(|writer| writer.join());
-        // The last transaction is acknowledged before the follower stops.
+        // The commit of the last transaction is acknowledged before the follower stops.
         let last = first.run("INSERT INTO t(payload) VALUES('the last')");
         done.store(true, Ordering::SeqCst);
         let generations = following.join().unwrap();
@@ -185,7 +185,7 @@ fn inv16_a_pin_goes_with_its_process() {
     writer.run("PRAGMA busy_timeout=0");
     let follower = follower_process(&fixture);
     writer.run("INSERT INTO t VALUES(1)");
-    // All pages are written home, but the log stays.
+    // The checkpoints write all pages home, but the log does not start over.
     assert!(writer.run("PRAGMA wal_checkpoint(TRUNCATE)").starts_with("1|"));
     assert!(writer.run("PRAGMA wal_checkpoint(RESTART)").starts_with("1|"));
     assert_eq!(writer.run("INSERT INTO t VALUES(2)"), "");

@@ -1,11 +1,11 @@
-//! Connections across `fork` (invariant 14), and the wal-index that belongs to the log (invariant 15).
+//! Tests connections across `fork` (invariant 14), and the wal-index that belongs to the log (invariant 15).
 #![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 
 use duralite_testkit::{Actor, Engine, Fixture, integrity, one, run};
 
 const INHERITED: [&str; 5] = ["ignored", "used", "closed-first", "closed-last", "rolled-back"];
 
-/// Runs a parent and its children as processes with one thread each, in which freed memory is overwritten.
+/// Runs a parent and its children as processes with one thread each. The processes overwrite freed memory.
 fn family(engine: Engine) {
     for inherited in INHERITED {
         let fixture = Fixture::on(engine);
@@ -55,8 +55,8 @@ fn inv14_children_commit_beside_their_parent_with_a_home_in_memory() {
     family(Engine::SCRATCHPAD);
 }
 
-/// One database under two names, and under a third one that it gets while it is open. Every process must
-/// see what the others have committed.
+/// A database has two names, and gets a third one while it is open. Every process must see what the others
+/// have committed.
 #[test]
 fn inv15_names_of_one_database_share_one_index() {
     for engine in Engine::all() {

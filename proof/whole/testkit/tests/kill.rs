@@ -8,14 +8,14 @@ use std::time::Duration;
 use duralite_testkit::{Actor, Fixture, Ledger, Rng, integrity, run};
 use rusqlite::Connection;
 
-/// How many writers of one database are killed, one after another.
+/// The number of writers of one database that the test kills, one after another.
 const CHAIN: u64 = 25;
 
-/// How the writers of one database work.
+/// The way in which the writers of one database work.
 struct Plan {
     settings: &'static str,
     page_bytes: u32,
-    /// How many rows a writer commits before it closes and opens again; 0 for never.
+    /// The number of rows that a writer commits before it closes and opens again; 0 for never.
     reopen_every: u32,
     /// Whether this process stays connected while the writer dies.
     survivor: bool,
@@ -78,8 +78,8 @@ fn chain(seed: u64, plan: &Plan) {
             Ledger::prepare(conn).unwrap().append(conn, rows + 1).unwrap();
             fs::write(&acknowledgements, (rows + 1).to_le_bytes()).unwrap();
         } else if rng.chance(3) {
-            // This process does not check here. The next writer runs its own recovery, and the next
-            // check follows that.
+            // This process does not check in this round. The next writer runs its own recovery, and the next
+            // check comes after that.
             continue;
         } else {
             let conn = open(&fixture, plan);

@@ -1,4 +1,4 @@
-//! A database file that its log's home has mapped, used by real SQLite.
+//! Tests a database file that its log's home has mapped, used by real SQLite.
 #![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 #![allow(unsafe_code)] // file controls
 
@@ -25,7 +25,7 @@ fn fixture() -> Fixture {
     Fixture::on(Engine::SCRATCHPAD)
 }
 
-/// Collects the mapped memory of homes.
+/// A hook that collects the mapped memory of homes.
 #[derive(Default)]
 struct Watch(Mutex<Vec<Arc<dyn Nvm>>>);
 
@@ -40,8 +40,8 @@ impl Hook for Watch {
     }
 }
 
-/// The locks that this process has on a file, according to the kernel's list. Opening and closing the file
-/// to ask would release them.
+/// Returns the number of locks that this process has on a file, according to the kernel's list. If the
+/// function opened and closed the file to ask, that would release the locks.
 ///
 /// The kernel lists the locks of all processes, a part at a time. If other locks come and go between the
 /// parts, the list may miss a lock or have it twice. Most readings are right, so this returns the median.
@@ -62,7 +62,7 @@ fn locks_in_one_reading(path: &Path) -> usize {
         .count()
 }
 
-/// The descriptors that this process has open on a file.
+/// Returns the number of descriptors that this process has open on a file.
 fn descriptors(path: &Path) -> usize {
     let all = fs::read_dir("/proc/self/fd").unwrap();
     all.filter(|entry| fs::read_link(entry.as_ref().unwrap().path()).is_ok_and(|to| to == path)).count()
@@ -77,7 +77,7 @@ fn fill(conn: &Connection, rows: usize) {
     .unwrap();
 }
 
-/// The database's size according to SQLite.
+/// Returns the database's size according to SQLite.
 fn bytes_of(conn: &Connection) -> u64 {
     let bytes = one::<i64>(conn, "PRAGMA page_count") * one::<i64>(conn, "PRAGMA page_size");
     u64::try_from(bytes).unwrap()
@@ -129,7 +129,8 @@ fn inv18_locks_of_the_process_stay_whatever_connection_goes_first() {
     }
 }
 
-/// A connection that is not one of Duralite's holds a lock when the mapping's descriptor could be closed.
+/// A connection that is not one of Duralite's holds a lock at the moment when the mapping's descriptor could
+/// be closed.
 #[test]
 fn inv18_locks_of_other_connections_stay_when_the_mapping_has_gone() {
     let fixture = fixture();
@@ -169,7 +170,7 @@ fn inv19_a_file_that_an_outsider_cuts_ends_in_an_error() {
     let refused = run(&conn, "CREATE TABLE more(a)").unwrap_err();
     assert_eq!(code(&refused) & 0xff, ffi::SQLITE_IOERR, "nothing more is acknowledged: {refused}");
     drop(conn);
-    // As with stock SQLite, the rest is no sound database. A new connection reads that rest.
+    // As with stock SQLite, the rest of the file is no sound database. A new connection reads that rest.
     let conn = connect(&fixture.uri(NAME, "")).unwrap();
     let found = run(&conn, "SELECT sum(length(b)) FROM t");
     assert!(found.is_err());
@@ -219,7 +220,7 @@ fn others_follow_when_the_file_is_cut_and_grows_again() {
         assert!(size() < largest / 4);
         assert_eq!(size(), bytes_of(&conn), "the file has the size of the database");
         assert_eq!(other.run("SELECT sum(length(b)) FROM t"), "10000");
-        // The other process makes the file long again.
+        // The other process makes the file long again with these statements.
         let sql = "INSERT INTO t(b) SELECT randomblob(1000) FROM t a, t b, t c WHERE c.a <= 3";
         assert_eq!(other.run(sql), "");
         assert!(other.run("PRAGMA wal_checkpoint(TRUNCATE)").starts_with('0'), "round {round}");
@@ -254,7 +255,7 @@ fn a_copy_takes_a_log_over_and_leaves_it_as_it_was() {
     integrity(&conn);
 }
 
-/// The chunk size is a setting of the VFS below, through which Duralite's VFS does not grow the file.
+/// The chunk size is a setting of the VFS below. Duralite's VFS does not grow the file through that VFS.
 #[test]
 fn chunks_do_not_make_the_file_longer_than_the_database() {
     let fixture = fixture();
@@ -307,7 +308,7 @@ fn every_way_to_make_pages_durable_serves() {
     }
 }
 
-/// How many bytes of its address space this process has mapped to the file at `path`.
+/// Returns how many bytes of its address space this process has mapped to the file at `path`.
 fn addresses(path: &Path) -> u64 {
     let maps = fs::read_to_string("/proc/self/maps").unwrap();
     let of_file = maps.lines().filter(|line| line.ends_with(path.to_str().unwrap()));
@@ -374,7 +375,7 @@ fn a_database_outgrows_its_addresses_while_others_read() {
         });
         for _ in 0..STEPS {
             fill(&writer, ROWS as usize);
-            // A reader may be in the way. The next checkpoint writes the rest.
+            // A reader may be in the way. Then the next checkpoint writes the rest.
             let _busy = one::<i64>(&writer, "PRAGMA wal_checkpoint(PASSIVE)");
         }
         drop(stop);

@@ -1,4 +1,4 @@
-//! Several processes on one database.
+//! Tests several processes on one database.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failed helper is a failed test
 
 use std::fs;
@@ -20,7 +20,7 @@ fn bank(fixture: &Fixture, settings: &str) -> rusqlite::Connection {
     conn
 }
 
-/// Runs writers and readers at once. This process stays connected and watches, or connects only at
+/// Runs writers and readers at once. The process of the test stays connected and watches, or connects only at
 /// the end.
 fn stress(settings: &str, writers: u64, transfers: u64, stay: bool) {
     let fixture = Fixture::new();

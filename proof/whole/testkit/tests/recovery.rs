@@ -1,12 +1,12 @@
-//! What the first connection after a crash does, and what SQLite finds after that.
+//! Tests what the first connection after a crash does, and what SQLite finds after that.
 #![allow(clippy::unwrap_used, clippy::panic)] // helpers of tests fail as tests do
 
 use std::fs;
 
 use duralite_testkit::{Actor, Engine, Fixture, connect, integrity, one, run};
 
-/// Makes a database whose writer was killed with commits in the log. Returns the sum of what the writer
-/// has written.
+/// Makes a database whose writer was killed with commits in the log. Returns the sum of the values that the
+/// writer has written.
 fn crashed(fixture: &Fixture) -> i64 {
     let mut writer = Actor::sql(&fixture.uri("r.db", ""));
     for sql in
@@ -27,7 +27,7 @@ fn crashed(fixture: &Fixture) -> i64 {
 
 const SUM: &str = "SELECT sum(CAST(b AS INTEGER)) FROM t";
 
-/// Whether this engine has no home between SQLite and the database file.
+/// Returns whether this engine has no home between SQLite and the database file.
 fn is_plain(fixture: &Fixture) -> bool {
     [Engine::WALDIO, Engine::NVWAL].contains(&fixture.engine())
 }

@@ -1,5 +1,5 @@
-//! The region that the logs of `scratchpad` share. Each of its pages must belong to the right log when
-//! logs are moved, deleted or replaced.
+//! Tests the region that the logs of `scratchpad` share. Each page of the region must belong to the right log
+//! when logs are moved, deleted or replaced.
 #![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 
 use std::fs;
@@ -23,7 +23,7 @@ fn open(fixture: &Fixture, name: &str) -> Connection {
     connect(&fixture.uri(name, SMALL)).unwrap()
 }
 
-/// A process that has opened `name` in WAL mode, and has committed `rows` rows of a kilobyte.
+/// Starts a process that has opened `name` in WAL mode, and has committed `rows` rows of a kilobyte.
 fn writer(fixture: &Fixture, name: &str, rows: u32) -> Actor {
     let mut actor = Actor::sql(&fixture.uri(name, SMALL));
     assert_eq!(actor.run("PRAGMA journal_mode=WAL"), "wal");
@@ -61,7 +61,7 @@ fn the_region(fixture: &Fixture) -> RegionUse {
     found.remove(0)
 }
 
-/// The file of the only region, if there is one.
+/// Returns the file of the only region, if there is one.
 fn region_file(fixture: &Fixture) -> Option<PathBuf> {
     let entries = fs::read_dir(fixture.log_dir()).unwrap();
     entries.map(|entry| entry.unwrap().path()).find(|path| is_region_name(path))
@@ -128,7 +128,7 @@ fn what_a_deleted_log_has_had_is_given_back_by_name() {
     let before = fill(&open(&fixture, "full.db"));
     let given = reclaim(fixture.log_dir(), true).unwrap();
     assert!(given[0].missing_bytes > 0 && given[0].used_bytes == 0, "{given:?}");
-    // No process uses the region, and it holds no log's pages.
+    // No process uses the region, and the region holds no log's pages.
     assert_eq!(region_file(&fixture), None);
     let after = fill(&open(&fixture, "full.db"));
     assert!(after > before, "{after} after {before}");
@@ -173,7 +173,7 @@ fn the_region_of_an_empty_log_that_was_moved_stays() {
     assert_eq!(region_file(&fixture), None, "it had no log any more");
 }
 
-/// A copy of a log that lies beside the log owns nothing, because the pages to which it refers belong to the
+/// A copy of a log that lies beside the log owns no pages, because the pages to which it refers belong to the
 /// original.
 #[test]
 fn a_copy_of_a_log_that_is_collected_gives_nothing_back() {
@@ -198,7 +198,7 @@ fn id_of(log: &Path) -> duralite_format::LogId {
     duralite_wal::placement::describe(log).unwrap().id
 }
 
-/// Closes a connection at the moment when a log is about to get its name.
+/// A hook that closes a connection at the moment when a log is about to get its name.
 struct CloseAtPublish(Mutex<Option<Connection>>);
 
 impl Hook for CloseAtPublish {
@@ -229,7 +229,7 @@ fn the_last_user_of_a_region_may_leave_while_a_log_is_made_in_it() {
     assert_eq!(region_file(&fixture), None);
 }
 
-/// Space left by killed processes of a log is also available to a rollback journal of that log.
+/// A rollback journal of a log can also use the space that killed processes of that log have left.
 #[test]
 fn inv24_a_rollback_journal_finds_the_room_that_the_dead_have_left() {
     let fixture = fixture();
@@ -248,7 +248,7 @@ fn inv24_a_rollback_journal_finds_the_room_that_the_dead_have_left() {
     }
 }
 
-/// In PERSIST mode SQLite zeroes the journal. The journal's space is freed when its log ends.
+/// In PERSIST mode SQLite zeroes the journal. The region gets the journal's space back when the log ends.
 #[test]
 fn a_persisted_journal_leaves_nothing_in_the_region() {
     let fixture = fixture();

@@ -1,4 +1,4 @@
-//! A database whose home keeps all pages, including the header, out of the database file, used by real
+//! Tests a database whose home keeps all pages, including the header, out of the database file, used by real
 //! SQLite.
 #![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 
@@ -18,7 +18,7 @@ fn fixture() -> Fixture {
     Fixture::on(Engine::named("side").unwrap())
 }
 
-/// The header in the database file, with the guard removed.
+/// Returns the header in the database file, with the guard removed.
 fn header_on_disk(fixture: &Fixture, name: &str) -> Vec<u8> {
     let mut header = fs::read(fixture.path(name)).unwrap()[..HEADER_BYTES].to_vec();
     assert!(matches!(guard::inspect(&header), DatabaseHeader::Guarded { .. }));
@@ -107,7 +107,7 @@ fn a_first_page_that_is_torn_in_the_file_is_put_right_from_what_is_held() {
     }
 }
 
-/// The copied log is beside the copied database, which shows that they belong together.
+/// The copied log is beside the copied database. That shows that the two belong together.
 #[test]
 fn a_copy_of_database_and_log_has_what_is_held() {
     let (from, to) = (fixture(), fixture());
@@ -123,7 +123,7 @@ fn a_copy_of_database_and_log_has_what_is_held() {
     from.assert_plain(NAME);
 }
 
-/// The original could not keep the log, because draining a home may consume the pages that the home holds.
+/// The original could not keep the log, because a home that is drained may give up the pages that it holds.
 #[test]
 fn a_copy_does_not_take_over_a_log_whose_home_holds_pages() {
     let fixture = fixture();

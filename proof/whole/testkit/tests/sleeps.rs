@@ -1,4 +1,4 @@
-//! A connection that waits for WRITE waits in WRITE's queue, never in SQLite's own sleep.
+//! Tests that a connection that waits for WRITE waits in WRITE's queue, and never in SQLite's own sleep.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failed helper is a failed test
 #![allow(unsafe_code)] // replaces a function of the base VFS
 
@@ -10,8 +10,8 @@ use std::time::Duration;
 use duralite_testkit::Fixture;
 use rusqlite::ffi;
 
-/// SQLite's busy handler sleeps for a millisecond or more. A reader that tries again sleeps for less,
-/// and is not counted.
+/// The shortest sleep of SQLite's busy handler in microseconds. A reader that tries again sleeps for less,
+/// and does not count.
 const BUSY_MICROSECONDS: c_int = 1000;
 const THREADS: usize = 4;
 const COMMITS: usize = 3000;
@@ -26,8 +26,8 @@ unsafe extern "C" fn counting(_: *mut ffi::sqlite3_vfs, microseconds: c_int) -> 
     microseconds
 }
 
-/// SQLite itself refuses to write if its snapshot is outdated by the time it gets WRITE. Even then, no
-/// connection may sleep in SQLite's busy handler.
+/// SQLite itself refuses to write if its snapshot is outdated when it gets WRITE. Even then, no connection
+/// may sleep in SQLite's busy handler.
 #[test]
 fn a_snapshot_that_is_old_by_the_time_of_write_waits_in_the_queue() {
     // SAFETY: before anything else uses SQLite in this process, which has this test only.

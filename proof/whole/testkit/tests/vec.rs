@@ -1,5 +1,5 @@
-//! A program can add an engine to the registry. That engine serves databases as the product's own
-//! engines do.
+//! Tests that a program can add an engine to the registry, and that the engine serves databases as the
+//! product's own engines do.
 #![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 
 use duralite_testkit::{Actor, Engine, Fixture, connect, integrity, one, run};

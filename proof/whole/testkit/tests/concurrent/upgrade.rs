@@ -1,4 +1,4 @@
-//! A transaction that reads, and writes after others have written.
+//! Tests a transaction that reads, and writes after others have written.
 
 use std::time::{Duration, Instant};
 
@@ -6,7 +6,7 @@ use duralite_testkit::{Actor, Engine, integrity, one};
 
 use super::{BUSY, OK, OVERTAKEN, codes, on_engine, open, with_rows};
 
-/// Longer than any other thread needs in these tests.
+/// A time that is longer than any other thread needs in these tests.
 const LONG: Duration = Duration::from_secs(60);
 const READ: &str = "BEGIN; SELECT v FROM t WHERE k=1";
 
@@ -43,7 +43,7 @@ fn inv60_it_fails_at_the_write_if_a_page_has_changed_that_it_read() {
         assert_eq!(codes(&a, READ), OK);
         assert_eq!(codes(&b, change), OK);
         assert_eq!(codes(&a, "UPDATE t SET v=v+10 WHERE k=40"), OVERTAKEN, "{change}");
-        // As with stock SQLite, the transaction can go on to read its snapshot.
+        // As with stock SQLite, the transaction can continue to read its snapshot.
         assert!(!a.is_autocommit());
         assert_eq!(one::<i64>(&a, "SELECT v FROM t WHERE k=1"), 0);
         assert_eq!(one::<i64>(&a, "SELECT count(*) FROM t"), 100);
@@ -54,8 +54,9 @@ fn inv60_it_fails_at_the_write_if_a_page_has_changed_that_it_read() {
     }
 }
 
-/// The other transaction frees as many pages as it takes, so page 1 does not show its changes. The interior
-/// page that leads to the rows does show them, and SQLite goes on with what it has read of that page.
+/// The other transaction frees as many pages as it takes, so page 1 does not show the transaction's changes.
+/// The interior page that leads to the rows does show them, and SQLite continues with what it has read of
+/// that page.
 #[test]
 fn inv60_it_fails_at_the_write_if_an_interior_page_has_changed_that_it_read() {
     let (_fixture, [a, b]) = with_rows("upgrade");
@@ -73,8 +74,8 @@ fn inv60_it_fails_at_the_write_if_an_interior_page_has_changed_that_it_read() {
     integrity(&b);
 }
 
-/// The transaction began when everything was in the database file. The frames to which it moves on have lower
-/// numbers than those that it knows.
+/// The transaction began when everything was in the database file. It moves on to frames with lower numbers
+/// than those that it knows.
 #[test]
 fn inv60_it_goes_on_in_a_log_that_has_started_over() {
     let (_fixture, [a, b]) = with_rows("upgrade");
@@ -181,7 +182,7 @@ fn sixteen_connections_that_read_and_then_write_all_succeed() {
         .map(|thread| {
             let conn = open(&fixture, "upgrade");
             conn.busy_timeout(LONG).unwrap();
-            // Each thread's rows are on pages of their own.
+            // The rows of each thread are on pages of their own.
             let k = 6 * thread;
             std::thread::spawn(move || {
                 for _ in 0..5 {

@@ -1,5 +1,5 @@
-//! Which conflicts overtake transactions, and how a user learns of these conflicts:
-//! `PRAGMA duralite_conflicts`, the message, the counts.
+//! Tests which conflicts overtake transactions, and how a user learns of these conflicts: `PRAGMA
+//! duralite_conflicts`, the message, and the counts.
 
 use std::time::Duration;
 
@@ -39,7 +39,7 @@ fn lose(loser: &Connection, read: &str, winner: &Connection, change: &str) -> St
     one(loser, "SELECT duralite_last_error()")
 }
 
-/// The count and the name of each line.
+/// Returns the count and the name in each line of `PRAGMA duralite_conflicts`.
 fn conflicts(conn: &Connection) -> Vec<(u32, String)> {
     let text: String = one(conn, "PRAGMA duralite_conflicts");
     let line = |line: &str| {
@@ -133,7 +133,7 @@ fn where_nothing_can_have_happened_nothing_is_told() {
 #[test]
 fn what_concurrent_transactions_come_to_is_counted() {
     let fixture = Fixture::new();
-    // The pages that a connection has written count as read, so another connection makes the table.
+    // The pages that a connection has written count as read. So another connection makes the table.
     make(&open(&fixture, "off"));
     let (one, other) = (open(&fixture, "on"), open(&fixture, "on"));
     one.execute_batch("BEGIN; UPDATE t SET v = 1 WHERE k = 1").unwrap();
@@ -141,7 +141,7 @@ fn what_concurrent_transactions_come_to_is_counted() {
     assert_eq!(count_of(&one, "commits_merged"), 0);
     one.execute_batch("COMMIT").unwrap();
     assert_eq!(count_of(&one, "commits_merged"), 1);
-    // SQLite itself restarts these statements, so they are not overtaken.
+    // SQLite itself restarts these statements, so no other transaction overtakes them.
     for _ in 0..5 {
         one.execute_batch(CHANGE_ROW).unwrap();
         other.execute_batch(CHANGE_ROW).unwrap();

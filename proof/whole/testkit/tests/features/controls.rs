@@ -1,4 +1,4 @@
-//! `sqlite3_file_control`, and its use by VFSs above and below Duralite's.
+//! Tests `sqlite3_file_control`, and its use by VFSs above and below Duralite's.
 #![allow(unsafe_code)] // calls SQLite's C interface
 
 use std::ffi::c_int;
@@ -56,12 +56,12 @@ fn inv01_a_vfs_above_may_fill_reserved_bytes_on_the_way_home() {
     let conn = fixture.open("c.db");
     run(&conn, "INSERT INTO t VALUES(1)").unwrap();
     assert_eq!(one::<i64>(&conn, "PRAGMA wal_checkpoint(PASSIVE)"), 0);
-    // Writes into the reserved bytes, as a VFS that keeps checksums there would.
+    // Writes into the reserved bytes, as a VFS that keeps checksums there would do.
     let file = std::fs::OpenOptions::new().write(true).open(fixture.path("c.db")).unwrap();
     for page in 1..=2 {
         file.write_all_at(b"checksum", page * 4096 - RESERVED as u64).unwrap();
     }
-    // The file is kept open, because closing it would release SQLite's locks.
+    // The test keeps the file open, because closing it would release SQLite's locks.
     conn.close().unwrap();
     drop(file);
     fixture.assert_plain("c.db");
@@ -101,8 +101,8 @@ fn pages_with_reserved_bytes_go_home_by_sqlite_only() {
     }
 }
 
-/// The same for an ordinary `-wal` that stock SQLite has left. Duralite serves it unchanged until SQLite
-/// closes it through the VFS above.
+/// The same rule holds for an ordinary `-wal` that stock SQLite has left. Duralite serves the `-wal`
+/// unchanged until SQLite closes it through the VFS above.
 #[test]
 fn an_ordinary_wal_with_reserved_bytes_goes_home_by_its_users_only() {
     let fixture = Fixture::new();

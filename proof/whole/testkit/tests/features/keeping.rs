@@ -1,4 +1,4 @@
-//! `on_close=keep`: the last close leaves the guard and the log in place for the next open.
+//! Tests `on_close=keep`: the last close leaves the guard and the log in place for the next open.
 
 use std::fs;
 use std::os::unix::fs::FileExt as _;
@@ -15,7 +15,7 @@ fn can_stay(engine: &Engine) -> bool {
     engine.descriptor().settings.iter().any(|setting| setting.name == "on_close")
 }
 
-/// A fixture for the engine under test if that engine can keep its log, otherwise for `ppl`.
+/// Makes a fixture for the engine under test if that engine can keep its log, otherwise for `ppl`.
 fn place() -> Fixture {
     Fixture::on(Some(Engine::under_test()).filter(can_stay).unwrap_or(Engine::PPL))
 }
@@ -105,7 +105,7 @@ fn flushes(fixture: &Fixture, rows: u32) -> [u64; 2] {
     [opening, commit]
 }
 
-/// The shared memory of the only log.
+/// Returns the path of the only log's shared memory.
 fn shared_memory(fixture: &Fixture) -> PathBuf {
     let files = fs::read_dir(fixture.log_dir()).unwrap().map(|entry| entry.unwrap().path());
     let mut memory = files.filter(|path| path.as_os_str().as_encoded_bytes().ends_with(b"-shm"));
@@ -143,7 +143,7 @@ fn inv07_what_the_last_process_left_counts_as_durable_only_where_its_memory_tell
     log.set_len(log.metadata().unwrap().len() + 65_536).unwrap();
     assert_eq!(flushes(&fixture, rows + 7), [1, 1]);
     assert_eq!(flushes(&fixture, rows + 8), [0, 1]);
-    // The files are restored from a backup, which the shared memory does not fit.
+    // The test restores the files from a backup, which the shared memory does not fit.
     for (path, bytes) in files.iter().zip(older) {
         fs::write(path, bytes).unwrap();
     }
@@ -237,7 +237,8 @@ fn inv07_a_process_that_is_killed_after_a_kept_close_loses_nothing() {
     kept(&fixture, "k.db");
     let uri = fixture.uri("k.db", KEEP);
     for round in 1..=5 {
-        // A process has opened the kept database again, and was killed before its commit was checkpointed.
+        // A process opens the kept database again. The test kills it before any checkpoint writes its commit
+        // home.
         let mut actor = Actor::sql(&uri);
         assert_eq!(actor.run("INSERT INTO t(b) VALUES('x')"), "");
         actor.kill();
@@ -324,8 +325,8 @@ fn the_background_thread_goes_by_what_is_in_force() {
     conn.busy_timeout(std::time::Duration::from_secs(20)).unwrap();
     run(&conn, "PRAGMA wal_autocheckpoint=0").unwrap();
     fill(&conn, 10);
-    // The background thread's connections must ask for the setting in force, because they would be refused if
-    // they asked for the original setting.
+    // The background thread's connections must ask for the setting that is in force now. If they asked for
+    // the original setting, Duralite would refuse them.
     assert_eq!(one::<String>(&conn, "PRAGMA duralite_on_close=drain"), "drain");
     let restarts = number(&conn, "log_restarts");
     let start = std::time::Instant::now();

@@ -1,4 +1,4 @@
-//! VACUUM, page sizes, checkpoints, journal modes.
+//! Tests VACUUM, page sizes, checkpoints, and journal modes.
 
 use duralite_testkit::{Fixture, integrity, one, run, stock};
 

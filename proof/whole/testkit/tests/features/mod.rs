@@ -1,4 +1,4 @@
-//! SQLite's features on Duralite.
+//! Tests SQLite's features on Duralite.
 #![allow(clippy::unwrap_used, clippy::panic)] // helpers of tests fail as tests do
 
 mod conflicts;
@@ -20,7 +20,7 @@ use std::collections::HashMap;
 
 use rusqlite::Connection;
 
-/// The lines of `PRAGMA duralite`, by name.
+/// Returns the lines of `PRAGMA duralite`, by name.
 fn status_of(conn: &Connection) -> HashMap<String, String> {
     let text: String = duralite_testkit::one(conn, "PRAGMA duralite");
     text.lines().filter_map(|line| line.split_once('\t')).map(|(a, b)| (a.to_owned(), b.to_owned())).collect()
@@ -40,7 +40,7 @@ fn fill(conn: &Connection, count: u32) {
     .unwrap();
 }
 
-/// The rows of `t`.
+/// Returns the rows of `t`.
 fn content(conn: &Connection) -> Vec<Vec<rusqlite::types::Value>> {
     duralite_testkit::run(conn, "SELECT * FROM t ORDER BY a").unwrap()
 }

@@ -1,4 +1,4 @@
-//! Ways of opening a database: read-only, with plain names, and with settings from the environment.
+//! Tests ways of opening a database: read-only, with plain names, and with settings from the environment.
 
 use duralite_testkit::{Actor, Engine, Fixture, code, connect, one, run, stock};
 use rusqlite::{OpenFlags, ffi};
@@ -16,7 +16,7 @@ fn read_only_opens_of_a_live_database() {
     run(&conn, "DELETE FROM t WHERE a > 10").unwrap();
     assert_eq!(content(&reader).len(), 10);
     drop(conn);
-    // The last writer's rows are there, whichever connection closes last.
+    // The database has the last writer's rows, whichever connection closes last.
     assert_eq!(content(&reader).len(), 10);
     drop(reader);
     drop(fixture.open("r.db"));
@@ -159,6 +159,6 @@ fn a_process_that_reads_flushes_once_and_one_that_commits_seven_times() {
     // A process that only reads flushes once, when it lifts the guard. A process that writes flushes the
     // log, the directory, the guard, the commit, the pages, the lifted guard, and the end of the log.
     assert_eq!((reading, flushes("", insert)), (1, Some(7)));
-    // The log is kept only after the first commit, so this process lifts the guard too.
+    // Duralite keeps a log only after its first commit, so this process lifts the guard too.
     assert_eq!(flushes("on_close=keep", select), Some(1));
 }

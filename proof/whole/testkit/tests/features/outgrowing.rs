@@ -1,4 +1,5 @@
-//! A transaction may be larger than a log of `ppl` usually is. The log grows for it, and gives the memory back.
+//! Tests transactions that are larger than a log of `ppl` usually is. The log grows for such a transaction, and gives
+//! the memory back.
 
 use duralite_testkit::{Actor, Engine, Fixture, TinyDirectory, code, connect, one, run};
 use rusqlite::{Connection, ffi};
@@ -6,7 +7,7 @@ use rusqlite::{Connection, ffi};
 use super::space::space;
 use super::status_of;
 
-/// The size that the logs usually have, and a database ten times as large.
+/// The size that the logs usually have, and then the size of a database ten times as large.
 const USUAL: &str = "usual_bytes=1m";
 const ROWS: u32 = 10_000;
 const USUAL_SPACE: u64 = 3 << 20;
@@ -16,7 +17,8 @@ fn applies() -> bool {
     Engine::under_test() == Engine::PPL
 }
 
-/// Makes the database, with all of it home. VACUUM moves every row once `pad` is gone, which is in front of them.
+/// Makes the database, with all of its pages home. The table `pad` comes before the rows. So VACUUM moves every row
+/// once `pad` is gone.
 fn large(conn: &Connection) {
     conn.execute_batch(&format!(
         "CREATE TABLE pad AS SELECT randomblob(9000);
@@ -32,7 +34,7 @@ fn update(version: u32) -> String {
     format!("UPDATE t SET version = {version}, b = randomblob(1000)")
 }
 
-/// The version that all rows have.
+/// Returns the version that all rows have.
 fn version(conn: &Connection) -> u32 {
     assert_eq!(one::<String>(conn, "PRAGMA integrity_check"), "ok");
     let rows = format!("SELECT count(*) = {ROWS} AND min(version) = max(version) FROM t");
@@ -65,7 +67,7 @@ fn inv10_vacuum_and_an_update_of_everything_fit_beside_a_reader_of_an_old_snapsh
     assert!(space(&fixture, &conn) <= USUAL_SPACE, "{} bytes", space(&fixture, &conn));
     let after = reader.run("SELECT sum(version), count(*) FROM t");
     assert!(after.contains(&(2 * ROWS).to_string()), "{after}");
-    // The log grows again where it gave its memory back, also for a process that knew it to be large.
+    // The log grows again into memory that it gave back, even for a process that last knew the log to be large.
     reader.run(&update(3));
     assert_eq!(version(&conn), 3);
     drop(conn);
@@ -73,7 +75,7 @@ fn inv10_vacuum_and_an_update_of_everything_fit_beside_a_reader_of_an_old_snapsh
     fixture.assert_plain("l.db");
 }
 
-/// A process is killed when the log has grown beyond its usual size, in the middle of the commit or soon after it.
+/// The test kills a process when the log has grown beyond its usual size, in the middle of the commit or soon after it.
 #[test]
 fn inv07_a_process_killed_while_the_log_grows_leaves_all_of_its_transaction_or_nothing() {
     if !applies() {
@@ -95,7 +97,7 @@ fn inv07_a_process_killed_while_the_log_grows_leaves_all_of_its_transaction_or_n
         assert!([last, n].contains(&found), "{found} after {last} and {n}");
         last = found;
         run(&conn, "UPDATE t SET b = 'x' WHERE a = 7").unwrap();
-        // The memory comes back with the checkpoints that follow, of which the first may find the locks of the dead.
+        // The checkpoints that follow give the memory back. The first of them may find the locks of the dead process.
         let mut checkpoints = 0;
         while space(&fixture, &conn) > USUAL_SPACE {
             assert!(checkpoints < 100, "{} bytes", space(&fixture, &conn));
@@ -145,7 +147,7 @@ fn inv10_without_memory_for_a_large_transaction_nothing_is_lost() {
     assert_eq!(version(&connect(&fixture.uri_with_log_dir("l.db", log_dir.path(), "")).unwrap()), 0);
 }
 
-/// The next process gives the memory of a log back that was kept at the last close.
+/// The next process gives back the memory of a large log that was kept at the last close.
 #[test]
 fn inv10_a_large_log_that_was_kept_shrinks_with_the_next_checkpoint() {
     if !applies() {

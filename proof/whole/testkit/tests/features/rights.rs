@@ -1,4 +1,4 @@
-//! Users who may only read a database. Each runs in a process of its own.
+//! Tests users who may only read a database. Each user's process is separate.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -16,8 +16,8 @@ fn set_mode(path: &Path, mode: u32) {
     fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
 }
 
-/// A closed database with ten rows that every user may read. Returns `None`, with a note, if this user cannot
-/// become another user.
+/// Makes a closed database with ten rows that every user may read. Returns `None`, with a note, if this user
+/// cannot become another user.
 fn place() -> Option<Fixture> {
     if !rustix::process::geteuid().is_root() {
         skip("users who may only read", "only root can become another user");
@@ -58,7 +58,7 @@ fn reader(fixture: &Fixture) -> Actor {
     Actor::start_as(NOBODY, &fixture.path(""), &["sql", &fixture.uri("r.db", "")])
 }
 
-/// A process that may write.
+/// Starts a process that may write.
 fn writer(fixture: &Fixture) -> Actor {
     let mut writer = Actor::sql(&fixture.uri("r.db", ""));
     assert_eq!(writer.run("PRAGMA journal_mode=WAL"), "wal");
@@ -107,7 +107,8 @@ fn inv13_a_snapshot_of_who_may_only_read_is_stable_and_holds_checkpoints_off() {
     insert(&conn, 200);
     let mut reader = reader(&fixture);
     for mark in 0..2 {
-        // In the second round the log has been written home, so the reader reads the database file alone.
+        // In the second round a checkpoint has written the log home, so the reader reads the database file
+        // alone.
         assert!(mark == 0 || checkpoint(&conn) == 0);
         assert_eq!(reader.run("BEGIN"), "");
         let first = reader.run(SUM);
@@ -132,7 +133,7 @@ fn inv13_who_may_only_read_reads_what_a_crash_left_and_then_what_others_make_of_
     writer(&fixture).kill();
     let (mut early, mut idle) = (reader(&fixture), reader(&fixture));
     assert_eq!((early.run(COUNT), idle.run(COUNT)), ("11".into(), "11".into()));
-    // No other process is connected, so the reader has built an index of its own.
+    // No other process is connected, so the reader has built its own index of the log.
     assert_eq!(early.run("BEGIN"), "");
     let first = early.run(SUM);
     let conn = fixture.open("r.db");

@@ -1,4 +1,4 @@
-//! The log gives space back, as SQLite's own WAL does.
+//! Tests that the log gives space back, as SQLite's own WAL does.
 
 use std::os::unix::fs::MetadataExt;
 
@@ -9,7 +9,7 @@ use super::{content, fill, status_of};
 
 const ROOMY: &str = "PRAGMA wal_autocheckpoint=0";
 
-/// The bytes that the log occupies on disk, or in the region that logs share.
+/// Returns the number of bytes that the log occupies on disk, or in the region that logs share.
 pub(super) fn space(fixture: &Fixture, conn: &Connection) -> u64 {
     if Engine::under_test() == Engine::SCRATCHPAD {
         return status_of(conn)["region_bytes_used"].parse().unwrap();
@@ -24,8 +24,8 @@ fn grow(conn: &Connection) {
     }
 }
 
-/// Whether this engine's logs shrink to less than some mebibytes. A log of `ppl` keeps its usual size, which is part of
-/// the memory reserved for logs.
+/// Returns whether this engine's logs shrink to less than some mebibytes. A log of `ppl` keeps its usual
+/// size, which is part of the memory reserved for logs.
 fn shrinks() -> bool {
     Engine::under_test() != Engine::PPL
 }
@@ -58,7 +58,7 @@ fn a_truncating_checkpoint_gives_the_space_of_the_log_back() {
 
 #[test]
 fn journal_size_limit_is_kept_when_the_log_starts_over() {
-    // The limit is set before the log exists, and while the log is in use.
+    // One round sets the limit before the log exists, the other while the log is in use.
     for first in [true, false] {
         let fixture = Fixture::new();
         let conn = fixture.open("s.db");
@@ -90,7 +90,7 @@ fn journal_size_limit_is_kept_when_the_log_starts_over() {
 }
 
 /// The wal-index grows by a region of 4096 frames at a time. If there is no space for the next region, the
-/// commit that needs it fails, and does not appear later.
+/// commit that needs the region fails, and does not appear later.
 #[test]
 fn inv10_a_commit_without_room_in_the_wal_index_has_failed() {
     let Some(log_dir) = TinyDirectory::new(64 << 10) else { return };
@@ -145,7 +145,7 @@ fn rows(conn: &Connection) -> u64 {
     one::<i64>(conn, "SELECT count(*) FROM t WHERE length(b) > 0").unsigned_abs()
 }
 
-/// With SQLite's automatic checkpoints, and without.
+/// The test runs with SQLite's automatic checkpoints, and without them.
 #[test]
 fn inv10_a_log_with_a_limit_never_fills_up_where_nobody_reads() {
     for checkpoint in [0, 1000] {
@@ -220,8 +220,8 @@ fn inv10_a_reader_that_stays_makes_a_log_full_and_nothing_is_lost() {
     fixture.assert_plain("l.db");
 }
 
-/// The log may refuse the transaction because it still holds earlier commits. When the transaction is
-/// tried again, it has the log to itself.
+/// The log may refuse the transaction because the log still holds earlier commits. At the next try the
+/// transaction has the log to itself.
 #[test]
 fn inv10_a_transaction_that_is_larger_than_what_is_left_finds_room_when_it_is_tried_again() {
     let fixture = Fixture::new();
@@ -237,8 +237,8 @@ fn inv10_a_transaction_that_is_larger_than_what_is_left_finds_room_when_it_is_tr
     assert_eq!(one::<String>(&conn, "PRAGMA integrity_check"), "ok");
 }
 
-/// In this mode no other connection can make a checkpoint, so SQLite's own checkpoints, which count
-/// frames, must do it.
+/// In this mode no other connection can make a checkpoint. SQLite's own checkpoints, which count frames, must
+/// do it.
 #[test]
 fn inv10_in_exclusive_locking_mode_sqlite_checkpoints() {
     let fixture = Fixture::new();

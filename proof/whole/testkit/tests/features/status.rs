@@ -1,4 +1,4 @@
-//! `PRAGMA duralite`.
+//! Tests `PRAGMA duralite`.
 
 use std::path::Path;
 
@@ -87,8 +87,8 @@ fn settings_are_read_and_changed() {
     }
 }
 
-/// The guarantee of a database with a `waldio` log in these directories, and the reason why the guarantee is
-/// no better.
+/// Returns the guarantee of a database with a `waldio` log in these directories, and the reason why the
+/// guarantee is no better.
 fn guarantee_in(databases: &Path, logs: &Path) -> (String, Option<String>) {
     let (database, logs) = (databases.join("g.db"), logs.display());
     let conn = connect(&format!("file:{}?vfs=duralite&journal=waldio&log_dir={logs}", database.display()));
@@ -121,7 +121,8 @@ fn a_mount_on_which_a_sync_does_nothing_is_not_taken_for_safe() {
     let ordinary = plain.path();
     assert_eq!(guarantee_in(&ordinary, &disk), ("power-loss".to_owned(), None));
     assert_eq!(guarantee_in(&disk, &ordinary), ("power-loss".to_owned(), None));
-    // The next overlay may get this file's device and inode numbers; what was learnt of this file must not be
+    // The next overlay may get this file's device and inode numbers. Duralite must not apply to the overlay
+    // what it has learnt about this file.
     // believed of it.
     drop(plain);
     let Some(overlay) = Overlay::new("volatile") else { return };

@@ -1,4 +1,4 @@
-//! The tables `duralite` and `duralite_log`, and the function `duralite_json()`.
+//! Tests the tables `duralite` and `duralite_log`, and the function `duralite_json()`.
 
 use duralite_testkit::{
     ABOVE, Engine, Fixture, Outcome, code, connect, integrity, one, register_above, run, stock,
@@ -8,7 +8,7 @@ use rusqlite::types::Value;
 
 use super::{fill, is_active, status_of};
 
-/// The table in the format of the pragma, without the values that change all the time.
+/// Returns the table in the format of the pragma, without the values that change all the time.
 fn lines_of(conn: &Connection, from: &str) -> String {
     let sql = format!("SELECT group_concat(name || char(9) || value, char(10)) FROM {from} WHERE {STEADY}");
     one(conn, &sql)

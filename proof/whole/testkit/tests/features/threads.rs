@@ -1,4 +1,4 @@
-//! Connections that outlive almost everything else in their thread.
+//! Tests connections that outlive almost everything else in their thread.
 
 use std::sync::mpsc;
 

@@ -1,4 +1,4 @@
-//! Savepoints, rollbacks and transactions larger than the cache.
+//! Tests savepoints, rollbacks, and transactions larger than the cache.
 
 use duralite_testkit::{Fixture, Outcome, code, integrity, one, run, stock};
 use rusqlite::ffi;
@@ -81,15 +81,16 @@ fn writers_exclude_each_other() {
     assert_eq!(content(&second).len(), 9);
 }
 
-/// Statements on two connections. The first connection takes the database for itself.
+/// Statements on two connections, each with the connection's number. The first connection takes the database
+/// for itself.
 const EXCLUSIVE: &[(usize, &str)] = &[
     (0, "PRAGMA locking_mode=EXCLUSIVE"),
     (0, "PRAGMA journal_mode=WAL"),
     (0, "CREATE TABLE t(a)"),
     (0, "INSERT INTO t VALUES(1), (2), (3)"),
     (1, "SELECT * FROM t"),
-    // A log that was opened in exclusive mode has no shared memory. Only leaving WAL mode leads back to
-    // normal mode.
+    // A log that was opened in exclusive mode has no shared memory. SQLite returns to normal mode only if it
+    // leaves WAL mode.
     (0, "PRAGMA locking_mode=NORMAL"),
     (0, "SELECT * FROM t"),
     (1, "SELECT * FROM t"),
@@ -111,7 +112,7 @@ const EXCLUSIVE: &[(usize, &str)] = &[
     (0, "SELECT * FROM t"),
 ];
 
-/// The same with a log that was opened in normal mode, while no other connection exists.
+/// Statements as above, with a log that was opened in normal mode, while no other connection exists.
 const FOR_A_WHILE: &[(usize, &str)] = &[
     (0, "PRAGMA journal_mode=WAL"),
     (0, "CREATE TABLE t(a)"),

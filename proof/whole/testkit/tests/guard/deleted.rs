@@ -1,4 +1,4 @@
-//! A log that somebody deletes while it is in use.
+//! Tests a log that somebody deletes while it is in use.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -11,15 +11,15 @@ use rusqlite::{Connection, ffi};
 
 use super::read_elsewhere;
 
-/// Far longer than the time between two checks for a deleted log.
+/// A time far longer than the time between two checks for a deleted log.
 const NOTICED_WITHIN: Duration = Duration::from_secs(30);
 
 fn delete(log: &Path) {
     std::fs::remove_file(log).unwrap();
 }
 
-/// Inserts rows 1, 2, 3 and so on until an insertion is refused. Returns how many were acknowledged, and the
-/// message of the refusal.
+/// Inserts rows 1, 2, 3 and so on until Duralite refuses an insertion. Returns how many insertions succeeded,
+/// and the message of the refusal.
 #[track_caller]
 fn insert_until_refused(mut insert: impl FnMut(i64) -> Option<String>) -> (i64, String) {
     let start = Instant::now();
@@ -81,8 +81,8 @@ fn inv09_nothing_more_is_committed_to_a_log_that_was_deleted() {
     fixture.assert_plain("d.db");
 }
 
-/// Whether a checkpoint writes pages to the database file. With `ppl`, and with a home that holds pages, the
-/// pages stay in or beside the log until the log is closed.
+/// Returns whether a checkpoint writes pages to the database file. With `ppl`, and with a home that holds
+/// pages, the pages stay in or beside the log until the log is closed.
 fn goes_home_at_once() -> bool {
     !["ppl", "side", "sideundo"].contains(&Engine::under_test().name())
 }
@@ -180,7 +180,7 @@ fn inv26_no_transaction_begins_whose_rollback_journal_would_be_in_a_deleted_log(
     }
 }
 
-/// If one log had two shared memories, each would hold an index of it.
+/// If one log had two shared memories, each of them would hold an index of the log.
 #[test]
 fn inv15_who_does_not_find_the_shared_memory_of_a_log_in_use_is_refused() {
     let fixture = Fixture::new();

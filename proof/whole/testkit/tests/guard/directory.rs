@@ -1,4 +1,4 @@
-//! Log directories that are missing, read-only or full, and logs at their limit.
+//! Tests log directories that are missing, read-only or full, and logs at their limit.
 
 use std::fs;
 
@@ -27,7 +27,7 @@ fn inv01_an_emptied_journal_does_not_stay_beside_a_guarded_database() {
     }
 }
 
-/// A plain database in WAL mode with one row.
+/// Makes a plain database in WAL mode with one row.
 fn plain(fixture: &Fixture, name: &str) {
     let conn = stock(&fixture.path(name));
     conn.execute_batch("PRAGMA journal_mode=WAL; CREATE TABLE t(a); INSERT INTO t VALUES(6)").unwrap();
@@ -43,7 +43,7 @@ fn a_missing_log_directory_fails_the_open() {
     assert_eq!(code(&refused(&fixture.uri_with_log_dir("p.db", &nowhere, ""))), ffi::SQLITE_CANTOPEN);
     let error = refused(&fixture.uri_with_log_dir("new.db", &nowhere, ""));
     assert_eq!(code(&error), ffi::SQLITE_CANTOPEN);
-    // The directory is not on a DAX file system, so the log cannot be made.
+    // The directory is not on a DAX file system, so Duralite cannot make the log.
     let uri = format!(
         "file:{}?vfs=duralite&nvram={}",
         fixture.path("new.db").display(),
@@ -68,8 +68,8 @@ fn inv03_a_wrong_log_directory_does_not_open_a_guarded_database() {
 fn a_journal_that_cannot_be_looked_at_fails_the_open_before_there_is_a_log() {
     let fixture = Fixture::new();
     plain(&fixture, "p.db");
-    // The link leads to itself. SQLite takes such a link for a missing journal, and fails to open the
-    // journal.
+    // The link leads to itself. SQLite concludes from such a link that there is no journal, and then fails to
+    // open the journal.
     let journal = fixture.path("p.db-journal");
     std::os::unix::fs::symlink(&journal, &journal).unwrap();
     assert_eq!(code(&refused(&fixture.uri("p.db", ""))), ffi::SQLITE_IOERR_DELETE);
@@ -115,7 +115,7 @@ fn inv10_a_log_directory_that_runs_full_fails_the_write_and_loses_nothing() {
     let fixture = Fixture::new();
     let uri = fixture.uri_with_log_dir("f.db", log_dir.path(), "");
     fill_up(&uri);
-    // The next process finds everything, too.
+    // The next process finds all commits too.
     assert!(read_elsewhere(&uri).parse::<i64>().unwrap() > 0);
 }
 
@@ -164,12 +164,11 @@ fn fill_up(uri: &str) {
     conn.close().unwrap();
 }
 
-/// Somebody copies a directory while its database is closed. The copied log has ended, but still has its
-/// name.
+/// A user copies a directory while its database is closed. The copied log has ended, but still has its name.
 #[test]
 fn a_copy_of_a_log_that_has_ended_goes_with_the_next_log() {
     let fixture = Fixture::new();
-    // For `scratchpad` it is unknown which pages of the region belong to the copy, so the copy stays
+    // For `scratchpad` nothing tells which pages of the region belong to the copy, so the copy stays
     // (docs/limits.md).
     if fixture.engine().name() == "scratchpad" {
         return;

@@ -1,4 +1,4 @@
-//! The guard is raised only when no program without Duralite is connected (invariant 2).
+//! Tests that Duralite raises the guard only when no program without Duralite is connected (invariant 2).
 
 use duralite_testkit::{Fixture, code, connect, one, run, stock};
 use rusqlite::ffi;
@@ -36,7 +36,7 @@ fn inv02_busy_also_when_the_stock_connection_has_nothing_in_its_wal() {
     run(&theirs, "INSERT INTO t VALUES(1)").unwrap();
 }
 
-/// The new file has the path, and with it the `-wal` and the `-shm`.
+/// The new file has the path of the old one, and with the path the `-wal` and the `-shm`.
 #[test]
 fn inv02_a_connection_whose_file_was_replaced_leaves_the_files_beside_the_new_one() {
     for has_frames in [false, true] {
@@ -70,7 +70,7 @@ fn inv02_a_connection_whose_file_was_replaced_leaves_the_files_beside_the_new_on
     }
 }
 
-/// Leaves a database as a killed process does, with the committed rows only in the `-wal`.
+/// Leaves a database as a killed process does: only the `-wal` has the committed rows.
 fn leave_wal(fixture: &Fixture) {
     let theirs = stock(&fixture.path("live.db"));
     theirs.execute_batch("PRAGMA journal_mode=WAL; CREATE TABLE t(a); INSERT INTO t VALUES(1), (2)").unwrap();
@@ -97,7 +97,8 @@ fn a_wal_that_a_stock_program_left_is_taken_over() {
     takes_the_wal_over(&fixture, connect(&fixture.uri("left.db", "")).unwrap());
 }
 
-/// In exclusive locking mode, too, the first statement takes the WAL over, even without a busy handler.
+/// In exclusive locking mode, too, the first statement takes the WAL over. It does so even without a busy
+/// handler.
 #[test]
 fn inv44_a_wal_that_a_stock_program_left_is_taken_over_in_exclusive_locking_mode() {
     let fixture = Fixture::new();
@@ -133,8 +134,8 @@ fn a_hot_rollback_journal_is_rolled_back_first() {
     fixture.assert_plain("hot.db");
 }
 
-/// SQLite also plays the journal back if the database says that it is in WAL mode, for which Duralite makes
-/// a log.
+/// SQLite also plays the journal back if the database says that it is in WAL mode, in which Duralite makes a
+/// log for it.
 #[test]
 fn inv44_a_hot_journal_beside_a_database_in_wal_mode_is_rolled_back_first() {
     let fixture = Fixture::new();
@@ -167,7 +168,7 @@ fn inv44_a_hot_journal_beside_a_wal_keeps_nobody_from_opening_the_database() {
         std::fs::copy(fixture.path(&format!("live.db{suffix}")), fixture.path(&format!("both.db{suffix}")))
             .unwrap();
     }
-    // A journal without pages. It rolls the database back to the size that it already has.
+    // This journal has no pages. It rolls the database back to the size that the database already has.
     let mut journal = vec![0; 512];
     journal[..8].copy_from_slice(&[0xd9, 0xd5, 0x05, 0xf9, 0x20, 0xa1, 0x63, 0xd7]);
     let pages = std::fs::metadata(fixture.path("both.db")).unwrap().len() / 4096;

@@ -1,4 +1,5 @@
-//! A log is used only by its own database, and a guarded database only with its own log (invariant 3).
+//! Tests that a log is used only by its own database, and a guarded database only with its own log (invariant
+//! 3).
 
 use std::fs;
 
@@ -30,7 +31,7 @@ fn inv03_a_copy_of_a_live_database_cannot_use_its_log() {
     let before = fixture.snapshot();
     assert_eq!(code(&refused(&fixture.uri("copy.db", ""))), ffi::SQLITE_CANTOPEN);
     assert!(fixture.snapshot() == before, "a refused open changed something");
-    // The copy is refused even while the original is in use.
+    // Duralite refuses the copy even while the original is in use.
     let conn = fixture.open("o.db");
     assert_eq!(code(&refused(&fixture.uri("copy.db", ""))), ffi::SQLITE_CANTOPEN);
     assert_eq!(one::<i64>(&conn, "SELECT sum(a) FROM t"), 6);
@@ -49,15 +50,15 @@ fn inv03_a_database_that_was_moved_finds_its_log() {
     fixture.assert_plain("moved.db");
 }
 
-/// `cp app.db new.db && mv new.db app.db` while the database is in use. Only the log has the commits, and the
-/// copy names the log. So the copy gets it, whether or not the last connection to the replaced file would
-/// have checkpointed.
+/// `cp app.db new.db && mv new.db app.db` runs while the database is in use. Only the log has the commits,
+/// and the copy names the log. So the copy gets the log, whether or not the last connection to the replaced
+/// file would have checkpointed.
 #[test]
 fn inv03_a_copy_that_replaces_a_database_in_use_has_its_log() {
     for checkpoints in [true, false] {
         let fixture = Fixture::new();
         let (path, copy) = (fixture.path("r.db"), fixture.path("new.db"));
-        // As with a `-wal`, the log has to be beside the database.
+        // As with a `-wal`, the log has to be in the directory of the database.
         let uri = fixture.uri_with_log_dir("r.db", path.parent().unwrap(), "");
         let conn = connect(&uri).unwrap();
         assert_eq!(one::<String>(&conn, "PRAGMA journal_mode=WAL"), "wal");
@@ -70,7 +71,7 @@ fn inv03_a_copy_that_replaces_a_database_in_use_has_its_log() {
         conn.close().unwrap();
         let conn = match connect(&uri) {
             Ok(conn) => conn,
-            // A home may have written to the old file what the copy lacks.
+            // A home may have written to the old file pages that the copy lacks.
             Err(refused) => {
                 assert_eq!(code(&refused), ffi::SQLITE_CANTOPEN);
                 assert!(![Engine::WALDIO, Engine::NVWAL].contains(&fixture.engine()), "{refused}");
@@ -85,7 +86,7 @@ fn inv03_a_copy_that_replaces_a_database_in_use_has_its_log() {
     }
 }
 
-/// Another database names another log, or none, so nobody needs the log of the replaced one.
+/// The other database names another log, or none. So no database needs the log of the replaced one.
 #[test]
 fn a_database_in_use_that_another_one_replaces_leaves_no_log() {
     let fixture = Fixture::new();
@@ -140,7 +141,7 @@ fn inv03_logs_of_other_databases_are_left_alone() {
     assert_eq!(read_elsewhere(&fixture.uri("a.db", "")), "6");
 }
 
-/// The process that made the log died before the database named the log. Since then the database has got
+/// The process that made the log died before the database named the log. Since then the database has received
 /// another name.
 #[test]
 fn inv03_an_empty_log_of_another_name_is_deleted() {

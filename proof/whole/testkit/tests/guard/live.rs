@@ -1,4 +1,4 @@
-//! A database in use, and a database that has been closed.
+//! Tests a database in use, and a database that has been closed.
 
 use duralite_testkit::{
     Actor, Engine, Fixture, code, connect, integrity, one, run, stock, stock_shell, with_stuck_guard,
@@ -76,7 +76,7 @@ fn inv07_a_killed_process_leaves_the_guard_and_everything_is_there() {
     let error = run(&stock(&fixture.path("k.db")), "SELECT * FROM t").unwrap_err();
     assert_eq!(code(&error), ffi::SQLITE_NOTADB);
     assert_eq!(read_elsewhere(&fixture.uri("k.db", "")), "6");
-    // The reader was killed too, so the guard is still on.
+    // The reader was killed as well, so the guard is still on.
     let conn = fixture.open("k.db");
     assert_eq!(one::<i64>(&conn, "SELECT sum(a) FROM t"), 6);
     integrity(&conn);
@@ -125,7 +125,7 @@ fn inv01_a_mode_that_changed_while_the_guard_was_stuck_lets_the_last_close_lift_
         assert!(fixture.logs().is_empty());
         let conn = stock(&fixture.path("m.db"));
         assert_eq!(one::<i64>(&conn, "SELECT sum(a) FROM t"), sum);
-        // The mode that SQLite answered is in effect.
+        // The mode that SQLite has reported is in effect.
         assert_eq!(one::<String>(&conn, "PRAGMA journal_mode"), "delete");
     }
 }
@@ -217,7 +217,7 @@ fn inv01_a_guard_that_was_stuck_at_the_last_close_is_lifted_by_the_next() {
     assert_eq!(one::<i64>(&stock(&fixture.path("m.db")), "SELECT sum(a) FROM t"), 14);
 }
 
-/// Something else has written to the file, where a checkpointed page was.
+/// Another program has written to the file, at the place of a checkpointed page.
 #[test]
 fn inv01_the_guard_stays_as_long_as_the_file_lacks_what_the_log_holds() {
     for engine in [Engine::NVWAL, Engine::WALDIO] {
@@ -226,7 +226,8 @@ fn inv01_the_guard_stays_as_long_as_the_file_lacks_what_the_log_holds() {
         run(&conn, "CREATE TABLE t(a)").unwrap();
         run(&conn, "INSERT INTO t VALUES(6)").unwrap();
         run(&conn, "PRAGMA wal_checkpoint(PASSIVE)").unwrap();
-        // Open for as long as the connection: closing it gives back the locks that this process has of the file.
+        // The file stays open for as long as the connection, because closing it releases the locks that this
+        // process has on the file.
         let file = std::fs::OpenOptions::new().write(true).open(fixture.path("l.db")).unwrap();
         std::os::unix::fs::FileExt::write_all_at(&file, &[0; 512], 4096).unwrap();
         conn.close().unwrap();
@@ -239,7 +240,7 @@ fn inv01_the_guard_stays_as_long_as_the_file_lacks_what_the_log_holds() {
     }
 }
 
-/// A log exists, but the connection was refused EXCLUSIVE, and so has never opened the log's WAL.
+/// A log exists, but the connection did not get EXCLUSIVE, and so has never opened the log's WAL.
 #[test]
 fn inv01_who_was_refused_the_database_to_itself_lifts_the_guard_as_the_last() {
     let fixture = Fixture::new();

@@ -1,4 +1,4 @@
-//! Logs that are truncated, zeroed, have flipped bits or are of another version.
+//! Tests logs that are truncated, zeroed, have flipped bits, or are of another version.
 
 use std::fs;
 use std::path::Path;
@@ -8,13 +8,13 @@ use rusqlite::ffi;
 
 use super::{abandoned, read_elsewhere, refused};
 
-/// Damages the log of an abandoned database, and expects that opening it fails and changes nothing. With
-/// the undamaged log everything must work as before.
+/// Damages the log of an abandoned database, and expects that an open fails and changes nothing. With the
+/// undamaged log everything must work as before.
 fn expect_refusal(what: &str, damage: impl FnOnce(&Path, &mut Vec<u8>)) {
     expect_refusal_on(Engine::under_test(), what, damage);
 }
 
-/// As `expect_refusal`, on this engine. Returns the reason that the error gives.
+/// Does the same as `expect_refusal`, on this engine. Returns the reason that the error gives.
 fn expect_refusal_on(engine: Engine, what: &str, damage: impl FnOnce(&Path, &mut Vec<u8>)) -> String {
     let fixture = Fixture::on(engine);
     abandoned(&fixture, "d.db");
@@ -38,7 +38,7 @@ fn expect_refusal_on(engine: Engine, what: &str, damage: impl FnOnce(&Path, &mut
 fn inv12_truncated_logs_are_refused() {
     for length in [0, 1, 100, 1152, 1348, 4095, 4096, 8192] {
         if length >= 4096 && Engine::under_test() == Engine::SCRATCHPAD {
-            // The whole file has no more bytes.
+            // The whole log file of this engine is no longer than that.
             continue;
         }
         expect_refusal(&format!("cut to {length}"), |_, bytes| bytes.truncate(length));
@@ -163,13 +163,13 @@ fn inv03_a_first_page_that_a_checkpoint_has_torn_comes_from_the_log() {
         let fixture = Fixture::new();
         abandoned(&fixture, "d.db");
         let mut bytes = fs::read(fixture.path("d.db")).unwrap();
-        // The database keeps the size that a checkpoint gave it.
+        // The test overwrites bytes, and does not change the size that a checkpoint gave the database.
         bytes[from..to].iter_mut().enumerate().for_each(|(i, byte)| *byte = (i * 7 + 3) as u8);
         let good = fs::read(fixture.path("d.db")).unwrap();
         fs::write(fixture.path("d.db"), &bytes).unwrap();
         if Engine::under_test() == Engine::PPL && from < 100 {
             // A crash during a merge does not leave a page like this, because the page is in a slot of the
-            // log. So this page is damaged, and the damage is reported.
+            // log. So this page is damaged, and Duralite reports the damage.
             assert_eq!(code(&refused(&fixture.uri("d.db", ""))), ffi::SQLITE_CANTOPEN);
             fs::write(fixture.path("d.db"), &good).unwrap();
         }

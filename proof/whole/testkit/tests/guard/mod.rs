@@ -1,4 +1,4 @@
-//! The guard on the database, and the identity of its log (invariants 1 to 3). Bad input must lead to a
+//! Tests the guard on the database, and the identity of its log (invariants 1 to 3). Bad input must lead to a
 //! clear error, and must not change or lose anything.
 #![allow(clippy::unwrap_used, clippy::panic)] // helpers of tests fail as tests do
 
@@ -14,8 +14,8 @@ mod refusals;
 use duralite_testkit::{Actor, Fixture, run};
 use rusqlite::Error;
 
-/// Makes a database that a killed process has left. The database is guarded, and its rows 1 to 3 are only in
-/// the log.
+/// Makes a database that a killed process has left. The database is guarded, and only the log has its rows 1
+/// to 3.
 fn abandoned(fixture: &Fixture, name: &str) {
     let mut actor = Actor::sql(&fixture.uri(name, ""));
     assert_eq!(actor.run("PRAGMA journal_mode=WAL"), "wal");
@@ -25,12 +25,12 @@ fn abandoned(fixture: &Fixture, name: &str) {
     assert!(fixture.is_guarded(name));
 }
 
-/// The answer of another process, which opens the database and reads it.
+/// Returns the answer of another process, which opens the database and reads it.
 fn read_elsewhere(uri: &str) -> String {
     Actor::start_with(&["sql", uri], &[("DURALITE_LOG", "stderr")]).run("SELECT sum(a) FROM t")
 }
 
-/// The error when this process opens the database and reads it.
+/// Returns the error when this process opens the database and reads it.
 fn refused(uri: &str) -> Error {
     match duralite_testkit::connect(uri).and_then(|conn| run(&conn, "SELECT * FROM t")) {
         Ok(rows) => panic!("not refused: {rows:?}"),

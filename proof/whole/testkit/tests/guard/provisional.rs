@@ -1,4 +1,5 @@
-//! The guard of a database before the first commit under it, and what a power loss leaves under such a guard.
+//! Tests the guard of a database before the first commit under it, and what a power loss leaves under such a
+//! guard.
 
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
@@ -27,13 +28,14 @@ fn is_provisional(fixture: &Fixture, name: &str) -> Option<bool> {
     }
 }
 
-/// A closed database in WAL mode with the rows 1 to 3.
+/// Makes a closed database in WAL mode with the rows 1 to 3.
 fn made(fixture: &Fixture, name: &str) {
     let sql = "PRAGMA journal_mode=WAL; CREATE TABLE t(a); INSERT INTO t VALUES(1), (2), (3)";
     stock(&fixture.path(name)).execute_batch(sql).unwrap();
 }
 
-/// The same database, left by a reader that was killed, or whose machine lost power while it read.
+/// Makes such a database, and leaves it as a reader does that is killed, or whose machine loses power, while
+/// it reads.
 fn read_and_killed(fixture: &Fixture, name: &str) {
     made(fixture, name);
     let mut actor = Actor::sql(&fixture.uri(name, ""));
@@ -53,7 +55,7 @@ fn assert_goes_on(fixture: &Fixture, name: &str) {
     assert_eq!(fixture.logs(), Vec::<std::path::PathBuf>::new());
 }
 
-/// Another connection may be writing page 1 of a checkpoint meanwhile.
+/// Another connection may write page 1 in a checkpoint at the same time.
 #[test]
 fn inv01_a_guard_that_is_made_durable_before_a_commit_changes_no_other_byte_of_page_1() {
     for engine in Engine::all() {
@@ -115,8 +117,8 @@ fn remove_memory(fixture: &Fixture) {
     }
 }
 
-/// Only a power loss can have torn the log. Where that is excluded, the log is used again, because making
-/// another log needs EXCLUSIVE, which a connection that opens at the same time prevents.
+/// Only a power loss can have torn the log. If there cannot have been one, Duralite uses the log again. To
+/// make another log Duralite would need EXCLUSIVE, which a connection that opens at the same time prevents.
 #[test]
 fn a_log_goes_on_that_no_power_loss_can_have_torn() {
     for engine in [Engine::WALDIO, Engine::NVWAL, Engine::PPL] {
@@ -156,8 +158,9 @@ fn inv01_whatever_a_power_loss_leaves_of_a_log_without_commits_is_nothing() {
             ("without its second sector", &|log| zero(log, 512, 512)),
             ("without its slots", &|log| zero(log, 4096, 8192)),
         ];
-        // A log in memory has a name only after all of its lines have been written back, but in emulated
-        // memory no line is ever written back. So a log with only some of its lines is damaged, and is kept.
+        // A log in memory gets its name only after all of its lines have been written back. In emulated
+        // memory no line is ever written back. So a log with only some of its lines is damaged, and Duralite
+        // keeps it.
         let few = [0, 1, 2, 5];
         let possible = |at: &usize| engine == Engine::WALDIO || few.contains(at);
         for (_, (what, damage)) in damages.into_iter().enumerate().filter(|(at, _)| possible(at)) {
@@ -178,7 +181,7 @@ fn inv01_whatever_a_power_loss_leaves_of_a_log_without_commits_is_nothing() {
     }
 }
 
-/// A reader that does not find a log in use, or cannot find it with its own settings, must not read the
+/// A reader that does not find a log in use, or cannot find the log with its own settings, must not read the
 /// database without that log.
 #[test]
 fn inv03_a_reader_that_cannot_have_a_provisional_log_is_refused() {
@@ -200,7 +203,7 @@ fn inv03_a_reader_that_cannot_have_a_provisional_log_is_refused() {
     }
 }
 
-/// A file that has a log's name, but is no log of Duralite's, stays.
+/// A file stays if it has a log's name, but is no log of Duralite's.
 #[test]
 fn inv03_a_file_of_somebody_else_s_that_is_called_like_a_log_is_not_deleted() {
     for content in [b"notes".to_vec(), [&[0; 16384], b"something".as_slice()].concat()] {
@@ -244,8 +247,8 @@ fn inv01_a_rollback_journal_is_played_back_over_a_provisional_guard() {
     assert_eq!(one::<i64>(&stock(&hot), "SELECT sum(a) FROM t"), 7);
 }
 
-/// As in the test above, but the log still exists. Once the guard has been rolled back, SQLite must not open
-/// this log's WAL.
+/// Unlike in the test above, the log still exists. Once a journal has rolled the guard back, SQLite must not
+/// open this log's WAL.
 #[test]
 fn inv01_a_log_whose_guard_was_rolled_back_gets_no_commits() {
     for engine in [Engine::NVWAL, Engine::WALDIO] {

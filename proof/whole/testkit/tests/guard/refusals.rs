@@ -1,11 +1,11 @@
-//! The errors for paths that do not exist, and for files that cannot be opened at the moment.
+//! Tests the errors for paths that do not exist, and for files that cannot be opened at the moment.
 
 use duralite_testkit::{Actor, Engine, Fixture, code, connect, run};
 use rusqlite::ffi;
 
 use super::{abandoned, read_elsewhere};
 
-/// The reason why a URI cannot be opened or read.
+/// Returns the reason why a URI cannot be opened or read.
 fn refusal(uri: &str) -> String {
     let error = connect(uri).and_then(|conn| run(&conn, "SELECT * FROM t")).unwrap_err();
     assert_eq!(code(&error) & 0xff, ffi::SQLITE_CANTOPEN, "{error}");
@@ -35,7 +35,7 @@ fn a_path_that_is_not_there_is_named_and_no_medium_advised() {
 }
 
 /// A process without free file descriptors must get this error and no other. If it cannot open a file, it
-/// must not take the file for missing, and must neither replace nor discard it.
+/// must not conclude that the file is missing, and must neither replace nor discard the file.
 #[test]
 fn inv03_who_is_out_of_file_descriptors_is_told_so() {
     for engine in Engine::all() {

@@ -1,5 +1,5 @@
-//! The judge must notice sessions that are not isolated. In these tests a session reads on another connection
-//! than the one on which its transaction writes. There each read has a snapshot of its own.
+//! Tests that the judge notices sessions that are not isolated. In these tests a session's transaction writes
+//! on one connection, and the session reads on another one, where each read has its own snapshot.
 
 use duralite_testkit::{Fixture, Reads, Work};
 

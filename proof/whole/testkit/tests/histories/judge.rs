@@ -15,7 +15,7 @@ pub fn make(fixture: &Fixture, case: &Case) {
     conn.close().unwrap();
 }
 
-/// How many transactions ended in which way.
+/// The numbers of transactions that ended in each way.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Counts {
     pub committed: usize,
@@ -23,7 +23,7 @@ pub struct Counts {
     pub unknown: usize,
 }
 
-/// What the sessions have reported.
+/// Returns what the sessions have reported.
 pub fn history(fixture: &Fixture, processes: u64) -> Vec<Tx> {
     let mut told = Told::default();
     for line in reported(fixture, processes).lines() {
@@ -32,8 +32,8 @@ pub fn history(fixture: &Fixture, processes: u64) -> Vec<Tx> {
     told.history()
 }
 
-/// The lists and registers at the end, read through Duralite. The file that remains must have the
-/// same.
+/// Returns the lists and registers at the end, read through Duralite. Checks that the file that remains has
+/// the same.
 pub fn last(fixture: &Fixture, spread: u64) -> Last {
     let conn = fixture.open(NAME);
     integrity(&conn);
@@ -44,14 +44,14 @@ pub fn last(fixture: &Fixture, spread: u64) -> Last {
     last
 }
 
-/// Fails unless one order of the transactions explains all that they saw.
+/// Fails unless one order of the transactions explains everything that they saw.
 pub fn judged(seed: u64, history: Vec<Tx>, last: &Last) -> (Counts, Judged) {
     let verdict = || verdict(history, last).unwrap_or_else(|why| panic!("seed {seed}: {why}"));
     Judged::by(verdict, |counts| counts.committed as u64)
 }
 
-/// Whether one order of the transactions explains all that they saw, including those that did not
-/// commit.
+/// Returns an error unless one order of the transactions explains everything that they saw. That includes
+/// transactions that did not commit.
 pub fn verdict(mut history: Vec<Tx>, last: &Last) -> Result<Counts, String> {
     let count = |fate| history.iter().filter(|tx| tx.fate == fate).count();
     let counts = Counts {

@@ -1,5 +1,5 @@
-//! Processes with sessions are killed at any moment. Nobody knows whether the last transaction of each
-//! session is committed. A transaction that is committed must be there as a whole, and fit what all other
+//! Kills processes with sessions at any moment. Afterwards it is unknown whether the last transaction of each
+//! session is committed. A committed transaction must be there as a whole, and must fit what all other
 //! sessions saw.
 
 use duralite_testkit::{Actor, Fixture, Reads, Rng, SessionPlan, Work};
@@ -8,7 +8,7 @@ use super::{Case, Judged, for_long, judge, report, start};
 
 const ALONE: &[&str] = &["concurrent=on&read_durable=on", "concurrent=upgrade&read_durable=on"];
 
-/// Kills in a round.
+/// The number of kills in a round.
 const KILLS: u64 = 6;
 
 /// Starts the next process. Its sessions run until they are killed.
@@ -37,7 +37,7 @@ fn round(seed: u64, case: &Case) -> Judged {
     for _ in 0..KILLS {
         let victim = usize::try_from(rng.below(case.processes)).unwrap();
         until_reported(&fixture, &mut processes[victim], rng.below(30_000));
-        // Now and then all processes die, and the next process recovers what they leave.
+        // Now and then the test kills all processes, and the next process recovers what they leave.
         let dead =
             if rng.chance(4) { std::mem::take(&mut processes) } else { vec![processes.swap_remove(victim)] };
         for (_, actor) in dead {

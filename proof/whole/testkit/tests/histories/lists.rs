@@ -1,4 +1,4 @@
-//! Histories of lists and registers are strictly serializable.
+//! Checks that histories of lists and registers are strictly serializable.
 
 use duralite_testkit::{Fixture, Reads, Work};
 
@@ -53,7 +53,7 @@ fn sessions_of_several_processes_on_few_keys() {
     for_long(101, 2, |seed| round(seed, &case));
 }
 
-/// All rows that matter share a page or two.
+/// All rows that matter share one or two pages.
 #[test]
 fn sessions_whose_rows_share_pages() {
     let case = Case {
@@ -68,7 +68,7 @@ fn sessions_whose_rows_share_pages() {
     for_long(201, 1, |seed| round(seed, &case));
 }
 
-/// Many keys on hundreds of pages, with interior pages above them.
+/// There are many keys, on hundreds of pages with interior pages above them.
 #[test]
 fn sessions_with_many_pages() {
     let case = Case {

@@ -1,6 +1,6 @@
-//! SQL with constraints, a trigger and an index. The log gives the order of the transactions. If the
-//! transactions run one by one on stock SQLite in that order, they must give the same answers and leave the
-//! same rows.
+//! Tests SQL with constraints, a trigger and an index. The log gives the order of the transactions. If stock
+//! SQLite runs the transactions one by one in that order, it must give the same answers and end with the same
+//! rows.
 
 use std::time::Duration;
 
@@ -21,8 +21,8 @@ fn follow(fixture: &Fixture) -> Follower {
     Follower::open(&logs, &EngineOptions::default(), &fixture.path(NAME)).unwrap()
 }
 
-/// The order of the transactions in the log, as the session of each. A transaction changes the root page of
-/// its session's own table.
+/// The order of the transactions in the log, as the number of each one's session. A transaction changes the
+/// root page of its session's own table.
 struct Order {
     roots: Vec<u32>,
     position: u64,
@@ -30,7 +30,7 @@ struct Order {
 }
 
 impl Order {
-    /// Takes new transactions from the log. Returns whether there were any.
+    /// Reads the new transactions in the log. Returns whether there were any.
     fn take(&mut self, follower: &mut Follower) -> bool {
         let before = self.position;
         while let Some(transaction) = follower.read_since(self.position).unwrap() {
@@ -41,7 +41,7 @@ impl Order {
             assert_eq!(own.next(), None, "two sessions wrote one transaction of the log");
             self.position = transaction.position;
         }
-        // If the log is about to start over, the pin stays where it was, and moves the next time.
+        // If the log is about to start over, the pin does not move now, but at the next call.
         let _ = follower.pin(self.position).unwrap();
         self.position > before
     }
@@ -67,8 +67,8 @@ fn make(fixture: &Fixture, sessions: u64) -> (Actor, Vec<u32>) {
     (holder, roots)
 }
 
-/// Runs a case. Returns the number of transactions in the log and what was judged, or the reason why no order
-/// explains the answers.
+/// Runs a case. Returns the number of transactions in the log and what the judge found right, or the reason
+/// why no order explains the answers.
 pub fn judged(seed: u64, case: &Case) -> Result<(usize, Judged), String> {
     let fixture = Fixture::new();
     let sessions = case.processes * case.threads;

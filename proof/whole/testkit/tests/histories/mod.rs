@@ -1,15 +1,15 @@
-//! Many sessions work on one database at the same time. One order of their transactions must explain what all
-//! of them saw.
+//! Tests many sessions that work on one database at the same time. One order of their transactions must explain what
+//! all of them saw.
 //!
-//! The sessions are threads of child processes (`duralite-actor sessions`). This process only judges their
-//! reports. This process does not know how the database isolates the sessions.
+//! The sessions are threads of child processes (`duralite-actor sessions`). The process of the test only judges their
+//! reports, and does not know how the database isolates the sessions.
 //!
-//! `TESTKIT_CONCURRENT_SECONDS` lets each test run for so many seconds, with one seed after another, and
-//! `TESTKIT_CONCURRENT_TRANSACTIONS` until it has judged so many transactions that committed. Each seed has a
-//! database of its own, whose history is judged by itself. So the judge's memory holds one history, and its time
-//! grows with the number of transactions. `TESTKIT_CONCURRENT_SETTINGS` replaces the settings of the sessions:
-//! `a=1&b=2;c=3` means two settings, which the sessions take in turn. `DURALITE_SEED` repeats a run, as far as
-//! the scheduling of threads allows.
+//! With `TESTKIT_CONCURRENT_SECONDS` each test runs for that many seconds, with one seed after another. With
+//! `TESTKIT_CONCURRENT_TRANSACTIONS` each test runs until it has judged that many transactions that committed. Each
+//! seed has a database of its own, whose history the judge judges by itself. So the judge's memory holds one history,
+//! and the judge's time grows with the number of transactions. `TESTKIT_CONCURRENT_SETTINGS` replaces the settings of
+//! the sessions: `a=1&b=2;c=3` means two settings, which the sessions use in turn. `DURALITE_SEED` repeats a run, as
+//! far as the scheduling of threads allows.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failed helper is a failed test
 
 mod controls;
@@ -29,12 +29,12 @@ const NAME: &str = "shared.db";
 /// The sessions on a database, and what they do.
 #[derive(Clone, Copy)]
 struct Case {
-    /// URI parameters; the sessions take them in turn.
+    /// The URI parameters. The sessions use the entries in turn.
     settings: &'static [&'static str],
     processes: u64,
-    /// Sessions of a process.
+    /// The number of sessions of a process.
     threads: u64,
-    /// Transactions that each session tries.
+    /// The number of transactions that each session tries.
     transactions: u64,
     keys: u64,
     /// The distance between neighbouring rows that matter.
@@ -77,7 +77,7 @@ fn report(fixture: &Fixture, process: u64) -> PathBuf {
     fixture.path(&format!("report-{process}"))
 }
 
-/// The lines that the processes have reported, without a last line that was cut off when its process was
+/// Returns the lines that the processes have reported. Leaves out a last line that was cut off when its process was
 /// killed.
 fn reported(fixture: &Fixture, processes: u64) -> String {
     let mut all = String::new();
@@ -90,17 +90,17 @@ fn reported(fixture: &Fixture, processes: u64) -> String {
     all
 }
 
-/// What has been judged, and found to be right.
+/// What the judge has judged, and found to be right.
 #[derive(Clone, Copy, Debug, Default)]
 struct Judged {
-    /// Transactions that committed.
+    /// The number of transactions that committed.
     committed: u64,
-    /// How long the judge computed, however busy the machine was.
+    /// The time for which the judge computed, however busy the machine was.
     took: Duration,
 }
 
 impl Judged {
-    /// Lets the judge decide.
+    /// Lets the judge decide, and measures its time.
     fn by<T>(judge: impl FnOnce() -> T, committed: impl FnOnce(&T) -> u64) -> (T, Self) {
         let begun = computed();
         let verdict = judge();
@@ -110,7 +110,7 @@ impl Judged {
     }
 }
 
-/// Runs a case with one seed after the other: with `count` of them, or for as long as the environment says.
+/// Runs a case with one seed after the other: with `count` seeds, or for as long as the environment says.
 fn for_long(first_seed: u64, count: u64, case: impl Fn(u64) -> Judged) {
     let number = |name| std::env::var(name).ok().map(|number| number.parse::<u64>().unwrap());
     let wanted = (number("TESTKIT_CONCURRENT_SECONDS"), number("TESTKIT_CONCURRENT_TRANSACTIONS"));
@@ -129,7 +129,7 @@ fn for_long(first_seed: u64, count: u64, case: impl Fn(u64) -> Judged) {
         if begun.elapsed().as_secs() >= seconds && all.committed >= transactions {
             let name = std::thread::current().name().unwrap_or("a test").to_owned();
             let (judge, memory) = (all.took.as_secs_f64(), most_memory());
-            // `scripts/proof` adds these up.
+            // `scripts/proof` adds these numbers up.
             return eprintln!(
                 "judged {} transactions in {nth} rounds: {name}, in {judge:.1} s; {memory} KiB at most",
                 all.committed
@@ -138,13 +138,13 @@ fn for_long(first_seed: u64, count: u64, case: impl Fn(u64) -> Judged) {
     }
 }
 
-/// For how long this thread has computed.
+/// Returns for how long this thread has computed.
 fn computed() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     time.try_into().unwrap()
 }
 
-/// The most memory that this process has had, in KiB.
+/// Returns the most memory that this process has had, in KiB.
 fn most_memory() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();

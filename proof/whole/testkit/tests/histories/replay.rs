@@ -1,8 +1,8 @@
 //! Runs the reported transactions again, one by one, and compares the answers.
 //!
-//! Transactions that changed anything run in their order in the log. The others, which only read or did not
-//! commit, have no place in the log. Each of those must fit the state at one moment between its beginning and
-//! its end. If one of them ended before another began, their moments must have that order.
+//! Transactions that changed anything run in their order in the log. All other transactions only read or did
+//! not commit, so they have no place in the log. Each of those must fit the state at one moment between its
+//! beginning and its end. If one of them ended before another began, their moments must have that order.
 
 use duralite_histories::Fate;
 use duralite_testkit::{Did, answer};
@@ -14,8 +14,8 @@ pub fn replay(conn: &Connection, dids: &[Did], order: &[u64]) -> Result<(), Stri
     let (log, others) = places(dids, order)?;
     let mut open = others;
     open.sort_by_key(|did| did.span.0);
-    // The state that one of the `others` saw comes after all transactions in the log that ended before that
-    // one began, and before all that began after that one had ended.
+    // Each of the `others` saw one state. That state comes after all transactions in the log that ended
+    // before it began, and before all transactions in the log that began after it had ended.
     let first = |did: &Did| log.iter().rposition(|other| other.span.1 < did.span.0).map_or(0, |nth| nth + 1);
     let last = |did: &Did| log.iter().position(|other| other.span.0 > did.span.1).unwrap_or(log.len());
     let mut open: Vec<(&Did, usize, usize)> =
@@ -66,7 +66,7 @@ fn places<'a>(dids: &'a [Did], order: &[u64]) -> Result<(Vec<&'a Did>, Vec<&'a D
         })?;
         log.push(waiting.remove(next));
     }
-    // An acknowledged transaction must be in the log. One that was not acknowledged may be missing.
+    // An acknowledged transaction must be in the log. A transaction that was not acknowledged may be missing.
     if let Some(lost) = waiting.iter().find(|did| did.fate == Fate::Committed) {
         return Err(format!("{}\n is not in the log", told(lost)));
     }
@@ -81,7 +81,7 @@ fn places<'a>(dids: &'a [Did], order: &[u64]) -> Result<(Vec<&'a Did>, Vec<&'a D
     Ok((log, others))
 }
 
-/// Checks that a transaction answers the same here, and rolls it back.
+/// Checks that a transaction gives the same answers here, and rolls the transaction back.
 fn attempt(conn: &Connection, did: &Did) -> Result<(), String> {
     conn.execute_batch("BEGIN").map_err(|error| error.to_string())?;
     let compared = compare(conn, did);
@@ -142,7 +142,7 @@ mod tests {
             with(&[did(2, (6, 7), &seen(answer))]).unwrap();
         }
         with(&[did(2, (6, 7), &seen(two)), did(2, (8, 9), &seen(three))]).unwrap();
-        // A state must not be older than one that was seen before, by another reader or by a writer.
+        // A state must not be older than one that another reader or a writer has seen before.
         assert!(with(&[did(2, (6, 7), &seen(three)), did(3, (8, 9), &seen(two))]).is_err());
         assert!(with(&[did(2, (21, 22), &seen(one))]).unwrap_err().contains("at no moment from 1 to 2"));
         assert!(with(&[did(2, (2, 3), &seen(three))]).is_err());

@@ -9,7 +9,8 @@ use duralite_testkit::{Engine, Fixture, Rng, dump, for_seeds, integrity, stock};
 
 use pair::Pair;
 
-/// The number of histories on the engine that is tested first. The other engines share most of the code, so
+/// The number of histories on the engine that the tests run first. The other engines share most of the code,
+/// so they run fewer histories, which the next constant counts.
 /// they run fewer.
 const SEEDS: u64 = 16;
 const SEEDS_OF_OTHERS: u64 = 8;
@@ -18,15 +19,15 @@ fn seeds() -> u64 {
     if Engine::under_test() == Engine::NVWAL { SEEDS } else { SEEDS_OF_OTHERS }
 }
 const STATEMENTS: u64 = 500;
-/// Settings of `ppl`. With the last two, pages are merged again and again.
+/// Settings of `ppl`. With the last two, `ppl` merges pages again and again.
 const OWN: &[&str] = &["", "&sector_bytes=12288", "&overflow_bytes=0"];
 
 fn settings(rng: &mut Rng) -> String {
     let sync = rng.pick(&["lazy", "eager", "checksum"]);
     let more = rng.pick(&["", "", "&diff=off", "&heap=system", "&cache_bytes=0", "&block_bytes=128k"]);
 
-    // This engine's logs have a limit by default, and how much fits depends on the engine. So the limit is
-    // set high.
+    // This engine's logs have a limit by default, and how much fits depends on the engine. So the test sets a
+    // high limit.
     let own = if Engine::under_test() == Engine::PPL {
         format!("&log_limit=1g{}", rng.pick(OWN))
     } else {
@@ -62,8 +63,8 @@ fn compare_on(fixture: &Fixture, mut rng: Rng, settings: &str, mode: &str, conne
         let connection = writer.choose(connections);
         match writer.next(pair.in_transaction(connection)) {
             // An idle connection may have its rollback journals in a log. When the last connection that has
-            // the log's WAL open closes, that log stays; a -wal file would not. So this statement is
-            // skipped.
+            // the log's WAL open closes, that log stays, but a -wal file would not. So the test skips this
+            // statement.
             Some(sql) if mode != "WAL" && connections > 1 && sql.starts_with("PRAGMA journal_mode") => {}
             Some(sql) => pair.run(connection, &sql),
             None => pair.reopen(connection),
@@ -81,7 +82,7 @@ fn compare_on(fixture: &Fixture, mut rng: Rng, settings: &str, mode: &str, conne
     assert!(read("ours.db") == read("theirs.db"), "the files differ");
 }
 
-/// The same on every engine that keeps rollback journals, in each journal mode that has one.
+/// Compares the answers on every engine that keeps rollback journals, in each journal mode that has one.
 #[test]
 fn the_same_answers_with_rollback_journals() {
     let engines = Engine::keeping_rollback_journals();

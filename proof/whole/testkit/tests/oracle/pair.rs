@@ -1,11 +1,11 @@
-//! Pairs of connections: one to Duralite and one to stock SQLite.
+//! Runs statements on pairs of connections: one to Duralite and one to stock SQLite.
 
 use std::collections::VecDeque;
 
 use duralite_testkit::{Engine, Fixture, Outcome, connect, run, stock};
 use rusqlite::Connection;
 
-/// How many statements the message of a failure shows.
+/// The number of statements that the message of a failure shows.
 const SHOWN: usize = 40;
 
 struct Both {
@@ -19,7 +19,7 @@ pub struct Pair<'a> {
     settings: String,
     connections: Vec<Both>,
     latest: VecDeque<String>,
-    /// Statements that were answered with rows, or without any, but not with an error.
+    /// The number of statements whose answer was not an error.
     pub answered: u64,
 }
 
@@ -44,8 +44,8 @@ impl<'a> Pair<'a> {
 
     /// Runs a statement on both connections of a pair and compares the answers.
     pub fn run(&mut self, connection: usize, sql: &str) {
-        // Under `ppl` the home keeps SQLite from mapping the file. SQLite's cache would hold other pages
-        // than with a mapping, and would spill others into the log. So neither database is mapped.
+        // Under `ppl` the home keeps SQLite from mapping the file. SQLite's cache would then hold other pages
+        // than with a mapping, and would spill other pages into the log. So neither database is mapped.
         let maps = Engine::under_test() != Engine::PPL || !sql.starts_with("PRAGMA mmap_size");
         let sql = if maps { sql } else { "PRAGMA mmap_size=0" };
         let both = &self.connections[connection];
@@ -67,7 +67,7 @@ impl<'a> Pair<'a> {
         }
     }
 
-    /// Whether a connection is in a transaction.
+    /// Returns whether a connection is in a transaction.
     pub fn in_transaction(&self, connection: usize) -> bool {
         !self.connections[connection].theirs.is_autocommit()
     }

@@ -1,10 +1,10 @@
-//! Random statements, reproducible from a seed.
+//! Draws random statements that a seed reproduces.
 
 use duralite_testkit::Rng;
 
 pub const TABLES: u64 = 4;
 
-/// Creates a table, if it does not exist. Most statements use one of these tables.
+/// Returns a statement that creates a table if it does not exist. Most statements use one of these tables.
 pub fn create(table: u64) -> String {
     let rest = if table == 3 { ", PRIMARY KEY(a)) WITHOUT ROWID" } else { ")" };
     let kind = if table == 3 { "" } else { " PRIMARY KEY" };
@@ -13,7 +13,7 @@ pub fn create(table: u64) -> String {
 
 pub struct Writer {
     rng: Rng,
-    /// The connection that was chosen last. It is usually chosen again.
+    /// The connection that the writer chose last. The writer usually chooses it again.
     last: usize,
 }
 
@@ -29,7 +29,7 @@ impl Writer {
         self.last
     }
 
-    /// The next statement, or `None` to close the connection and open another.
+    /// Returns the next statement, or `None` to close the connection and open another.
     pub fn next(&mut self, in_transaction: bool) -> Option<String> {
         Some(match self.rng.below(100) {
             0..28 => self.insert(),
@@ -54,7 +54,7 @@ impl Writer {
         self.rng.below(300)
     }
 
-    /// A value of any type, now and then a large one.
+    /// Returns a value of any type, now and then a large one.
     fn value(&mut self) -> String {
         match self.rng.below(9) {
             0 => "NULL".to_owned(),
@@ -134,7 +134,7 @@ impl Writer {
         }
     }
 
-    /// A transaction statement, mostly one that can succeed.
+    /// Returns a transaction statement, mostly one that can succeed.
     fn transaction(&mut self, within: bool) -> String {
         let within = within != self.rng.chance(30);
         let savepoint = self.rng.below(2);

@@ -1,5 +1,5 @@
-//! Changes that real SQLite makes to pages are encoded in few bytes, and decode to the same pages byte
-//! for byte.
+//! Tests that changes that real SQLite makes to pages take few bytes when encoded, and decode to the same
+//! pages byte for byte.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failed helper is a failed test
 
 mod pages;
@@ -19,7 +19,8 @@ struct Sum {
     changes: usize,
     bytes: usize,
     plain: usize,
-    /// Bytes with `encode_rearranged`, which looks closer only where cells were rearranged.
+    /// The number of bytes with `encode_rearranged`, which examines a page more closely only if its cells
+    /// were rearranged.
     rearranged: usize,
     kinds: [usize; 4],
 }
@@ -34,7 +35,8 @@ impl Sum {
         page_change::apply(&mut page, &payload).unwrap();
         assert!(page == change.new, "{kind:?} came out different");
         diff::encode(&change.old, &change.new, &mut plain);
-        // A new cell may lie where another cell has left its bytes.
+        // A new cell may lie where another cell has left its bytes. So only an encoding of cells may be
+        // longer.
         assert!(kind == ChangeKind::Cells || payload.len() <= plain.len() + 2);
         self.rearranged += rearranged(scratch, change, &plain);
         self.changes += 1;
@@ -58,7 +60,7 @@ fn rearranged(scratch: &mut Scratch, change: &Change, plain: &[u8]) -> usize {
     payload.len()
 }
 
-/// A page size, and pragmas.
+/// A page size, a number of reserved bytes, and pragmas.
 struct Setting {
     page_bytes: usize,
     reserved: u8,
@@ -80,7 +82,7 @@ const SETTINGS: [Setting; 6] = [
     Setting { page_bytes: 65536, reserved: 0, pragmas: "" },
 ];
 
-/// The page changes of each transaction.
+/// Returns the page changes of each transaction.
 fn transactions(workload: &Workload, setting: &Setting, steps: i64) -> Vec<Vec<Change>> {
     let mut pages = Pages::new(setting.page_bytes, setting.reserved, setting.pragmas, 1);
     (workload.prepare)(&mut pages);
@@ -108,11 +110,12 @@ fn what_sqlite_does_to_pages_comes_out_byte_for_byte() {
     }
 }
 
-/// An update of a row changes one leaf. A transaction that changes more pages than this has split a
-/// page.
+/// The most pages that a transaction changes without a split. An update of a row changes one leaf. A
+/// transaction that changes more pages than this has split a page.
 const PAGES_WITHOUT_SPLIT: usize = 2;
 
-/// `cargo test --release -p duralite-testkit --test all -- --ignored --nocapture page_change::figures`
+/// Prints the numbers. Run it with `cargo test --release -p duralite-testkit --test all -- --ignored
+/// --nocapture page_change::figures`.
 #[test]
 #[ignore = "prints figures"]
 fn figures() {
@@ -149,7 +152,7 @@ fn print_row(name: &str, all: &[Change]) {
     println!("{name:18}{n:>7}{bytes:>8}{plain_bytes:>8}{encode:>8}{plain:>8}{apply:>8}   {kinds:?}");
 }
 
-/// Nanoseconds per change: encoding, encoding plain ranges, applying.
+/// Returns the nanoseconds per change of encoding, of encoding plain ranges, and of applying.
 fn times(scratch: &mut Scratch, all: &[Change]) -> (u128, u128, u128) {
     let mut out = Vec::with_capacity(1 << 18);
     let (mut encode, mut plain, mut apply) = (0, 0, 0);
@@ -173,7 +176,7 @@ fn times(scratch: &mut Scratch, all: &[Change]) -> (u128, u128, u128) {
 const ROUNDS: usize = 8;
 const CALLS: usize = 4;
 
-/// Nanoseconds per call in the fastest round, so that other load on the machine counts little.
+/// Returns the nanoseconds per call in the fastest round, so that other load on the machine counts little.
 fn shortest(mut call: impl FnMut()) -> u128 {
     let round = |_| {
         let started = Instant::now();

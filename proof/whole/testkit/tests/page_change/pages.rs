@@ -1,11 +1,11 @@
-//! Changes of pages, as SQLite makes them.
+//! Collects changes of pages, as SQLite makes them.
 
 use std::path::{Path, PathBuf};
 
 use duralite_testkit::Rng;
 use rusqlite::{Connection, ToSql, params_from_iter};
 
-/// A page before and after a transaction. Before it is allocated, a page counts as zeros.
+/// A page before and after a transaction. Before SQLite allocates a page, the page counts as zeros.
 pub struct Change {
     pub old: Vec<u8>,
     pub new: Vec<u8>,
@@ -13,7 +13,7 @@ pub struct Change {
     pub header: usize,
 }
 
-/// A database whose pages are compared after each transaction.
+/// A database whose pages the test compares after each transaction.
 pub struct Pages {
     db: Connection,
     path: PathBuf,
@@ -24,8 +24,8 @@ pub struct Pages {
 }
 
 impl Pages {
-    /// Makes the database. `pragmas` are set before its first table exists. SQLite leaves the last
-    /// `reserved` bytes of each page unused.
+    /// Makes the database. Sets `pragmas` before the first table exists. SQLite leaves the last `reserved`
+    /// bytes of each page unused.
     pub fn new(page_bytes: usize, reserved: u8, pragmas: &str, seed: u64) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("pages.db");
@@ -66,7 +66,7 @@ impl Pages {
         found
     }
 
-    /// A text of random letters.
+    /// Returns a text of random letters.
     pub fn text(&mut self, bytes: u64) -> String {
         let length = bytes / 2 + self.rng.below(bytes + 1);
         (0..length).map(|_| char::from(b'a' + self.rng.below(26) as u8)).collect()

@@ -7,10 +7,10 @@ pub struct Workload {
     pub name: &'static str,
     pub prepare: fn(&mut Pages),
     pub step: fn(&mut Pages, i64) -> Vec<Change>,
-    /// The most bytes that the encoded changes may have, in percent of plain ranges, with pages of
-    /// 4096 bytes.
+    /// The most bytes that the encoded changes may have, as a percentage of plain ranges, with pages of 4096
+    /// bytes.
     pub percent: usize,
-    /// The same limit for `encode_rearranged`, which looks closer only at pages whose cells were
+    /// The same limit for `encode_rearranged`, which examines a page more closely only if its cells were
     /// rearranged.
     pub rearranged_percent: usize,
 }
@@ -53,7 +53,7 @@ fn append(pages: &mut Pages, i: i64) -> Vec<Change> {
     pages.run("INSERT INTO t(n, body) VALUES(?, ?)", &[&i, &text])
 }
 
-/// A condition that one row satisfies.
+/// A condition that exactly one row satisfies.
 const ANY_ROW: &str = "WHERE id = (SELECT id FROM t WHERE id >= ?1 LIMIT 1)";
 
 fn on_any_row(pages: &mut Pages, sql: &str) -> Vec<Change> {

@@ -60,7 +60,7 @@ fn an_engine_without_rollback_journals_costs_no_call_more() {
             let fixture = Fixture::on(engine);
             let ours = calls(&fixture, &fixture.uri(NAME, ""), mode).unwrap();
             let mut theirs = theirs.clone();
-            // The guard is read when SQLite looks for a WAL, and before page 1 is written.
+            // Duralite reads the guard when SQLite looks for a WAL, and before SQLite writes page 1.
             *theirs.get_mut(&("pread64".to_owned(), String::new())).unwrap() += 3 * ROUNDS;
             assert_eq!(ours, theirs, "{engine:?}, {mode}");
         }
@@ -72,8 +72,7 @@ fn an_engine_without_rollback_journals_costs_no_call_more() {
 fn a_transaction_costs_sqlites_locks_and_what_is_done_to_the_database() {
     for mode in MODES {
         let Some(theirs) = of_stock(mode) else { return };
-        // The test engine `sideundo` is left out, because its home looks at its files in each
-        // operation.
+        // Leaves out the test engine `sideundo`, because its home looks at its files in each operation.
         for engine in
             Engine::keeping_rollback_journals().into_iter().filter(|engine| engine.name() != "sideundo")
         {

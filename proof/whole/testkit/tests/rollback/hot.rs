@@ -1,4 +1,4 @@
-//! A process dies at each step of a transaction, and another process recovers.
+//! Lets a process die at each step of a transaction. Another process then recovers.
 
 use duralite_testkit::{Actor, Engine, Fixture, connect, dump, integrity, one, run, stock};
 use duralite_wal::engine::media::MediaSet;
@@ -8,9 +8,9 @@ use rusqlite::Connection;
 
 use super::{NAME, each, make, open};
 
-/// More steps than the transaction has.
+/// A number of steps that is more than the transaction has.
 const STEPS: u64 = 400;
-/// The transaction changes, adds and frees pages, and spills some of them.
+/// The statements of a transaction that changes, adds and frees pages, and spills some of them.
 const TRANSACTION: [&str; 5] = [
     "BEGIN",
     "UPDATE t SET b = zeroblob(length(b) + 6000)",
@@ -48,7 +48,7 @@ fn check(found: i64, committed: bool) {
 }
 
 /// Lets a process die at each step of the transaction, until one survives. After each death `recover`
-/// recovers the database, and returns what it holds.
+/// recovers the database, and returns its content.
 fn each_step(recover: impl Fn(&Fixture, &str, u64) -> i64) {
     each(|fixture, mode| {
         for step in 1..STEPS {
@@ -73,16 +73,16 @@ fn inv21_a_transaction_that_dies_at_any_step_is_rolled_back_by_who_comes_next() 
     each_step(|fixture, mode, _| {
         let conn = open(fixture, mode);
         let found = state(&conn);
-        // The dead process may have just made a log that no database names. That log is deleted when the next
-        // log is made.
+        // The dead process may just have made a log that no database names. Duralite deletes that log when it
+        // makes the next log.
         run(&conn, "PRAGMA user_version=1").unwrap();
         conn.close().unwrap();
         found
     });
 }
 
-/// In this mode SQLite has kept open the journal of the first transaction. The second transaction is the
-/// first to have its journal in the log.
+/// In this mode SQLite has kept the journal of the first transaction open. The second transaction is the
+/// first one whose journal is in the log.
 #[test]
 fn inv21_in_exclusive_locking_mode_a_new_database_dies_at_any_step() {
     each(|fixture, mode| {
@@ -126,7 +126,7 @@ fn inv21_and_by_a_checkpoint_without_sqlite() {
             let id = placement::describe(&log).unwrap().id;
             offline::checkpoint(&logs, &fixture.path(NAME), id, false).unwrap();
         }
-        // Without a guard, a log may be left that no database names.
+        // Without a guard, a log that no database names may be left.
         let conn = connect(&fixture.uri(NAME, "")).unwrap();
         run(&conn, "PRAGMA user_version=1").unwrap();
         conn.close().unwrap();

@@ -1,4 +1,4 @@
-//! Idle connections of programs without this library, and of Duralite.
+//! Tests idle connections of programs without Duralite, and of Duralite.
 
 use std::fs;
 
@@ -7,8 +7,8 @@ use rusqlite::ffi;
 
 use super::{NAME, each, make, open};
 
-/// An idle connection of stock SQLite holds no lock. Its cache may be older than the database, and it does
-/// not see a journal in a log.
+/// An idle connection of stock SQLite holds no lock. Its cache may be older than the database, and the
+/// connection does not see a journal in a log.
 #[test]
 fn inv22_an_idle_stock_connection_with_a_warm_cache_is_refused_under_the_guard() {
     each(|fixture, mode| {
@@ -40,7 +40,7 @@ fn inv22_an_idle_stock_connection_with_a_warm_cache_is_refused_under_the_guard()
     });
 }
 
-/// Invariant 2: a transaction of a program without this library keeps the guard off.
+/// A transaction of a program without Duralite keeps the guard off (invariant 2).
 #[test]
 fn inv02_a_stock_reader_keeps_the_guard_off() {
     each(|fixture, mode| {
@@ -92,7 +92,7 @@ fn an_idle_connection_of_ours_with_a_warm_cache_sees_what_is_new() {
 }
 
 /// An idle connection of Duralite that has a log attached blocks nothing that SQLite allows. Here the page
-/// size and the mode change, which needs another log.
+/// size and the mode change, which makes another log necessary.
 #[test]
 fn an_idle_connection_of_ours_follows_to_another_log() {
     each(|fixture, mode| {
@@ -151,8 +151,9 @@ fn an_idle_connection_of_ours_keeps_nobody_from_leaving_wal_mode() {
     });
 }
 
-/// A journal that stays open from one transaction to the next moves to another log after its first log was
-/// deleted. If a crash leaves it in the second log, a connection that was idle all the time must find it hot.
+/// A journal stays open from one transaction to the next, and moves to another log after its first log was
+/// deleted. If a crash leaves the journal in the second log, a connection that was idle all the time must
+/// find the journal hot.
 #[test]
 fn inv21_an_idle_connection_finds_a_hot_journal_in_another_log() {
     each(|fixture, mode| {
@@ -175,7 +176,7 @@ fn inv21_an_idle_connection_finds_a_hot_journal_in_another_log() {
     });
 }
 
-/// If no log can be made when a transaction spills pages, SQLite continues with RESERVED, and other
+/// If Duralite cannot make a log when a transaction spills pages, SQLite continues with RESERVED, and other
 /// connections can read.
 #[test]
 fn a_transaction_that_cannot_have_a_log_keeps_nobody_from_reading() {

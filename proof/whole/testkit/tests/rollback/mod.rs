@@ -1,4 +1,4 @@
-//! Rollback journals that a log keeps, used by real SQLite, on every engine that keeps them.
+//! Tests rollback journals that a log keeps, used by real SQLite, on every engine that keeps them.
 #![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 
 mod calls;
@@ -26,7 +26,7 @@ fn each(test: impl Fn(&Fixture, &str)) {
     }
 }
 
-/// A connection in this journal mode.
+/// Opens a connection in this journal mode.
 fn open(fixture: &Fixture, mode: &str) -> Connection {
     let conn = connect(&fixture.uri(NAME, "")).unwrap();
     let set = one::<String>(&conn, &format!("PRAGMA journal_mode={mode}"));
@@ -34,7 +34,7 @@ fn open(fixture: &Fixture, mode: &str) -> Connection {
     conn
 }
 
-/// A database with a table of a few pages, made by stock SQLite.
+/// Makes a database with a table of a few pages on stock SQLite.
 fn make(fixture: &Fixture) {
     let conn = duralite_testkit::stock(&fixture.path(NAME));
     run(&conn, "CREATE TABLE t(a INTEGER PRIMARY KEY, b)").unwrap();

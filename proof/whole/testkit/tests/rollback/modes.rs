@@ -1,4 +1,4 @@
-//! Transactions in each journal mode, and changes of the mode.
+//! Tests transactions in each journal mode, and changes of the mode.
 
 use duralite_testkit::{Engine, Fixture, Outcome, code, connect, dump, integrity, one, run, stock};
 use rusqlite::ffi;
@@ -109,8 +109,7 @@ fn the_same_log_goes_on_in_wal_mode_and_another_connection_follows() {
     });
 }
 
-/// All pages of a WAL have one size, and so have those of its log. This does not hold for a rollback
-/// journal.
+/// All pages of a WAL have one size, and so have the pages of its log. A rollback journal has no such rule.
 #[test]
 fn vacuum_changes_the_page_size_and_the_wal_follows() {
     each(|fixture, mode| {
@@ -160,8 +159,7 @@ fn exclusive_locking_mode_comes_and_goes() {
     });
 }
 
-/// The database had no page yet, so the base VFS has opened SQLite's journal, and SQLite keeps that
-/// journal open.
+/// The database had no page yet, so the base VFS has opened SQLite's journal. SQLite keeps that journal open.
 #[test]
 fn inv21_a_database_that_is_made_in_exclusive_locking_mode_is_served_from_its_second_transaction_on() {
     each(|fixture, mode| {
@@ -206,7 +204,7 @@ fn inv21_a_log_that_cannot_be_made_fails_the_second_transaction_in_exclusive_loc
         run(&conn, "CREATE TABLE t(a)").unwrap();
         let elsewhere = fixture.path("elsewhere");
         std::fs::rename(fixture.log_dir(), &elsewhere).unwrap_or_else(|_| {
-            // The target is on another file system, so the directory is removed instead.
+            // The target is on another file system, so the test removes the directory instead.
             std::fs::remove_dir_all(fixture.log_dir()).unwrap();
         });
         assert!(run(&conn, "INSERT INTO t VALUES(1)").is_err());

@@ -1,4 +1,4 @@
-//! Rolls a database back without SQLite, and with it. The same journal, whole or in part, must leave the
+//! Rolls a database back without SQLite, and with SQLite. The same journal, whole or in part, must leave the
 //! same database.
 
 use std::fs;
@@ -52,7 +52,8 @@ impl RollbackJournal for Bytes {
     }
 }
 
-/// A database and its journal in the middle of a transaction of stock SQLite, after it has spilled pages.
+/// Returns a database and its journal in the middle of a transaction of stock SQLite, after SQLite has
+/// spilled pages.
 fn hot(dir: &Path, rng: &mut Rng) -> (Vec<u8>, Vec<u8>) {
     let path = dir.join("hot.db");
     let conn = stock(&path);
@@ -84,7 +85,7 @@ fn hot(dir: &Path, rng: &mut Rng) -> (Vec<u8>, Vec<u8>) {
     (fs::read(&path).unwrap(), fs::read(dir.join("hot.db-journal")).unwrap())
 }
 
-/// The database as SQLite leaves it.
+/// Returns the database as SQLite leaves it.
 fn by_sqlite(dir: &Path, database: &[u8], journal: &[u8]) -> Vec<u8> {
     let path = dir.join("theirs.db");
     fs::write(&path, database).unwrap();
@@ -96,7 +97,7 @@ fn by_sqlite(dir: &Path, database: &[u8], journal: &[u8]) -> Vec<u8> {
     fs::read(&path).unwrap()
 }
 
-/// The database as this library leaves it without SQLite, under the guard.
+/// Returns the database as Duralite leaves it without SQLite, under the guard.
 fn by_us(dir: &Path, database: &[u8], journal: &[u8]) -> Vec<u8> {
     let path = dir.join("ours.db");
     let mut guarded = database.to_vec();

@@ -1,4 +1,4 @@
-//! A user who may only read the database, in a process of that user.
+//! Tests a user who may only read the database, in a process of that user.
 
 use std::fs::{Permissions, set_permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -33,8 +33,8 @@ fn inv13_who_may_only_read_reads_between_transactions_and_keeps_nothing() {
             assert_eq!(reader.run(COUNT), count.to_string());
         }
         assert!(reader.run("DELETE FROM t").starts_with("error"));
-        // The reader is idle and blocks nothing. The last close removes the guard and the log; later
-        // a writer makes another log.
+        // The reader is idle and blocks nothing. The last close removes the guard and the log. Later a writer
+        // makes another log.
         conn.close().unwrap();
         fixture.assert_plain(NAME);
         assert_eq!(reader.run(COUNT), "7");

@@ -1,4 +1,4 @@
-//! Transactions over several databases, and several connections to one database.
+//! Tests transactions over several databases, and several connections to one database.
 
 use std::fs;
 
@@ -8,7 +8,7 @@ use rusqlite::ffi;
 use super::{MODES, NAME, each, make, open};
 
 const NAMES: [&str; 2] = ["a.db", "b.db"];
-/// More steps than the transaction has.
+/// A number of steps that is more than the transaction has.
 const STEPS: u64 = 400;
 
 type Uri = fn(&Fixture, &str) -> String;
@@ -52,9 +52,9 @@ fn super_journals(fixture: &Fixture) -> usize {
     entries.filter(|entry| is_one(entry.as_ref().unwrap().file_name().to_str().unwrap())).count()
 }
 
-/// A transaction over both databases dies at each of its steps. After each death, a connection that knows
-/// nothing of the other database opens each database, in one order or the other. Returns how many
-/// super-journals are left in all.
+/// Lets the process of a transaction over both databases die at each of the transaction's steps. After each
+/// death, connections open the two databases, in one order or the other. Each of these connections knows
+/// nothing of the other database. Returns how many super-journals are left in all.
 fn die_at_each_step(uri: Uri, engine: Engine, mode: &str) -> usize {
     let (mut last, mut left) = (false, 0);
     for step in 1..STEPS {
@@ -79,7 +79,7 @@ fn die_at_each_step(uri: Uri, engine: Engine, mode: &str) -> usize {
         for name in NAMES {
             fixture.assert_plain(name);
         }
-        // Steps of both kinds have been tried up to the last.
+        // The loop has tried steps of both kinds up to the last.
         if !died && last {
             eprintln!("{step} steps, {left} super-journals left");
             return left;
@@ -164,8 +164,8 @@ fn processes_write_at_once() {
     });
 }
 
-/// A copy of a guarded database is refused without its log; a renamed database keeps its log; the log of a
-/// deleted database is deleted.
+/// Duralite refuses a copy of a guarded database without its log. A renamed database keeps its log. The log
+/// of a deleted database is deleted.
 #[test]
 fn inv03_copies_renames_and_deletions_under_the_guard() {
     each(|fixture, mode| {
@@ -195,8 +195,8 @@ fn inv03_copies_renames_and_deletions_under_the_guard() {
     });
 }
 
-/// A copy that is put in the place of the database names the log, and is not opened without it. Where a home may have written
-/// to the old file what the copy lacks, the copy is refused.
+/// A copy that replaces the database names the log, and Duralite does not open the copy without the log. A
+/// home may have written to the old file pages that the copy lacks. In that case Duralite refuses the copy.
 #[test]
 fn inv03_a_copy_that_replaces_the_database_under_the_guard_has_its_log_or_is_refused() {
     each(|fixture, mode| {

@@ -1,4 +1,4 @@
-//! Many writers: none starves, and none gets a busy error.
+//! Tests many writers: none starves, and none gets a busy error.
 
 use std::sync::Barrier;
 use std::thread::JoinHandle;
@@ -12,7 +12,7 @@ use super::{insert, prepare};
 const THREADS: usize = 16;
 const PROCESSES: usize = 5;
 
-/// The number of commits of each of 16 threads in one and a half seconds.
+/// Returns the number of commits of each of 16 threads in one and a half seconds.
 fn crowd(fixture: &Fixture, settings: &str) -> Vec<u64> {
     let first = fixture.open_with("c.db", settings);
     prepare(&first);
@@ -45,7 +45,7 @@ fn crowd(fixture: &Fixture, settings: &str) -> Vec<u64> {
 fn assert_fair(counts: &[u64]) {
     let mean = counts.iter().sum::<u64>() / counts.len() as u64;
     let slowest = counts.iter().min().unwrap();
-    // Other programs on the machine may keep a thread from its processor, so a wide margin is allowed. A
+    // Other programs on the machine may keep a thread from its processor, so the test allows a wide margin. A
     // writer that starves has almost no commits.
     assert!(slowest * 6 >= mean, "the slowest has {slowest} commits, the mean is {mean}: {counts:?}");
 }
@@ -61,8 +61,8 @@ fn sixteen_writers_share_fairly_and_are_never_busy() {
 }
 
 /// Checks that commits which are sealed while a flush is held up share the next flush. `start` prepares the
-/// commits, all on one database with one row. `insert` runs one of them, and `end` waits until it is
-/// acknowledged.
+/// commits, all on one database with one row. `insert` runs one of the commits, and `end` waits until that
+/// commit is acknowledged.
 fn share_the_next_flush<T>(
     fixture: &Fixture,
     start: impl Fn(&Gate) -> Vec<T>,

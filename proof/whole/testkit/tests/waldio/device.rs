@@ -8,8 +8,8 @@ use super::{insert, number, prepare};
 
 const COMMITS: u64 = 100;
 
-/// The bytes that `COMMITS` inserts write once the log is preallocated. Checks that each insert was one
-/// write and one flush, and that nothing else was written.
+/// Returns the number of bytes that `COMMITS` inserts write once the log is preallocated. Checks that each
+/// insert was one write and one flush, and that nothing else was written.
 fn bytes_of_commits(disk: &LoopDisk, name: &str, settings: &str) -> u64 {
     let conn = connect(&format!("file:{}/{name}?vfs=duralite&{settings}", disk.path().display())).unwrap();
     assert_eq!(one::<String>(&conn, "PRAGMA journal_mode=WAL"), "wal");
@@ -44,7 +44,8 @@ fn grow(conn: &Connection) {
 fn a_commit_is_one_write_and_one_flush_and_nothing_of_the_file_systems_journal() {
     let Some(disk) = LoopDisk::new(64) else { return };
     let delta = bytes_of_commits(&disk, "delta.db", "access=direct&device_block=512");
-    // Most commits write one block. A new page, or a page whose chain of deltas is cut, is logged whole.
+    // Most commits write one block. The engine logs a page whole if the page is new, or if its chain of
+    // deltas is cut.
     assert!((COMMITS * 512..COMMITS * 1100).contains(&delta), "{delta}");
     let large = bytes_of_commits(&disk, "large.db", "access=direct&device_block=4096");
     assert!((COMMITS * 4096..COMMITS * 4900).contains(&large), "{large}");
@@ -82,8 +83,8 @@ fn a_transaction_of_eight_pages_is_one_write_and_one_flush() {
     }
 }
 
-/// What the same commits cost stock SQLite while its WAL grows. This control shows that the rig also
-/// counts the writes of the file system's journal.
+/// Measures the same commits on stock SQLite while its WAL grows. This control shows that the rig also counts
+/// the writes of the file system's journal.
 #[test]
 fn stock_wal_wakes_the_file_systems_journal() {
     let Some(disk) = LoopDisk::new(64) else { return };
@@ -99,9 +100,9 @@ fn stock_wal_wakes_the_file_systems_journal() {
     assert!(bytes > 20 * 12_000, "only {bytes} bytes: the rig does not see the journal");
 }
 
-/// Stock SQLite, which measurements compare with, has to sync as that of distributions does: by `fdatasync`. By
-/// `fsync` each commit would also commit the log's changed time of modification to the journal, by a flush of
-/// its own.
+/// Stock SQLite, with which the measurements compare, has to sync as the SQLite of distributions does: by
+/// `fdatasync`. With `fsync` each commit would also commit the log's changed modification time to the file
+/// system's journal, with another flush.
 #[test]
 fn stock_wal_is_overwritten_without_the_file_systems_journal() {
     let Some(disk) = LoopDisk::new(64) else { return };
@@ -116,7 +117,7 @@ fn stock_wal_is_overwritten_without_the_file_systems_journal() {
     disk.settle();
     let before = disk.counts().flushes;
     for _ in 0..20 {
-        // Longer than the file system's clock takes to show another time.
+        // This is longer than the file system's clock takes to show another time.
         std::thread::sleep(std::time::Duration::from_millis(12));
         insert(&conn).unwrap();
     }

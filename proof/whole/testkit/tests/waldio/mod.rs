@@ -1,4 +1,4 @@
-//! Promises of `waldio` beyond those of every engine.
+//! Tests promises of `waldio` beyond those of every engine.
 #![allow(clippy::unwrap_used, clippy::panic)] // helpers of tests fail as tests do
 
 mod crowd;
@@ -10,7 +10,7 @@ use std::collections::HashMap;
 
 use rusqlite::Connection;
 
-/// The lines of `PRAGMA duralite`, by name.
+/// Returns the lines of `PRAGMA duralite`, by name.
 fn status_of(conn: &Connection) -> HashMap<String, String> {
     let text: String = duralite_testkit::one(conn, "PRAGMA duralite");
     text.lines().filter_map(|line| line.split_once('\t')).map(|(a, b)| (a.to_owned(), b.to_owned())).collect()

@@ -1,4 +1,4 @@
-//! Settings of `waldio`, and what happens if connections disagree.
+//! Tests the settings of `waldio`, and what happens if connections disagree.
 
 use std::time::{Duration, Instant};
 
@@ -96,7 +96,7 @@ fn group_synch_acknowledges_early_and_writes_in_time() {
     }
     let (commits, writes) = (number(&conn, "commits") - commits, number(&conn, "device_writes") - writes);
     assert!(commits == 40 && writes <= 30, "{writes} writes for {commits} commits");
-    // The last commits are written within the interval, even if no further commit follows.
+    // The engine writes the last commits within the interval, even if no further commit follows.
     insert(&conn).unwrap();
     let before = number(&conn, "commits_led");
     assert!(before < number(&conn, "commits") || before > 0);
@@ -152,8 +152,8 @@ fn inv01_what_works_in_the_background_does_not_outlast_the_last_close() {
             conn.busy_timeout(Duration::from_secs(10)).unwrap();
             conn.execute_batch("CREATE TABLE IF NOT EXISTS t(a); INSERT INTO t VALUES(randomblob(100000))")
                 .unwrap();
-            // Closes at different moments of the checkpoint that the statement has requested from
-            // the background thread.
+            // Closes the connection at different moments of the checkpoint that the statement has requested
+            // from the background thread.
             std::thread::sleep(Duration::from_micros(200 * (round % 20)));
             conn.close().unwrap();
             fixture.assert_plain("c.db");

@@ -1,16 +1,16 @@
-//! A process is stopped while it leads a group. The other processes continue.
+//! Stops a process while it leads a group. The other processes must continue.
 
 use duralite_testkit::{Actor, Engine, Fixture, integrity, one};
 use rusqlite::Connection;
 
 use super::{insert, number, prepare};
 
-/// Whether the log was able to start over.
+/// Returns whether the log was able to start over.
 fn restart(conn: &Connection) -> bool {
     one::<i64>(conn, "PRAGMA wal_checkpoint(RESTART)") == 0
 }
 
-/// A process that inserted a row and is stopped while it writes its group.
+/// Starts a process that inserts a row. The process is stopped while it writes its group.
 fn stop_in_a_commit(fixture: &Fixture, settings: &str) -> Actor {
     let mut stopped =
         Actor::start(&["stopping", &fixture.uri("s.db", settings), fixture.log_dir().to_str().unwrap()]);
@@ -35,8 +35,8 @@ fn inv11_a_process_that_is_stopped_while_it_leads_holds_up_neither_readers_nor_w
             insert(&conn).unwrap();
         }
         assert_eq!(reader.run("INSERT INTO t(b) VALUES('of the reader')"), "");
-        // The stopped process may still write to the log. So the log must not start over, but pages are
-        // written home, and commits continue.
+        // The stopped process may still write to the log. So the log must not start over, but checkpoints
+        // write pages home, and commits continue.
         assert_eq!(one::<i64>(&conn, "PRAGMA wal_checkpoint(PASSIVE)"), 0);
         assert!(!restart(&conn));
         insert(&conn).unwrap();
@@ -93,7 +93,7 @@ fn inv11_readers_go_on_while_a_large_transaction_waits_for_a_stopped_leader() {
             reads += 1;
         }
     });
-    // Far more reads than if each waited for as long as the large transaction takes.
+    // There are far more reads than if each had waited for as long as the large transaction takes.
     assert!(reads > 10, "{reads} reads");
     stopped.go_on();
     assert_eq!(stopped.line(), "");
