@@ -57,13 +57,13 @@ pub struct RecordingBlock {
 }
 
 impl RecordingBlock {
-    /// An empty medium.
+    /// Returns an empty medium.
     #[must_use]
     pub fn new(block_bytes: u32) -> Self {
         Self { state: Mutex::default(), due: DueCrash::default(), block_bytes }
     }
 
-    /// A medium on which these bytes are durable.
+    /// Returns a medium on which these bytes are durable.
     #[must_use]
     pub fn from_bytes(bytes: Vec<u8>, block_bytes: u32) -> Self {
         let it = Self::new(block_bytes);
@@ -75,27 +75,28 @@ impl RecordingBlock {
         it
     }
 
-    /// What a reader sees.
+    /// Returns the content that a reader sees.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         self.lock().visible.clone()
     }
 
-    /// The sectors that a power failure may leave in more than one state, and how many states each has. A
-    /// sector has 512 bytes; sectors are numbered from the start of the medium.
+    /// Returns the sectors that a power failure may leave in more than one state, and how many states each
+    /// has. A sector has 512 bytes; sectors are numbered from the start of the medium.
     #[must_use]
     pub fn uncertain_sectors(&self) -> Vec<(u64, usize)> {
         self.lock().sectors.in_doubt().collect()
     }
 
-    /// The image that a power failure leaves if each uncertain sector is in the state that `choose(sector,
-    /// states)` returns. State 0 is the durable version; the versions written since follow, oldest first.
+    /// Returns the image that a power failure leaves if each uncertain sector is in the state that
+    /// `choose(sector, states)` returns. State 0 is the durable version; the versions written since follow,
+    /// oldest first.
     #[must_use]
     pub fn crash(&self, choose: impl FnMut(u64, usize) -> usize) -> Vec<u8> {
         self.lock().left(choose)
     }
 
-    /// An image that a power failure may leave, chosen by `seed`.
+    /// Returns an image that a power failure may leave, chosen by `seed`.
     #[must_use]
     pub fn crash_at_random(&self, seed: u64) -> Vec<u8> {
         self.lock().left_at_random(seed)
@@ -153,7 +154,8 @@ impl Crashes for RecordingBlock {
 }
 
 impl State {
-    /// The image that a power failure leaves if each uncertain sector is in the state that `choose` returns.
+    /// Returns the image that a power failure leaves if each uncertain sector is in the state that `choose`
+    /// returns.
     fn left(&self, mut choose: impl FnMut(u64, usize) -> usize) -> Vec<u8> {
         let mut left = self.durable.clone();
         for (sector, states) in self.sectors.in_doubt() {
@@ -167,7 +169,7 @@ impl State {
         self.left(|_, states| chance.state(states))
     }
 
-    /// The fault that is due for this operation.
+    /// Returns the fault that is due for this operation.
     fn due(&mut self, operation: BlockOp) -> Option<MediumError> {
         let mut due = None;
         for (_, before, _) in self.faults.iter_mut().filter(|fault| fault.0 == operation) {

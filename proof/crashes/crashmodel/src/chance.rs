@@ -10,13 +10,13 @@ pub struct Chance {
 }
 
 impl Chance {
-    /// The choices of one crash.
+    /// Returns the choices of one crash.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         Self::drawn(&mut fastrand::Rng::with_seed(seed))
     }
 
-    /// The choices of one of many crashes that share a random generator.
+    /// Returns the choices of one of many crashes that share a random generator.
     #[must_use]
     pub fn drawn(random: &mut fastrand::Rng) -> Self {
         let mut random = random.fork();

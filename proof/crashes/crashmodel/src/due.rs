@@ -32,7 +32,7 @@ impl DueCrash {
 
 /// A medium that can simulate a crash in the middle of what runs on it.
 pub trait Crashes {
-    /// The crash that the medium is to simulate.
+    /// Returns the crash that the medium is to simulate.
     fn due_crash(&self) -> &DueCrash;
 
     /// Simulates a crash before the n-th step from now on, counted from 0. `seed` chooses what the crash

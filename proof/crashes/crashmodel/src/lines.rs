@@ -100,7 +100,7 @@ impl Lines {
         });
     }
 
-    /// The lines in doubt, and how many states each has.
+    /// Returns the lines in doubt, and how many states each has.
     pub fn in_doubt(&self) -> impl Iterator<Item = (u64, usize)> {
         let in_doubt = self.0.iter().filter(|(_, line)| !line.stores.is_empty());
         in_doubt.map(|(number, line)| (*number, line.stores.len() + 1))
@@ -113,7 +113,7 @@ impl Lines {
         }
     }
 
-    /// Offset and content of each word in doubt, line by line, oldest first.
+    /// Returns the offset and content of each word in doubt, line by line, oldest first.
     pub fn stores(&self) -> impl Iterator<Item = (u64, &[u8; WORD_BYTES])> {
         self.0.values().flat_map(|line| &line.stores).map(|(at, word)| (*at, word))
     }

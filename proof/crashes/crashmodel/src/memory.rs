@@ -49,13 +49,13 @@ struct State {
 }
 
 impl RecordingNvm {
-    /// A medium of `len` zero bytes that can grow to `capacity`.
+    /// Returns a medium of `len` zero bytes that can grow to `capacity`.
     #[must_use]
     pub fn new(len: u64, capacity: u64) -> Self {
         Self::from_bytes(vec![0; len as usize], capacity)
     }
 
-    /// A medium with this content, all of it durable.
+    /// Returns a medium with this content, all of it durable.
     #[must_use]
     pub fn from_bytes(bytes: Vec<u8>, capacity: u64) -> Self {
         let state = State { visible: bytes.clone(), durable: bytes, ..State::default() };
@@ -88,7 +88,7 @@ impl RecordingNvm {
         self.lock().visible.clone()
     }
 
-    /// A state that a power failure at this moment may leave, chosen by `seed`.
+    /// Returns a state that a power failure at this moment may leave, chosen by `seed`.
     #[must_use]
     pub fn crash(&self, seed: u64) -> Self {
         self.over(self.lock().left(seed))
@@ -100,7 +100,7 @@ impl RecordingNvm {
         self.over(self.to_bytes())
     }
 
-    /// Another medium of this kind, on which these bytes are durable.
+    /// Returns another medium of this kind, on which these bytes are durable.
     #[must_use]
     pub fn over(&self, bytes: Vec<u8>) -> Self {
         let over = Self::from_bytes(bytes, self.capacity).with_persistency(self.persistency);
@@ -152,7 +152,7 @@ impl State {
         );
     }
 
-    /// The image that a power failure leaves, chosen by `seed`.
+    /// Returns the image that a power failure leaves, chosen by `seed`.
     fn left(&self, seed: u64) -> Vec<u8> {
         let mut chance = Chance::new(seed);
         let mut image = self.durable.clone();
@@ -198,7 +198,7 @@ impl State {
     }
 }
 
-/// How many cache lines lie completely within the range.
+/// Returns how many cache lines lie completely within the range.
 fn whole_lines(at: u64, len: u64) -> u64 {
     ((at + len) / LINE_BYTES).saturating_sub(at.div_ceil(LINE_BYTES))
 }
@@ -340,7 +340,7 @@ impl Nvm for RecordingNvm {
 mod tests {
     use super::*;
 
-    /// The different contents that many crashes leave in the first `len` bytes.
+    /// Returns the different contents that many crashes leave in the first `len` bytes.
     fn outcomes(nvm: &RecordingNvm, len: usize) -> std::collections::BTreeSet<Vec<u8>> {
         (0..400).map(|seed| nvm.crash(seed).to_bytes()[..len].to_vec()).collect()
     }

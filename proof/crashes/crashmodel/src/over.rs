@@ -10,25 +10,25 @@ use duralite_medium::{Guarantee, MediumError};
 /// unchanged.
 #[allow(clippy::missing_errors_doc)] // the errors are those of the wrapped blocks
 pub trait OverBlock: fmt::Debug + Send + Sync {
-    /// The wrapped blocks.
+    /// Returns the wrapped blocks.
     fn below(&self) -> &dyn Block;
 
-    /// [`Block::preallocate`].
+    /// Carries out [`Block::preallocate`].
     fn preallocate(&self, len: u64) -> Result<(), MediumError> {
         self.below().preallocate(len)
     }
 
-    /// [`Block::shrink`].
+    /// Carries out [`Block::shrink`].
     fn shrink(&self, len: u64) -> Result<(), MediumError> {
         self.below().shrink(len)
     }
 
-    /// [`Block::write`].
+    /// Carries out [`Block::write`].
     fn write(&self, at: u64, blocks: &[u8]) -> Result<(), MediumError> {
         self.below().write(at, blocks)
     }
 
-    /// [`Block::write_durably`].
+    /// Carries out [`Block::write_durably`].
     fn write_durably(&self, at: u64, blocks: &[u8], durability: Durability) -> Result<(), MediumError> {
         self.below().write_durably(at, blocks, durability)
     }

@@ -15,7 +15,7 @@ pub fn pieces(at: u64, len: usize, unit: usize) -> impl Iterator<Item = (u64, us
     })
 }
 
-/// The `N` bytes of `from` that begin at `at`, padded with zeros past the end of `from`.
+/// Returns the `N` bytes of `from` that begin at `at`, padded with zeros past the end of `from`.
 pub(crate) fn whole<const N: usize>(from: &[u8], at: u64) -> [u8; N] {
     let mut out = [0; N];
     let from = from.get(at as usize..).unwrap_or_default();

@@ -65,7 +65,7 @@ impl Sectors {
         self.0.retain(|sector, _| sector * (SECTOR as u64) < len);
     }
 
-    /// The sectors in doubt, and how many states each has.
+    /// Returns the sectors in doubt, and how many states each has.
     pub fn in_doubt(&self) -> impl Iterator<Item = (u64, usize)> {
         self.0.iter().map(|(sector, versions)| (*sector, versions.all.len() + 1))
     }
@@ -82,7 +82,7 @@ impl Sectors {
         }
     }
 
-    /// Every version in doubt with its sector number, oldest first.
+    /// Returns every version in doubt with its sector number, oldest first.
     pub fn versions(&self) -> impl Iterator<Item = (u64, &[u8; SECTOR])> {
         self.0.iter().flat_map(|(sector, versions)| versions.all.iter().map(|content| (*sector, content)))
     }

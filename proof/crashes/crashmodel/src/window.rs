@@ -72,7 +72,7 @@ fn nth_combination(pieces: &[usize], mut index: usize) -> Vec<usize> {
     pieces.iter().map(&mut digit).collect()
 }
 
-/// A random state of a window.
+/// Returns a random state of a window.
 pub fn sample(pieces: &[usize], random: &mut fastrand::Rng) -> Vec<usize> {
     let mut chance = Chance::drawn(random);
     pieces.iter().map(|states| chance.state(*states)).collect()

@@ -34,7 +34,7 @@ type Counts = [u32; AREAS as usize];
 /// Explores runs of threads on every processor until the plan is fulfilled.
 ///
 /// # Errors
-/// What could not be run at all. The inner error is a state that breaks a promise.
+/// The outer error says what could not be run at all. The inner error is a state that breaks a promise.
 pub fn explore_crowd(plan: &Plan) -> Verdict<Tally> {
     let next = AtomicU64::new(plan.seed);
     let each = Plan { states: plan.states.div_ceil(workers::count()), ..*plan };
@@ -223,7 +223,7 @@ impl Crowd {
     }
 }
 
-/// The area of a transaction.
+/// Returns the area of a transaction.
 fn area(number: u32) -> usize {
     (number % AREAS) as usize
 }

@@ -27,7 +27,7 @@ pub enum FileKind {
 }
 
 impl FileKind {
-    /// The kind of a file with this content.
+    /// Returns the kind of a file with this content.
     #[must_use]
     pub fn of(content: &[u8]) -> Self {
         let in_memory = |engine: &Descriptor| engine.needs.first() == Some(&Medium::LogMemory);
@@ -35,7 +35,7 @@ impl FileKind {
     }
 }
 
-/// Whether a file of this name is a log.
+/// Returns whether a file of this name is a log.
 #[must_use]
 pub fn is_log(path: &Path) -> bool {
     duralite_wal::placement::is_log_name(path)
@@ -76,7 +76,7 @@ pub enum Event {
 }
 
 impl Event {
-    /// The call site, if the event is a call that makes something durable.
+    /// Returns the call site, if the event is a call that makes something durable.
     #[must_use]
     pub fn site(&self) -> Option<SiteId> {
         match self {

@@ -71,7 +71,7 @@ impl Description {
         Ok(serde_json::from_str(&text)?)
     }
 
-    /// The file system of the state's disk, if the state has a disk.
+    /// Returns the file system of the state's disk, if the state has a disk.
     pub fn file_system(&self) -> Result<Option<FileSystemKind>> {
         let parse = |name: &String| name.parse().map_err(anyhow::Error::msg);
         self.file_system.as_ref().map(parse).transpose()
@@ -83,7 +83,7 @@ impl Description {
 }
 
 impl Violation {
-    /// Whether the violation has a state that can be kept and recovered again.
+    /// Returns whether the violation has a state that can be kept and recovered again.
     #[must_use]
     pub fn has_state(&self) -> bool {
         self.disk.is_some() || !self.contents.is_empty()
@@ -92,7 +92,7 @@ impl Violation {
     /// Keeps the state in a directory below `below`, and returns that directory.
     ///
     /// # Errors
-    /// The error of the file system.
+    /// An error of the file system.
     pub fn keep(&self, below: &Path) -> Result<PathBuf> {
         let dir = below.join(format!("{}-{}-{}", self.setup.engine, self.seed, self.position));
         let _ = fs::remove_dir_all(&dir);

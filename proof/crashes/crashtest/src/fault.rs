@@ -32,7 +32,7 @@ pub struct FaultPlan {
     pub every_allocation: u64,
     /// The number of crash states that the test checks after each fault.
     pub crashes: usize,
-    /// Whether connections write beside each other.
+    /// Whether connections write concurrently.
     pub concurrent: bool,
 }
 
@@ -50,7 +50,7 @@ pub struct FaultTally {
 }
 
 impl FaultTally {
-    /// Number of faults.
+    /// Returns the number of faults.
     #[must_use]
     pub fn total(&self) -> u64 {
         self.faults.values().sum()

@@ -28,7 +28,7 @@ use crate::workload::{self, Bounds, Script};
 /// Makes every call of a workload fail in turn, using every processor.
 ///
 /// # Errors
-/// What could not be run at all. The inner error is a fault that breaks a promise.
+/// The outer error says what could not be run at all. The inner error is a fault that breaks a promise.
 pub fn inject(plan: &FaultPlan) -> Verdict<FaultTally> {
     inject_into(plan, |plain| {
         let mut all: Vec<Which> = Vec::new();
@@ -48,7 +48,7 @@ pub fn inject(plan: &FaultPlan) -> Verdict<FaultTally> {
 /// the database names no log.
 ///
 /// # Errors
-/// As [`inject`]. Also fails if the workload has no such sync.
+/// The errors of [`inject`]. Also fails if the workload has no such sync.
 pub fn inject_where_the_guard_is_lifted(plan: &FaultPlan) -> Verdict<FaultTally> {
     inject_into(plan, |plain| {
         let fail = |nth: &u64| [1, 2, u64::MAX].map(|times| Which::Call(Fault { nth: *nth, times }));
@@ -132,7 +132,7 @@ impl Plain {
     }
 }
 
-/// The events that make the lifting of the database's guard durable.
+/// Returns the events that make the lifting of the database's guard durable.
 fn lifts(recording: &Recording, database: &Path) -> Vec<usize> {
     let is_database = |file: &FileId| recording.files[file.0 as usize].path == database;
     let (mut guarded, mut lifted) = (false, false);

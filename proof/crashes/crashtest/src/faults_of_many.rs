@@ -30,7 +30,7 @@ const LAST: u32 = FIRST_AFTER * 2;
 /// Runs the workload with a fault. Returns a violation if a promise was broken.
 ///
 /// # Errors
-/// What could not be run at all.
+/// An error that says what could not be run at all.
 pub fn one(
     plan: &FaultPlan,
     setup: &Setup,

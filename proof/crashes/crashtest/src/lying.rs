@@ -97,7 +97,7 @@ impl fmt::Display for LyingTally {
 /// Drops flushes of runs until the plan is fulfilled.
 ///
 /// # Errors
-/// What could not be run at all. The inner error is an image that breaks a promise.
+/// The outer error says what could not be run at all. The inner error is an image that breaks a promise.
 pub fn lie(plan: &LyingPlan) -> Verdict<LyingTally> {
     let mut tally = LyingTally::default();
     for seed in plan.seed.. {
@@ -176,7 +176,8 @@ impl Rig {
         recording.files.get(file.0 as usize).map(|file| file.path.as_path())
     }
 
-    /// Whether the event is a flush of the log or of its region: of any file that is not one of SQLite's.
+    /// Returns whether the event is a flush of the log or of its region: of any file that is not one of
+    /// SQLite's.
     fn is_flush_of_log(&self, recording: &Recording, event: &Event) -> bool {
         let (Event::Fence { file, .. } | Event::Sync { file, .. } | Event::SyncRange { file, .. }) = event
         else {

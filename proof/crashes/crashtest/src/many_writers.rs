@@ -84,7 +84,7 @@ impl<'a> ManyWriters<'a> {
     /// Makes a workload and opens its connections.
     ///
     /// # Errors
-    /// What SQLite says.
+    /// An error of SQLite.
     pub fn new(stage: &'a Stage, setup: &'a Setup, seed: u64, recorder: &'a Recorder) -> Result<Self> {
         let mut new = Self {
             stage,
@@ -103,13 +103,13 @@ impl<'a> ManyWriters<'a> {
         Ok(new)
     }
 
-    /// The number of the last transaction begun.
+    /// Returns the number of the last transaction begun.
     #[must_use]
     pub fn begun(&self) -> u32 {
         self.begun
     }
 
-    /// How the transactions met.
+    /// Returns how the transactions met.
     #[must_use]
     pub fn overlaps(&self) -> Overlaps {
         self.overlaps
@@ -140,7 +140,7 @@ impl<'a> ManyWriters<'a> {
     /// Closes the connections.
     ///
     /// # Errors
-    /// What SQLite says.
+    /// An error of SQLite.
     pub fn close(&mut self) -> Result<()> {
         self.pinned = false;
         for conn in self.connections.drain(..) {
@@ -447,7 +447,7 @@ impl<'a> ManyWriters<'a> {
     /// Returns whether that was needed.
     ///
     /// # Errors
-    /// If a connection does not work.
+    /// An error if a connection does not work.
     pub fn work_again(&mut self) -> Result<bool> {
         let is_complete = self.connections.len() == BESIDE + 1;
         let told = match is_complete.then(|| self.commit_on_each()) {
@@ -488,7 +488,7 @@ impl<'a> ManyWriters<'a> {
 }
 
 impl Transaction {
-    /// Whether the transaction is validated when it commits.
+    /// Returns whether the transaction is validated when it commits.
     fn is_validated(&self) -> bool {
         self.conn < BESIDE && self.begin == BEGIN
     }

@@ -53,7 +53,7 @@ pub struct Plan {
     pub length: Length,
     /// How many states to build of a window that is too large to be explored exhaustively.
     pub window_states: usize,
-    /// Whether connections write beside each other.
+    /// Whether connections write concurrently.
     pub concurrent: bool,
 }
 
@@ -119,7 +119,7 @@ impl fmt::Display for Tally {
 /// Explores runs until the plan is fulfilled, on every processor.
 ///
 /// # Errors
-/// What could not be run at all. The inner error is a state that breaks the oracle.
+/// The outer error says what could not be run at all. The inner error is a state that breaks the oracle.
 pub fn explore(plan: &Plan) -> Verdict<Tally> {
     explore_counting(plan, &AtomicU64::new(0))
 }
@@ -127,7 +127,7 @@ pub fn explore(plan: &Plan) -> Verdict<Tally> {
 /// Explores as [`explore`] does. When a run has been explored, adds the number of its states to `states`.
 ///
 /// # Errors
-/// As [`explore`].
+/// The errors of [`explore`].
 pub fn explore_counting(plan: &Plan, states: &AtomicU64) -> Verdict<Tally> {
     let next = AtomicU64::new(plan.seed);
     let each = Plan { states: plan.states.div_ceil(workers::count()), ..*plan };
@@ -194,10 +194,10 @@ pub struct Explorer {
 }
 
 impl Explorer {
-    /// An explorer of a run.
+    /// Makes an explorer of a run.
     ///
     /// # Errors
-    /// The error of SQLite.
+    /// An error of SQLite.
     pub fn new(stage: Stage, setup: Setup, seed: u64, run: &Run) -> Result<Self> {
         // The reference goes beyond the begun transactions, because the oracle also commits transactions
         // after recovery.
@@ -208,7 +208,7 @@ impl Explorer {
     /// Explores a recording; returns the first violation.
     ///
     /// # Errors
-    /// What could not be run at all.
+    /// An error that says what could not be run at all.
     pub fn run(
         &self,
         recording: &Recording,

@@ -114,12 +114,12 @@ impl Model {
         Self { on_disk: Some(database.to_path_buf()), ..Self::new(recording, home) }
     }
 
-    /// Whether the disk decides the name and size of this path.
+    /// Returns whether the disk decides the name and size of this path.
     fn is_on_disk(&self, path: &Path) -> bool {
         self.on_disk.is_some() && path.starts_with(&self.home)
     }
 
-    /// Whether an event makes something durable for good, so that fewer states are possible after it.
+    /// Returns whether an event makes something durable for good, so that fewer states are possible after it.
     #[must_use]
     pub fn is_barrier(event: &Event) -> bool {
         matches!(
@@ -210,7 +210,7 @@ impl Model {
         }
     }
 
-    /// Every piece in doubt.
+    /// Returns every piece in doubt.
     #[must_use]
     pub fn choices(&self) -> Vec<Choice> {
         let mut choices = Vec::new();
@@ -299,13 +299,13 @@ impl Model {
     }
 }
 
-/// The number of states of each piece.
+/// Returns the number of states of each piece.
 #[must_use]
 pub fn states_of(choices: &[Choice]) -> Vec<usize> {
     choices.iter().map(|choice| choice.states).collect()
 }
 
-/// A random state, in the form that [`Model::crash`] takes.
+/// Returns a random state, in the form that [`Model::crash`] takes.
 pub fn sample(choices: &[Choice], random: &mut fastrand::Rng) -> Vec<usize> {
     window::sample(&states_of(choices), random)
 }

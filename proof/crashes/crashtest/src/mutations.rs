@@ -241,7 +241,7 @@ impl Mutants {
         Ok(Self { runs })
     }
 
-    /// Every mutation that these runs allow: calls left out, and changes of order.
+    /// Returns every mutation that these runs allow: calls left out, and changes of order.
     #[must_use]
     pub fn all(&self) -> Vec<Mutation> {
         let mut all = BTreeSet::new();
@@ -263,7 +263,7 @@ impl Mutants {
     /// Explores the runs with a mutation until a state breaks the oracle.
     ///
     /// # Errors
-    /// What could not be run at all.
+    /// An error that says what could not be run at all.
     pub fn try_out(&self, mutation: &Mutation, window_states: usize) -> Result<Outcome> {
         let mut tally = Tally::default();
         let mut calls = 0;
@@ -298,7 +298,7 @@ fn omission(recording: &Recording, event: &Event) -> Option<Mutation> {
     Some(Mutation::Omit { kind, site: recording.sites.get(index as usize)?.clone() })
 }
 
-/// The changed events, and the positions in them from which on the change has an effect.
+/// Returns the changed events, and the positions in them from which on the change has an effect.
 fn mutate(recording: &Recording, mutation: &Mutation) -> (Vec<Event>, Vec<usize>) {
     match mutation {
         Mutation::Omit { .. } => {
@@ -383,7 +383,7 @@ fn home_first(recording: &Recording) -> (Vec<Event>, Vec<usize>) {
     (out, changed)
 }
 
-/// The barriers at which a change may have an effect.
+/// Returns the barriers at which a change may have an effect.
 fn reach(recording: &Recording, changed: &[usize]) -> BTreeSet<usize> {
     let mut near = BTreeSet::new();
     for from in changed {

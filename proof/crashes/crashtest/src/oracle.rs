@@ -26,7 +26,7 @@ pub enum Depth {
 /// Recovers the state on a stage. Returns the number of the last transaction that it contains.
 ///
 /// # Errors
-/// What is wrong, in words.
+/// A text that says what is wrong.
 pub fn check(
     stage: &Stage,
     setup: &Setup,
@@ -66,7 +66,7 @@ pub fn check(
 /// Asks SQLite whether pages, indexes and the list of free pages fit together.
 ///
 /// # Errors
-/// What SQLite says.
+/// An error of SQLite.
 pub fn assert_sound(conn: &Connection) -> Result<(), String> {
     let sound: rusqlite::Result<String> = conn.query_row("PRAGMA integrity_check", [], |row| row.get(0));
     match sound {
@@ -79,7 +79,7 @@ pub fn assert_sound(conn: &Connection) -> Result<(), String> {
 /// Closes the last connection, which leaves no log.
 ///
 /// # Errors
-/// What is wrong, in words.
+/// A text that says what is wrong.
 pub fn close_for_good(conn: Connection, stage: &Stage, setup: &Setup) -> Result<(), String> {
     if setup.keeps_its_log() {
         let drain = conn.query_row("PRAGMA duralite_on_close=drain", [], |_| Ok(()));
@@ -92,7 +92,7 @@ pub fn close_for_good(conn: Connection, stage: &Stage, setup: &Setup) -> Result<
 /// Compares the content of a closed database, as stock SQLite reads it, with a digest.
 ///
 /// # Errors
-/// What is wrong, in words.
+/// A text that says what is wrong.
 pub fn assert_plain(stage: &Stage, wanted: Option<u64>) -> Result<(), String> {
     let plain = Connection::open(stage.database()).map_err(|error| error.to_string())?;
     let digest = transactions::digest(&plain).map_err(|error| format!("stock SQLite: {error}"))?;
@@ -121,7 +121,7 @@ fn leftovers(stage: &Stage) -> Result<(), String> {
 /// transactions.
 ///
 /// # Errors
-/// What is wrong, in words.
+/// A text that says what is wrong.
 pub fn go_on(
     stage: &Stage,
     setup: &Setup,

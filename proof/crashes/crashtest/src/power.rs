@@ -55,7 +55,7 @@ pub struct PowerPlan {
     pub images: u64,
     /// The length of a run.
     pub length: Length,
-    /// Whether connections write beside each other.
+    /// Whether connections write concurrently.
     pub concurrent: bool,
 }
 
@@ -110,7 +110,7 @@ impl Sink for Requests {
 /// Cuts the power of runs, on every processor, until the plan is fulfilled.
 ///
 /// # Errors
-/// What could not be run at all. The inner error is an image that breaks the oracle.
+/// The outer error says what could not be run at all. The inner error is an image that breaks the oracle.
 pub fn cut(plan: &PowerPlan) -> Verdict<PowerTally> {
     cut_counting(plan, &AtomicU64::new(0))
 }
@@ -119,7 +119,7 @@ pub fn cut(plan: &PowerPlan) -> Verdict<PowerTally> {
 /// `images`.
 ///
 /// # Errors
-/// As [`cut`].
+/// The errors of [`cut`].
 pub fn cut_counting(plan: &PowerPlan, images: &AtomicU64) -> Verdict<PowerTally> {
     let next = AtomicU64::new(plan.seed);
     let each = PowerPlan { images: plan.images.div_ceil(workers::count()), ..plan.clone() };
@@ -267,7 +267,7 @@ impl Cut {
 /// Mounts an image, and recovers the database from it and from memory.
 ///
 /// # Errors
-/// What could not be run at all.
+/// An error that says what could not be run at all.
 pub fn recover(
     mounter: &mut ImageMounter,
     image: &Pages,

@@ -126,13 +126,13 @@ impl Recorder {
         self.step().0.failing_syncs.is_none()
     }
 
-    /// The number of calls since the fault was set that could have failed.
+    /// Returns the number of calls since the fault was set that could have failed.
     #[must_use]
     pub fn calls(&self) -> u64 {
         self.step().0.calls
     }
 
-    /// The first failure that was injected, if any was.
+    /// Returns the first failure that was injected, if any was.
     #[must_use]
     pub fn injected(&self) -> Option<(Call, Failure)> {
         self.step().0.failed
@@ -155,7 +155,7 @@ impl Recorder {
         step.0.recording.names.push((path.to_path_buf(), id));
     }
 
-    /// A recorder that continues a recording.
+    /// Returns a recorder that continues a recording.
     #[must_use]
     pub fn continuing(recording: Recording) -> Self {
         let it = Self::default();
@@ -230,7 +230,7 @@ impl Step<'_> {
         Some(failure)
     }
 
-    /// Whether this sync of a file is to fail.
+    /// Returns whether this sync of a file is to fail.
     pub fn fails_to_sync(&mut self, path: &Path) -> bool {
         let failing = &mut self.0.failing_syncs;
         let Some((_, left)) = failing.as_mut().filter(|(failing, _)| failing == path) else { return false };
@@ -239,7 +239,7 @@ impl Step<'_> {
         true
     }
 
-    /// Whether this sync of a log's blocks is to fail.
+    /// Returns whether this sync of a log's blocks is to fail.
     pub fn fails_to_sync_log(&mut self, id: FileId) -> bool {
         let path = self.0.recording.files.get(id.0 as usize).map(|file| file.path.clone());
         path.is_some_and(|path| self.fails_to_sync(&path))
@@ -266,7 +266,7 @@ impl Step<'_> {
         }
     }
 
-    /// The place in the source that made this call.
+    /// Returns the place in the source that made this call.
     pub fn site(&mut self) -> SiteId {
         let running = self.0.running;
         match &mut self.0.sites {

@@ -34,7 +34,7 @@ impl Engine {
     /// The engine for tests of behaviour that only `scratchpad` has.
     pub const SCRATCHPAD: Self = Self::Own(&scratchpad::DESCRIPTOR);
 
-    /// All engines of Duralite.
+    /// Returns all engines of Duralite.
     #[must_use]
     pub fn own() -> Vec<Self> {
         engines::ENGINES.iter().copied().map(Self::Own).collect()
@@ -44,7 +44,7 @@ impl Engine {
         [Self::own(), vec![Self::Stock, Self::StockOff]].concat()
     }
 
-    /// The engine's name.
+    /// Returns the engine's name.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -54,7 +54,7 @@ impl Engine {
         }
     }
 
-    /// Whether the engine maps the database file as memory.
+    /// Returns whether the engine maps the database file as memory.
     #[must_use]
     pub fn maps_home(self) -> bool {
         matches!(self, Self::Own(engine) if engine.needs.contains(&Medium::HomeMemory))
@@ -71,7 +71,7 @@ impl Engine {
         matches!(self, Self::Own(engine) if engine.settings.iter().any(|setting| setting.name == "on_close"))
     }
 
-    /// Whether the engine's log is in mapped memory.
+    /// Returns whether the engine's log is in mapped memory.
     #[must_use]
     pub fn is_in_memory(self) -> bool {
         let in_memory = |medium: &Medium| matches!(medium, Medium::LogMemory | Medium::Scratchpad);
@@ -151,7 +151,7 @@ fn wal() -> String {
 }
 
 impl Setup {
-    /// The setup that a seed chooses.
+    /// Returns the setup that a seed chooses.
     #[must_use]
     pub fn for_seed(engine: Engine, seed: u64) -> Self {
         let mut random = fastrand::Rng::with_seed(seed ^ 0x5e70);
@@ -182,8 +182,9 @@ impl Setup {
         Self { settings: settings.join("&"), ..setup }
     }
 
-    /// The setup that a seed chooses for one writer at a time, or for concurrent writers in the write-ahead
-    /// log. One thread runs all connections of concurrent writers, so that the seed reproduces their order.
+    /// Returns the setup that a seed chooses for one writer at a time, or for concurrent writers in the
+    /// write-ahead log. One thread runs all connections of concurrent writers, so that the seed reproduces
+    /// their order.
     #[must_use]
     pub fn for_writers(engine: Engine, seed: u64, concurrent: bool) -> Self {
         let setup = Self::for_seed(engine, seed);
@@ -196,8 +197,8 @@ impl Setup {
         Self { threads: 1, journal_mode: wal(), concurrent, settings, ..setup }
     }
 
-    /// The setups that a seed chooses: one with the write-ahead log, and, if the engine keeps rollback
-    /// journals, one for each journal mode.
+    /// Returns the setups that a seed chooses: one with the write-ahead log, and, if the engine keeps
+    /// rollback journals, one for each journal mode.
     #[must_use]
     pub fn for_each_mode(engine: Engine, seed: u64) -> Vec<Self> {
         let setup = Self::for_seed(engine, seed);
@@ -206,19 +207,19 @@ impl Setup {
         modes.map(|mode| Self { journal_mode: (*mode).to_owned(), ..setup.clone() }).collect()
     }
 
-    /// Whether the last close leaves the guard and the log in place.
+    /// Returns whether the last close leaves the guard and the log in place.
     #[must_use]
     pub fn keeps_its_log(&self) -> bool {
         self.settings.split('&').any(|setting| setting == KEEP)
     }
 
-    /// Whether the setup commits to a write-ahead log.
+    /// Returns whether the setup commits to a write-ahead log.
     #[must_use]
     pub fn is_wal(&self) -> bool {
         self.journal_mode == sql::WAL
     }
 
-    /// The URI of a database, with logs in `log_dir`.
+    /// Returns the URI of a database, with logs in `log_dir`.
     #[must_use]
     pub fn uri(&self, database: &Path, log_dir: &Path) -> String {
         let (database, log_dir) = (database.display(), log_dir.display());
@@ -237,7 +238,7 @@ impl Setup {
         format!("file:{database}?vfs=duralite&journal={}&{media}{concurrent}{}", engine.name, self.settings)
     }
 
-    /// `PRAGMA synchronous` for the setup's connections.
+    /// Returns the value of `PRAGMA synchronous` for the setup's connections.
     #[must_use]
     pub fn synchronous(&self) -> &'static str {
         match self.engine {

@@ -16,7 +16,7 @@ pub struct Sites {
 }
 
 impl Sites {
-    /// The site of the call that is being recorded.
+    /// Returns the site of the call that is being recorded.
     pub fn here(&mut self) -> SiteId {
         let mut addresses = Vec::with_capacity(24);
         backtrace::trace(|frame| {
@@ -36,7 +36,7 @@ impl Sites {
         site
     }
 
-    /// The names of the sites.
+    /// Returns the names of the sites.
     pub fn resolve(&mut self) -> Vec<String> {
         self.names.clone()
     }
@@ -74,7 +74,7 @@ fn describe(addresses: &[usize]) -> String {
     if found.is_empty() { "SQLite".to_owned() } else { found.join(" < ") }
 }
 
-/// The last two parts of a function's name, without anything in angle brackets.
+/// Returns the last two parts of a function's name, without anything in angle brackets.
 fn short(name: &str) -> String {
     let mut depth = 0_i32;
     let plain: String = name

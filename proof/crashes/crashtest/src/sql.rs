@@ -19,7 +19,7 @@ pub fn use_mode(conn: &Connection, mode: &str) -> Result<()> {
 /// Runs a checkpoint of this kind.
 ///
 /// # Errors
-/// SQLite's error.
+/// An error of SQLite.
 pub fn checkpoint(conn: &Connection, kind: &str) -> Result<()> {
     conn.query_row(&format!("PRAGMA wal_checkpoint({kind})"), [], |_| Ok(()))
         .with_context(|| format!("{kind} checkpoint"))
@@ -28,7 +28,7 @@ pub fn checkpoint(conn: &Connection, kind: &str) -> Result<()> {
 /// Rolls the transaction back, unless SQLite has already rolled it back, as it does after some errors.
 ///
 /// # Errors
-/// SQLite's error.
+/// An error of SQLite.
 pub fn roll_back(conn: &Connection) -> rusqlite::Result<()> {
     if !conn.is_autocommit() {
         conn.execute_batch("ROLLBACK")?;
@@ -39,7 +39,7 @@ pub fn roll_back(conn: &Connection) -> rusqlite::Result<()> {
 /// Commits these statements as one transaction.
 ///
 /// # Errors
-/// SQLite's error.
+/// An error of SQLite.
 pub fn commit(conn: &Connection, statements: &str) -> rusqlite::Result<()> {
     conn.execute_batch(&format!("BEGIN IMMEDIATE; {statements} COMMIT"))
 }
@@ -48,12 +48,13 @@ pub fn commit(conn: &Connection, statements: &str) -> rusqlite::Result<()> {
 /// transaction before its commit.
 ///
 /// # Errors
-/// What SQLite says.
+/// An error of SQLite.
 pub fn commit_beside(conn: &Connection, statements: &str) -> rusqlite::Result<()> {
     conn.execute_batch(&format!("BEGIN; {statements} COMMIT"))
 }
 
-/// Whether the error says that a log with a size limit is full. An application then runs a checkpoint.
+/// Returns whether the error says that a log with a size limit is full. An application then runs a
+/// checkpoint.
 #[must_use]
 pub fn is_full(error: &rusqlite::Error) -> bool {
     error.sqlite_error_code() == Some(rusqlite::ErrorCode::DiskFull)

@@ -30,7 +30,7 @@ impl Stage {
     /// in the same database file. With `beside` the logs are in the database's own directory, otherwise in another one.
     ///
     /// # Errors
-    /// The error of the file system.
+    /// An error of the file system.
     pub fn new(beside: bool) -> Result<Self> {
         let memory = Path::new(SHARED_MEMORY);
         let parent = if memory.is_dir() { memory.to_path_buf() } else { std::env::temp_dir() };
@@ -74,7 +74,7 @@ impl Stage {
     /// one may stay.
     ///
     /// # Errors
-    /// The error of the file system.
+    /// An error of the file system.
     pub fn set(&self, contents: &Contents) -> Result<()> {
         for (path, content) in contents {
             match content {
@@ -111,7 +111,7 @@ impl Stage {
     /// Opens a connection that does not wait for locks. Its cache is small, so that large transactions spill.
     ///
     /// # Errors
-    /// SQLite's error.
+    /// An error of SQLite.
     pub fn connect(&self, setup: &Setup) -> rusqlite::Result<Connection> {
         let conn = Connection::open(setup.uri(&self.database(), &self.log_dir()))?;
         conn.busy_timeout(std::time::Duration::ZERO)?;

@@ -8,7 +8,7 @@ use xxhash_rust::xxh3::Xxh3;
 use crate::many_transactions;
 use crate::setup::Setup;
 
-/// The SQL of a transaction of this setup's workload, without BEGIN and COMMIT.
+/// Returns the SQL of a transaction of this setup's workload, without BEGIN and COMMIT.
 #[must_use]
 pub fn text(setup: &Setup, seed: u64, number: u32) -> String {
     if setup.concurrent {
@@ -18,7 +18,7 @@ pub fn text(setup: &Setup, seed: u64, number: u32) -> String {
     }
 }
 
-/// The SQL of a transaction of connections that write one after the other.
+/// Returns the SQL of a transaction of connections that write one after the other.
 #[must_use]
 pub fn sql(seed: u64, number: u32) -> String {
     if number == 1 {
@@ -78,10 +78,10 @@ fn blob(random: &mut fastrand::Rng, length: usize) -> String {
     word.iter().cycle().take(length).map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// A hash of everything that a database holds.
+/// Returns a hash of everything that a database holds.
 ///
 /// # Errors
-/// SQLite's error.
+/// An error of SQLite.
 pub fn digest(conn: &Connection) -> Result<u64> {
     let mut hash = Xxh3::new();
     // All queries run in one transaction, so that they read the same snapshot.
@@ -96,10 +96,10 @@ pub fn digest(conn: &Connection) -> Result<u64> {
     Ok(hash.digest())
 }
 
-/// A hash of the rows of these queries.
+/// Returns a hash of the rows of these queries.
 ///
 /// # Errors
-/// What SQLite says.
+/// An error of SQLite.
 pub fn digest_of(conn: &Connection, queries: &[String]) -> Result<u64> {
     let mut hash = Xxh3::new();
     for query in queries {
@@ -146,7 +146,7 @@ impl Reference {
     /// Computes the digests after transactions 0 to `last` of this setup's workload.
     ///
     /// # Errors
-    /// SQLite's error.
+    /// An error of SQLite.
     pub fn new(setup: &Setup, seed: u64, last: u32) -> Result<Self> {
         Self::of((1..=last).map(|number| text(setup, seed, number)).collect())
     }
@@ -154,7 +154,7 @@ impl Reference {
     /// Computes the digest after each of these transactions, which run one after the other.
     ///
     /// # Errors
-    /// What SQLite says.
+    /// An error of SQLite.
     pub fn of(texts: Vec<String>) -> Result<Self> {
         let conn = Connection::open_in_memory()?;
         let mut digests = vec![digest(&conn)?];
@@ -165,19 +165,19 @@ impl Reference {
         Ok(Self { texts, digests })
     }
 
-    /// The SQL of a transaction.
+    /// Returns the SQL of a transaction.
     #[must_use]
     pub fn text(&self, number: u32) -> Option<&str> {
         self.texts.get((number as usize).checked_sub(1)?).map(String::as_str)
     }
 
-    /// The number of the transaction after which a database has this digest.
+    /// Returns the number of the transaction after which a database has this digest.
     #[must_use]
     pub fn number_of(&self, digest: u64) -> Option<u32> {
         self.digests.iter().position(|known| *known == digest).map(|number| number as u32)
     }
 
-    /// The digest after a transaction.
+    /// Returns the digest after a transaction.
     #[must_use]
     pub fn after(&self, number: u32) -> Option<u64> {
         self.digests.get(number as usize).copied()

@@ -10,7 +10,7 @@ use crate::failure::Violation;
 /// at all.
 pub type Verdict<T> = Result<Result<T, Box<Violation>>>;
 
-/// The number of processors to use.
+/// Returns the number of processors to use.
 pub fn count() -> u64 {
     std::thread::available_parallelism().map_or(1, usize::from) as u64
 }

@@ -109,7 +109,7 @@ impl<'a> Script<'a> {
     /// Opens the connections of a script, in the setup's journal mode.
     ///
     /// # Errors
-    /// SQLite's error.
+    /// An error of SQLite.
     pub fn new(stage: &'a Stage, setup: &'a Setup, seed: u64, recorder: &'a Recorder) -> Result<Self> {
         let random = fastrand::Rng::with_seed(seed ^ 0x5c21);
         let connections = Vec::new();
@@ -119,13 +119,13 @@ impl<'a> Script<'a> {
         Ok(script)
     }
 
-    /// The number of the last commit.
+    /// Returns the number of the last commit.
     #[must_use]
     pub fn committed(&self) -> u32 {
         self.committed
     }
 
-    /// The number of the last transaction begun.
+    /// Returns the number of the last transaction begun.
     #[must_use]
     pub fn begun(&self) -> u32 {
         self.begun
@@ -190,7 +190,7 @@ impl<'a> Script<'a> {
     /// Takes the next step.
     ///
     /// # Errors
-    /// SQLite's error.
+    /// An error of SQLite.
     pub fn step(&mut self) -> Result<()> {
         match self.random.u8(..24) {
             0..15 => self.commit(),

@@ -66,7 +66,7 @@ fn memory(engine: Engine, states: u64) -> Plan {
     Plan { engine, seed, states, length, window_states: 64, concurrent: false }
 }
 
-/// As [`memory`], with connections that write beside each other.
+/// Returns a plan as [`memory`] does, with connections that write concurrently.
 fn memory_of_many(engine: Engine, states: u64) -> Plan {
     let length = Length { steps: 24 };
     Plan { length, window_states: 8, concurrent: true, ..memory(engine, states) }

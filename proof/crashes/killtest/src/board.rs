@@ -90,7 +90,7 @@ impl Note {
         Ok(self.file.write_all_at(&bytes, (slot + FIRST) * ENTRY)?)
     }
 
-    /// Whether this process should end.
+    /// Returns whether this process should end.
     pub(crate) fn should_end(&self) -> Result<bool> {
         Ok(read_words::<1>(&self.file, 0)?[0] != 0)
     }

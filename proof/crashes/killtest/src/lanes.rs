@@ -47,7 +47,7 @@ pub(crate) fn create(conn: &Connection) -> Result<()> {
     conn.execute_batch(&(text + "COMMIT;")).context("cannot make the tables of the lanes")
 }
 
-/// How many transactions the lane has.
+/// Returns how many transactions the lane has.
 pub(crate) fn total(conn: &Connection, lane: i64) -> rusqlite::Result<i64> {
     conn.prepare_cached("SELECT total FROM heads WHERE lane = ?1")?.query_row([lane], |row| row.get(0))
 }

@@ -16,7 +16,7 @@ const BULK_EVERY: i64 = 40;
 const BULK_WINDOW: i64 = 400;
 const BULK_BYTES: usize = 1000;
 
-/// The number of rows that transaction `n` has in the table `bulk`.
+/// Returns the number of rows that transaction `n` has in the table `bulk`.
 fn bulk_rows(n: i64) -> i64 {
     match n {
         _ if n % 1000 == 0 => 1500,
@@ -51,12 +51,12 @@ pub(crate) fn create(conn: &Connection) -> Result<()> {
     .context("cannot make the tables")
 }
 
-/// The number of the last transaction.
+/// Returns the number of the last transaction.
 pub(crate) fn total(conn: &Connection) -> rusqlite::Result<i64> {
     conn.prepare_cached("SELECT total FROM counter")?.query_row([], |row| row.get(0))
 }
 
-/// The process that made transaction `n`.
+/// Returns the process that made transaction `n`.
 pub(crate) fn owner(conn: &Connection, n: i64) -> rusqlite::Result<u64> {
     let mut statement = conn.prepare_cached("SELECT worker FROM rows WHERE n = ?1")?;
     statement.query_row([n], |row| row.get::<_, i64>(0)).map(i64::cast_unsigned)

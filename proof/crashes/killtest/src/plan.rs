@@ -123,7 +123,7 @@ const ROLLBACK: [&str; 3] = ["delete", "truncate", "persist"];
 const PAGES: [u32; 5] = [4096, 4096, 4096, 1024, 16384];
 
 impl Plan {
-    /// A plan without special settings.
+    /// Returns a plan without special settings.
     #[must_use]
     pub fn new(engine: Engine, kills: u32, seed: u64) -> Self {
         Self {
@@ -158,7 +158,7 @@ impl Plan {
         }
     }
 
-    /// A plan in which the seed also chooses the settings and the number of processes of each role.
+    /// Returns a plan in which the seed also chooses the settings and the number of processes of each role.
     #[must_use]
     pub fn varied(engine: Engine, kills: u32, seed: u64) -> Self {
         let mut rng = fastrand::Rng::with_seed(seed);
@@ -257,7 +257,7 @@ impl Plan {
         Ok(())
     }
 
-    /// The roles of all processes.
+    /// Returns the roles of all processes.
     #[must_use]
     pub fn roles(&self) -> Vec<Role> {
         let counts = [

@@ -37,7 +37,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// The number of processes killed.
+    /// Returns the number of processes killed.
     #[must_use]
     pub fn total_kills(&self) -> u64 {
         self.kills.iter().sum()

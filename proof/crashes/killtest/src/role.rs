@@ -39,13 +39,13 @@ impl Role {
         Self::Auditor,
     ];
 
-    /// The role's index in [`Role::ALL`].
+    /// Returns the role's index in [`Role::ALL`].
     #[must_use]
     pub fn index(self) -> usize {
         self as usize
     }
 
-    /// The role's name in messages.
+    /// Returns the role's name in messages.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -126,7 +126,7 @@ impl Phase {
         Self::Forking,
     ];
 
-    /// The phase with this number.
+    /// Returns the phase with this number.
     #[must_use]
     pub fn numbered(number: u64) -> Self {
         usize::try_from(number).ok().and_then(|at| Self::ALL.get(at).copied()).unwrap_or(Self::Starting)

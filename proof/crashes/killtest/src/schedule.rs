@@ -92,7 +92,7 @@ pub struct Schedule {
 }
 
 impl Schedule {
-    /// The steps for a plan.
+    /// Returns the steps for a plan.
     #[must_use]
     pub fn new(plan: &Plan) -> Self {
         Self {

@@ -125,7 +125,7 @@ impl Site {
         fs::rename(self.path(MOVED), self.path(DATABASE)).context("renaming the database back")
     }
 
-    /// The space in bytes that all logs take.
+    /// Returns the space in bytes that all logs take.
     pub(crate) fn log_bytes(&self) -> Result<u64> {
         let mut bytes = 0;
         for name in names_in(self.log_dir())?.iter().filter(|name| is_log(name)) {

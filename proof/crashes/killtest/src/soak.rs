@@ -79,7 +79,7 @@ pub fn plan(engine: Engine, seed: u64) -> Plan {
     plan
 }
 
-/// The engines, in the order in which the seeds use them.
+/// Returns the engines, in the order in which the seeds use them.
 fn engines() -> Vec<Engine> {
     Engine::all().into_iter().rev().collect()
 }
@@ -102,7 +102,7 @@ pub fn soak(soak: &Soak, worker: &Worker, told: &mut dyn FnMut(&Outcome)) -> Vec
     outcomes
 }
 
-/// A table of the outcomes by engine, in the style of the fault model's table.
+/// Returns a table of the outcomes by engine, in the style of the fault model's table.
 ///
 /// # Errors
 /// Never.

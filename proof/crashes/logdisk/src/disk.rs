@@ -44,7 +44,7 @@ impl LogDisk {
     /// temporary directory.
     ///
     /// # Errors
-    /// If FUSE cannot be mounted.
+    /// An error if FUSE cannot be mounted.
     pub fn new(bytes: u64, sink: Arc<dyn Sink>) -> Result<Self, Error> {
         let dir = mount_point()?;
         let content = Arc::new(Mutex::new(Pages::new(bytes)));
@@ -71,7 +71,7 @@ impl LogDisk {
         Ok(Self { server: Some(server), content, file: dir.path().join(NAME), dir })
     }
 
-    /// The path of the file.
+    /// Returns the path of the file.
     #[must_use]
     pub fn file(&self) -> &Path {
         &self.file

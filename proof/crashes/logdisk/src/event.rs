@@ -32,13 +32,13 @@ impl<E> EventLog<E> {
         self.lock().push(event);
     }
 
-    /// The number of events.
+    /// Returns the number of events.
     #[must_use]
     pub fn len(&self) -> usize {
         self.lock().len()
     }
 
-    /// Whether there are no events.
+    /// Returns whether there are no events.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.lock().is_empty()

@@ -53,7 +53,7 @@ impl ImageMounter {
         Self { kind, options: mount_options.to_owned(), medium: None, timings: Timings::default() }
     }
 
-    /// The time spent so far.
+    /// Returns the time spent so far.
     #[must_use]
     pub fn timings(&self) -> Timings {
         self.timings

@@ -127,7 +127,7 @@ impl Mount {
         Ok(Self { dir: dir.to_owned(), mounted: true })
     }
 
-    /// The directory where the file system is mounted.
+    /// Returns the directory where the file system is mounted.
     pub fn path(&self) -> &Path {
         &self.dir
     }
@@ -211,13 +211,13 @@ impl Volume {
         Ok(Self { mount: Mount::new(device.path(), dir.path(), kind, options)?, device, _dir: dir })
     }
 
-    /// The directory where the volume is mounted.
+    /// Returns the directory where the volume is mounted.
     #[must_use]
     pub fn path(&self) -> &Path {
         self.mount.path()
     }
 
-    /// The path of the volume's loop device.
+    /// Returns the path of the volume's loop device.
     #[must_use]
     pub fn device(&self) -> PathBuf {
         self.device.path().to_owned()

@@ -1,6 +1,6 @@
 //! Checks that nothing stays mounted and no loop device stays attached, whatever happens. These tests are a
 //! program of their own, because they look at all loop devices of their process.
-#![allow(clippy::unwrap_used, clippy::panic)] // helpers of tests fail as tests do
+#![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 
 mod common;
 

@@ -1,5 +1,5 @@
 //! Tests that what was synced survives on the rig, and that what was not synced may be lost.
-#![allow(clippy::unwrap_used)] // helpers of tests fail as tests do
+#![allow(clippy::unwrap_used)] // a failed helper is a failed test
 
 mod common;
 

@@ -54,7 +54,7 @@ pub enum Target {
 }
 
 impl Target {
-    /// Whether the target has a write-ahead log.
+    /// Returns whether the target has a write-ahead log.
     #[must_use]
     pub fn has_wal(&self) -> bool {
         match self {
@@ -189,7 +189,7 @@ impl Session {
         self.conn.as_ref().context("the session is closed")
     }
 
-    /// The path of the database.
+    /// Returns the path of the database.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.files[0]
@@ -291,7 +291,7 @@ impl Session {
             .collect()
     }
 
-    /// The rows of `PRAGMA duralite`.
+    /// Returns the rows of `PRAGMA duralite`.
     ///
     /// # Errors
     /// An error of SQLite.
@@ -299,7 +299,7 @@ impl Session {
         status(self.conn()?)
     }
 
-    /// A number from [`Session::status`].
+    /// Returns a number from [`Session::status`].
     ///
     /// # Errors
     /// An error of SQLite, or a name that `PRAGMA duralite` does not show.
@@ -328,7 +328,7 @@ impl Drop for Session {
     }
 }
 
-/// The rows of `PRAGMA duralite` on a connection, by name.
+/// Returns the rows of `PRAGMA duralite` on a connection, by name.
 ///
 /// # Errors
 /// An error of SQLite.

@@ -1,5 +1,5 @@
 //! Traces of known writes on a loop device with ext4. These tests need root.
-#![allow(clippy::unwrap_used, clippy::panic)] // helpers of tests fail as tests do
+#![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};

@@ -142,7 +142,7 @@ impl Actor {
     /// Closes the actor's input and waits until the actor exits.
     ///
     /// # Panics
-    /// If the actor fails.
+    /// Panics if the actor fails.
     pub fn finish(mut self) {
         drop(self.stdin.take());
         let status = self.child.wait().unwrap();

@@ -82,13 +82,13 @@ impl Engine {
         self.0.rollback_journals
     }
 
-    /// The engine's descriptor in the registry.
+    /// Returns the engine's descriptor in the registry.
     #[must_use]
     pub fn descriptor(self) -> &'static Descriptor {
         self.0
     }
 
-    /// The engine's name in settings.
+    /// Returns the engine's name in settings.
     #[must_use]
     pub fn name(self) -> &'static str {
         self.0.name

@@ -37,6 +37,8 @@ unsafe extern "C" {
     fn pwrite64(file: c_int, data: *const c_void, bytes: usize, at: i64) -> isize;
 }
 
+/// Notes a write, and returns whether it is refused.
+///
 /// # Safety
 /// There are `bytes` bytes at `data`.
 unsafe fn is_refused(data: *const c_void, bytes: usize) -> bool {

@@ -51,19 +51,19 @@ impl Fixture {
         Self { dir: make(&temporary).unwrap(), log_dir: make(log_dirs).unwrap(), engine }
     }
 
-    /// The engine.
+    /// Returns the engine.
     #[must_use]
     pub fn engine(&self) -> Engine {
         self.engine
     }
 
-    /// The path of a file in the databases' directory.
+    /// Returns the path of a file in the databases' directory.
     #[must_use]
     pub fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
 
-    /// The log directory.
+    /// Returns the log directory.
     #[must_use]
     pub fn log_dir(&self) -> &Path {
         self.log_dir.path()

@@ -15,7 +15,7 @@ impl Ledger {
     /// Makes the tables if they do not exist.
     ///
     /// # Errors
-    /// SQLite's error.
+    /// An error of SQLite.
     pub fn prepare(conn: &Connection) -> Result<Self> {
         conn.execute_batch(
             "BEGIN IMMEDIATE;
@@ -31,7 +31,7 @@ impl Ledger {
     /// Commits transaction `n`.
     ///
     /// # Errors
-    /// SQLite's error.
+    /// An error of SQLite.
     pub fn append(&self, conn: &Connection, n: i64) -> Result<()> {
         conn.execute_batch("BEGIN IMMEDIATE")?;
         conn.prepare_cached("INSERT INTO rows VALUES(?1, ?2, 0)")?.execute(params![n, payload(n)])?;

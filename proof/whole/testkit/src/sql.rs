@@ -43,7 +43,7 @@ pub fn code(error: &Error) -> i32 {
 /// Opens a URI. The connection does not wait for locks.
 ///
 /// # Errors
-/// SQLite's error.
+/// An error of SQLite.
 pub fn connect(uri: &str) -> Result<Connection, Error> {
     register();
     let conn = Connection::open(uri)?;
@@ -63,7 +63,7 @@ pub fn stock(path: &Path) -> Connection {
 /// Runs one statement to its end.
 ///
 /// # Errors
-/// SQLite's error.
+/// An error of SQLite.
 pub fn run(conn: &Connection, sql: &str) -> Result<Vec<Vec<Value>>, Error> {
     let mut statement = conn.prepare(sql)?;
     let columns = statement.column_count();

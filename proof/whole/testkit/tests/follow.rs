@@ -134,7 +134,7 @@ fn follow_until(done: &AtomicBool, follower: &mut Follower, rebuilt: &mut Rebuil
     }
 }
 
-/// Two processes write the log while this one follows it.
+/// Lets two processes write the log while this one follows it.
 fn a_busy_log(seed: u64, statements: u64) {
     let fixture = Fixture::new();
     let mut first = Actor::sql(&fixture.uri(NAME, ""));

@@ -1,5 +1,5 @@
 //! Tests what the first connection after a crash does, and what SQLite finds after that.
-#![allow(clippy::unwrap_used, clippy::panic)] // helpers of tests fail as tests do
+#![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 
 use std::fs;
 

@@ -32,7 +32,7 @@ pub enum Piece {
 }
 
 impl Piece {
-    /// Bytes in a piece.
+    /// Returns the number of bytes in a piece.
     #[must_use]
     pub fn bytes(self) -> usize {
         match self {
@@ -61,7 +61,7 @@ pub struct DiskModel {
 }
 
 impl DiskModel {
-    /// A disk with this content, all of it durable.
+    /// Returns a disk with this content, all of it durable.
     #[must_use]
     pub fn new(durable: Pages) -> Self {
         Self { durable, pending: Vec::new() }
@@ -79,13 +79,13 @@ impl DiskModel {
         }
     }
 
-    /// The content that the last sync made durable.
+    /// Returns the content that the last sync made durable.
     #[must_use]
     pub fn durable(&self) -> &Pages {
         &self.durable
     }
 
-    /// The number of writes that are not durable yet.
+    /// Returns the number of writes that are not durable yet.
     #[must_use]
     pub fn pending(&self) -> usize {
         self.pending.len()
@@ -110,8 +110,9 @@ impl DiskModel {
         image
     }
 
-    /// One of the images of whole pages that a power cut now may leave. `nth` selects it: 0 has no unsynced
-    /// write, 1 has all of them, 2 the oldest ones, 3 all but one. From 4 on, chance decides for each page.
+    /// Returns one of the images of whole pages that a power cut now may leave. `nth` selects it: 0 has no
+    /// unsynced write, 1 has all of them, 2 the oldest ones, 3 all but one. From 4 on, chance decides for
+    /// each page.
     #[must_use]
     pub fn image_of_pages(&self, nth: u32, random: &mut fastrand::Rng) -> Pages {
         match nth {
@@ -129,7 +130,7 @@ impl DiskModel {
         }
     }
 
-    /// An image in which chance decides for each piece whether it reached the disk.
+    /// Returns an image in which chance decides for each piece whether it reached the disk.
     #[must_use]
     pub fn image_by_chance(&self, piece: Piece, random: &mut fastrand::Rng) -> Pages {
         let share = random.u8(1..=7);

@@ -20,13 +20,13 @@ pub struct Pages {
 }
 
 impl Pages {
-    /// A disk of zeros. `bytes` is rounded up to whole pages.
+    /// Returns a disk of zeros. `bytes` is rounded up to whole pages.
     #[must_use]
     pub fn new(bytes: u64) -> Self {
         Self { pages: vec![None; bytes.div_ceil(PAGE as u64) as usize] }
     }
 
-    /// Size in bytes.
+    /// Returns the size in bytes.
     #[must_use]
     pub fn len(&self) -> u64 {
         (self.pages.len() * PAGE) as u64

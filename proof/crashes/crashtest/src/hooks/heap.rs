@@ -60,7 +60,7 @@ unsafe extern "C" fn reallocate(old: *mut c_void, bytes: c_int) -> *mut c_void {
 /// Installs the functions. Callers must do this before SQLite is initialised.
 ///
 /// # Errors
-/// If SQLite has been initialised already.
+/// An error if SQLite has been initialised already.
 pub fn install() -> anyhow::Result<()> {
     // SAFETY: the structure is SQLite's, filled by SQLite before it is used.
     let code = unsafe {

@@ -30,7 +30,7 @@ pub struct DirectoryHook {
 }
 
 impl DirectoryHook {
-    /// A hook that records to this recorder.
+    /// Returns a hook that records to this recorder.
     #[must_use]
     pub fn new(recorder: Arc<Recorder>) -> Self {
         Self { recorder, on_disk: None }

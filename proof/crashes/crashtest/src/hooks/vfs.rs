@@ -75,7 +75,7 @@ impl Drop for TappedDirectory {
 /// Duralite. Further calls change nothing.
 ///
 /// # Errors
-/// If SQLite refuses.
+/// An error if SQLite refuses.
 pub fn register() -> anyhow::Result<()> {
     static DONE: OnceLock<Result<(), String>> = OnceLock::new();
     DONE.get_or_init(|| register_once().map_err(|error| error.to_string()))

@@ -184,7 +184,7 @@ pub fn rows(dir: &Path, effort: Effort) -> Result<Table> {
 /// Measures inserts of random keys, and inserts at the right edge of a table.
 ///
 /// # Errors
-/// Those of [`rows`].
+/// The errors of [`rows`].
 pub fn inserts(dir: &Path, effort: Effort) -> Result<Table> {
     let edge = |autoincrement| Work::Append { autoincrement };
     let keys = |rows| Work::Keys { rows };
@@ -207,7 +207,7 @@ pub fn inserts(dir: &Path, effort: Effort) -> Result<Table> {
 /// Measures transactions that keep a processor busy.
 ///
 /// # Errors
-/// Those of [`rows`].
+/// The errors of [`rows`].
 pub fn work(dir: &Path, effort: Effort) -> Result<Table> {
     let own = |reads, updates| Work::Own { reads, updates };
     let mut all = cases("200 updates", own(0, 200), &[0], &[1, 2]);
@@ -226,7 +226,7 @@ pub fn work(dir: &Path, effort: Effort) -> Result<Table> {
 /// Measures what each mode costs a single connection.
 ///
 /// # Errors
-/// Those of [`rows`].
+/// The errors of [`rows`].
 pub fn alone(dir: &Path, effort: Effort) -> Result<Table> {
     let own = |reads, updates| Work::Own { reads, updates };
     let mut all = cases("1 update", own(0, 1), &[0], &[1]);
@@ -246,7 +246,7 @@ pub fn alone(dir: &Path, effort: Effort) -> Result<Table> {
 /// Measures a queue and a web application.
 ///
 /// # Errors
-/// Those of [`rows`].
+/// The errors of [`rows`].
 pub fn programs(dir: &Path, effort: Effort) -> Result<Table> {
     let mut all = cases("queue", Work::Queue, &[0, 1], &SOME);
     all.extend(cases("web application", Work::Web, &[0, 1], &SOME));
@@ -266,7 +266,7 @@ pub fn programs(dir: &Path, effort: Effort) -> Result<Table> {
 /// Measures orders as in TPC-C.
 ///
 /// # Errors
-/// Those of [`rows`].
+/// The errors of [`rows`].
 pub fn orders(dir: &Path, effort: Effort) -> Result<Table> {
     let mut all = Vec::new();
     for spread in [false, true] {
@@ -293,7 +293,7 @@ pub fn orders(dir: &Path, effort: Effort) -> Result<Table> {
 /// Measures transactions that read, and then write.
 ///
 /// # Errors
-/// Those of [`rows`].
+/// The errors of [`rows`].
 pub fn turns(dir: &Path, effort: Effort) -> Result<Table> {
     let places = [
         ("a leaf for each row", Place::OwnLeaf),

@@ -28,7 +28,7 @@ const TAGS: u64 = 4;
 /// Returns the lists and registers as the connection sees them now.
 ///
 /// # Errors
-/// SQLite's error.
+/// An error of SQLite.
 pub fn read_lists(conn: &Connection, spread: u64) -> Result<Last, Error> {
     let mut last = Last::default();
     let mut all = conn.prepare("SELECT k, v FROM lists WHERE k % ?1 = 0")?;

@@ -253,8 +253,8 @@ fn a_large_transaction_may_be_the_first_in_the_log() {
     }
 }
 
-/// A process that was stopped while it changed the log keeps a COMMIT from ending. Either another COMMIT then commits
-/// the whole transaction, or SQLite has rolled the transaction back.
+/// Makes a COMMIT find the log busy, because a process was stopped while it changed the log. Either another COMMIT then
+/// commits the whole transaction, or SQLite has rolled the transaction back.
 fn commit_that_finds_the_log_busy(mode: &str, is_in_log: bool) {
     let (fixture, [conn]) = on_engine(Engine::PPL, mode);
     let mut other = Actor::sql(&fixture.uri("c.db", "concurrent=off"));

@@ -1,6 +1,6 @@
 //! Tests concurrent write transactions (`concurrent=on` and `concurrent=upgrade`), compared with stock
 //! SQLite.
-#![allow(clippy::unwrap_used, clippy::panic)] // helpers of tests fail as tests do
+#![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 
 mod allocation;
 mod attach;

@@ -1,5 +1,5 @@
 //! Tests SQLite's features on Duralite.
-#![allow(clippy::unwrap_used, clippy::panic)] // helpers of tests fail as tests do
+#![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 
 mod conflicts;
 mod controls;

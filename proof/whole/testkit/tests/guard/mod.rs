@@ -1,6 +1,6 @@
 //! Tests the guard on the database, and the identity of its log (invariants 1 to 3). Bad input must lead to a
 //! clear error, and must not change or lose anything.
-#![allow(clippy::unwrap_used, clippy::panic)] // helpers of tests fail as tests do
+#![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 
 mod deleted;
 mod directory;

@@ -1,6 +1,6 @@
 //! Runs the same SQL on stock SQLite and on Duralite. Both must give the same answers, including errors, and
 //! must end with the same database.
-#![allow(clippy::unwrap_used, clippy::panic)] // helpers of tests fail as tests do
+#![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 
 mod pair;
 mod statements;

@@ -1,5 +1,5 @@
 //! Tests promises of `waldio` beyond those of every engine.
-#![allow(clippy::unwrap_used, clippy::panic)] // helpers of tests fail as tests do
+#![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 
 mod crowd;
 mod device;
