@@ -6,7 +6,7 @@ use duralite_medium::LINE_BYTES;
 
 use crate::pieces::{pieces, whole};
 
-/// Bytes in a word: the unit that memory stores whole or not at all.
+/// The number of bytes in a word, the unit that memory stores whole or not at all.
 pub const WORD_BYTES: usize = 8;
 
 /// For each cache line, the words stored since the line was last durable. The processor may write a line back
@@ -18,7 +18,7 @@ pub struct Lines(BTreeMap<u64, Line>);
 struct Line {
     /// The stores, oldest first.
     stores: Vec<Store>,
-    /// How many of `stores` the line's last flush covered.
+    /// The number of `stores` that the line's last flush covered.
     flushed: usize,
     /// Stores that the medium has lost but the cache still has. The next store to the line writes them back
     /// again.

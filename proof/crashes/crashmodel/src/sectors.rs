@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use crate::pieces::{pieces, whole};
 
-/// Bytes in a sector: the unit that a device writes whole or not at all.
+/// The number of bytes in a sector, the unit that a device writes whole or not at all.
 pub const SECTOR: usize = 512;
 
 /// For each sector, the versions written since the sector was last durable.

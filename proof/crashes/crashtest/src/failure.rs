@@ -27,7 +27,7 @@ pub struct Violation {
     pub setup: Setup,
     /// The run's seed.
     pub seed: u64,
-    /// Number of the event before which the crash came.
+    /// The number of the event before which the crash came.
     pub position: usize,
     /// The transactions that had been begun and acknowledged.
     pub bounds: Bounds,

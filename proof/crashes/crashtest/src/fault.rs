@@ -26,9 +26,9 @@ pub struct FaultPlan {
     pub seed: u64,
     /// The number of steps of the workload.
     pub length: Length,
-    /// The number of calls of which one fails, each failing call in a run of its own.
+    /// One call in this many fails, each in a run of its own.
     pub every: u64,
-    /// The number of memory allocations of which one fails, each failing allocation in a run of its own.
+    /// One memory allocation in this many fails, each in a run of its own.
     pub every_allocation: u64,
     /// The number of crash states that the test checks after each fault.
     pub crashes: usize,

@@ -51,21 +51,23 @@ pub struct LyingPlan {
 /// What has been tested.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LyingTally {
-    /// Images opened.
+    /// The number of images opened.
     pub images: u64,
-    /// Images that opened with every transaction that was acknowledged.
+    /// The number of images that opened with every transaction that was acknowledged.
     pub whole: u64,
-    /// Images that opened in the state after an earlier transaction than the last acknowledged one.
+    /// The number of images that opened in the state after an earlier transaction than the last acknowledged
+    /// one.
     pub ends_earlier: u64,
-    /// Images that opened in a state that is not the state after any transaction.
+    /// The number of images that opened in a state that is not the state after any transaction.
     pub mixed: u64,
-    /// Images that were refused.
+    /// The number of images that were refused.
     pub refused: u64,
-    /// Refused images whose log could not be read: only the database file is salvaged.
+    /// The number of refused images whose log could not be read: only the database file is salvaged.
     pub unreadable: u64,
-    /// Refused images whose salvaged database is in a state that is not the state after any transaction.
+    /// The number of refused images whose salvaged database is in a state that is not the state after any
+    /// transaction.
     pub saved_mixed: u64,
-    /// Whole transactions that salvage has found after the damage.
+    /// The number of whole transactions that salvage has found after the damage.
     pub later: u64,
 }
 

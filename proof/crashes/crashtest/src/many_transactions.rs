@@ -75,7 +75,7 @@ fn drawn(page_bytes: u32, seed: u64, number: u32, kinds: u8) -> Vec<String> {
     all
 }
 
-/// Queries that return all rows of an area.
+/// Returns queries that return all rows of an area.
 #[must_use]
 pub fn queries_of_area(area: u32) -> [String; 2] {
     let slots = area * SLOTS..(area + 1) * SLOTS;

@@ -29,11 +29,12 @@ const BEGIN: &str = "BEGIN";
 /// How the transactions of a run met.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Overlaps {
-    /// Transactions that were validated, and committed on top of others that had committed since they began.
+    /// The number of transactions that were validated, and committed on top of others that had committed
+    /// since they began.
     pub merged: u32,
-    /// Transactions that were overtaken, and rolled back.
+    /// The number of transactions that were overtaken, and rolled back.
     pub overtaken: u32,
-    /// Transactions that found the database busy with another writer.
+    /// The number of transactions that found the database busy with another writer.
     pub refused: u32,
 }
 

@@ -28,16 +28,15 @@ const EXHAUSTIVE_LINES: usize = 12;
 /// same kinds of states in doubt as a window of one writer. So exploring few states of each of many windows
 /// finds more than exploring all states of a few windows.
 const EXHAUSTIVE_LINES_OF_MANY: usize = 4;
-/// Of connections that write concurrently, the number of windows of which one is explored.
+/// If connections write concurrently, one window in this many is explored.
 const SPREAD: u8 = 3;
-/// The number of states of which one is recovered twice. The next two constants say the same of states that
-/// are used on, and of states in whose recovery another crash comes.
-/// its recovery.
+/// One state in this many is recovered twice. In the same way the next two constants say on how many states
+/// the test commits another transaction, and in how many recoveries another crash comes.
 const TWICE_EVERY: u64 = 4;
 const USE_ON_EVERY: u64 = 24;
 const CRASH_AGAIN_EVERY: u64 = 128;
-/// The number of points at one of which every process dies first. Power fails only after other processes have
-/// committed on top.
+/// At one point in this many, every process dies first. Power fails only after other processes have committed
+/// on top.
 const DIE_EVERY: u64 = 192;
 
 /// How much to explore.
@@ -60,25 +59,26 @@ pub struct Plan {
 /// What has been explored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// Runs recorded.
+    /// The number of runs recorded.
     pub runs: u64,
-    /// Windows between two barriers.
+    /// The number of windows between two barriers.
     pub windows: u64,
-    /// Windows of which every state was recovered.
+    /// The number of windows of which every state was recovered.
     pub exhaustive: u64,
-    /// States recovered.
+    /// The number of states recovered.
     pub states: u64,
-    /// States that a crash during recovery left.
+    /// The number of states that a crash during recovery left.
     pub during_recovery: u64,
-    /// States that a power failure left after processes had died and others had committed on top.
+    /// The number of states that a power failure left after processes had died and others had committed on
+    /// top.
     pub after_death: u64,
-    /// States that were recovered twice.
+    /// The number of states that were recovered twice.
     pub twice: u64,
-    /// States on which the test committed another transaction after recovery.
+    /// The number of states on which the test committed another transaction after recovery.
     pub used_on: u64,
-    /// Transactions that were validated and committed on top of others.
+    /// The number of transactions that were validated and committed on top of others.
     pub merged: u64,
-    /// Transactions that were overtaken, and ran again.
+    /// The number of transactions that were overtaken, and ran again.
     pub overtaken: u64,
 }
 

@@ -63,7 +63,7 @@ pub struct Model {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Choice {
     place: Place,
-    /// Number of states.
+    /// The number of states.
     pub states: usize,
 }
 

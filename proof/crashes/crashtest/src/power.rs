@@ -4,7 +4,7 @@
 //! The log of `waldio` is on that disk. The log of `nvwal` is in recorded memory, and the rig chooses
 //! together what a crash leaves of the disk and of the memory. The same holds for a mapped database. The disk
 //! decides its names and its length, and its content is recorded memory, as on a file system with direct
-//! access. The rig overwrites the content that the emulated mapping has written to the disk in each image.
+//! access. In each image, the rig overwrites the content that the emulated mapping has written to the disk.
 
 use std::fmt;
 use std::fs::File;
@@ -35,9 +35,9 @@ const DISK_BYTES: u64 = 16 << 20;
 /// The number of images that the rig builds at each sync. They differ in which unsynced writes have reached
 /// the disk.
 const IMAGES_PER_SYNC: u32 = 6;
-/// With connections that write concurrently, the number of moments at one of which the power is cut.
+/// If connections write concurrently, the rig cuts the power at one moment in this many.
 const SPREAD: u8 = 4;
-/// The number of images of which one is used on after recovery.
+/// After the recovery of one image in this many, the test commits another transaction.
 const USE_ON_EVERY: u64 = 8;
 
 /// How much to test.
@@ -62,13 +62,14 @@ pub struct PowerPlan {
 /// What has been tested.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PowerTally {
-    /// Runs recorded.
+    /// The number of runs recorded.
     pub runs: u64,
-    /// Moments at which the power was cut: before a sync, or after an acknowledgement.
+    /// The number of moments at which the power was cut: before a sync, or after an acknowledgement.
     pub syncs: u64,
-    /// Images mounted and recovered.
+    /// The number of images mounted and recovered.
     pub images: u64,
-    /// Images with torn blocks that the file system itself would not mount. `images` does not count them.
+    /// The number of images with torn blocks that the file system itself would not mount. `images` does not
+    /// count them.
     pub refused: u64,
 }
 

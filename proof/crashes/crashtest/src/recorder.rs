@@ -71,7 +71,7 @@ struct State {
     events_before: usize,
     /// The number of calls that the recorder made fail.
     failures: u64,
-    /// The file whose next syncs fail, and how many of them.
+    /// The file whose next syncs fail, and the number of syncs that still fail.
     failing_syncs: Option<(PathBuf, u32)>,
 }
 

@@ -119,7 +119,7 @@ pub struct Setup {
     pub engine: Engine,
     /// More URI parameters.
     pub settings: String,
-    /// Bytes in a page.
+    /// The number of bytes in a page.
     pub page_bytes: u32,
     /// Whether an acknowledged commit is durable.
     pub waits: bool,

@@ -28,7 +28,7 @@ pub struct Length {
 pub struct Run {
     /// The events of the run.
     pub recording: Recording,
-    /// Number of the last transaction begun.
+    /// The number of the last transaction begun.
     pub begun: u32,
     /// How the transactions of the run met each other.
     pub overlaps: Overlaps,

@@ -13,7 +13,7 @@ use anyhow::{Context as _, Result};
 use crate::Phase;
 
 const ENTRY: u64 = 64;
-/// Index of the first process's entry. The entry before it says whether all processes should end.
+/// The index of the first process's entry. The entry before it says whether all processes should end.
 const FIRST: u64 = 1;
 
 /// The note of one process.

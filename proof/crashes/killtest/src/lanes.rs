@@ -16,11 +16,11 @@ use crate::ledger::payload;
 pub(crate) const LANES: i64 = 4;
 /// The number of newest rows that a lane keeps.
 const WINDOW: i64 = 40;
-/// The number of a lane's transactions of which one looks at another lane.
+/// One in this many of a lane's transactions looks at another lane.
 const LOOKS_EVERY: i64 = 5;
-/// The number of a lane's transactions of which one adds 1 to the row that all lanes share.
+/// One in this many of a lane's transactions adds 1 to the row that all lanes share.
 const COUNTS_EVERY: i64 = 9;
-/// The number of a lane's transactions of which one has a row that takes several pages.
+/// One in this many of a lane's transactions has a row that takes several pages.
 const LARGE_EVERY: i64 = 11;
 const LARGE_BYTES: usize = 20_000;
 

@@ -74,7 +74,7 @@ pub struct Plan {
     pub hang: Duration,
 }
 
-/// Settings that a seed chooses from.
+/// The settings of `nvwal` from which a seed chooses.
 const NVWAL: [&str; 7] =
     ["", "", "sync=eager", "sync=checksum", "heap=system&diff=off", "cache_bytes=0", "sync=async"];
 const WALDIO: [&str; 10] = [

@@ -20,7 +20,7 @@ const SHARED_MEMORY: &str = "/dev/shm";
 /// The directories and files of a run.
 pub(crate) struct Site {
     dir: TempDir,
-    /// `None` if the logs are beside the database.
+    /// The log directory; `None` if the logs are beside the database.
     log_dir: Option<TempDir>,
     uris: Vec<String>,
     users: u32,

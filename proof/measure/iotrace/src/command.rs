@@ -53,7 +53,6 @@ impl Tracer {
     /// Traces a command. An interrupt from the terminal reaches the command directly, and the command handles
     /// it. The tracer passes a request to terminate on to the command. In both cases the tracer removes its
     /// settings from the kernel.
-    /// settings from the kernel.
     ///
     /// # Errors
     /// The errors of [`Tracer::run`]. If the command cannot be started, the cause is the [`std::io::Error`].

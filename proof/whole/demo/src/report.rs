@@ -60,8 +60,8 @@ fn sentences(rates: &[f64]) -> Result<String> {
 /// Draws a bar for each run: commits per second, and bytes logged per commit, both on a logarithmic
 /// scale.
 ///
+/// # Errors
 /// An error if the file cannot be written.
-/// If the file cannot be written.
 pub(crate) fn draw(scene: &Scene, runs: &[Run], path: &Path) -> Result<()> {
     let row = |run: &Run| {
         let logged = run.logged_bytes.map_or("-".to_owned(), |bytes| format!("{bytes:.1}"));

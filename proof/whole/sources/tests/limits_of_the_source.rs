@@ -11,7 +11,6 @@ use super::limits::{File, constants, dependencies, files, functions};
 
 /// The most lines of a file, and then of a function. Nobody reads a longer one as a whole. `make check`
 /// already asks of far shorter files and functions whether they tell one story.
-/// functions whether they tell one story.
 const FILE_LINES: usize = 1200;
 const FUNCTION_LINES: usize = 120;
 

@@ -14,7 +14,6 @@ use crate::fixture::{GUARD, VERSIONS};
 /// without the guard, and nothing else. This module refuses only such a write. A write by SQLite passes,
 /// because SQLite writes whole pages. If Duralite writes only the header of page 1 for SQLite, that write
 /// passes too, because the header has the guard in it.
-/// header has the guard in it.
 const HEADER_BYTES: usize = 100;
 
 /// The size of the smallest page in bytes.

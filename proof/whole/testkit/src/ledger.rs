@@ -4,7 +4,7 @@ use rusqlite::{Connection, Result, params};
 
 use crate::sql;
 
-/// The number of transactions of which one is larger than the writer's cache.
+/// One transaction in this many is larger than the writer's cache.
 const LARGE_EVERY: i64 = 50;
 const LARGE_ROWS: i64 = 60;
 

@@ -13,7 +13,7 @@ pub use pages::{PAGE, Page, Pages, ZEROS};
 pub enum DiskEvent {
     /// A write.
     Write {
-        /// Offset in bytes.
+        /// The offset in bytes.
         at: u64,
         /// The data.
         bytes: Arc<[u8]>,
@@ -45,9 +45,9 @@ impl Piece {
 /// A piece of a write that is not durable yet.
 #[derive(Clone, Copy, Debug)]
 pub struct PendingPiece<'a> {
-    /// Index of its write among the writes since the last sync, from 0.
+    /// The index of its write among the writes since the last sync, from 0.
     pub write: usize,
-    /// Offset on the disk, in bytes.
+    /// The offset on the disk, in bytes.
     pub at: u64,
     /// The piece's data. It is shorter than a piece if the write begins or ends within the piece.
     pub bytes: &'a [u8],

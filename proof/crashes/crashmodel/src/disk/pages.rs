@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::pieces;
 
-/// Bytes in a page.
+/// The number of bytes in a page.
 pub const PAGE: usize = 4096;
 
 /// A page's bytes.

@@ -27,7 +27,7 @@ pub fn refuse(nth: Option<u64>) {
     ASKED.set(0);
 }
 
-/// Allocations of this thread since [`refuse`] was called.
+/// Returns the number of allocations of this thread since [`refuse`] was called.
 pub fn asked() -> u64 {
     ASKED.get()
 }

@@ -56,7 +56,7 @@ pub struct TappedDirectory {
     dir: PathBuf,
 }
 
-/// Records what SQLite does to those files of a directory that it opens from now on.
+/// Records what SQLite does to those files of a directory that SQLite opens from now on.
 #[must_use]
 pub fn tap_files(dir: &Path, recorder: Arc<Recorder>) -> TappedDirectory {
     let mut registry = registry();

@@ -278,7 +278,8 @@ fn pass_line(reader: &mut impl io::BufRead, writer: &mut impl Write) -> io::Resu
 mod tests {
     use super::*;
 
-    /// Answers each request of one connection with the request's body. The thread returns what the server got.
+    /// Starts a server that reads the requests of one connection, with their bodies, and answers each. The thread
+    /// returns what the server got.
     fn echo(requests: usize) -> (SocketAddr, JoinHandle<Vec<u8>>) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();

@@ -11,7 +11,6 @@ use pair::Pair;
 
 /// The number of histories on the engine that the tests run first. The other engines share most of the code,
 /// so they run fewer histories, which the next constant counts.
-/// they run fewer.
 const SEEDS: u64 = 16;
 const SEEDS_OF_OTHERS: u64 = 8;
 
