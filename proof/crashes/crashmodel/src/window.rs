@@ -5,10 +5,10 @@ use std::collections::HashSet;
 
 use crate::Chance;
 
-/// How many states of one window to build.
+/// The limits on the states of one window that a test builds.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
-    /// The most states, unless the window is small enough to be explored exhaustively.
+    /// The most states to build, unless the window is small enough to be explored exhaustively.
     pub states: usize,
     /// The most pieces in doubt of a window that is explored exhaustively.
     pub exhaustive_pieces: usize,

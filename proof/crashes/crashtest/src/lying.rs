@@ -30,7 +30,7 @@ use crate::transactions::{self, Reference};
 use crate::workers::Verdict;
 use crate::workload::{self, Bounds, Length};
 
-/// Simulates a crash after each of these numbers of commits that follow the flush.
+/// The numbers of commits after the dropped flush at which the test simulates a crash.
 const COMMITS_LATER: [u32; 3] = [1, 2, 6];
 /// The most flushes of one run to drop.
 const DROPPED: usize = 12;

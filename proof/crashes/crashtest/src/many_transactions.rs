@@ -24,8 +24,8 @@ pub fn statements(page_bytes: u32, seed: u64, number: u32) -> Vec<String> {
     drawn(page_bytes, seed, number, 20)
 }
 
-/// Returns the statements of a transaction that neither changes nor reads rows outside of its area. Otherwise
-/// as [`statements`]. Its pages may still hold rows of other areas.
+/// Returns statements as [`statements`] does, but of a transaction that neither changes nor reads rows
+/// outside of its area. The transaction's pages may still hold rows of other areas.
 #[must_use]
 pub fn statements_in_area(page_bytes: u32, seed: u64, number: u32) -> Vec<String> {
     drawn(page_bytes, seed, number, 15)

@@ -21,7 +21,7 @@ const PIECE: usize = 4096;
 pub struct Stage {
     home: PathBuf,
     log_dir: PathBuf,
-    /// The directory that the stage has made for itself, if it has made one. The stage deletes it at its end.
+    /// The directory that the stage has made for itself, if it has made one. Dropping the stage deletes the directory.
     _root: Option<TempDir>,
 }
 

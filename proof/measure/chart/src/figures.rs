@@ -43,7 +43,8 @@ pub(crate) enum Each {
 
 /// A picture of panels with lines.
 pub(crate) struct Plot {
-    /// A column and a text. If given, the picture has only the rows with this text in this column.
+    /// A column and a text. If given, the picture has only the rows whose cell in this column contains the
+    /// text.
     pub(crate) only: Option<(&'static str, &'static str)>,
     /// The columns of which each different combination of cells gets a panel.
     pub(crate) panels: &'static [&'static str],

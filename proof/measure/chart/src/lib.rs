@@ -1,7 +1,7 @@
 //! Draws pictures of tables of measurements. It reads CSV files, and writes SVG and PNG files.
 //!
 //! The program first draws every picture as SVG. An SVG is text without embedded fonts, so tests can compare
-//! it, and browsers and the book show it directly. It then renders a PNG from the SVG.
+//! it, and browsers and the book show it directly. For a PNG, the program renders the SVG.
 
 mod bars;
 mod draw;

@@ -6,8 +6,7 @@ use plotters::coord::ranged1d::{KeyPointHint, NoDefaultFormatting, Ranged, Value
 
 use crate::style::short;
 
-/// The most distinct values with which the values label an axis. If there are more, round numbers label the
-/// axis.
+/// The most distinct values that label an axis. If an axis has more, round numbers label it instead.
 const MOST_TICKS: usize = 8;
 /// The minimum distance between two labels, as a fraction of the axis.
 const APART: f64 = 0.07;

@@ -79,7 +79,7 @@ impl Device {
         u64::try_from(rustix::fs::statfs(&mount.place).ok()?.f_bsize).ok()
     }
 
-    /// Returns the parts of the device that hold ext4's journal; `None` if `debugfs` cannot find them.
+    /// Returns the parts of the device that hold ext4's journal; `None` if they cannot be determined.
     pub fn journal(&self) -> Option<Vec<Range>> {
         let block = self.ext4_block()?;
         let path = node_of(self.number)?;

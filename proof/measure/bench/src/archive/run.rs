@@ -120,7 +120,7 @@ pub(super) fn replicated(
     })
 }
 
-/// Returns the number of commits per second, of those that returned within the job's time.
+/// Returns the rate, in commits per second, of the commits that returned within the job's time.
 fn rate(commits: &[Commit], job: &Job<'_>) -> f64 {
     let began = commits.iter().map(|commit| commit.began).fold(f64::INFINITY, f64::min);
     let time = job.time.as_secs_f64();

@@ -53,8 +53,8 @@ pub(super) struct Outcome {
     pub(super) per_second: f64,
     pub(super) p50_ms: f64,
     pub(super) p99_ms: f64,
-    /// The numbers of attempts per commit that failed with `SQLITE_BUSY`, and in the next field with
-    /// `SQLITE_BUSY_SNAPSHOT`.
+    /// The number of attempts per commit that failed with `SQLITE_BUSY`. The next field counts those that
+    /// failed with `SQLITE_BUSY_SNAPSHOT`.
     pub(super) busy: f64,
     pub(super) overtaken: f64,
     /// The processor seconds per 1,000 commits.

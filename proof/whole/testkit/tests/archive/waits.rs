@@ -9,7 +9,7 @@ use duralite_wal::engine::media::MediaSet;
 use duralite_wal::{EngineOptions, FollowedTransaction, Follower, LogPlacement};
 
 const NAME: &str = "app.db";
-/// Settings with a timeout that is longer than any test that passes.
+/// The settings with a timeout that is longer than any passing test takes.
 const FOR_EVER: &str = "replicated=on&replicated_timeout=600000";
 
 fn follow(fixture: &Fixture) -> Follower {

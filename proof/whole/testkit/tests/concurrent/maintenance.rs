@@ -172,8 +172,8 @@ fn a_backup_begins_anew_when_someone_commits() {
         backup.step(5).unwrap();
         assert_eq!(codes(&b, "UPDATE t SET v=1"), OK);
         backup.step(5).unwrap();
-        // Commits of the backup's own connection reach the copy at once. A transaction that others have
-        // overtaken does not.
+        // Commits of the backup's own connection reach the copy at once. Changes of a transaction that others
+        // have overtaken do not.
         assert_eq!(codes(&a, "BEGIN; UPDATE t SET v=2 WHERE k=99; COMMIT"), OK);
         backup.step(5).unwrap();
         assert_eq!(codes(&a, "BEGIN; UPDATE t SET v=5 WHERE k=98"), OK);

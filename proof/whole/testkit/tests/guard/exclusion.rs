@@ -134,8 +134,8 @@ fn a_hot_rollback_journal_is_rolled_back_first() {
     fixture.assert_plain("hot.db");
 }
 
-/// SQLite also plays the journal back if the database says that it is in WAL mode, in which Duralite makes a
-/// log for it.
+/// SQLite also plays the journal back if the database says that it is in WAL mode, for which Duralite makes a
+/// log.
 #[test]
 fn inv44_a_hot_journal_beside_a_database_in_wal_mode_is_rolled_back_first() {
     let fixture = Fixture::new();
