@@ -53,14 +53,14 @@ impl DatabaseChecksum {
         self.0 = CHECKSUM_FLAG | (self.0 ^ checksum.value());
     }
 
-    /// The checksum of the pages that were added, in any order.
+    /// Returns the checksum of the pages that were added, in any order.
     #[must_use]
     pub const fn value(&self) -> u64 {
         self.0
     }
 }
 
-/// The checksum of a whole database, as the trailer of a file has it.
+/// Returns the checksum of a whole database, as the trailer of a file has it.
 ///
 /// # Errors
 ///

@@ -68,7 +68,7 @@ impl<R: Read> Decoder<R> {
         })
     }
 
-    /// The file's header.
+    /// Returns the file's header.
     pub const fn header(&self) -> &Header {
         &self.header
     }

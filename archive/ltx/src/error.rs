@@ -22,7 +22,7 @@ pub enum LtxError {
 }
 
 impl LtxError {
-    /// Whether the file itself is at fault, so that reading it again does not help.
+    /// Returns whether the file itself is at fault, so that reading it again does not help.
     #[must_use]
     pub const fn is_damage(&self) -> bool {
         matches!(self, Self::Damaged { .. })

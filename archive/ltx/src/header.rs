@@ -50,13 +50,13 @@ pub struct Header {
 }
 
 impl Header {
-    /// Whether the file has all pages of the database.
+    /// Returns whether the file has all pages of the database.
     #[must_use]
     pub const fn is_snapshot(&self) -> bool {
         self.min_txid == 1
     }
 
-    /// The header's bytes.
+    /// Returns the header's bytes.
     ///
     /// # Errors
     ///

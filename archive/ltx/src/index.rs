@@ -10,7 +10,7 @@ const IN_MEMORY: usize = 4 << 20;
 /// Bytes of the longest entry: three numbers of at most ten bytes.
 const LONGEST_ENTRY: usize = 30;
 
-/// The entry of a frame, encoded.
+/// Returns the entry of a frame, encoded.
 pub fn entry(page: u32, offset: u64, bytes: u64) -> impl AsRef<[u8]> {
     let mut entry = Entry { bytes: [0; LONGEST_ENTRY], len: 0 };
     for number in [u64::from(page), offset, bytes] {

@@ -20,13 +20,13 @@ pub const LARGEST_PAGE: u32 = 65_536;
 /// The byte of the database file that SQLite's locks begin at.
 const PENDING_BYTE: u32 = 0x4000_0000;
 
-/// The page over SQLite's lock bytes, which SQLite never writes, and which no file has.
+/// Returns the page over SQLite's lock bytes, which SQLite never writes, and which no file has.
 #[must_use]
 pub const fn lock_page(page_size: u32) -> u32 {
     PENDING_BYTE / page_size + 1
 }
 
-/// The first page that comes after `page` in a snapshot.
+/// Returns the first page that comes after `page` in a snapshot.
 pub const fn page_after(page: u32, page_size: u32) -> Option<u32> {
     match page.checked_add(1) {
         Some(next) if next == lock_page(page_size) => next.checked_add(1),
@@ -34,7 +34,7 @@ pub const fn page_after(page: u32, page_size: u32) -> Option<u32> {
     }
 }
 
-/// The most bytes that an LZ4 block of this many bytes can need.
+/// Returns the most bytes that an LZ4 block of this many bytes can need.
 pub const fn longest_block(page_size: u32) -> u32 {
     page_size + page_size / 255 + 16
 }

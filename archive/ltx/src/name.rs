@@ -1,12 +1,12 @@
 //! The names of files: the first and the last transaction, as hexadecimal digits.
 
-/// The name of the file that has these transactions.
+/// Returns the name of the file that has these transactions.
 #[must_use]
 pub fn file_name(min: u64, max: u64) -> String {
     format!("{min:016x}-{max:016x}.ltx")
 }
 
-/// The transactions of the file with this name, or nothing if it is not the name of a file.
+/// Returns the transactions of the file with this name, or nothing if it is not the name of a file.
 #[must_use]
 pub fn parse_file_name(name: &str) -> Option<(u64, u64)> {
     let (min, max) = name.strip_suffix(".ltx")?.split_once('-')?;

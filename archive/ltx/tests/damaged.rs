@@ -4,7 +4,7 @@ use duralite_ltx::Header;
 
 use super::common::{decode, encode, header, pages};
 
-/// A snapshot and a file of changes.
+/// Returns a snapshot and a file of changes.
 fn files() -> [Vec<u8>; 2] {
     let snapshot = Header { min_txid: 1, ..header() };
     [encode(snapshot, &pages(1..=3)), encode(header(), &pages([1, 3]))]

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::common::{Page, decode, encode, header, pages};
 
-/// A header with the first transaction `min` of a database with this many pages.
+/// Returns a header with the first transaction `min` of a database with this many pages.
 fn headers(
     min: impl Strategy<Value = u64>,
     commit: impl Strategy<Value = u32>,
@@ -34,7 +34,7 @@ fn headers(
     )
 }
 
-/// A page: random bytes, repeated, so that some pages compress and some do not.
+/// Returns a page: random bytes, repeated, so that some pages compress and some do not.
 fn content(page_size: u32) -> impl Strategy<Value = Vec<u8>> {
     vec(any::<u8>(), 1..600)
         .prop_map(move |bytes| bytes.into_iter().cycle().take(page_size as usize).collect())

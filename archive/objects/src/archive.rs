@@ -49,7 +49,7 @@ pub struct Archive {
 }
 
 impl fmt::Debug for Archive {
-    /// The store has the credentials, so it is left out.
+    /// Returns the store has the credentials, so it is left out.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Archive")
             .field("prefix", &self.prefix)
@@ -103,43 +103,43 @@ impl Archive {
         Ok(Self { store, prefix: location.prefix.clone(), layout, are_files })
     }
 
-    /// An archive in a store that is open already, for tests.
+    /// Returns an archive in a store that is open already, for tests.
     #[must_use]
     pub fn on(store: Arc<dyn ObjectStore>, prefix: Path) -> Self {
         Self { store, prefix, layout: Layout::Digits, are_files: false }
     }
 
-    /// The prefix of all keys.
+    /// Returns the prefix of all keys.
     #[must_use]
     pub const fn prefix(&self) -> &Path {
         &self.prefix
     }
 
-    /// The key of a record.
+    /// Returns the key of a record.
     #[must_use]
     pub fn key(&self, key: Key) -> Path {
         self.generations().join(key.name())
     }
 
-    /// A key right below the archive's prefix.
+    /// Returns a key right below the archive's prefix.
     #[must_use]
     pub fn key_of(&self, name: &str) -> Path {
         self.prefix.clone().join(name)
     }
 
-    /// The objects of a generation.
+    /// Returns the objects of a generation.
     #[must_use]
     pub fn replica(&self, generation: Generation) -> Replica {
         Replica { prefix: self.key_of(&format!("g{generation}")), layout: self.layout }
     }
 
-    /// The archive's own prefix as that of a database that Litestream replicates.
+    /// Returns the archive's own prefix as that of a database that Litestream replicates.
     #[must_use]
     pub fn as_replica(&self) -> Replica {
         Replica { prefix: self.prefix.clone(), layout: self.layout }
     }
 
-    /// The records that exist, in the order of their names.
+    /// Returns the records that exist, in the order of their names.
     ///
     /// # Errors
     ///
@@ -152,7 +152,7 @@ impl Archive {
         Ok(keys)
     }
 
-    /// The claim of a generation, if there is one.
+    /// Returns the claim of a generation, if there is one.
     ///
     /// # Errors
     ///
@@ -161,7 +161,7 @@ impl Archive {
         self.record(Key::Claim(generation), |claim: &Claim| claim.generation == generation).await
     }
 
-    /// The start of a generation, if there is one.
+    /// Returns the start of a generation, if there is one.
     ///
     /// # Errors
     ///
@@ -170,7 +170,7 @@ impl Archive {
         self.record(Key::Start(generation), |start: &Start| start.generation == generation).await
     }
 
-    /// The objects of a replica, on all levels, sorted.
+    /// Returns the objects of a replica, on all levels, sorted.
     ///
     /// # Errors
     ///
@@ -183,7 +183,7 @@ impl Archive {
         Ok(objects)
     }
 
-    /// Everything below a prefix.
+    /// Returns everything below a prefix.
     ///
     /// # Errors
     ///
@@ -193,7 +193,7 @@ impl Archive {
         listed.map_err(ArchiveError::store("listing", prefix))
     }
 
-    /// The content of an object.
+    /// Returns the content of an object.
     ///
     /// # Errors
     ///
@@ -203,7 +203,7 @@ impl Archive {
         content.await.map_err(ArchiveError::store("reading", key))
     }
 
-    /// A part of the content of an object.
+    /// Returns a part of the content of an object.
     ///
     /// # Errors
     ///
@@ -212,7 +212,7 @@ impl Archive {
         self.store.get_range(key, range).await.map_err(ArchiveError::store("reading", key))
     }
 
-    /// Whether there is an object with this key.
+    /// Returns whether there is an object with this key.
     ///
     /// # Errors
     ///
@@ -261,13 +261,13 @@ impl Archive {
         }
     }
 
-    /// The store itself, for what is not here.
+    /// Returns the store itself, for what is not here.
     #[must_use]
     pub fn store(&self) -> &Arc<dyn ObjectStore> {
         &self.store
     }
 
-    /// The attributes of an object whose last transaction was committed at this time.
+    /// Returns the attributes of an object whose last transaction was committed at this time.
     #[must_use]
     pub fn attributes(&self, time_ms: Option<i64>) -> Attributes {
         match time_ms {
@@ -341,7 +341,7 @@ fn check_credentials(builder: &AmazonS3Builder) -> Result<(), ArchiveError> {
     Err(ArchiveError::Credentials { missing })
 }
 
-/// A time as RFC 3339 has it, in UTC.
+/// Returns a time as RFC 3339 has it, in UTC.
 pub(crate) fn rfc3339(time_ms: i64) -> String {
     let (days, ms) = (time_ms.div_euclid(86_400_000), time_ms.rem_euclid(86_400_000));
     let (year, month, day) = date(days);
@@ -350,8 +350,8 @@ pub(crate) fn rfc3339(time_ms: i64) -> String {
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{ms:03}Z")
 }
 
-/// The date of a day that is counted from 1970-01-01. The year of the calculation begins in March, so that the day
-/// that a leap year adds is its last.
+/// Returns the date of a day that is counted from 1970-01-01. The year of the calculation begins in March, so that
+/// the day that a leap year adds is its last.
 fn date(days: i64) -> (i64, i64, i64) {
     let days = days + 719_468;
     let (era, day_of_era) = (days.div_euclid(146_097), days.rem_euclid(146_097));

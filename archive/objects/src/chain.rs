@@ -27,7 +27,7 @@ pub struct Missing {
 }
 
 impl Chain {
-    /// The objects whose transactions are all below `limit`, on a state that is made elsewhere or on nothing.
+    /// Returns the objects whose transactions are all below `limit`, on a state that is made elsewhere or on nothing.
     pub fn new(objects: &[Object], limit: Option<u64>, seed: Option<u64>) -> Self {
         let counts = |object: &&Object| limit.is_none_or(|limit| object.max < limit);
         let mut objects: Vec<Object> = objects.iter().filter(counts).copied().collect();
@@ -44,29 +44,29 @@ impl Chain {
         Self { objects, seed, states }
     }
 
-    /// The states that can be restored, ascending.
+    /// Returns the states that can be restored, ascending.
     pub fn states(&self) -> &[u64] {
         &self.states
     }
 
-    /// The newest state that can be restored and is not after `txid`.
+    /// Returns the newest state that can be restored and is not after `txid`.
     pub fn state_until(&self, txid: u64) -> Option<u64> {
         self.states[..self.states.partition_point(|state| *state <= txid)].last().copied()
     }
 
-    /// The smallest object that ends with this transaction.
+    /// Returns the smallest object that ends with this transaction.
     pub fn ending_with(&self, txid: u64) -> Option<&Object> {
         let from = self.objects.partition_point(|object| object.max < txid);
         self.objects[from..].iter().take_while(|object| object.max == txid).min_by_key(|object| object.bytes)
     }
 
-    /// The first object that ends after this transaction.
+    /// Returns the first object that ends after this transaction.
     pub fn first_after(&self, txid: u64) -> Option<&Object> {
         self.objects.get(self.objects.partition_point(|object| object.max <= txid))
     }
 
-    /// The object that ends first of those that follow on a state, and of equal ones that on the lowest level. If
-    /// `least` is given, only those count that reach it.
+    /// Returns the object that ends first of those that follow on a state, and of equal ones that on the lowest
+    /// level. If `least` is given, only those count that reach it.
     pub fn following(&self, txid: u64, least: Option<u64>) -> Option<&Object> {
         let least = least.unwrap_or(0).max(txid + 1);
         let from = self.objects.partition_point(|object| object.max < least);
@@ -91,8 +91,8 @@ impl Chain {
         missing
     }
 
-    /// The objects that make a state that can be restored, in the order in which they are applied, and whether the seed
-    /// comes before them.
+    /// Returns the objects that make a state that can be restored, in the order in which they are applied, and
+    /// whether the seed comes before them.
     pub fn objects_of(&self, state: u64) -> (bool, Vec<Object>) {
         let until = &self.objects[..self.objects.partition_point(|object| object.max <= state)];
         let snapshot = until

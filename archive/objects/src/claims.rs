@@ -221,7 +221,7 @@ impl Archive {
         Ok(claims.max())
     }
 
-    /// What whoever has claimed `own` inherits.
+    /// Returns what whoever has claimed `own` inherits.
     async fn inherited(
         &self,
         owner: &Owner,
@@ -244,7 +244,7 @@ impl Archive {
         }
     }
 
-    /// The error for a primary after which this generation was claimed.
+    /// Returns the error for a primary after which this generation was claimed.
     async fn fenced_by(&self, owner: &Owner, later: Generation) -> Result<ArchiveError, ArchiveError> {
         let claim = owner.retry.ask(|| self.claim_of(later)).await?;
         let claim = claim.ok_or_else(|| ArchiveError::Damaged {
@@ -267,13 +267,13 @@ impl Primary {
 }
 
 impl Claimed {
-    /// The generation.
+    /// Returns the generation.
     #[must_use]
     pub const fn generation(&self) -> Generation {
         self.generation
     }
 
-    /// What can be restored now that the claim exists, or nothing if the archive has nothing.
+    /// Returns what can be restored now that the claim exists, or nothing if the archive has nothing.
     ///
     /// # Errors
     ///

@@ -29,7 +29,7 @@ pub const SPANS: [Duration; 3] =
 pub struct Times(BTreeMap<String, i64>);
 
 impl Times {
-    /// The time of an object's last transaction, from its header.
+    /// Returns the time of an object's last transaction, from its header.
     pub(crate) async fn of(
         &mut self,
         archive: &Archive,
@@ -89,7 +89,7 @@ impl Primary {
         Ok(added)
     }
 
-    /// The groups of objects on the level below that are to become one object each on this level.
+    /// Returns the groups of objects on the level below that are to become one object each on this level.
     async fn due(
         &self,
         objects: &[Object],
@@ -144,7 +144,7 @@ impl Primary {
         Ok(object)
     }
 
-    /// An object's content, in memory if it is small, else in a temporary file without a name.
+    /// Returns an object's content, in memory if it is small, else in a temporary file without a name.
     async fn fetch(
         &self,
         replica: &Replica,
@@ -163,9 +163,9 @@ impl Primary {
     }
 }
 
-/// The state on which the objects of a level and of the one below follow: the base, or the first state that pruning has
-/// left of them. Pruning takes what ends at or before one snapshot, and that snapshot is then the oldest. What is missing
-/// after it, or between two objects, is damage, over which nothing is compacted.
+/// Returns the state on which the objects of a level and of the one below follow: the base, or the first state that
+/// pruning has left of them. Pruning takes what ends at or before one snapshot, and that snapshot is then the oldest.
+/// What is missing after it, or between two objects, is damage, over which nothing is compacted.
 fn begin(objects: &[Object], level: u8, base: u64) -> u64 {
     let of_levels = objects.iter().filter(|object| object.level == level || object.level + 1 == level);
     let first = of_levels.map(|object| object.min.saturating_sub(1)).min();
@@ -174,7 +174,7 @@ fn begin(objects: &[Object], level: u8, base: u64) -> u64 {
     first.filter(|first| oldest.is_some_and(|oldest| *first <= oldest)).map_or(base, |first| first.max(base))
 }
 
-/// The objects that lead on from a state, the farthest first where several begin there.
+/// Returns the objects that lead on from a state, the farthest first where several begin there.
 fn chain(mut left: Vec<Object>, from: u64) -> Vec<Object> {
     left.sort_unstable_by_key(|object| (object.min, object.max));
     let (mut chain, mut end, mut next) = (Vec::new(), from, 0);

@@ -41,7 +41,7 @@ mod tests {
 
     use super::*;
 
-    /// What comes of lists that lack these transactions, and how many lists there were.
+    /// Returns what comes of lists that lack these transactions, and how many lists there were.
     fn after(lists: &[Option<u64>]) -> (Option<Result<usize, String>>, usize) {
         let mut listed = 0;
         let list = async || {

@@ -41,13 +41,13 @@ pub fn break_rule(rule: Option<Rule>) {
     BROKEN.set(rule);
 }
 
-/// Whether a rule is kept.
+/// Returns whether a rule is kept.
 #[cfg(feature = "controls")]
 pub(crate) fn keep(rule: Rule) -> bool {
     BROKEN.get() != Some(rule)
 }
 
-/// Whether a rule is kept.
+/// Returns whether a rule is kept.
 #[cfg(not(feature = "controls"))]
 pub(crate) const fn keep(_rule: Rule) -> bool {
     true

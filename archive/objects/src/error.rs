@@ -147,18 +147,18 @@ impl ArchiveError {
         move |error| Self::Damaged { key: key.to_string(), what: error.to_string() }
     }
 
-    /// Whether an object was asked for that is not there.
+    /// Returns whether an object was asked for that is not there.
     #[must_use]
     pub const fn is_missing(&self) -> bool {
         matches!(self, Self::Store { source: object_store::Error::NotFound { .. }, .. })
     }
 
-    /// Whether something was looked for in a list of the archive, and not found there.
+    /// Returns whether something was looked for in a list of the archive, and not found there.
     pub(crate) const fn is_lack(&self) -> bool {
         matches!(self, Self::Empty | Self::Gap { .. } | Self::NotThere { .. } | Self::TooEarly { .. })
     }
 
-    /// Whether the object itself is at fault, so that asking again does not help.
+    /// Returns whether the object itself is at fault, so that asking again does not help.
     #[must_use]
     pub const fn is_damage(&self) -> bool {
         matches!(self, Self::Damaged { .. })
@@ -168,8 +168,9 @@ impl ArchiveError {
         Self::Fenced { generation: by.generation, node: by.node.clone() }
     }
 
-    /// Whether the same request may succeed later: the network fails, or the store is overloaded. What the store refuses
-    /// is permanent: a request without permission, with wrong credentials, for another region or a bucket that is missing.
+    /// Returns whether the same request may succeed later: the network fails, or the store is overloaded. What the
+    /// store refuses is permanent: a request without permission, with wrong credentials, for another region or a
+    /// bucket that is missing.
     #[must_use]
     pub fn is_temporary(&self) -> bool {
         let source = match self {
@@ -196,7 +197,7 @@ impl ArchiveError {
     }
 }
 
-/// What can be restored instead.
+/// Returns what can be restored instead.
 fn instead(before: Option<u64>, after: Option<u64>) -> String {
     match (before, after) {
         (Some(before), Some(after)) => {

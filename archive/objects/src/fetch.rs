@@ -90,13 +90,13 @@ pub async fn fetch<T: Send + 'static>(
     worker.await.map_err(|_| ArchiveError::Task)?
 }
 
-/// The parts of an object of this length.
+/// Returns the parts of an object of this length.
 fn pieces_of(bytes: u64) -> impl Iterator<Item = std::ops::Range<u64>> {
     let count = bytes.div_ceil(PIECE).max(1);
     (0..count).map(move |at| at * PIECE..((at + 1) * PIECE).min(bytes))
 }
 
-/// How many places a piece takes, of [`PLACES`].
+/// Returns how many places a piece takes, of [`PLACES`].
 fn places_of(bytes: u64) -> u32 {
     bytes.div_ceil(PIECE / PLACES).clamp(1, PLACES) as u32
 }

@@ -29,19 +29,19 @@ impl Generation {
     /// The first one.
     pub const FIRST: Self = Self(1);
 
-    /// The one after this one.
+    /// Returns the one after this one.
     #[must_use]
     pub const fn next(self) -> Self {
         Self(self.0 + 1)
     }
 
-    /// The one before this one, if there is one.
+    /// Returns the one before this one, if there is one.
     #[must_use]
     pub fn previous(self) -> Option<Self> {
         (self > Self::FIRST).then(|| Self(self.0 - 1))
     }
 
-    /// The number, as LTX files have it.
+    /// Returns the number, as LTX files have it.
     #[must_use]
     pub const fn number(self) -> u64 {
         self.0
@@ -99,7 +99,7 @@ pub struct Replica {
 }
 
 impl Replica {
-    /// The prefix of a level.
+    /// Returns the prefix of a level.
     #[must_use]
     pub fn level(&self, level: u8) -> Path {
         match self.layout {
@@ -108,13 +108,13 @@ impl Replica {
         }
     }
 
-    /// The key of an object.
+    /// Returns the key of an object.
     #[must_use]
     pub fn key(&self, object: &Object) -> Path {
         self.level(object.level).join(file_name(object.min, object.max))
     }
 
-    /// What the object with this key is, or nothing if the key is not of an object of this replica.
+    /// Returns what the object with this key is, or nothing if the key is not of an object of this replica.
     #[must_use]
     pub fn parse(&self, key: &Path, bytes: u64) -> Option<Object> {
         let mut parts = key.prefix_match(&self.prefix)?;
@@ -146,7 +146,7 @@ pub struct Object {
 }
 
 impl Object {
-    /// Whether it has all pages of the database.
+    /// Returns whether it has all pages of the database.
     #[must_use]
     pub const fn is_snapshot(&self) -> bool {
         self.min == 1
@@ -163,7 +163,7 @@ pub enum Key {
 }
 
 impl Key {
-    /// The generation.
+    /// Returns the generation.
     #[must_use]
     pub const fn generation(self) -> Generation {
         match self {
@@ -171,7 +171,7 @@ impl Key {
         }
     }
 
-    /// The name below `generations/`.
+    /// Returns the name below `generations/`.
     #[must_use]
     pub fn name(self) -> String {
         match self {
@@ -180,7 +180,7 @@ impl Key {
         }
     }
 
-    /// The key with this name below `generations/`.
+    /// Returns the key with this name below `generations/`.
     #[must_use]
     pub fn parse(name: &str) -> Option<Self> {
         let (generation, kind) = name.split_once('.')?;

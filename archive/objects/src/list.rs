@@ -48,7 +48,7 @@ pub struct Listed {
 }
 
 impl Listed {
-    /// The bytes of all objects.
+    /// Returns the bytes of all objects.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.levels.iter().map(|level| level.bytes).sum()
@@ -56,7 +56,7 @@ impl Listed {
 }
 
 impl Archive {
-    /// What the archive has, the newest generation first.
+    /// Returns what the archive has, the newest generation first.
     ///
     /// # Errors
     ///
@@ -128,7 +128,7 @@ impl Archive {
     }
 }
 
-/// An object that was deleted since it was listed has no time any more, which is no error of a list.
+/// Returns an object that was deleted since it was listed has no time any more, which is no error of a list.
 fn missing_is_none<T>(error: ArchiveError) -> Result<Option<T>, ArchiveError> {
     if error.is_missing() { Ok(None) } else { Err(error) }
 }

@@ -98,7 +98,7 @@ impl FromStr for Location {
 }
 
 impl Location {
-    /// The location of a prefix in the same store, for example of a generation's replica.
+    /// Returns the location of a prefix in the same store, for example of a generation's replica.
     #[must_use]
     pub fn of(&self, prefix: &Path) -> String {
         let mut url = self.url.clone();

@@ -14,7 +14,7 @@ pub struct Owner {
     pub retry: Retry,
 }
 
-/// A random number of 128 bits, as 32 hexadecimal digits.
+/// Returns a random number of 128 bits, as 32 hexadecimal digits.
 ///
 /// # Errors
 ///

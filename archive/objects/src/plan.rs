@@ -68,7 +68,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// The bytes to fetch.
+    /// Returns the bytes to fetch.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.steps.iter().map(|step| step.object.bytes).sum()
@@ -89,13 +89,13 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    /// The object that leads on from a state by the smallest step, or by the smallest that reaches `least`.
+    /// Returns the object that leads on from a state by the smallest step, or by the smallest that reaches `least`.
     pub fn step_after(&self, txid: u64, least: Option<u64>) -> Option<Step> {
         let object = *self.chain.following(txid, least)?;
         Some(Step { key: self.replica.key(&object), object, generation: self.generation })
     }
 
-    /// The first state of the generation.
+    /// Returns the first state of the generation.
     pub fn base(&self) -> u64 {
         self.start.as_ref().map_or(1, |start| start.base.txid)
     }
@@ -172,14 +172,14 @@ impl Lineage {
         confirmed(async || Self::read(archive).await, Self::lack).await
     }
 
-    /// What is missing in the generations, in words.
+    /// Returns what is missing in the generations, in words.
     pub fn lack(&self) -> Option<String> {
         let missing = self.links.iter().map(|link| (link.generation, link.chain.missing()));
         let missing: Vec<_> = missing.filter(|(_, missing)| !missing.is_empty()).collect();
         (!missing.is_empty()).then(|| format!("{missing:?}"))
     }
 
-    /// The newest generation with a start record; nothing if Litestream made the archive.
+    /// Returns the newest generation with a start record; nothing if Litestream made the archive.
     pub fn head(&self) -> Option<Generation> {
         self.links.first().and_then(|head| head.generation)
     }
@@ -197,7 +197,7 @@ impl Lineage {
         Self { links, newest_claim }
     }
 
-    /// The plan for a target.
+    /// Returns the plan for a target.
     pub async fn plan(&self, archive: &Archive, target: Target) -> Result<Plan, ArchiveError> {
         let (at, txid) = match target {
             Target::Latest => self.latest()?,
@@ -207,7 +207,7 @@ impl Lineage {
         Ok(Plan { txid, steps: self.steps(at, txid) })
     }
 
-    /// The newest state. A generation that has begun and has nothing yet leaves it in its parent.
+    /// Returns the newest state. A generation that has begun and has nothing yet leaves it in its parent.
     pub(crate) fn latest(&self) -> Result<(usize, u64), ArchiveError> {
         for (at, link) in self.links.iter().enumerate() {
             let state = link.chain.states().last().copied();
@@ -226,7 +226,7 @@ impl Lineage {
         Err(ArchiveError::Empty)
     }
 
-    /// The newest state of these generations and those before them.
+    /// Returns the newest state of these generations and those before them.
     fn newest_from(&self, at: usize) -> Option<u64> {
         self.links.get(at..)?.iter().find_map(|link| link.chain.states().last().copied())
     }
@@ -288,7 +288,7 @@ impl Lineage {
         Self::chained(links.collect(), self.newest_claim)
     }
 
-    /// The newest state that is not after `txid`.
+    /// Returns the newest state that is not after `txid`.
     pub fn newest_until(&self, txid: u64) -> Option<u64> {
         self.links.iter().find_map(|link| link.chain.state_until(txid))
     }
@@ -311,7 +311,7 @@ impl Lineage {
 }
 
 impl Link {
-    /// When the last transaction of an object was committed.
+    /// Returns when the last transaction of an object was committed.
     pub async fn time_of(&self, archive: &Archive, object: &Object) -> Result<i64, ArchiveError> {
         let key = self.replica.key(object);
         let damaged = |what: String| ArchiveError::Damaged { key: key.to_string(), what };
@@ -325,7 +325,7 @@ impl Link {
     }
 }
 
-/// The state of its parent on which a generation follows.
+/// Returns the state of its parent on which a generation follows.
 fn on_parent(links: &[Link], at: usize) -> u64 {
     let newest = links.get(at + 1).and_then(|parent| parent.chain.states().last().copied());
     let base = links[at].base();
@@ -337,7 +337,7 @@ fn gap(missing: Missing, last: Option<u64>) -> ArchiveError {
 }
 
 impl Archive {
-    /// Which objects make the database of a moment.
+    /// Returns which objects make the database of a moment.
     ///
     /// # Errors
     ///

@@ -61,7 +61,7 @@ impl Primary {
         Self { archive, owner, start, state }
     }
 
-    /// The archive.
+    /// Returns the archive.
     #[must_use]
     pub const fn archive(&self) -> &Archive {
         &self.archive
@@ -72,19 +72,19 @@ impl Primary {
         &self.owner
     }
 
-    /// The generation.
+    /// Returns the generation.
     #[must_use]
     pub const fn generation(&self) -> Generation {
         self.start.generation
     }
 
-    /// Where the generation begins.
+    /// Returns where the generation begins.
     #[must_use]
     pub const fn start(&self) -> &Start {
         &self.start
     }
 
-    /// The generation's objects.
+    /// Returns the generation's objects.
     #[must_use]
     pub fn replica(&self) -> Replica {
         self.archive.replica(self.generation())
@@ -96,14 +96,14 @@ impl Primary {
         self.state().uploaded
     }
 
-    /// Whether the base is in the store, as a snapshot or in the generation's parents. Without it nothing is
+    /// Returns whether the base is in the store, as a snapshot or in the generation's parents. Without it nothing is
     /// acknowledged.
     #[must_use]
     pub fn has_base(&self) -> bool {
         self.state().has_base
     }
 
-    /// The newest transaction that is acknowledged.
+    /// Returns the newest transaction that is acknowledged.
     #[must_use]
     pub fn acknowledged(&self) -> u64 {
         self.state().acknowledged
@@ -179,7 +179,8 @@ impl Primary {
         Ok(state.acknowledged)
     }
 
-    /// The generation's objects, if all of them are acknowledged: a look has found no later claim after the list.
+    /// Returns the generation's objects, if all of them are acknowledged: a look has found no later claim after the
+    /// list.
     pub(crate) async fn acknowledged_objects(&self) -> Result<Vec<Object>, ArchiveError> {
         let replica = self.replica();
         let objects = self.owner.retry.ask(|| self.archive.objects(&replica)).await?;
@@ -189,7 +190,7 @@ impl Primary {
         Ok(objects)
     }
 
-    /// The newest transaction that can be restored from what was uploaded; 0 without a base.
+    /// Returns the newest transaction that can be restored from what was uploaded; 0 without a base.
     fn restorable(&self) -> u64 {
         let state = self.state();
         if state.has_base { state.uploaded } else { 0 }

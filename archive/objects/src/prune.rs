@@ -148,7 +148,7 @@ impl Archive {
         Ok(())
     }
 
-    /// The time of the newest moment.
+    /// Returns the time of the newest moment.
     async fn newest_time(&self, lineage: &Lineage, times: &mut Times) -> Result<Option<i64>, ArchiveError> {
         for link in &lineage.links {
             let newest = link.chain.states().last().and_then(|newest| link.chain.ending_with(*newest));
@@ -159,10 +159,10 @@ impl Archive {
         Ok(None)
     }
 
-    /// The snapshot from which the oldest kept moment is restored, with the index of its generation: the newest that is
-    /// the first of its day and not later than `time`. Without one nothing is too old. A snapshot after one that is kept
-    /// was made later, also if a clock that was behind says otherwise. One of the future says nothing about those behind
-    /// it.
+    /// Returns the snapshot from which the oldest kept moment is restored, with the index of its generation: the
+    /// newest that is the first of its day and not later than `time`. Without one nothing is too old. A snapshot
+    /// after one that is kept was made later, also if a clock that was behind says otherwise. One of the future says
+    /// nothing about those behind it.
     async fn base(
         &self,
         time: i64,
@@ -185,7 +185,7 @@ impl Archive {
         Ok(base)
     }
 
-    /// The first snapshot of each day, in order.
+    /// Returns the first snapshot of each day, in order.
     async fn firsts(&self, link: &Link, times: &mut Times) -> Result<Vec<Object>, ArchiveError> {
         let mut snapshots: Vec<Object> =
             link.objects.iter().filter(|object| object.level == SNAPSHOTS).copied().collect();
@@ -201,8 +201,8 @@ impl Archive {
         Ok(firsts)
     }
 
-    /// The objects of level 1 that end not later than `time`. Their times do not decrease unless a clock was set back, so
-    /// few of them are read.
+    /// Returns the objects of level 1 that end not later than `time`. Their times do not decrease unless a clock was
+    /// set back, so few of them are read.
     async fn compacted_before(
         &self,
         time: i64,
@@ -226,7 +226,7 @@ impl Archive {
         Ok(compacted)
     }
 
-    /// The objects of generations that no record on the line names. Nobody reads them.
+    /// Returns the objects of generations that no record on the line names. Nobody reads them.
     async fn unread(&self, lineage: &Lineage) -> Result<Vec<(Generation, Object)>, ArchiveError> {
         let prefix = self.prefix().clone();
         let below = self.store().list_with_delimiter(Some(&prefix)).await;
@@ -245,14 +245,14 @@ impl Archive {
     }
 }
 
-/// The present, in milliseconds since 1970.
+/// Returns the present, in milliseconds since 1970.
 #[must_use]
 pub fn now_ms() -> i64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     i64::try_from(now.as_millis()).unwrap_or(i64::MAX)
 }
 
-/// Whether one of these objects, which are sorted by their ends, has all transactions of an object.
+/// Returns whether one of these objects, which are sorted by their ends, has all transactions of an object.
 fn is_covered(by: &[Object], object: &Object) -> bool {
     let next = by.partition_point(|cover| cover.max < object.max);
     by.get(next).is_some_and(|cover| cover.min <= object.min)

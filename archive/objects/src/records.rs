@@ -67,8 +67,8 @@ pub struct Base {
 }
 
 impl Start {
-    /// The last transaction of the parent that counts: the last one that the owner of this generation found there. If the
-    /// generation does not continue the parent, its base is a transaction of its own.
+    /// Returns the last transaction of the parent that counts: the last one that the owner of this generation found
+    /// there. If the generation does not continue the parent, its base is a transaction of its own.
     #[must_use]
     pub const fn end_of_parent(&self) -> u64 {
         match self.line {

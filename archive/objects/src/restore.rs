@@ -54,7 +54,7 @@ pub struct Restored {
 }
 
 impl Restored {
-    /// The file as long as it is not in its place: for a check of the database, which must not write.
+    /// Returns the file as long as it is not in its place: for a check of the database, which must not write.
     #[must_use]
     pub fn path(&self) -> &FilePath {
         self.file.path()
@@ -265,7 +265,7 @@ fn check_database(
     Err(ArchiveError::Damaged { key: key.to_string(), what })
 }
 
-/// The error for an object that a plan needs, with what can be restored without the object.
+/// Returns the error for an object that a plan needs, with what can be restored without the object.
 fn broken(lineage: &Lineage, target: Target, cause: ArchiveError) -> ArchiveError {
     let key = match &cause {
         ArchiveError::Damaged { key, .. } | ArchiveError::Store { key, .. } => key.clone(),

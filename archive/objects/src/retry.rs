@@ -33,7 +33,7 @@ impl Default for Backoff {
 }
 
 impl Backoff {
-    /// The limit of the pause after so many attempts.
+    /// Returns the limit of the pause after so many attempts.
     fn limit(&self, attempts: u32) -> Duration {
         let doubled =
             self.first.saturating_mul(1_u32.checked_shl(attempts.saturating_sub(1)).unwrap_or(u32::MAX));

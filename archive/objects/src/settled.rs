@@ -56,7 +56,7 @@ impl Archive {
 }
 
 impl Settled {
-    /// The newest transaction.
+    /// Returns the newest transaction.
     ///
     /// # Errors
     ///
@@ -65,7 +65,7 @@ impl Settled {
         self.lineage.latest().map(|(_, txid)| txid)
     }
 
-    /// Which objects make the database of a moment.
+    /// Returns which objects make the database of a moment.
     ///
     /// # Errors
     ///
@@ -74,8 +74,8 @@ impl Settled {
         self.lineage.plan(&self.archive, target).await
     }
 
-    /// What a copy needs that is in the state after `txid` of `generation`. If a step up to `applying` may have been
-    /// applied already, the next step reaches that far.
+    /// Returns what a copy needs that is in the state after `txid` of `generation`. If a step up to `applying` may
+    /// have been applied already, the next step reaches that far.
     #[must_use]
     pub fn after(&self, generation: Option<Generation>, txid: u64, applying: Option<u64>) -> Next {
         let links = &self.lineage.links;

@@ -49,7 +49,7 @@ pub struct Verified {
 }
 
 impl Verified {
-    /// Whether everything is as it should be.
+    /// Returns whether everything is as it should be.
     #[must_use]
     pub fn is_sound(&self) -> bool {
         self.findings.is_empty() && self.intact.iter().all(|intact| intact.missing.is_empty())
@@ -139,7 +139,7 @@ fn check(
 }
 
 impl Lineage {
-    /// Whether an object is still listed.
+    /// Returns whether an object is still listed.
     fn has(&self, step: &Step) -> bool {
         let is_it = |object: &Object| *object == step.object;
         self.links.iter().any(|link| link.generation == step.generation && link.objects.iter().any(is_it))

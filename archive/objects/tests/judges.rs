@@ -113,7 +113,7 @@ impl Place {
         self.server.is_some()
     }
 
-    /// The URL of a prefix.
+    /// Returns the URL of a prefix.
     fn url(&self, prefix: &str) -> String {
         format!("{}/{prefix}{}", self.url.0, self.url.1)
     }
@@ -122,7 +122,7 @@ impl Place {
         Archive::open(&self.url(prefix).parse().unwrap()).unwrap()
     }
 
-    /// What Litestream restores.
+    /// Returns what Litestream restores.
     fn by_litestream(&self, litestream: &Path, url: &str, target: &[&str]) -> Vec<u8> {
         let dir = tempfile::tempdir_in(self.dir.path()).unwrap();
         let out = dir.path().join("out.db");
@@ -151,7 +151,7 @@ fn files_below(dir: &Path, end: &str) -> Vec<PathBuf> {
     found
 }
 
-/// A time as Litestream reads it.
+/// Returns a time as Litestream reads it.
 fn rfc3339(time_ms: i64) -> String {
     let script = "import sys, datetime as d; print(d.datetime.fromtimestamp(int(sys.argv[1]) / 1000, d.UTC).isoformat())";
     let done = Command::new("python3").args(["-c", script, &time_ms.to_string()]).output().unwrap();

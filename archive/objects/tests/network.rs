@@ -198,7 +198,7 @@ fn header(min: u64, max: u64, time_ms: i64) -> Header {
     }
 }
 
-/// The file of transactions that each write page 1 and the page of their own number.
+/// Returns the file of transactions that each write page 1 and the page of their own number.
 fn file(min: u64, max: u64, time_ms: i64) -> Bytes {
     let mut encoder = Encoder::new(Vec::new(), header(min, max, time_ms)).unwrap();
     encoder.page(1, &[max as u8; 512]).unwrap();
@@ -495,7 +495,7 @@ impl Setup {
         self.archive.prune(&policy, &self.owner.retry, false).await.unwrap().unwrap();
     }
 
-    /// The transactions of the objects of a level.
+    /// Returns the transactions of the objects of a level.
     async fn on(&self, primary: &Primary, level: u8) -> Vec<(u64, u64)> {
         let objects = self.archive.objects(&primary.replica()).await.unwrap();
         let on = objects.iter().filter(|object| object.level == level);
@@ -594,7 +594,7 @@ impl Setup {
     }
 }
 
-/// When the present day has begun.
+/// Returns when the present day has begun.
 fn today() -> i64 {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
     now.as_millis() as i64 / DAY * DAY

@@ -86,7 +86,7 @@ impl ObjectStore for Watched {
     }
 }
 
-/// The archive in this store with somebody watching.
+/// Returns the archive in this store with somebody watching.
 fn watched(objects: &Arc<InMemory>, watch: impl FnMut(&str) + Send + 'static) -> Archive {
     let watch = Mutex::new(Box::new(watch) as Watch);
     Archive::on(Arc::new(Watched { objects: Arc::clone(objects), watch }), PREFIX.into())
@@ -95,7 +95,7 @@ fn watched(objects: &Arc<InMemory>, watch: impl FnMut(&str) + Send + 'static) ->
 const PREFIX: &str = "db";
 const INSERT: &str = "INSERT INTO t (text) VALUES (hex(randomblob(100)))";
 
-/// A store, and the first primary, which has archived the transactions up to `last`, each alone.
+/// Returns a store, and the first primary, which has archived the transactions up to `last`, each alone.
 fn begun(last: u64) -> (Arc<InMemory>, Writer) {
     let objects = Arc::new(InMemory::new());
     let archive = Archive::on(Arc::<InMemory>::clone(&objects), PREFIX.into());

@@ -19,7 +19,7 @@ pub struct Left {
     pub pages: BTreeMap<u32, Vec<u8>>,
 }
 
-/// The commit of a backlog that ends at a position; `None` if the backlog has none.
+/// Returns the commit of a backlog that ends at a position; `None` if the backlog has none.
 ///
 /// # Errors
 /// The backlog is damaged.

@@ -66,19 +66,19 @@ impl Beside {
         Ok(Self { database, url: owner.url, token: owner.token, generation: owner.generation, _lock: lock })
     }
 
-    /// The archive's URL.
+    /// Returns the archive's URL.
     #[must_use]
     pub fn url(&self) -> &str {
         &self.url
     }
 
-    /// The random number by which this database's primary knows its own claims, as the archive has it.
+    /// Returns the random number by which this database's primary knows its own claims, as the archive has it.
     #[must_use]
     pub fn token(&self) -> String {
         format!("{:032x}", self.token)
     }
 
-    /// The generation that this database's primary has begun last.
+    /// Returns the generation that this database's primary has begun last.
     #[must_use]
     pub fn generation(&self) -> Option<Generation> {
         format!("{:016x}", self.generation).parse().ok()
@@ -117,7 +117,7 @@ impl Beside {
         }
     }
 
-    /// What leads on from a mark to a log, or without one to the database file as it is now.
+    /// Returns what leads on from a mark to a log, or without one to the database file as it is now.
     ///
     /// # Errors
     /// The file or the database cannot be read.
@@ -156,13 +156,13 @@ impl Beside {
         Ok(if closed.iter().enumerate().all(is_there) { Way::Logs(closed) } else { Way::None(Line::Gap) })
     }
 
-    /// Whether there is a backlog with the commits after a position. If the log had started over, there are only later
-    /// ones.
+    /// Returns whether there is a backlog with the commits after a position. If the log had started over, there are
+    /// only later ones.
     fn has_since(&self, log: LogId, position: u64) -> bool {
         Backlog::open(&self.backlog(log)).is_ok_and(|backlog| backlog.header().first <= position)
     }
 
-    /// The path of the backlog of a closed log.
+    /// Returns the path of the backlog of a closed log.
     #[must_use]
     pub fn backlog(&self, log: LogId) -> PathBuf {
         backlog_of(&self.database.path, log)
@@ -177,7 +177,7 @@ impl Beside {
         Ok(log_of(&found.records, mark).map_or(Ok(()), |log| found.forget_before(&self.database, log))?)
     }
 
-    /// Whether something else than commits of a log has changed the database while the log was in use.
+    /// Returns whether something else than commits of a log has changed the database while the log was in use.
     ///
     /// # Errors
     /// The file cannot be read.
@@ -185,7 +185,7 @@ impl Beside {
         Ok(ArchiveFile::look(&self.database.path)?.is_none_or(|records| records.is_broken(log)))
     }
 
-    /// The log that guards the database, if one does.
+    /// Returns the log that guards the database, if one does.
     ///
     /// # Errors
     /// The database cannot be read.
@@ -196,7 +196,7 @@ impl Beside {
         })
     }
 
-    /// The stamp of the database file, if no log guards it.
+    /// Returns the stamp of the database file, if no log guards it.
     fn stamp(&self) -> Result<Option<Stamp>> {
         let file = File::open(&self.database.path)?;
         let mut header = [0; 100];
@@ -210,7 +210,7 @@ impl Beside {
     }
 }
 
-/// The log that a mark is in, if it is on record.
+/// Returns the log that a mark is in, if it is on record.
 fn log_of(records: &Records, mark: &Mark) -> Option<LogId> {
     records.logs().filter_map(|record| record.log()).find(|log| salts(*log) == mark.log)
 }

@@ -69,7 +69,7 @@ fn duration<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
 }
 
 impl Database {
-    /// A database with all settings at their defaults.
+    /// Returns a database with all settings at their defaults.
     #[must_use]
     pub fn new(path: PathBuf) -> Self {
         Self {
@@ -85,7 +85,7 @@ impl Database {
         }
     }
 
-    /// The settings as pairs.
+    /// Returns the settings as pairs.
     #[must_use]
     pub fn pairs(&self) -> Vec<(String, String)> {
         self.settings.iter().map(|(name, value)| (name.clone(), value.clone())).collect()

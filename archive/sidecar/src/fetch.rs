@@ -9,7 +9,7 @@ use tempfile::SpooledTempFile;
 /// Bytes of an object that are fetched at once, and kept in memory.
 const PIECE: usize = 4 << 20;
 
-/// The content of an object.
+/// Returns the content of an object.
 ///
 /// # Errors
 /// Those of the archive; the file system of temporary files is full.

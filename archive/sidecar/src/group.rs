@@ -31,8 +31,8 @@ pub struct Mark {
 }
 
 impl Mark {
-    /// What the header of an object says of its last transaction. The position is stored plus one, because an LTX file
-    /// that names a log has to have a position that is not 0.
+    /// Returns what the header of an object says of its last transaction. The position is stored plus one, because an
+    /// LTX file that names a log has to have a position that is not 0.
     pub fn of(header: &Header) -> Self {
         Self {
             generation: header.node_id,
@@ -43,12 +43,12 @@ impl Mark {
         }
     }
 
-    /// When the transaction was committed, as the log counts.
+    /// Returns when the transaction was committed, as the log counts.
     pub fn sealed_ms(&self) -> u64 {
         u64::try_from(self.time_ms).unwrap_or(0)
     }
 
-    /// The header of a file that ends with this mark.
+    /// Returns the header of a file that ends with this mark.
     pub fn header(&self, min_txid: u64, page_size: u32, commit: u32, commits: u64) -> Header {
         Header {
             page_size,
@@ -65,7 +65,7 @@ impl Mark {
     }
 }
 
-/// The part of a log's id that objects have.
+/// Returns the part of a log's id that objects have.
 pub fn salts(id: LogId) -> [u32; 2] {
     let [a, b, c, d, e, f, g, h, ..] = id.0;
     match [u32::from_be_bytes([a, b, c, d]), u32::from_be_bytes([e, f, g, h])] {
@@ -99,22 +99,22 @@ pub struct Group<T> {
 }
 
 impl<T> Group<T> {
-    /// A group without commits.
+    /// Returns a group without commits.
     pub fn new(page_size: u32, log: LogId) -> Self {
         Self { page_size, log, commits: 0, since_ms: 0, last: None, pages: BTreeMap::new() }
     }
 
-    /// A group without commits, for those that follow on this one's.
+    /// Returns a group without commits, for those that follow on this one's.
     pub fn next(&self) -> Self {
         Self { last: self.last, ..Self::new(self.page_size, self.log) }
     }
 
-    /// Whether it has no commit.
+    /// Returns whether it has no commit.
     pub fn is_empty(&self) -> bool {
         self.commits == 0
     }
 
-    /// How much it is.
+    /// Returns how much it is.
     pub fn size(&self) -> Behind {
         Behind { transactions: self.commits, bytes: self.bytes() as u64, since_ms: self.since_ms }
     }
@@ -124,7 +124,7 @@ impl<T> Group<T> {
         self.pages.len() * self.page_size as usize
     }
 
-    /// Where the image of each page is, but of those that are zeros.
+    /// Returns where the image of each page is, but of those that are zeros.
     pub fn images(&mut self) -> impl Iterator<Item = &mut T> {
         self.pages.values_mut().flatten()
     }
@@ -143,7 +143,7 @@ impl<T> Group<T> {
         self.last = Some(commit);
     }
 
-    /// Whether no further commit belongs to it.
+    /// Returns whether no further commit belongs to it.
     pub fn is_full(&self) -> bool {
         self.bytes() >= BYTES
     }

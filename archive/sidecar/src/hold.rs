@@ -80,7 +80,8 @@ impl Held {
         self.begun.page_bytes
     }
 
-    /// The position after the newest transaction in the log when the snapshot began; `None` if the log had none.
+    /// Returns the position after the newest transaction in the log when the snapshot began; `None` if the log had
+    /// none.
     pub fn newest(&self) -> Option<u64> {
         self.begun.newest
     }
@@ -94,8 +95,8 @@ impl Held {
         self.answer()
     }
 
-    /// The pages of the snapshot, one after another. WRITE has been released. The caller reads them to the end, or drops
-    /// this value.
+    /// Returns the pages of the snapshot, one after another. WRITE has been released. The caller reads them to the
+    /// end, or drops this value.
     ///
     /// # Errors
     /// The child process has ended.

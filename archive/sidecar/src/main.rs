@@ -262,7 +262,7 @@ fn open(url: &str) -> Result<Archive> {
     Ok(Archive::open(&url.parse()?)?)
 }
 
-/// A flag that is set when the user or the system asks this process to end.
+/// Returns a flag that is set when the user or the system asks this process to end.
 fn stopped() -> Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
@@ -448,7 +448,7 @@ fn in_words(missing: &Missing) -> String {
     format!("transactions {} to {}", missing.first, missing.last)
 }
 
-/// The URL of one generation, which Litestream restores too.
+/// Returns the URL of one generation, which Litestream restores too.
 fn replica_url(url: &str, generation: Option<Generation>) -> String {
     let Some(generation) = generation else { return url.to_owned() };
     let (path, query) = url.split_once('?').map_or((url, None), |(path, query)| (path, Some(query)));

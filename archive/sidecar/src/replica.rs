@@ -109,13 +109,13 @@ impl Replica {
         Ok(Self { path: path.to_owned(), state, file, connection })
     }
 
-    /// The last transaction of the copy.
+    /// Returns the last transaction of the copy.
     #[must_use]
     pub fn txid(&self) -> u64 {
         self.state.txid
     }
 
-    /// The generation of the last transaction.
+    /// Returns the generation of the last transaction.
     #[must_use]
     pub fn generation(&self) -> Option<Generation> {
         self.state.generation
@@ -280,7 +280,7 @@ fn open(path: &Path) -> Result<Connection> {
     Ok(connection)
 }
 
-/// The state and the URL that a file holds.
+/// Returns the state and the URL that a file holds.
 fn read(file: &File) -> Result<(State, String)> {
     let (mut state, mut url) = ([0; SECTOR], String::new());
     file.read_exact_at(&mut state, 0)?;

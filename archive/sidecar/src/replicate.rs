@@ -219,10 +219,10 @@ impl Replicator {
         }
     }
 
-    /// Whether the log still has the transaction that the archive has last, as the archive has it. Where commits may be
-    /// acknowledged before they are durable, a power loss takes back some of them, and the log gives their positions to
-    /// others. If the log has started over since, its transactions went to the database file before, and the log is
-    /// trusted. A log that ends before the transaction has lost it (invariant 72).
+    /// Returns whether the log still has the transaction that the archive has last, as the archive has it. Where
+    /// commits may be acknowledged before they are durable, a power loss takes back some of them, and the log gives
+    /// their positions to others. If the log has started over since, its transactions went to the database file
+    /// before, and the log is trusted. A log that ends before the transaction has lost it (invariant 72).
     fn has_what_is_archived(&self, source: &mut Source, current: &Current) -> Result<bool> {
         let Mark { log, position, .. } = current.mark;
         let Some(before) = position.checked_sub(1).filter(|_| log == salts(source.id())) else {
@@ -249,10 +249,11 @@ impl Replicator {
         if is_equal.as_ref().is_err_and(is_lost) { Ok(true) } else { is_equal }
     }
 
-    /// Whether the backlog of the log that the archive is in, if that log was closed, has the transaction that the archive
-    /// has last, as the archive has it. If the backlog begins after that transaction, the log's users knew from a sidecar
-    /// that the archive has it, and no power loss came between. Without a backlog there was nothing but what they knew of
-    /// so, or the sidecar has deleted the backlog when everything in it was in the archive.
+    /// Returns whether the backlog of the log that the archive is in, if that log was closed, has the transaction
+    /// that the archive has last, as the archive has it. If the backlog begins after that transaction, the log's
+    /// users knew from a sidecar that the archive has it, and no power loss came between. Without a backlog there was
+    /// nothing but what they knew of so, or the sidecar has deleted the backlog when everything in it was in the
+    /// archive.
     fn backlog_has_what_is_archived(&self, closed: &[Closed], current: &Current) -> Result<bool> {
         let Mark { log, position, .. } = current.mark;
         let Some(closed) = closed.first().filter(|closed| closed.backlog && salts(closed.log) == log) else {
@@ -589,7 +590,7 @@ impl Replicator {
         Ok(())
     }
 
-    /// How long until the next snapshot, by the time of the newest one.
+    /// Returns how long until the next snapshot, by the time of the newest one.
     fn until_snapshot(&self, primary: &Primary) -> Result<Duration> {
         let newest = self.block(mark_of(primary, |object| object.level == SNAPSHOTS))?;
         let age_ms = newest.map_or(0, |newest| now_ms().saturating_sub(newest.time_ms));
@@ -693,12 +694,12 @@ impl Drop for Upkeep {
     }
 }
 
-/// Where the newest object of a generation says that the archive is; `None` if the generation has no object.
+/// Returns where the newest object of a generation says that the archive is; `None` if the generation has no object.
 async fn newest_mark(primary: &Primary) -> Result<Option<Mark>, ArchiveError> {
     mark_of(primary, |object| object.max == primary.uploaded()).await
 }
 
-/// What the newest of these objects of a generation says of its last transaction.
+/// Returns what the newest of these objects of a generation says of its last transaction.
 async fn mark_of(primary: &Primary, is_one: impl Fn(&Object) -> bool) -> Result<Option<Mark>, ArchiveError> {
     let replica = primary.replica();
     let objects = primary.archive().objects(&replica).await?;
@@ -711,8 +712,8 @@ async fn mark_of(primary: &Primary, is_one: impl Fn(&Object) -> bool) -> Result<
     Header::decode(bytes).map(|header| Some(Mark::of(&header))).map_err(|error| damaged(&error.to_string()))
 }
 
-/// The database after the transaction that ends a generation, with those of these pages that the smallest object that ends
-/// with the transaction has; nothing if no object does.
+/// Returns the database after the transaction that ends a generation, with those of these pages that the smallest
+/// object that ends with the transaction has; nothing if no object does.
 async fn last_pages<T>(primary: &Primary, txid: u64, pages: &BTreeMap<u32, T>) -> Result<Option<Left>> {
     let replica = primary.replica();
     let objects = primary.archive().objects(&replica).await?;
@@ -808,12 +809,12 @@ fn is_fenced(error: &anyhow::Error) -> bool {
     matches!(error.downcast_ref(), Some(ArchiveError::Fenced { .. } | ArchiveError::Contradicted { .. }))
 }
 
-/// Whether trying again cannot help.
+/// Returns whether trying again cannot help.
 fn is_final(error: &anyhow::Error) -> bool {
     is_fenced(error) || matches!(error.downcast_ref(), Some(ArchiveError::Unfit))
 }
 
-/// Whether trying again may help.
+/// Returns whether trying again may help.
 pub fn is_temporary(error: &anyhow::Error) -> bool {
     error.downcast_ref().is_some_and(ArchiveError::is_temporary)
 }

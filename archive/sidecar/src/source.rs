@@ -52,7 +52,7 @@ enum Image {
 }
 
 impl LogGroup {
-    /// A group without commits, for those that follow on this one's.
+    /// Returns a group without commits, for those that follow on this one's.
     pub fn next(&self) -> Self {
         Self::new(self.group.next(), self.position)
     }
@@ -62,27 +62,27 @@ impl LogGroup {
         Self { group, position, transactions: Vec::new(), held, held_bytes: 0, is_stuck: false }
     }
 
-    /// Whether it has no commit.
+    /// Returns whether it has no commit.
     pub fn is_empty(&self) -> bool {
         self.group.is_empty()
     }
 
-    /// How much it is.
+    /// Returns how much it is.
     pub fn size(&self) -> Behind {
         self.group.size()
     }
 
-    /// The position after its last commit.
+    /// Returns the position after its last commit.
     pub fn position(&self) -> u64 {
         self.position
     }
 
-    /// Whether no further commit can be held. It has to be uploaded first.
+    /// Returns whether no further commit can be held. It has to be uploaded first.
     pub fn is_full(&self) -> bool {
         self.is_stuck || self.group.is_full() || self.held_bytes > HELD
     }
 
-    /// Whether it has commits, and no longer needs the log for them.
+    /// Returns whether it has commits, and no longer needs the log for them.
     pub fn is_held(&self) -> bool {
         self.transactions.is_empty() && !self.is_empty()
     }
@@ -113,7 +113,7 @@ impl Source {
         }
     }
 
-    /// The log's id.
+    /// Returns the log's id.
     pub fn id(&self) -> LogId {
         self.follower.id()
     }
@@ -123,12 +123,12 @@ impl Source {
         self.follower.page_bytes()
     }
 
-    /// The follower itself.
+    /// Returns the follower itself.
     pub fn follower(&mut self) -> &mut Follower {
         &mut self.follower
     }
 
-    /// A group without commits, for those after a position.
+    /// Returns a group without commits, for those after a position.
     pub fn group_after(&self, position: u64) -> LogGroup {
         LogGroup::new(Group::new(self.page_bytes(), self.id()), position)
     }

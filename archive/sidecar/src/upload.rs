@@ -37,7 +37,7 @@ pub async fn upload_group(
     Ok(primary.upload(content.into(), min, mark.txid, mark.time_ms).await?)
 }
 
-/// The pieces of a file.
+/// Returns the pieces of a file.
 fn pieces_of(file: &mut SpooledTempFile) -> impl Stream<Item = Result<Bytes, ArchiveError>> + Unpin {
     futures_util::stream::iter(std::iter::from_fn(move || {
         let mut piece = Vec::with_capacity(PIECE);
@@ -78,7 +78,7 @@ pub fn encode_snapshot(
     Ok(encoder.finish()?.0.flush()?)
 }
 
-/// The sending end of a snapshot's pieces, and the stream of them.
+/// Returns the sending end of a snapshot's pieces, and the stream of them.
 pub fn channel()
 -> (mpsc::Sender<Result<Bytes, ArchiveError>>, impl Stream<Item = Result<Bytes, ArchiveError>> + Unpin + Send)
 {

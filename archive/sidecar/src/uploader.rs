@@ -284,12 +284,12 @@ impl<'a> Uploader<'a> {
         source.follower().show_behind(on_the_way.and(self.next.size()), self.next.position())
     }
 
-    /// Whether a group is on its way, or not acknowledged yet.
+    /// Returns whether a group is on its way, or not acknowledged yet.
     pub fn is_busy(&self) -> bool {
         !self.tasks.is_empty()
     }
 
-    /// Whether it has read commits that it has not archived.
+    /// Returns whether it has read commits that it has not archived.
     pub fn holds_anything(&self) -> bool {
         self.is_busy() || self.failed.is_some() || !self.next.is_empty()
     }
@@ -329,7 +329,7 @@ impl Gathering {
         (self.since, self.took) = (now, took);
     }
 
-    /// Whether the group may begin with the commits that wait, while `others` are being acknowledged.
+    /// Returns whether the group may begin with the commits that wait, while `others` are being acknowledged.
     fn is_over(&mut self, waiting: u64, others: u64, now: Instant) -> bool {
         if waiting > self.had {
             (self.had, self.came) = (waiting, now);

@@ -9,7 +9,7 @@ use rustix::process::Signal;
 
 use crate::common::{FOR_EVER, Machine, NAME, Place, Sidecar, assert_equal, done, patient, program, refused};
 
-/// The numbers that a writer has recorded after the first, which is what it found.
+/// Returns the numbers that a writer has recorded after the first, which is what it found.
 fn acknowledged(machine: &Machine) -> i64 {
     let bytes = std::fs::read(machine.fixture.path("acknowledged")).unwrap_or_default();
     bytes.as_chunks().0.iter().skip(1).map(|number| i64::from_le_bytes(*number)).next_back().unwrap_or(0)

@@ -10,7 +10,7 @@ const LOG: LogId = LogId([7; 16]);
 /// Commits as their sizes and the pages that each has written, with one byte for the image.
 type Commits<'a> = &'a [(u32, Vec<(u32, u8)>)];
 
-/// The file of these commits, of which the first has the transaction `min`.
+/// Returns the file of these commits, of which the first has the transaction `min`.
 fn file(commits: Commits<'_>, min: u64) -> Vec<u8> {
     let mut group = Group::new(512, LOG);
     for (at, (db_pages, pages)) in (min..).zip(commits) {
@@ -30,7 +30,7 @@ fn file(commits: Commits<'_>, min: u64) -> Vec<u8> {
     bytes
 }
 
-/// The pages of a file, with the first byte of each.
+/// Returns the pages of a file, with the first byte of each.
 fn pages(file: &[u8]) -> Vec<(u32, u8)> {
     let mut decoder = duralite_ltx::Decoder::new(file).unwrap();
     let (mut pages, mut page) = (Vec::new(), [0; 512]);

@@ -14,13 +14,13 @@ fn rounds() -> u64 {
     std::env::var("SIDECAR_KILLS").map_or(16, |rounds| rounds.parse().unwrap())
 }
 
-/// The numbers that writers have recorded, from the nth on.
+/// Returns the numbers that writers have recorded, from the nth on.
 fn recorded(path: &Path, from: usize) -> Vec<i64> {
     let bytes = std::fs::read(path).unwrap_or_default();
     bytes.as_chunks().0.iter().skip(from).map(|number| i64::from_le_bytes(*number)).collect()
 }
 
-/// How many transactions a restore of the archive has. They are the first ones.
+/// Returns how many transactions a restore of the archive has. They are the first ones.
 fn archived(place: &Place) -> i64 {
     let restored = place.restored(&[]);
     let conn = restored.open();

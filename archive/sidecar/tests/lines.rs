@@ -9,7 +9,7 @@ use rustix::process::Signal;
 
 use crate::common::{FOR_EVER, Machine, NAME, Place, assert_equal, patient};
 
-/// A database that was archived once, without a sidecar now.
+/// Returns a database that was archived once, without a sidecar now.
 fn begun(engine: Engine) -> (Machine, Place) {
     let (machine, place) = (Machine::new(engine), Place::new());
     machine.session(&["CREATE TABLE t(x, y)", "INSERT INTO t VALUES(0, randomblob(9000))"]);

@@ -15,7 +15,7 @@ const FULL: i64 = 500;
 /// More commits than a log has frames when it starts over.
 const MANY: i64 = 3000;
 
-/// How many frames the log has.
+/// Returns how many frames the log has.
 fn frames(conn: &Connection) -> i64 {
     conn.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |row| row.get(1)).unwrap()
 }

@@ -7,14 +7,14 @@ use crate::common::{Machine, Place, assert_equal};
 /// What the sidecar may need at most, in KiB.
 const LIMIT: u64 = 64 << 10;
 
-/// The most memory that a process has had resident, in KiB.
+/// Returns the most memory that a process has had resident, in KiB.
 fn most_memory(pid: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
     line.trim().trim_end_matches(" kB").parse().unwrap()
 }
 
-/// A database of a hundred megabytes.
+/// Returns a database of a hundred megabytes.
 fn large() -> Machine {
     let machine = Machine::new(Engine::WALDIO);
     let rows = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 25000)";

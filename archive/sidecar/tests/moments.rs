@@ -6,7 +6,7 @@ use crate::common::{Machine, Place, assert_equal, pages};
 
 const SCHEMA: &str = "CREATE TABLE t(id INTEGER PRIMARY KEY, text TEXT, data BLOB)";
 
-/// A statement that changes the database, larger or smaller.
+/// Returns a statement that changes the database, larger or smaller.
 fn work(rng: &mut Rng) -> String {
     let id = rng.below(200);
     match rng.below(10) {

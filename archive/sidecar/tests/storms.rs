@@ -80,7 +80,7 @@ impl Proxy {
         self.weather.met.store(0, Ordering::Relaxed);
     }
 
-    /// The number of requests that the present storm has met.
+    /// Returns the number of requests that the present storm has met.
     fn met(&self) -> u64 {
         self.weather.met.load(Ordering::Relaxed)
     }

@@ -102,7 +102,7 @@ fn a_url_that_is_wrong_is_refused_and_not_remembered() {
     machine.once(&place);
 }
 
-/// The configuration of databases in one directory, each with an archive of its name.
+/// Returns the configuration of databases in one directory, each with an archive of its name.
 fn config(fixture: &Fixture, places: &[(&str, &Place)]) -> String {
     let log_dir = fixture.log_dir().display();
     let settings = fixture.engine().settings(fixture.log_dir());
@@ -217,7 +217,7 @@ fn a_snapshot_that_fails_beside_the_commits_is_reported_at_once() {
     sidecar.end();
 }
 
-/// A machine whose database is in a small directory.
+/// Returns a machine whose database is in a small directory.
 fn small(dir: &Path) -> String {
     dir.join(NAME).display().to_string()
 }

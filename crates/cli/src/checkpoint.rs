@@ -146,7 +146,8 @@ fn checkpoint(target: &Target, database: &Path, log: &FoundLog, adopt: bool) -> 
     done(target, "checkpointed", &text)
 }
 
-/// The user's remedy when a page could not be written home. The failure harms neither the log nor its contents.
+/// Returns the user's remedy when a page could not be written home. The failure harms neither the log nor its
+/// contents.
 fn way_out(kind: ErrorKind) -> Option<&'static str> {
     match kind {
         ErrorKind::Full => Some("Free space on the file system of the database, and checkpoint again"),

@@ -79,7 +79,7 @@ pub(crate) fn discard(target: &Target, lost: &Lost, yes: bool) -> Result<String>
     ))
 }
 
-/// The commits that will be lost, in words.
+/// Returns the commits that will be lost, in words.
 fn losses(target: &Target, lost: &Lost) -> Result<String> {
     let database = &target.path;
     let mut text = format!(
@@ -105,7 +105,7 @@ fn losses(target: &Target, lost: &Lost) -> Result<String> {
     Ok(text)
 }
 
-/// The commits that are lost with a damaged log, and how to save what is whole.
+/// Returns the commits that are lost with a damaged log, and how to save what is whole.
 fn of_damaged(database: &Path, log: &Path) -> String {
     let (mut pages, mut newest) = (BTreeSet::new(), 0);
     let salvaged = progress::with("reading the log", HowFar::default, || {
@@ -151,7 +151,7 @@ fn of_damaged(database: &Path, log: &Path) -> String {
     text
 }
 
-/// The tables and indexes that these pages belonged to at the last checkpoint.
+/// Returns the tables and indexes that these pages belonged to at the last checkpoint.
 fn tables(database: &Path, pages: &BTreeSet<u32>) -> Result<String> {
     let parent = database.canonicalize()?.parent().map(Path::to_path_buf).unwrap_or_default();
     // SQLite refuses a guarded database, so the guard is lifted on a copy.
@@ -174,14 +174,14 @@ fn tables(database: &Path, pages: &BTreeSet<u32>) -> Result<String> {
     Ok(format!("{} and {} pages that are new since then", names.join(", "), new.len()))
 }
 
-/// When the file was last written, in UTC.
+/// Returns when the file was last written, in UTC.
 fn when(path: &Path) -> String {
     let modified = fs::metadata(path).and_then(|meta| meta.modified()).ok();
     let since = modified.and_then(|modified| modified.duration_since(UNIX_EPOCH).ok());
     since.map_or_else(|| "an unknown time".to_owned(), |since| utc(since.as_millis() as u64))
 }
 
-/// A time in UTC, from milliseconds since 1970.
+/// Returns a time in UTC, from milliseconds since 1970.
 fn utc(time_ms: u64) -> String {
     let time = i64::try_from(time_ms).ok().and_then(DateTime::from_timestamp_millis);
     time.map_or_else(|| "an unknown time".to_owned(), |time| time.format("%Y-%m-%d %H:%M:%S UTC").to_string())
@@ -204,7 +204,7 @@ fn consent(yes: bool) -> Result<()> {
     Ok(())
 }
 
-/// The remains of the log: the damaged file, and files in the usual places that have the log's name.
+/// Returns the remains of the log: the damaged file, and files in the usual places that have the log's name.
 fn remains(target: &Target, lost: &Lost) -> Vec<PathBuf> {
     let mut found: BTreeSet<PathBuf> = lost.damaged.iter().cloned().collect();
     if let Some(name) = target.path.file_name() {

@@ -32,7 +32,7 @@ pub(crate) fn in_words(holder: &Value) -> String {
     }
 }
 
-/// The living processes that have the log open. The list is empty if all of them have just closed it.
+/// Returns the living processes that have the log open. The list is empty if all of them have just closed it.
 ///
 /// # Errors
 /// As [`Watch::open`].
@@ -45,8 +45,8 @@ pub(crate) fn of(log: &Path) -> Result<Vec<Holder>> {
     Ok(living.map(|process| Holder { pid: process.pid, program: program(process.pid, log) }).collect())
 }
 
-/// The program of a process that has the file open. A pid is valid in its own namespace only, so another process may have the same pid
-/// here. Only a process that has the file open counts.
+/// Returns the program of a process that has the file open. A pid is valid in its own namespace only, so another
+/// process may have the same pid here. Only a process that has the file open counts.
 fn program(pid: u64, file: &Path) -> Option<String> {
     // By inode, because `/proc` does not show the present name of a file that was created without one.
     let number = |meta: fs::Metadata| (meta.dev(), meta.ino());

@@ -36,7 +36,7 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    /// The settings by name, as the URI of a database takes them.
+    /// Returns the settings by name, as the URI of a database takes them.
     ///
     /// # Errors
     /// If an entry of `--set` is not of the form `NAME=VALUE`.
@@ -49,7 +49,7 @@ impl Settings {
         named.map(Ok).chain(others).collect()
     }
 
-    /// The settings as environment variables.
+    /// Returns the settings as environment variables.
     ///
     /// # Errors
     /// If a name is no setting or a value is not valid for it; the error suggests the likely one.
@@ -102,7 +102,7 @@ pub(crate) fn command(name: &OsStr, settings: &Settings, orders: Orders) -> Resu
     Ok(command)
 }
 
-/// The value of `LD_PRELOAD`: this library, followed by the libraries that the environment preloads already.
+/// Returns the value of `LD_PRELOAD`: this library, followed by the libraries that the environment preloads already.
 fn preloaded(library: &Path) -> Result<OsString> {
     let text = library.to_str().filter(|text| !text.contains([' ', '\t', '\n', ':']));
     let Some(text) = text else {
@@ -119,8 +119,8 @@ fn preloaded(library: &Path) -> Result<OsString> {
     Ok(list)
 }
 
-/// The path of one of the project's libraries. It is in the directory of the library that `DURALITE_LIBRARY` names. Without that variable,
-/// it is beside this command or where packages install it.
+/// Returns the path of one of the project's libraries. It is in the directory of the library that `DURALITE_LIBRARY`
+/// names. Without that variable, it is beside this command or where packages install it.
 fn library(name: &str) -> Result<PathBuf> {
     let own = env::current_exe()?;
     let beside = own.parent().unwrap_or(Path::new("/"));

@@ -13,18 +13,18 @@ use duralite_wal::{DatabaseIdentity, Descriptor, LogPlacement, engines};
 
 use crate::target::Target;
 
-/// The directory, once for each engine, as a place where that engine could keep logs.
+/// Returns the directory, once for each engine, as a place where that engine could keep logs.
 fn directories(dir: &Path) -> impl Iterator<Item = LogPlacement> {
     engines::all().map(move |engine| directory_of(engine, dir))
 }
 
-/// The directory as the place of this engine's logs.
+/// Returns the directory as the place of this engine's logs.
 pub fn directory_of(engine: &'static Descriptor, dir: &Path) -> LogPlacement {
     LogPlacement::at(engine, dir, &MediaSet::default()).as_found()
 }
 
-/// The directories where a log may be: those that the user named, those in the environment, shared memory, and the database's own
-/// directory.
+/// Returns the directories where a log may be: those that the user named, those in the environment, shared memory,
+/// and the database's own directory.
 pub fn candidates(target: &Target) -> Vec<PathBuf> {
     let mut dirs: Vec<PathBuf> = target.log_dir.iter().chain(&target.nvram_dir).cloned().collect();
     dirs.extend(std::env::var_os("DURALITE_LOG_DIR").map(PathBuf::from));
@@ -44,7 +44,7 @@ pub fn find(target: &Target, id: LogId) -> Option<FoundLog> {
     })
 }
 
-/// A file that has the name of the log with this id, but that this user may not read.
+/// Returns a file that has the name of the log with this id, but that this user may not read.
 pub fn unreadable(target: &Target, id: LogId) -> Option<PathBuf> {
     let name = target.path.file_name()?.to_string_lossy().into_owned();
     let names = [format!("{name}-duralite-{id}"), format!("{name}-duralite")];
@@ -63,7 +63,7 @@ pub fn find_by_owner(target: &Target) -> Option<FoundLog> {
     placement::made_for(&log_dirs, &identity).ok().flatten()
 }
 
-/// Whether the path is a log file.
+/// Returns whether the path is a log file.
 pub fn is_log(path: &Path) -> bool {
     placement::is_log_name(path) && placement::describe(path).is_ok()
 }
@@ -111,7 +111,7 @@ pub fn place(target: &Target) -> Result<(DatabaseHeader, Place)> {
     )
 }
 
-/// The log of a target: the target itself if it is a log, else the log that the database names.
+/// Returns the log of a target: the target itself if it is a log, else the log that the database names.
 pub fn log_file(target: &Target) -> Result<PathBuf> {
     if is_log(&target.path) {
         return Ok(target.path.clone());
@@ -123,12 +123,12 @@ pub fn log_file(target: &Target) -> Result<PathBuf> {
     }
 }
 
-/// The message for a database that has no log.
+/// Returns the message for a database that has no log.
 pub fn without_log(database: &Path, header: DatabaseHeader) -> String {
     format!("{} has no log: it is {}", database.display(), describe(header))
 }
 
-/// The message for a log that was not found.
+/// Returns the message for a log that was not found.
 pub fn missing(target: &Target, id: LogId) -> String {
     let database = target.path.display();
     if let Ok(Some(deleted)) = placement::find_deleted(id) {
@@ -146,7 +146,7 @@ pub fn missing(target: &Target, id: LogId) -> String {
     )
 }
 
-/// A database header in words.
+/// Returns a database header in words.
 pub fn describe(header: DatabaseHeader) -> &'static str {
     match header {
         DatabaseHeader::Empty => "an empty file",

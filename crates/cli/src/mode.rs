@@ -42,12 +42,12 @@ pub(crate) struct Status {
 }
 
 impl Status {
-    /// The value of a row of `PRAGMA duralite`.
+    /// Returns the value of a row of `PRAGMA duralite`.
     pub(crate) fn get(&self, name: &str) -> Option<&str> {
         self.rows.iter().find(|(row, _)| row == name).map(|(_, value)| value.as_str())
     }
 
-    /// Which engine serves the database, in one line.
+    /// Returns which engine serves the database, in one line.
     pub(crate) fn in_words(&self) -> String {
         let word = |name| self.get(name).unwrap_or("?");
         match self.get("guarantee") {

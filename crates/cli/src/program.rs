@@ -98,7 +98,8 @@ fn check_rights(path: &Path, file: &File) -> Result<()> {
     Ok(())
 }
 
-/// The interpreter that a script's first line names. After `env`, it is the first word that is neither an option nor a variable.
+/// Returns the interpreter that a script's first line names. After `env`, it is the first word that is neither an
+/// option nor a variable.
 fn interpreter(line: &[u8]) -> Option<OsString> {
     let line = line.split(|byte| *byte == b'\n').next()?;
     let mut words = line.split(|byte| byte.is_ascii_whitespace()).filter(|word| !word.is_empty());
@@ -134,7 +135,7 @@ impl Elf {
         Some(Self { class, machine: number(head, 18, 2)? as u16, headers })
     }
 
-    /// The dynamic linker that the program names; `None` for a static program.
+    /// Returns the dynamic linker that the program names; `None` for a static program.
     fn linker(&self, file: &File) -> Result<Option<OsString>> {
         let (at, size, count) = self.headers;
         // The field offsets are those of this command's own ELF class, which the caller has checked.

@@ -38,7 +38,7 @@ pub(crate) fn become_program(
     Err(anyhow!("this command is a part of {name}, which cannot be run ({error}); build {name} from {home}"))
 }
 
-/// The path of a program beside this one, or else its name, to be found on `PATH`.
+/// Returns the path of a program beside this one, or else its name, to be found on `PATH`.
 pub(crate) fn program(name: &str) -> Result<PathBuf> {
     let beside = std::env::current_exe()?.with_file_name(name);
     Ok(if beside.is_file() { beside } else { name.into() })

@@ -12,7 +12,7 @@ const PAGE: usize = 4096;
 /// The number of transactions. The first of them makes the table.
 const TRANSACTIONS: usize = 20;
 
-/// The statements of a transaction. Some pages are in every transaction, and each transaction adds one more.
+/// Returns the statements of a transaction. Some pages are in every transaction, and each transaction adds one more.
 fn sql(number: usize) -> String {
     if number == 1 {
         return "BEGIN; CREATE TABLE t(id INTEGER PRIMARY KEY, body); CREATE TABLE n(a); INSERT INTO n VALUES(0); COMMIT".into();
@@ -27,7 +27,7 @@ fn ran(actor: &mut Actor, number: usize) {
     }
 }
 
-/// A writer that has not committed anything, and that does not checkpoint its log.
+/// Returns a writer that has not committed anything, and that does not checkpoint its log.
 fn writer(fixture: &Fixture) -> Actor {
     let mut actor = Actor::sql(&fixture.uri("s.db", ""));
     assert_eq!(actor.run("PRAGMA journal_mode=WAL"), "wal");
@@ -35,7 +35,7 @@ fn writer(fixture: &Fixture) -> Actor {
     actor
 }
 
-/// The bytes of stock SQLite's database after each transaction.
+/// Returns the bytes of stock SQLite's database after each transaction.
 fn images(fixture: &Fixture) -> Vec<Vec<u8>> {
     let path = fixture.path("stock.db");
     let conn = stock(&path);
@@ -69,7 +69,7 @@ fn json(fixture: &Fixture, arguments: &[&str]) -> (Value, i32) {
     (serde_json::from_str(&said).unwrap_or_else(|error| panic!("{error}: {said}")), code)
 }
 
-/// The transactions of a sound log, with their offsets.
+/// Returns the transactions of a sound log, with their offsets.
 fn transactions(fixture: &Fixture) -> Vec<Value> {
     let path = fixture.path("s.db");
     let (told, code) = json(fixture, &["verify", "--json", "--frames", path.to_str().unwrap()]);
@@ -77,7 +77,7 @@ fn transactions(fixture: &Fixture) -> Vec<Value> {
     told["transactions"].as_array().unwrap().clone()
 }
 
-/// The file that holds the transactions of the log.
+/// Returns the file that holds the transactions of the log.
 fn medium(fixture: &Fixture) -> PathBuf {
     if fixture.engine() != Engine::SCRATCHPAD {
         return fixture.log();

@@ -49,7 +49,7 @@ fn command(arguments: &[&str]) -> Command {
     command
 }
 
-/// The exit status and the output.
+/// Returns the exit status and the output.
 fn said(output: Output) -> (i32, String) {
     let text = [output.stdout, output.stderr].concat();
     (output.status.code().unwrap(), String::from_utf8(text).unwrap())

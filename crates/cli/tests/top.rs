@@ -17,7 +17,7 @@ use exposition::Exposition;
 use place::{COMMAND, PYTHON, Place};
 use serde_json::{Value, json};
 
-/// The command `duralite top` for the fixture's database.
+/// Returns the command `duralite top` for the fixture's database.
 fn top(fixture: &Fixture, arguments: &[&str]) -> Command {
     let mut command = Command::new(COMMAND);
     command.arg("top").args(arguments).arg("--log-dir").arg(fixture.log_dir()).arg(fixture.path("t.db"));
@@ -40,7 +40,7 @@ fn page(fixture: &Fixture) -> Exposition {
     Exposition::read(&page, fixture.path("t.db").to_str().unwrap())
 }
 
-/// A process that has the database open.
+/// Returns a process that has the database open.
 fn process(fixture: &Fixture) -> Actor {
     let mut process = Actor::sql(&fixture.uri("t.db", ""));
     assert_eq!(process.run("PRAGMA journal_mode=WAL"), "wal");
@@ -48,7 +48,7 @@ fn process(fixture: &Fixture) -> Actor {
     process
 }
 
-/// A process that has created the table in a commit of its own.
+/// Returns a process that has created the table in a commit of its own.
 fn owner(fixture: &Fixture) -> Actor {
     let mut owner = process(fixture);
     assert_eq!(owner.run("CREATE TABLE t(a)"), "");

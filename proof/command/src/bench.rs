@@ -125,7 +125,7 @@ const MEASUREMENTS: [(&str, Measurement); 51] = [
     ("scratchpad_rollback", One(scratchpad::rollback)),
 ];
 
-/// Whether a name from the command line selects this measurement.
+/// Returns whether a name from the command line selects this measurement.
 fn means(given: &str, name: &str) -> bool {
     name.strip_prefix(given).is_some_and(|rest| rest.is_empty() || rest.starts_with('_'))
 }

@@ -170,7 +170,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// The text that a terminal shows while a test runs.
+    /// Returns the text that a terminal shows while a test runs.
     fn doing(&self, engine: Engine, what: &str) -> String {
         let (nth, all) = self.at;
         format!("{engine} ({nth} of {all}): {what}")

@@ -19,7 +19,7 @@ use tempfile::TempDir;
 /// The time of the first transaction; each one comes a second after the one before.
 pub const BEGINNING: i64 = 1_700_000_000_000;
 
-/// The runtime that the whole process shares.
+/// Returns the runtime that the whole process shares.
 pub fn wait<T>(future: impl Future<Output = T>) -> T {
     static RUNTIME: std::sync::OnceLock<tokio::runtime::Runtime> = std::sync::OnceLock::new();
     RUNTIME.get_or_init(|| tokio::runtime::Runtime::new().unwrap()).block_on(future)
@@ -29,7 +29,7 @@ pub fn time_of(txid: u64) -> i64 {
     BEGINNING + 1000 * txid.cast_signed()
 }
 
-/// An archive in memory.
+/// Returns an archive in memory.
 pub fn in_memory() -> Archive {
     Archive::on(Arc::new(InMemory::new()), "some/prefix".into())
 }
@@ -77,13 +77,13 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// An archive as Litestream would have it, without generations.
+    /// Returns an archive as Litestream would have it, without generations.
     pub fn without_generations(archive: Archive, database: Database) -> Self {
         let replica = archive.as_replica();
         Self { archive, replica, generation: None, database, txid: 0, states: BTreeMap::new() }
     }
 
-    /// An archive with a first generation, and its snapshot.
+    /// Returns an archive with a first generation, and its snapshot.
     pub fn new(archive: Archive, database: Database) -> Self {
         let replica = archive.replica(Generation::FIRST);
         let mut writer = Self { replica, ..Self::without_generations(archive, database) };
@@ -191,8 +191,9 @@ impl Writer {
         assert_eq!(created, Created::Now, "{key}");
     }
 
-    /// The object of the transactions that have led from each of these states to the next. It has each page that one of them
-    /// has changed, even if the page is as it was before the first: a restore may apply the object to a state in between.
+    /// Returns the object of the transactions that have led from each of these states to the next. It has each page
+    /// that one of them has changed, even if the page is as it was before the first: a restore may apply the object
+    /// to a state in between.
     fn encode(&self, min: u64, line: &[&[u8]]) -> Vec<u8> {
         let now = line[line.len() - 1];
         let page_size = Database::page_size(now);
@@ -223,7 +224,7 @@ impl Writer {
     }
 }
 
-/// What a restore makes, if it makes anything.
+/// Returns what a restore makes, if it makes anything.
 pub fn restored(archive: &Archive, target: Target) -> Result<Vec<u8>, ArchiveError> {
     let dir = tempfile::tempdir().unwrap();
     let out = dir.path().join("out.db");
@@ -259,7 +260,8 @@ pub fn work(random: &mut fastrand::Rng) -> String {
     }
 }
 
-/// An archive with objects of some transactions each, compacted and snapshots taken in between, on all levels.
+/// Returns an archive with objects of some transactions each, compacted and snapshots taken in between, on all
+/// levels.
 pub fn lived(archive: Archive, page_size: u32, seed: u64) -> Writer {
     let mut random = fastrand::Rng::with_seed(seed);
     let mut writer = Writer::new(archive, Database::new(page_size));

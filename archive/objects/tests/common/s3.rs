@@ -13,7 +13,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 pub const CREDENTIALS: [(&str, &str); 3] =
     [("AWS_ACCESS_KEY_ID", "judge"), ("AWS_SECRET_ACCESS_KEY", "of-a-test"), ("AWS_REGION", "us-east-1")];
 
-/// A program that `scripts/judges` has built.
+/// Returns a program that `scripts/judges` has built.
 pub fn judge(name: &str) -> Option<PathBuf> {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../out/judges");
     let is_there = dir.join(format!("{name}.version")).exists();

@@ -36,7 +36,8 @@ pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// The program, without any setting of this process's environment, and with the credentials of the tests' S3 server.
+/// Returns the program, without any setting of this process's environment, and with the credentials of the tests' S3
+/// server.
 pub fn program() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_duralite-archive"));
     for (name, _) in std::env::vars_os() {
@@ -73,7 +74,7 @@ pub struct Place {
     dir: TempDir,
 }
 
-/// The URL of the archive on a server.
+/// Returns the URL of the archive on a server.
 fn url_at(address: &str) -> String {
     format!("s3://bucket/archive?endpoint=http://{address}&region=us-east-1")
 }
@@ -97,14 +98,14 @@ impl Place {
         Self { server: None, proxy: None, dir: tempfile::tempdir().unwrap() }
     }
 
-    /// A place on an S3 server of its own, if the machine has one.
+    /// Returns a place on an S3 server of its own, if the machine has one.
     pub fn s3() -> Option<Self> {
         let place = Self::new();
         let server = Server::start(place.dir.path())?;
         Some(Self { server: Some(server), ..place })
     }
 
-    /// The directory with the archive, where there is no server.
+    /// Returns the directory with the archive, where there is no server.
     pub fn path(&self) -> PathBuf {
         self.dir.path().join("archive")
     }
@@ -116,7 +117,7 @@ impl Place {
         }
     }
 
-    /// The URL for the sidecar, which may reach the server in another way than this test does.
+    /// Returns the URL for the sidecar, which may reach the server in another way than this test does.
     pub fn url_of_sidecar(&self) -> String {
         self.proxy.as_deref().map_or_else(|| self.url(), url_at)
     }
@@ -135,21 +136,21 @@ impl Place {
         std::fs::remove_file(&away).unwrap();
     }
 
-    /// The generations, the newest first.
+    /// Returns the generations, the newest first.
     #[track_caller]
     pub fn listed(&self) -> Vec<Listed> {
         let output = done(program().args(["list", "--json", &self.url()]));
         serde_json::from_slice(&output.stdout).unwrap()
     }
 
-    /// The lines of the generations, the oldest first.
+    /// Returns the lines of the generations, the oldest first.
     #[track_caller]
     pub fn lines(&self) -> Vec<String> {
         let listed = self.listed();
         listed.iter().rev().map(|one| one.line.clone().unwrap_or_else(|| "unbegun".to_owned())).collect()
     }
 
-    /// The newest transaction that can be restored.
+    /// Returns the newest transaction that can be restored.
     #[track_caller]
     pub fn newest(&self) -> u64 {
         let listed = self.listed();
@@ -217,13 +218,13 @@ impl Machine {
         self.fixture.path(NAME)
     }
 
-    /// What the archive lacks, as the sidecar shows it to `duralite top`. Programs use the database.
+    /// Returns what the archive lacks, as the sidecar shows it to `duralite top`. Programs use the database.
     #[track_caller]
     pub fn behind(&self) -> Behind {
         self.announced().behind
     }
 
-    /// What the sidecar has said. Programs use the database.
+    /// Returns what the sidecar has said. Programs use the database.
     #[track_caller]
     pub fn announced(&self) -> Archived {
         let log = &self.fixture.logs()[0];
@@ -232,19 +233,19 @@ impl Machine {
         watch.and_then(|watch| watch.look().unwrap()).unwrap().archived
     }
 
-    /// The command by which this machine's database becomes the primary of an archive.
+    /// Returns the command by which this machine's database becomes the primary of an archive.
     pub fn promote(&self, place: &Place) -> Command {
         let mut command = program();
         command.args(["promote", &place.url()]).arg(self.database()).args(self.options());
         command
     }
 
-    /// The database file, which nobody has open.
+    /// Returns the database file, which nobody has open.
     pub fn bytes(&self) -> Vec<u8> {
         std::fs::read(self.database()).unwrap()
     }
 
-    /// A connection in WAL mode.
+    /// Returns a connection in WAL mode.
     #[track_caller]
     pub fn open(&self, settings: &str) -> Connection {
         let conn = patient(&self.fixture.uri(NAME, settings));
@@ -262,7 +263,7 @@ impl Machine {
         conn.close().unwrap();
     }
 
-    /// The options that say where logs are.
+    /// Returns the options that say where logs are.
     pub fn options(&self) -> Vec<String> {
         let log_dir = self.fixture.log_dir().display();
         let dirs =
@@ -318,7 +319,7 @@ pub fn patient(uri: &str) -> Connection {
     }
 }
 
-/// The pages of the database as a connection sees them.
+/// Returns the pages of the database as a connection sees them.
 pub fn pages(conn: &Connection) -> Vec<u8> {
     let rows = run(conn, "SELECT data FROM sqlite_dbpage ORDER BY pgno").unwrap();
     let of_row = |row: Vec<rusqlite::types::Value>| match row.into_iter().next() {
@@ -328,7 +329,7 @@ pub fn pages(conn: &Connection) -> Vec<u8> {
     rows.into_iter().flat_map(of_row).collect()
 }
 
-/// A line of the status.
+/// Returns a line of the status.
 pub fn status(conn: &Connection, name: &str) -> String {
     let query = format!("SELECT value FROM duralite WHERE name = '{name}'");
     run(conn, &query).unwrap().first().map_or_else(String::new, |row| match &row[0] {
@@ -356,7 +357,7 @@ impl Sidecar {
         self.child.id()
     }
 
-    /// What it has said.
+    /// Returns what it has said.
     pub fn said(&self) -> String {
         std::fs::read_to_string(self.log.path()).unwrap()
     }

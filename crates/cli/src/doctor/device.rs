@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use duralite_medium::block::Fua;
 use serde_json::{Value, json};
 
-/// The properties of the block device; `null` if the file system has no block device of its own.
+/// Returns the properties of the block device; `null` if the file system has no block device of its own.
 pub(super) fn describe(dir: &Path) -> Value {
     let Ok(device) = fs::metadata(dir).map(|meta| meta.dev()) else { return Value::Null };
     let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));

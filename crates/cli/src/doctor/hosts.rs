@@ -52,7 +52,7 @@ const PROGRAMS: [(&str, &[&str], &[&str]); 3] = [
     ),
 ];
 
-/// The shared libraries of SQLite, without duplicates.
+/// Returns the shared libraries of SQLite, without duplicates.
 pub(super) fn libraries() -> BTreeSet<String> {
     let below = |dir: &&str| {
         let architectures = fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path());
@@ -68,7 +68,7 @@ pub(super) fn libraries() -> BTreeSet<String> {
     libraries.filter_map(|file| Some(file.path().canonicalize().ok()?.display().to_string())).collect()
 }
 
-/// The installed programs: whether each loads extensions, and whether `duralite run` reaches it.
+/// Returns the installed programs: whether each loads extensions, and whether `duralite run` reaches it.
 pub(super) fn programs() -> Value {
     let found = PROGRAMS.iter().filter_map(|(name, loads, served)| {
         let path = program::find(OsStr::new(name)).ok()?;

@@ -126,7 +126,7 @@ fn memory(dir: &Path) -> Value {
     })
 }
 
-/// The settings to use, and the engine that serves a database with these settings.
+/// Returns the settings to use, and the engine that serves a database with these settings.
 fn advice(dir: &Path) -> Value {
     let (settings, options, why) = if is_dax(dir) {
         let nvram = dir.display().to_string();

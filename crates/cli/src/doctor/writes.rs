@@ -34,7 +34,7 @@ struct Way {
     times: Vec<u64>,
 }
 
-/// The median latency of each method in microseconds, without the methods that do not work here.
+/// Returns the median latency of each method in microseconds, without the methods that do not work here.
 pub(super) fn measure(dir: &Path) -> Map<String, Value> {
     let mut ways = ways(dir);
     let memory = vec![1_u8; 2 * BLOCK];

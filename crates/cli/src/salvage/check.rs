@@ -11,7 +11,7 @@ use duralite_format::guard::{DatabaseHeader, HEADER_BYTES, inspect};
 use crate::program;
 use crate::run::SHELL;
 
-/// The result of SQLite's `integrity_check`; `None` if SQLite's shell is not installed.
+/// Returns the result of SQLite's `integrity_check`; `None` if SQLite's shell is not installed.
 pub(super) fn check(out: &Path) -> Result<Option<String>> {
     let mut header = [0; HEADER_BYTES];
     let is_database = File::open(out).and_then(|mut file| file.read_exact(&mut header));

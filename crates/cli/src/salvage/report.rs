@@ -28,13 +28,13 @@ pub(super) struct Report {
     pub(super) listed: String,
 }
 
-/// A time in UTC, from milliseconds since 1970.
+/// Returns a time in UTC, from milliseconds since 1970.
 pub(super) fn in_utc(time_ms: u64) -> String {
     let time = i64::try_from(time_ms).ok().and_then(DateTime::from_timestamp_millis);
     time.map_or_else(|| "?".to_owned(), |time| time.to_rfc3339_opts(SecondsFormat::Millis, true))
 }
 
-/// The first few page numbers, and how many more follow.
+/// Returns the first few page numbers, and how many more follow.
 fn listed(pages: &[u32]) -> String {
     const SHOWN: usize = 20;
     let first: Vec<String> = pages.iter().take(SHOWN).map(u32::to_string).collect();
@@ -44,7 +44,7 @@ fn listed(pages: &[u32]) -> String {
 }
 
 impl Report {
-    /// Whether SQLite finds nothing wrong with what was written, and no part of it is in doubt.
+    /// Returns whether SQLite finds nothing wrong with what was written, and no part of it is in doubt.
     pub(super) fn is_sound(&self) -> bool {
         self.integrity.as_deref() == Some("ok") && self.journal.is_ok()
     }

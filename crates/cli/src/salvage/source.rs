@@ -37,7 +37,7 @@ pub(super) struct Copied {
 }
 
 impl Copied {
-    /// The process that has the deleted log open.
+    /// Returns the process that has the deleted log open.
     pub(super) fn process(&self) -> u32 {
         self.deleted.process
     }
@@ -92,17 +92,17 @@ impl Source {
         Ok(Self { database: database.to_path_buf(), log, id, engine: about.engine, copied })
     }
 
-    /// The log file to read: the copy, if the log was deleted.
+    /// Returns the log file to read: the copy, if the log was deleted.
     pub(super) fn log_file(&self) -> &Path {
         self.copied.as_ref().map_or(&self.log, |copied| &copied.log)
     }
 
-    /// The database file to read: the copy, if the log was deleted.
+    /// Returns the database file to read: the copy, if the log was deleted.
     pub(super) fn database_file(&self) -> &Path {
         self.copied.as_ref().map_or(&self.database, |copied| copied.database.path())
     }
 
-    /// The message if the salvage fails: it names the copy of the log, if there is one.
+    /// Returns the message if the salvage fails: it names the copy of the log, if there is one.
     pub(super) fn what_stays(&self) -> String {
         match self.copied.as_ref().filter(|copied| copied.log.exists()) {
             Some(Copied { log, .. }) => {

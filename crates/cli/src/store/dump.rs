@@ -45,12 +45,12 @@ pub(super) fn run(place: &Place, tables: &[String], output: Option<&Path>) -> Re
     Ok(ExitCode::SUCCESS)
 }
 
-/// Whether the reader of the pipe has closed it, as `head` does when it has enough lines.
+/// Returns whether the reader of the pipe has closed it, as `head` does when it has enough lines.
 fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error.downcast_ref::<std::io::Error>().is_some_and(|error| error.kind() == ErrorKind::BrokenPipe)
 }
 
-/// The tables that the user named, or all tables.
+/// Returns the tables that the user named, or all tables.
 fn chosen(store: &Store, named: &[String]) -> Result<Vec<Table>> {
     let all = store.tables()?;
     if let Some(missing) = named.iter().find(|name| !all.contains(name)) {

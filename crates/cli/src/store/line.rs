@@ -17,7 +17,7 @@ fn escape(bytes: &[u8], into: &mut Vec<u8>) {
     }
 }
 
-/// The line of a row, with its line end.
+/// Returns the line of a row, with its line end.
 pub(super) fn write(table: &str, key: &[u8], value: &[u8]) -> Vec<u8> {
     let mut line = Vec::with_capacity(table.len() + key.len() + value.len() + 8);
     escape(table.as_bytes(), &mut line);

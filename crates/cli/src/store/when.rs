@@ -14,7 +14,7 @@ pub(super) fn parse(text: &str) -> Result<RestoreTo, String> {
     Ok(RestoreTo::Time(UNIX_EPOCH + since))
 }
 
-/// The time between 1970 and a time of RFC 3339; `None` for earlier times.
+/// Returns the time between 1970 and a time of RFC 3339; `None` for earlier times.
 fn since_1970(text: &str) -> Option<Duration> {
     let time = DateTime::parse_from_rfc3339(text).ok()?;
     let seconds = u64::try_from(time.timestamp()).ok()?;

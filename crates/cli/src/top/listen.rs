@@ -31,7 +31,7 @@ pub(crate) fn serve(source: &mut Source, address: SocketAddr) -> Result<ExitCode
     }
 }
 
-/// The warning to print when other machines may reach the port.
+/// Returns the warning to print when other machines may reach the port.
 fn warning(address: SocketAddr) -> Option<String> {
     let why = "is not on the loopback interface: everybody who reaches it can read the metrics, without a \
                password and unencrypted";

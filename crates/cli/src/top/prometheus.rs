@@ -21,7 +21,7 @@ struct Page {
     labels: String,
 }
 
-/// The page for one database.
+/// Returns the page for one database.
 pub(crate) fn page(database: &Path, state: &State) -> String {
     let labels = format!("database=\"{}\"", escaped(&database.display().to_string()));
     let mut page = Page { text: String::new(), labels };

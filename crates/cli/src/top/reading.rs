@@ -159,12 +159,12 @@ impl Reading {
         self.latencies.count()
     }
 
-    /// The limit of the log in bytes, if it has one.
+    /// Returns the limit of the log in bytes, if it has one.
     pub(crate) fn limit_bytes(&self) -> Option<u64> {
         self.fill.map(|fill| fill.limit_bytes).filter(|limit| *limit < u64::MAX)
     }
 
-    /// What has happened since an earlier look; `None` if the shared memory has been set up again since then.
+    /// Returns what has happened since an earlier look; `None` if the shared memory has been set up again since then.
     pub(crate) fn since(&self, earlier: &Self) -> Option<Recent> {
         let same = (&self.log_id, self.beginning) == (&earlier.log_id, earlier.beginning);
         let elapsed = self.clock_ns.checked_sub(earlier.clock_ns).filter(|ns| same && *ns > 0)?;
@@ -190,19 +190,20 @@ impl Reading {
 }
 
 impl Counts {
-    /// The average number of commits that shared a write; `None` if no group has been written, as on an engine without groups.
+    /// Returns the average number of commits that shared a write; `None` if no group has been written, as on an
+    /// engine without groups.
     pub(crate) fn group_size(&self) -> Option<f64> {
         (self.groups > 0).then(|| self.grouped as f64 / self.groups as f64)
     }
 }
 
 impl Conflicts {
-    /// Each kind, by its name.
+    /// Returns each kind, by its name.
     pub(crate) fn kinds(&self) -> [(&'static str, u64); 4] {
         [("page", self.page), ("schema", self.schema), ("shrunk", self.shrunk), ("unknown", self.unknown)]
     }
 
-    /// The number of all conflicts.
+    /// Returns the number of all conflicts.
     pub(crate) fn all(&self) -> u64 {
         self.kinds().iter().fold(0, |sum: u64, (_, count)| sum.wrapping_add(*count))
     }
@@ -245,7 +246,8 @@ pub(crate) mod tests {
 
     use super::*;
 
-    /// A look at a half-full log, `seconds` after the first process opened it, after `commits` commits of 2 ms each.
+    /// Returns a look at a half-full log, `seconds` after the first process opened it, after `commits` commits of 2
+    /// ms each.
     pub(crate) fn reading(seconds: u64, commits: u64) -> Reading {
         let bucket = metrics::bucket_of(2_000_000);
         let process = Process {
@@ -284,7 +286,7 @@ pub(crate) mod tests {
         }
     }
 
-    /// A sidecar that is 3 transactions behind.
+    /// Returns a sidecar that is 3 transactions behind.
     pub(crate) fn archive(sidecar: Sidecar) -> Option<Archive> {
         let behind = Behind { transactions: 3, bytes: 12 << 10, since_ms: 1000 };
         Archive::of(Archived { sidecar, position: 40, time_ms: 900, newest: 43, behind }, 3500)

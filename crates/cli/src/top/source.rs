@@ -38,7 +38,7 @@ impl Source {
         Self { target, watch: None }
     }
 
-    /// The path of the database, as the user gave it.
+    /// Returns the path of the database, as the user gave it.
     pub(crate) fn database(&self) -> &Path {
         &self.target.path
     }
@@ -80,7 +80,7 @@ impl Source {
         Ok(State::Idle { state: "not in use", why })
     }
 
-    /// The database file and its header.
+    /// Returns the database file and its header.
     fn header(&self) -> Result<(PathBuf, DatabaseHeader)> {
         let path = &self.target.path;
         let database = if locate::is_log(path) { placement::describe(path)?.database } else { path.clone() };
@@ -89,7 +89,7 @@ impl Source {
     }
 }
 
-/// The state of a database without a log.
+/// Returns the state of a database without a log.
 fn plain(database: &Path, header: DatabaseHeader) -> Result<State> {
     let idle = |state, why: &str| Ok(State::Idle { state, why: why.to_owned() });
     match header {
@@ -104,7 +104,7 @@ fn plain(database: &Path, header: DatabaseHeader) -> Result<State> {
     }
 }
 
-/// What shared memory says now; `None` if no process uses it any more.
+/// Returns what shared memory says now; `None` if no process uses it any more.
 fn read(watch: &Watch) -> Result<Option<Reading>> {
     let segment = watch.segment();
     // The locks are read before the metrics. So a process that joins in between is in neither list, rather than in one of them only.

@@ -13,7 +13,7 @@ use super::units;
 const PERCENTILES: [(&str, f64); 5] =
     [("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p99.9", 0.999), ("max", 1.0)];
 
-/// Everything that the look found.
+/// Returns everything that the look found.
 pub(crate) fn of(database: &Path, state: &State) -> String {
     let mut text = String::new();
     line(&mut text, "database", database.display());
@@ -42,14 +42,14 @@ fn line(text: &mut String, name: &str, value: impl Display) {
     let _ = writeln!(text, "{name:<17} {value}");
 }
 
-/// The percentiles of the latencies, in one line.
+/// Returns the percentiles of the latencies, in one line.
 pub(crate) fn percentiles(latencies: &Histogram) -> String {
     let at = |(name, part)| Some(format!("{name} {}", units::time(latencies.percentile(part)?)));
     let all: Option<Vec<String>> = PERCENTILES.into_iter().map(at).collect();
     all.map_or_else(|| "no commit yet".to_owned(), |all| all.join("   "))
 }
 
-/// Everything except the commits, by name.
+/// Returns everything except the commits, by name.
 pub(crate) fn facts(reading: &Reading) -> Vec<(&'static str, String)> {
     let counts = &reading.counts;
     let mut facts = vec![];
@@ -79,7 +79,7 @@ pub(crate) fn facts(reading: &Reading) -> Vec<(&'static str, String)> {
     facts
 }
 
-/// How far the archive has come, in one line.
+/// Returns how far the archive has come, in one line.
 fn archived(archive: &Archive) -> String {
     let Archived { sidecar, position, behind, .. } = archive.archived;
     let (bytes, lag) = (units::bytes(behind.bytes), units::age(archive.lag));
@@ -90,7 +90,7 @@ fn archived(archive: &Archive) -> String {
     format!("{}; position {}: {state}", sidecar.as_str(), units::count(position))
 }
 
-/// The counts of concurrent transactions, in one line; `None` if there were no such transactions.
+/// Returns the counts of concurrent transactions, in one line; `None` if there were no such transactions.
 fn concurrency(counts: &Counts) -> Option<String> {
     let conflicts = counts.conflicts.all();
     let of = [
@@ -104,7 +104,7 @@ fn concurrency(counts: &Counts) -> Option<String> {
     of.iter().any(|(count, _)| *count > 0).then(|| all.join(", "))
 }
 
-/// A process, in one line.
+/// Returns a process, in one line.
 pub(crate) fn process(process: &Process) -> String {
     let locks = locks(process);
     let locks = if locks.is_empty() { String::new() } else { format!(", holds {locks}") };
@@ -112,7 +112,7 @@ pub(crate) fn process(process: &Process) -> String {
     format!("{}, for {age}, {commits} commits{locks}", process.pid)
 }
 
-/// The names of the locks that a process holds.
+/// Returns the names of the locks that a process holds.
 pub(crate) fn locks(process: &Process) -> String {
     let reserved = if process.is_reserved { " (WRITE is reserved for this process)" } else { "" };
     format!("{}{reserved}", process.locks.join(" "))

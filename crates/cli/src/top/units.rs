@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use indicatif::HumanCount;
 
-/// A time with three significant digits.
+/// Returns a time with three significant digits.
 pub(crate) fn time(ns: u64) -> String {
     let (value, unit) = match ns {
         0..1_000 => return format!("{ns} ns"),
@@ -15,7 +15,7 @@ pub(crate) fn time(ns: u64) -> String {
     format!("{} {unit}", digits(value))
 }
 
-/// A duration in its one or two largest units.
+/// Returns a duration in its one or two largest units.
 pub(crate) fn age(age: Duration) -> String {
     let seconds = age.as_secs();
     match seconds {
@@ -27,7 +27,7 @@ pub(crate) fn age(age: Duration) -> String {
     }
 }
 
-/// A number of bytes with its unit.
+/// Returns a number of bytes with its unit.
 pub(crate) fn bytes(bytes: u64) -> String {
     let value = bytes as f64;
     match bytes {
@@ -38,7 +38,7 @@ pub(crate) fn bytes(bytes: u64) -> String {
     }
 }
 
-/// A count or rate, with commas between the thousands.
+/// Returns a count or rate, with commas between the thousands.
 pub(crate) fn count(count: u64) -> String {
     HumanCount(count).to_string()
 }

@@ -189,7 +189,7 @@ mod tests {
         State::InUse(Box::new(reading(seconds, commits)))
     }
 
-    /// The lines that a terminal of this size shows.
+    /// Returns the lines that a terminal of this size shows.
     fn shown(view: &View, width: u16, height: u16) -> Vec<String> {
         let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
         terminal.draw(|frame| draw(view, frame)).unwrap();

@@ -106,7 +106,7 @@ impl Exposition {
         }
     }
 
-    /// The value of a series.
+    /// Returns the value of a series.
     pub fn value(&self, series: &str) -> f64 {
         *self.samples.get(series).unwrap_or_else(|| panic!("{series} is not there: {:?}", self.samples))
     }

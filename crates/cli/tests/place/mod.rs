@@ -51,7 +51,7 @@ impl Place {
         self.0.path().join(name)
     }
 
-    /// A program in this directory, in an environment without Duralite's settings.
+    /// Returns a program in this directory, in an environment without Duralite's settings.
     pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new(program);
         for (name, _) in std::env::vars_os() {

@@ -37,7 +37,7 @@ impl Disk {
         (self.before + self.history.len() as i64) as u64
     }
 
-    /// The database after a transaction.
+    /// Returns the database after a transaction.
     fn at(&self, txid: u64) -> &[u16] {
         &self.history[..(txid as i64 - self.before) as usize]
     }
@@ -75,7 +75,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Some transactions, and nothing else.
+    /// Returns some transactions, and nothing else.
     #[must_use]
     pub const fn of(transactions: u16) -> Self {
         Self {

@@ -10,8 +10,8 @@ pub type History = Vec<u16>;
 
 const PAGE_SIZE: u32 = 512;
 
-/// The file with the transactions `min` to `max` of a database that has this history after them: the pages from index
-/// `from` on.
+/// Returns the file with the transactions `min` to `max` of a database that has this history after them: the pages
+/// from index `from` on.
 ///
 /// # Panics
 ///
@@ -52,7 +52,7 @@ fn apply(history: &mut History, bytes: &[u8]) -> Result<(), LtxError> {
     decoder.finish().map(|_| ())
 }
 
-/// The database that a plan makes.
+/// Returns the database that a plan makes.
 ///
 /// # Errors
 ///
@@ -67,7 +67,8 @@ pub async fn make(archive: &Archive, plan: &Plan) -> Result<History, ArchiveErro
     Ok(history)
 }
 
-/// The database of a moment, as a reader restores it: if an object is gone when it is fetched, the reader lists again.
+/// Returns the database of a moment, as a reader restores it: if an object is gone when it is fetched, the reader
+/// lists again.
 ///
 /// # Errors
 ///

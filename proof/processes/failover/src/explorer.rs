@@ -108,7 +108,7 @@ impl<'a> Run<'a> {
         })
     }
 
-    /// The actor that goes on by a step with which nothing goes wrong. A late request is an actor of its own.
+    /// Returns the actor that goes on by a step with which nothing goes wrong. A late request is an actor of its own.
     fn goes_on(&self, step: Step) -> Option<usize> {
         match step {
             Step::Arrive(index) => Some(self.world.waiting(|requests, _| requests[index].actor)),
@@ -233,7 +233,7 @@ struct Drawn {
 }
 
 impl Drawn {
-    /// A number below `end`, by SplitMix64.
+    /// Returns a number below `end`, by SplitMix64.
     fn below(&mut self, end: usize) -> usize {
         self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut bits = self.state;

@@ -30,7 +30,7 @@ pub struct Judge {
 pub type Seen = FxHashSet<u64>;
 
 impl Judge {
-    /// A judge who also wants each of the last `kept` transactions.
+    /// Returns a judge who also wants each of the last `kept` transactions.
     #[must_use]
     pub fn new(kept: u64) -> Self {
         Self { kept, ..Self::default() }
@@ -57,7 +57,7 @@ impl Judge {
         }
     }
 
-    /// What is promised now.
+    /// Returns what is promised now.
     #[must_use]
     pub fn promised(&self) -> &[u16] {
         &self.promised
@@ -68,7 +68,7 @@ impl Judge {
         self.violation.get_or_insert(what);
     }
 
-    /// What the judge remembers, as a number.
+    /// Returns what the judge remembers, as a number.
     #[must_use]
     pub fn fingerprint(&self) -> u64 {
         hash_of(&(&self.promised, &self.moments))

@@ -39,7 +39,7 @@ pub enum Ask {
 }
 
 impl Ask {
-    /// Whether the request changes the store, so that it matters when it arrives.
+    /// Returns whether the request changes the store, so that it matters when it arrives.
     #[must_use]
     pub const fn is_change(&self) -> bool {
         matches!(self, Self::Create(..) | Self::Overwrite(..) | Self::Delete(_))
@@ -100,7 +100,7 @@ pub struct World {
     is_instant: bool,
 }
 
-/// The number that stands for a value.
+/// Returns the number that stands for a value.
 pub fn hash_of(value: &(impl Hash + ?Sized)) -> u64 {
     let mut hasher = FxHasher::default();
     value.hash(&mut hasher);
@@ -108,7 +108,7 @@ pub fn hash_of(value: &(impl Hash + ?Sized)) -> u64 {
 }
 
 impl World {
-    /// An empty store, which lists so many keys in one answer.
+    /// Returns an empty store, which lists so many keys in one answer.
     #[must_use]
     pub fn new(actors: usize, keys_in_a_list: usize) -> Arc<Self> {
         let state = State { learned: vec![0; actors], ..State::default() };
@@ -120,7 +120,7 @@ impl World {
         })
     }
 
-    /// The store as it is now, alone, for somebody whose requests are answered at once.
+    /// Returns the store as it is now, alone, for somebody whose requests are answered at once.
     #[must_use]
     pub fn as_it_is(&self) -> Arc<Self> {
         let state = State { learned: vec![0], ..State::default() };
@@ -132,7 +132,7 @@ impl World {
         })
     }
 
-    /// The store, as an actor reaches it.
+    /// Returns the store, as an actor reaches it.
     #[must_use]
     pub fn client(self: &Arc<Self>, actor: usize) -> Arc<dyn ObjectStore> {
         Arc::new(Client { world: Arc::clone(self), actor })
@@ -148,13 +148,14 @@ impl World {
         read(&state.requests, &state.late)
     }
 
-    /// The contents of the store, as a number.
+    /// Returns the contents of the store, as a number.
     #[must_use]
     pub fn contents(&self) -> u64 {
         hash_of(&self.state().contents)
     }
 
-    /// The store, the actors and the network, as a number. What an actor does is a function of what it has learned.
+    /// Returns the store, the actors and the network, as a number. What an actor does is a function of what it has
+    /// learned.
     #[must_use]
     pub fn fingerprint(&self) -> u64 {
         let state = self.state();
@@ -409,7 +410,7 @@ impl ObjectStore for Client {
 }
 
 impl Client {
-    /// The keys below a prefix, in order, a request for each so many.
+    /// Returns the keys below a prefix, in order, a request for each so many.
     fn list_after(
         &self,
         prefix: Option<&Path>,

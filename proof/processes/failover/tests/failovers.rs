@@ -4,12 +4,12 @@ use duralite_failover::{Scenario, draw, explore};
 
 use super::scenarios::{self, limits};
 
-/// The number of schedules to draw, of each large scenario. `FAILOVER_SCHEDULES` asks for more.
+/// Returns the number of schedules to draw, of each large scenario. `FAILOVER_SCHEDULES` asks for more.
 fn schedules(usual: u64) -> u64 {
     std::env::var("FAILOVER_SCHEDULES").ok().and_then(|number| number.parse().ok()).unwrap_or(usual)
 }
 
-/// The first seed, from `FAILOVER_SEED`.
+/// Returns the first seed, from `FAILOVER_SEED`.
 fn seed() -> u64 {
     std::env::var("FAILOVER_SEED").ok().and_then(|number| number.parse().ok()).unwrap_or(1)
 }

@@ -46,44 +46,44 @@ pub fn policy(keep: u64, transactions: u64) -> Policy {
     Policy { keep: Duration::from_secs(10 * keep), transactions: Duration::from_secs(10 * transactions) }
 }
 
-/// A primary and a standby.
+/// Returns a primary and a standby.
 pub fn failover(limits: Limits) -> Scenario {
     scenario(vec![first(Plan::of(2)), standby(Plan::of(1))], limits)
 }
 
-/// A primary that is pipelined, and a standby.
+/// Returns a primary that is pipelined, and a standby.
 pub fn pipelined(limits: Limits) -> Scenario {
     let plan = Plan { is_pipelined: true, ..Plan::of(3) };
     scenario(vec![first(plan), standby(Plan::of(1))], limits)
 }
 
-/// A primary and two standbys that are promoted beside each other.
+/// Returns a primary and two standbys that are promoted beside each other.
 pub fn two_standbys(limits: Limits) -> Scenario {
     scenario(vec![first(Plan::of(1)), standby(Plan::of(1)), standby(Plan::of(1))], limits)
 }
 
-/// A primary that starts over, and a standby.
+/// Returns a primary that starts over, and a standby.
 pub fn gap(limits: Limits) -> Scenario {
     let plan = Plan { has_gap: true, ..Plan::of(1) };
     scenario(vec![first(plan), standby(Plan::of(1))], limits)
 }
 
-/// A failover beside a follower.
+/// Returns a failover beside a follower.
 pub fn followed(limits: Limits) -> Scenario {
     scenario(vec![first(Plan::of(2)), standby(Plan::of(1)), follower(1)], limits)
 }
 
-/// A failover beside a reader.
+/// Returns a failover beside a reader.
 pub fn read(limits: Limits) -> Scenario {
     scenario(vec![first(Plan::of(1)), standby(Plan::of(1)), reader()], limits)
 }
 
-/// The first primary and a copy of its machine.
+/// Returns the first primary and a copy of its machine.
 pub fn copied(limits: Limits) -> Scenario {
     scenario(vec![first(Plan::of(1)), copy(Plan { is_copy: true, ..Plan::of(1) })], limits)
 }
 
-/// A primary that compacts, a standby, and somebody who prunes.
+/// Returns a primary that compacts, a standby, and somebody who prunes.
 pub fn pruned(limits: Limits) -> Scenario {
     let plan = Plan { compacts: true, ..Plan::of(5) };
     let actors = vec![first(plan), standby(Plan::of(1)), pruner(policy(1000, 0), 1)];
@@ -112,7 +112,7 @@ pub fn days(limits: Limits) -> Scenario {
     scenario
 }
 
-/// All of it at once, too large for every order.
+/// Returns all of it at once, too large for every order.
 pub fn large() -> Scenario {
     let plan = Plan { is_pipelined: true, compacts: true, uploads_snapshot: true, ..Plan::of(6) };
     let other = Plan { uploads_base: true, has_gap: true, ..plan };

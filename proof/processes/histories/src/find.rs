@@ -121,7 +121,7 @@ impl Around {
         around
     }
 
-    /// The first and the last version that the reader can have seen. The empty version counts as 0. `None` if
+    /// Returns the first and the last version that the reader can have seen. The empty version counts as 0. `None` if
     /// there is no such version.
     fn narrowed(&self, versions: &Versions, property: &Property) -> Option<(usize, usize)> {
         let first = versions.iter().rposition(|(_, by)| self.before[*by]).map_or(0, |nth| nth + 1);

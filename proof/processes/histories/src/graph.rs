@@ -85,7 +85,7 @@ impl Graph {
         Ok(())
     }
 
-    /// The shortest cycle through a node of the given cycle, because long cycles are hard to read.
+    /// Returns the shortest cycle through a node of the given cycle, because long cycles are hard to read.
     fn shorter(&self, circle: Vec<usize>) -> Vec<usize> {
         let others = circle.iter().take(64).filter_map(|start| self.back_to(*start));
         others.min_by_key(Vec::len).filter(|other| other.len() < circle.len()).unwrap_or(circle)
@@ -113,7 +113,7 @@ impl Graph {
         None
     }
 
-    /// The transactions in a cycle of nodes. Moments between two transactions become one edge.
+    /// Returns the transactions in a cycle of nodes. Moments between two transactions become one edge.
     fn told(&self, circle: &[usize]) -> Circle {
         let first = circle.iter().position(|node| *node < self.transactions).unwrap_or(0);
         let turned = circle[first..].iter().chain(&circle[..first]).copied();
@@ -123,7 +123,7 @@ impl Graph {
         transactions.map(|(nth, node)| (*node, edge(nth))).collect()
     }
 
-    /// The present edges, for questions about the order.
+    /// Returns the present edges, for questions about the order.
     pub fn order(&self) -> Order {
         let mut order = Order { after: vec![Vec::new(); self.nodes], before: vec![Vec::new(); self.nodes] };
         for (from, edges) in &self.edges {
@@ -143,12 +143,12 @@ pub struct Order {
 }
 
 impl Order {
-    /// Whether each node comes after this one.
+    /// Returns whether each node comes after this one.
     pub fn after(&self, node: usize) -> Vec<bool> {
         reached(&self.after, node)
     }
 
-    /// Whether each node comes before this one.
+    /// Returns whether each node comes before this one.
     pub fn before(&self, node: usize) -> Vec<bool> {
         reached(&self.before, node)
     }

@@ -42,7 +42,7 @@ pub struct Property {
 }
 
 impl Property {
-    /// Whether a value leaves the remainder.
+    /// Returns whether a value leaves the remainder.
     #[must_use]
     pub fn has(&self, value: Written) -> bool {
         value % self.divisor.max(1) == self.remainder
@@ -50,7 +50,7 @@ impl Property {
 }
 
 impl Op {
-    /// Whether the operation changes nothing.
+    /// Returns whether the operation changes nothing.
     #[must_use]
     pub fn is_read(&self) -> bool {
         !matches!(self, Self::Append(..) | Self::Write(..))

@@ -38,7 +38,7 @@ pub fn add_edges(
     Ok(counts)
 }
 
-/// The transaction that appended each element.
+/// Returns the transaction that appended each element.
 fn writers(history: &[Tx]) -> HashMap<Element, usize> {
     let mut writer = HashMap::new();
     for (number, tx) in history.iter().enumerate() {
@@ -87,7 +87,7 @@ fn edges_of(
     Ok(())
 }
 
-/// Whether a transaction with unknown outcome has taken effect. Fails if only a part of the transaction has.
+/// Returns whether a transaction with unknown outcome has taken effect. Fails if only a part of the transaction has.
 fn came_about(number: usize, tx: &Tx, order: &BTreeMap<List, Vec<Element>>) -> Result<bool, String> {
     let appended = tx.ops.iter().filter_map(|op| match op {
         Op::Append(list, element) => Some(order.get(list).is_some_and(|order| order.contains(element))),

@@ -68,7 +68,7 @@ pub fn add_edges(
     Ok(Found { versions: versions.collect(), unknown })
 }
 
-/// The versions of a register in order, without the empty one at the beginning. Each has its writer. `None`
+/// Returns the versions of a register in order, without the empty one at the beginning. Each has its writer. `None`
 /// if the transactions do not tell the order of all versions.
 fn versions_of(register: Register, uses: &[BTreeMap<Register, Use>]) -> Option<Versions> {
     let mut after: HashMap<Option<Written>, (Written, usize)> = HashMap::new();
@@ -88,8 +88,8 @@ fn versions_of(register: Register, uses: &[BTreeMap<Register, Use>]) -> Option<V
     (versions.len() == writers).then_some(versions)
 }
 
-/// The later versions of each version, as far as they are known. A value comes after the value that its writer had
-/// read. Every value comes after the empty register. The value at the end comes after every other.
+/// Returns the later versions of each version, as far as they are known. A value comes after the value that its
+/// writer had read. Every value comes after the empty register. The value at the end comes after every other.
 fn later_versions(
     uses: &[BTreeMap<Register, Use>],
     last: &BTreeMap<Register, Written>,
@@ -107,7 +107,7 @@ fn later_versions(
     next
 }
 
-/// The writer of a value that was read. Fails if that writer itself has replaced the value.
+/// Returns the writer of a value that was read. Fails if that writer itself has replaced the value.
 fn final_writer(
     history: &[Tx],
     writer: &HashMap<Written, (Register, usize)>,

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use crate::history::{Fate, Op, Property, Tx};
 
-/// The line that reports the operations of a transaction just before it commits, or the reads of a snapshot.
+/// Returns the line that reports the operations of a transaction just before it commits, or the reads of a snapshot.
 #[must_use]
 pub fn commits(number: u64, begin: u64, ops: &[Op]) -> String {
     let mut line = format!("\ncommits {number} {begin}");
@@ -16,7 +16,7 @@ pub fn commits(number: u64, begin: u64, ops: &[Op]) -> String {
     line + "\n"
 }
 
-/// The line that reports how a transaction ended, and the moment of its end.
+/// Returns the line that reports how a transaction ended, and the moment of its end.
 #[must_use]
 pub fn ended(number: u64, fate: Fate, end: u64) -> String {
     format!("\nended {number} {} {end}\n", if fate == Fate::Committed { "committed" } else { "aborted" })
@@ -56,7 +56,7 @@ impl Told {
         }
     }
 
-    /// The reported transactions, by number.
+    /// Returns the reported transactions, by number.
     #[must_use]
     pub fn history(self) -> Vec<Tx> {
         self.0.into_values().collect()

@@ -12,7 +12,7 @@ pub struct Use {
 }
 
 impl Use {
-    /// The value that the transaction has to read: the one that it wrote, or else the one that it has read.
+    /// Returns the value that the transaction has to read: the one that it wrote, or else the one that it has read.
     /// `None` if it may be any value.
     pub fn known(&self) -> Option<Option<Written>> {
         self.wrote.last().copied().map(Some).or(self.read)

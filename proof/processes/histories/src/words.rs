@@ -39,7 +39,7 @@ impl fmt::Display for End<'_> {
     }
 }
 
-/// A transaction in one line.
+/// Returns a transaction in one line.
 pub fn transaction(number: usize, tx: &Tx) -> String {
     let fate = match tx.fate {
         Fate::Committed => "committed",
@@ -51,8 +51,7 @@ pub fn transaction(number: usize, tx: &Tx) -> String {
     format!("transaction {number} ({fate}{span}) {}", ops.join("; "))
 }
 
-/// A cycle of transactions: which comes before which and why, and the operations of
-/// each.
+/// Returns a cycle of transactions: which comes before which and why, and the operations of each.
 pub fn circle(circle: &Circle, history: &[Tx]) -> String {
     let mut text = String::from("a circle:");
     for (nth, (from, why)) in circle.iter().enumerate() {

@@ -3,7 +3,7 @@
 
 use duralite_histories::{Fate, Last, Op, Property, Tx, check};
 
-/// A read of the registers whose values have this last digit.
+/// Returns a read of the registers whose values have this last digit.
 fn find(digit: u64, found: &[(u64, u64)]) -> Op {
     Op::Find(Property { from: 1, to: 9, divisor: 10, remainder: digit }, found.to_vec())
 }
@@ -12,7 +12,7 @@ fn at(begin: u64, end: u64, ops: &[Op]) -> Tx {
     Tx { ops: ops.to_vec(), fate: Fate::Committed, span: Some((begin, end)) }
 }
 
-/// A transaction that may have run at the same time as all others.
+/// Returns a transaction that may have run at the same time as all others.
 fn any(ops: &[Op]) -> Tx {
     at(1, 99, ops)
 }

@@ -44,7 +44,7 @@ fn run(state: &mut Last, next: &mut u64, random: &mut Random) -> Vec<Op> {
     }
 }
 
-/// A history of transactions that took effect one by one. Each began before its effect and ended after it.
+/// Returns a history of transactions that took effect one by one. Each began before its effect and ended after it.
 fn history(seed: u64, transactions: u64) -> (Vec<Tx>, Last) {
     let (mut random, mut next, mut state) = (Random(seed * 2 + 1), 0, Last::default());
     let mut history = Vec::new();

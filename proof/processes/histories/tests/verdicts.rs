@@ -67,7 +67,7 @@ fn verdict_of_both(history: &[Tx], lists: &[(u64, &[u64])], registers: &[(u64, u
     check(history, &Last { lists, registers: registers.iter().copied().collect() })
 }
 
-/// A transaction or a snapshot, with the moments at which it began and ended.
+/// Returns a transaction or a snapshot, with the moments at which it began and ended.
 fn at(span: (u64, u64), ops: &[Op]) -> Tx {
     Tx { span: Some(span), ..committed(ops) }
 }

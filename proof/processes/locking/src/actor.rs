@@ -20,12 +20,12 @@ const ROWS: usize = 10;
 /// How many of a process's rows are for its first life.
 const ROWS_OF_A_LIFE: usize = 5;
 
-/// The first row of a process in a schedule.
+/// Returns the first row of a process in a schedule.
 pub fn first_row(process: usize) -> usize {
     ROWS_BEFORE + process * ROWS
 }
 
-/// The first row of a restarted process. The rows of its first life may already be there.
+/// Returns the first row of a restarted process. The rows of its first life may already be there.
 pub fn first_row_again(process: usize) -> usize {
     first_row(process) + ROWS_OF_A_LIFE
 }
@@ -74,7 +74,7 @@ impl Run {
         unreachable!()
     }
 
-    /// Whether a correct VFS may return this code while other processes work on the database.
+    /// Returns whether a correct VFS may return this code while other processes work on the database.
     fn is_expected(&self, code: i32) -> bool {
         match code & 0xff {
             ffi::SQLITE_OK => true,

@@ -117,7 +117,7 @@ pub struct Board {
 
 impl Zeroable for Board {}
 
-/// The board of this process and of the processes that it forks.
+/// Returns the board of this process and of the processes that it forks.
 pub fn board() -> &'static Board {
     static BOARD: OnceLock<&'static Board> = OnceLock::new();
     BOARD.get_or_init(map)
@@ -273,7 +273,7 @@ impl Board {
         }
     }
 
-    /// Whether the trace is full. If it is, the leader abandons the schedule.
+    /// Returns whether the trace is full. If it is, the leader abandons the schedule.
     pub fn is_full(&self) -> bool {
         self.entries.load(SeqCst) as usize >= ENTRIES - 1
     }
@@ -284,17 +284,17 @@ impl Board {
         self.wants_operations.store(wants_operations, SeqCst);
     }
 
-    /// The number of steps taken.
+    /// Returns the number of steps taken.
     pub fn steps(&self) -> u32 {
         self.step.load(SeqCst)
     }
 
-    /// The steps and notes so far.
+    /// Returns the steps and notes so far.
     pub fn trace(&self) -> &[Entry] {
         &self.trace[..(self.entries.load(SeqCst) as usize).min(ENTRIES)]
     }
 
-    /// The findings so far, a line for each.
+    /// Returns the findings so far, a line for each.
     pub fn findings(&self) -> Vec<String> {
         let bytes = self.text[..self.text_bytes.load(SeqCst) as usize].iter();
         let text: Vec<u8> = bytes.map(|byte| byte.load(SeqCst)).collect();

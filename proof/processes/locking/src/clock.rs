@@ -61,7 +61,7 @@ pub fn operation_begins(process: usize) {
     state.began_ns.store(state.clock_ns.load(SeqCst), SeqCst);
 }
 
-/// How long the process has slept since its operation began.
+/// Returns how long the process has slept since its operation began.
 pub fn has_waited(process: usize) -> Duration {
     let state = &board().processes[process];
     Duration::from_nanos(state.clock_ns.load(SeqCst) - state.began_ns.load(SeqCst))

@@ -75,15 +75,15 @@ fn with_step(hash: u64, step: &Step, code: i32) -> u64 {
     (hash ^ word ^ (code as u64) << 24).wrapping_mul(0x0100_0000_01b3)
 }
 
-/// A hash of the first steps of a schedule. It leaves out the results of calls, because a process that is
+/// Returns a hash of the first steps of a schedule. It leaves out the results of calls, because a process that is
 /// killed within a call leaves no result.
 fn beginning(steps: &[Step]) -> u64 {
     steps.iter().fold(NO_STEPS, |hash, step| with_step(hash, step, 0))
 }
 
-/// The steps at which a deviation is worthwhile. A waiting process repeats the same steps between two sleeps;
-/// such a repetition is a round. If a process makes the same calls with the same results in several rounds,
-/// and no process does anything new, only the first round counts.
+/// Returns the steps at which a deviation is worthwhile. A waiting process repeats the same steps between two sleeps;
+/// such a repetition is a round. If a process makes the same calls with the same results in several rounds, and no
+/// process does anything new, only the first round counts.
 fn worth_leaving_at(steps: &[Step]) -> Vec<bool> {
     let mut worth = vec![false; steps.len()];
     // The present round of each process: its hash, how much was known when it began, and its steps.

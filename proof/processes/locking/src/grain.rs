@@ -37,7 +37,7 @@ thread_local! {
     static TIMES: Cell<[u32; 3]> = const { Cell::new([0; 3]) };
 }
 
-/// Whether this program explores races, and not the locks of files.
+/// Returns whether this program explores races, and not the locks of files.
 pub fn is_race() -> bool {
     GRAIN.load(SeqCst) != 0
 }
@@ -52,7 +52,7 @@ pub fn races(races: bool) {
     RACES.set(races);
 }
 
-/// Whether this process races.
+/// Returns whether this process races.
 pub fn is_racing() -> bool {
     RACES.get()
 }
@@ -74,17 +74,17 @@ fn stops(place: usize, counts: u32) -> bool {
     times[place] == counts || times[place] <= MOST && GRAIN.load(SeqCst) == Grain::Fine as u8
 }
 
-/// Whether this process races, and stops wherever it can.
+/// Returns whether this process races, and stops wherever it can.
 pub fn is_fine() -> bool {
     RACES.get() && GRAIN.load(SeqCst) == Grain::Fine as u8
 }
 
-/// Whether a call to Duralite's VFS is a step.
+/// Returns whether a call to Duralite's VFS is a step.
 pub fn stops_above(call: Call, kind: Kind) -> bool {
     kind == Kind::Database && matches!(call, Call::ShmLock | Call::Read) && is_fine()
 }
 
-/// Whether a call to the base VFS is a step.
+/// Returns whether a call to the base VFS is a step.
 pub fn stops_below(call: Call, kind: Kind) -> bool {
     match (call, kind) {
         (Call::Write, Kind::Database) => stops(0, 1),
@@ -93,22 +93,22 @@ pub fn stops_below(call: Call, kind: Kind) -> bool {
     }
 }
 
-/// Whether opening, deleting and looking for a file is a step.
+/// Returns whether opening, deleting and looking for a file is a step.
 pub fn stops_at_files() -> bool {
     !is_race() || is_fine()
 }
 
-/// Whether a store into the log is a step.
+/// Returns whether a store into the log is a step.
 pub fn stops_at_store() -> bool {
     stops(1, 1)
 }
 
-/// Whether the moment before a fence is a step.
+/// Returns whether the moment before a fence is a step.
 pub fn stops_at_fence() -> bool {
     is_fine()
 }
 
-/// Whether the moment after a fence is a step. `nvwal` seals a transaction with its second fence.
+/// Returns whether the moment after a fence is a step. `nvwal` seals a transaction with its second fence.
 pub fn stops_after_fence() -> bool {
     stops(2, 2)
 }

@@ -97,7 +97,7 @@ impl Led<'_> {
         self.alive & !self.stalled
     }
 
-    /// The next process in the order, after `process`, that is ready.
+    /// Returns the next process in the order, after `process`, that is ready.
     fn next(&mut self, process: u8) -> u8 {
         let ready = self.ready();
         let at = self.order.iter().position(|one| *one == process).unwrap_or(0);
@@ -278,7 +278,7 @@ impl Rig {
         self.run(&plan.order, &mut Follow { left: &plan.deviations })
     }
 
-    /// The number of processes in the scenario.
+    /// Returns the number of processes in the scenario.
     pub fn processes(&self) -> u8 {
         self.scenario.actors.len() as u8
     }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 /// The number of this process plus 1; 0 for the leader.
 static PROCESS: AtomicUsize = AtomicUsize::new(0);
 
-/// The number of this process in the schedule; `None` for the leader.
+/// Returns the number of this process in the schedule; `None` for the leader.
 pub fn process() -> Option<usize> {
     PROCESS.load(SeqCst).checked_sub(1)
 }

@@ -52,7 +52,7 @@ impl Plan {
         plan
     }
 
-    /// The number of processes that the plan kills.
+    /// Returns the number of processes that the plan kills.
     pub fn kills(&self) -> usize {
         self.deviations.iter().filter(|deviation| deviation.action.kills()).count()
     }
@@ -102,7 +102,7 @@ impl FromStr for Plan {
 
 /// Decides on deviations while a schedule runs.
 pub trait Chooser {
-    /// The next step before which the chooser wants to decide.
+    /// Returns the next step before which the chooser wants to decide.
     fn limit(&self) -> u32;
     /// Decides about the step that `process` is about to take. Each process in `ready` could take a step
     /// instead.

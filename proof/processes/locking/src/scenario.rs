@@ -26,7 +26,7 @@ pub struct Actor {
 pub static ENGINE: OnceLock<String> = OnceLock::new();
 
 impl Actor {
-    /// The URI of the database.
+    /// Returns the URI of the database.
     pub fn uri(&self) -> String {
         match (self.via, ENGINE.get().map(String::as_str)) {
             (Via::Stock, _) => "file:db?vfs=shim".to_owned(),
@@ -54,7 +54,7 @@ const fn read_only(actor: Actor) -> Actor {
     Actor { read_only: true, ..actor }
 }
 
-/// A process that checks the result at the end.
+/// Returns a process that checks the result at the end.
 pub fn auditor(via: Via) -> Actor {
     let program = &["open", "read", "PRAGMA integrity_check", "close"];
     Actor { is_auditor: true, ..actor(via, program) }
@@ -76,7 +76,7 @@ pub enum Start {
 const TABLE: &str = "CREATE TABLE t(v INTEGER PRIMARY KEY, filler)";
 
 impl Start {
-    /// The process that makes this state.
+    /// Returns the process that makes this state.
     pub fn maker(self) -> Actor {
         stock(match self {
             Self::Wal => &["open", TABLE, "insert", "PRAGMA journal_mode=WAL", "insert", "close"],
@@ -85,7 +85,7 @@ impl Start {
         })
     }
 
-    /// The process that is killed when it is about to commit by deleting its journal.
+    /// Returns the process that is killed when it is about to commit by deleting its journal.
     pub fn interrupted(self) -> Option<Actor> {
         matches!(self, Self::HotJournal).then_some(stock(&["open", "UPDATE t SET filler = 1", "insert"]))
     }
@@ -105,7 +105,7 @@ pub struct Scenario {
     pub is_control: bool,
 }
 
-/// The scenario with this name.
+/// Returns the scenario with this name.
 pub fn named(name: &str) -> Option<&'static Scenario> {
     SCENARIOS.iter().find(|scenario| scenario.name == name)
 }

@@ -33,7 +33,7 @@ fn below(file: *mut sqlite3_file) -> *mut sqlite3_file {
     file.wrapping_byte_add(size_of::<Head>())
 }
 
-/// The lock that the base VFS holds after a call that may have changed the lock.
+/// Returns the lock that the base VFS holds after a call that may have changed the lock.
 ///
 /// # Safety
 /// `file` must be an open file of the VFS below that of `seat`.

@@ -121,7 +121,7 @@ pub fn opened(seat: Seat, path: &CStr) {
     }
 }
 
-/// Whether other processes can notice when this call happens.
+/// Returns whether other processes can notice when this call happens.
 fn is_step(seat: Seat, call: Call, argument: i64) -> bool {
     if grain::is_race() {
         return grain::stops_below(call, seat.kind);
@@ -230,7 +230,7 @@ fn after_top(process: usize, seat: Seat, call: Call, argument: i64, code: i32) {
     }
 }
 
-/// Whether SQLite makes this call under the lock that it believes to hold, and relies on the result.
+/// Returns whether SQLite makes this call under the lock that it believes to hold, and relies on the result.
 fn relies_on_lock(call: Call) -> bool {
     matches!(
         call,
@@ -386,7 +386,7 @@ fn check_commit(process: usize) {
     }
 }
 
-/// A lock request on the wal-index as a number for the trace: 100 times the first slot, plus 10 times the
+/// Returns a lock request on the wal-index as a number for the trace: 100 times the first slot, plus 10 times the
 /// number of slots, plus 1 if it takes the lock, plus 2 if the lock is exclusive.
 pub fn shm_argument(offset: i32, count: i32, flags: i32) -> i64 {
     let takes = i32::from(flags & SQLITE_SHM_LOCK != 0);

@@ -26,7 +26,7 @@ impl Acks {
         Ok(self.file.record([i64::try_from(database)?, writer, seq])?)
     }
 
-    /// The newest commit of each writer that was acknowledged before this call.
+    /// Returns the newest commit of each writer that was acknowledged before this call.
     pub(crate) fn refresh(&mut self) -> Result<&HashMap<Place, i64>> {
         for [database, writer, seq] in self.file.refresh()? {
             let newest = self.newest.entry((usize::try_from(database)?, writer)).or_default();

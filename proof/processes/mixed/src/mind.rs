@@ -26,7 +26,7 @@ impl Mind {
         Self { writer, acks, seen: HashMap::new(), counters: [0; 2], certain: [0; 2], tried: [0; 2] }
     }
 
-    /// The commits that every snapshot that begins after this call must show.
+    /// Returns the commits that every snapshot that begins after this call must show.
     pub(crate) fn floors(&mut self) -> Result<HashMap<Place, i64>> {
         Ok(self.acks.refresh()?.clone())
     }
@@ -66,7 +66,7 @@ impl Mind {
         Ok(())
     }
 
-    /// The number of the next commit. `found` is this writer's newest commit in the database, which may be a
+    /// Returns the number of the next commit. `found` is this writer's newest commit in the database, which may be a
     /// commit that failed.
     pub(crate) fn next(&mut self, database: usize, found: i64) -> Result<i64> {
         let (certain, tried) = (self.certain[database], self.tried[database]);

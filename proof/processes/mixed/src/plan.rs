@@ -64,7 +64,7 @@ const CHOICES: [(&str, &[&str]); 4] =
     [("nvwal", &NVWAL), ("waldio", &WALDIO), ("ppl", &PPL), ("scratchpad", &SCRATCHPAD)];
 
 impl Plan {
-    /// A plan whose participants the seed chooses.
+    /// Returns a plan whose participants the seed chooses.
     #[must_use]
     pub fn varied(engine: Option<Engine>, seed: u64) -> Self {
         let mut rng = fastrand::Rng::with_seed(seed);
@@ -140,13 +140,13 @@ impl Plan {
         Ok(())
     }
 
-    /// The name of the engine, or of the control.
+    /// Returns the name of the engine, or of the control.
     #[must_use]
     pub fn engine_name(&self) -> &'static str {
         self.engine.map_or(CONTROL, Engine::name)
     }
 
-    /// The plan as arguments of a process.
+    /// Returns the plan as arguments of a process.
     #[must_use]
     pub fn arguments(&self) -> Vec<String> {
         let mut arguments = vec![

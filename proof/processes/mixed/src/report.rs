@@ -52,7 +52,7 @@ impl Report {
         Ok(())
     }
 
-    /// How many events have a name that starts with `beginning`.
+    /// Returns how many events have a name that starts with `beginning`.
     #[must_use]
     pub fn events_like(&self, beginning: &str) -> u64 {
         self.events.iter().filter(|(name, _)| name.starts_with(beginning)).map(|(_, count)| count).sum()
@@ -70,7 +70,7 @@ impl Report {
         }
     }
 
-    /// How often the guard made stock SQLite refuse the database.
+    /// Returns how often the guard made stock SQLite refuse the database.
     #[must_use]
     pub fn refusals(&self) -> u64 {
         let not_a_database = format!(" {}", rusqlite::ffi::SQLITE_NOTADB);

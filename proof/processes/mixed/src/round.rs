@@ -125,7 +125,7 @@ impl Round<'_> {
         self.wait_for_all()
     }
 
-    /// The failures that the processes have reported, in one line.
+    /// Returns the failures that the processes have reported, in one line.
     fn said(&self) -> String {
         let text = fs::read_to_string(self.site.paths.messages()).unwrap_or_default();
         let lines: Vec<&str> = text.lines().filter(|line| line.starts_with("failure: ")).collect();

@@ -33,7 +33,7 @@ impl Paths {
         self.dir.join("traces")
     }
 
-    /// The URI by which one side opens a database.
+    /// Returns the URI by which one side opens a database.
     pub(crate) fn uri(&self, plan: &Plan, side: Side, database: usize, parameters: &str) -> String {
         let path = self.dir.join(DATABASES[database]);
         let vfs = match (side, plan.engine) {

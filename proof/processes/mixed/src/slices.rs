@@ -7,7 +7,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::{Plan, Side};
 
-/// The time in nanoseconds, on a clock that all processes share.
+/// Returns the time in nanoseconds, on a clock that all processes share.
 pub(crate) fn now_ns() -> u64 {
     let now = clock_gettime(ClockId::Monotonic);
     Duration::new(now.tv_sec.cast_unsigned(), u32::try_from(now.tv_nsec).unwrap_or(0)).as_nanos() as u64
@@ -33,7 +33,7 @@ impl Slices {
         now_ns() >= self.end_ns
     }
 
-    /// Whether a side may use the databases now.
+    /// Returns whether a side may use the databases now.
     pub(crate) fn welcomes(self, side: Side) -> bool {
         let slice = now_ns().saturating_sub(self.start_ns) / self.length_ns;
         match fastrand::Rng::with_seed(self.seed.wrapping_add(slice.wrapping_mul(0x9e37_79b9))).u32(..5) {

@@ -13,7 +13,7 @@ pub enum Side {
 }
 
 impl Side {
-    /// The side's name in messages.
+    /// Returns the side's name in messages.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -34,7 +34,7 @@ pub enum Verdict {
     Failure,
 }
 
-/// What an extended result code means for a connection of `side`. `guarded` says whether there are processes
+/// Returns what an extended result code means for a connection of `side`. `guarded` says whether there are processes
 /// of Duralite, whose guard makes stock SQLite refuse the database.
 #[must_use]
 pub fn verdict(side: Side, read_only: bool, guarded: bool, code: i32) -> Verdict {

@@ -60,12 +60,12 @@ impl Orders {
     }
 }
 
-/// The number under which a thread commits, which also encodes the side.
+/// Returns the number under which a thread commits, which also encodes the side.
 fn writer_of(process: u32, thread: u32, side: Side) -> i64 {
     (i64::from(process) * 16 + i64::from(thread)) * 2 + i64::from(side == Side::Stock)
 }
 
-/// The side of a writer.
+/// Returns the side of a writer.
 pub(crate) fn side_of(writer: i64) -> Side {
     if writer % 2 == 1 { Side::Stock } else { Side::Ours }
 }

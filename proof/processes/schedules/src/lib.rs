@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use duralite_medium::{LocalSegment, MediumError, PROCESS_SLOTS, Segment};
 
-/// The number of schedules to explore. `all` is right if nothing emulates the processor. Otherwise the
+/// Returns the number of schedules to explore. `all` is right if nothing emulates the processor. Otherwise the
 /// environment may name a share of it (`SCHEDULES_SHARE=10` for a tenth).
 #[must_use]
 pub fn rounds(all: usize) -> usize {
@@ -37,8 +37,8 @@ pub enum Sleep {
 pub const SHORTEST_SLEEP: Duration = Duration::from_millis(1);
 
 impl Sleep {
-    /// How long to wait for a lock at a time. If time passes, until the next look at the lock; otherwise until
-    /// the wake-up.
+    /// Returns how long to wait for a lock at a time. If time passes, until the next look at the lock; otherwise
+    /// until the wake-up.
     #[must_use]
     pub fn limit(self) -> Duration {
         if self == Self::MayEnd { Duration::from_millis(1) } else { Duration::from_secs(3600) }
@@ -127,7 +127,7 @@ impl Memory {
         self.stops.store(process_slot.index as u64 + 1, Ordering::SeqCst);
     }
 
-    /// How sleeps end.
+    /// Returns how sleeps end.
     #[must_use]
     pub fn sleep(&self) -> Sleep {
         self.sleep
@@ -160,7 +160,7 @@ impl Memory {
         self.woken.notify_all();
     }
 
-    /// Whether the process to stop has been stopped.
+    /// Returns whether the process to stop has been stopped.
     #[must_use]
     pub fn is_stopped(&self) -> bool {
         self.stopped.load(Ordering::SeqCst)

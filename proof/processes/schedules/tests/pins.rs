@@ -82,7 +82,7 @@ fn unless_it_dies(work: impl FnOnce()) {
     }
 }
 
-/// A writer dies at an operation and another one follows it. One of two followers dies.
+/// Returns a writer dies at an operation and another one follows it. One of two followers dies.
 fn a_log_starts_over_while_it_is_pinned(writer_dies: Option<u64>, follower_dies: Option<u64>) -> Arc<Log> {
     let memory = Memory::new(PINS_BYTES, Sleep::MayEnd);
     let log = Arc::new(Log::default());

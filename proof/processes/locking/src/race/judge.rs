@@ -45,7 +45,7 @@ pub struct Judge {
 }
 
 impl Judge {
-    /// A judge of this race.
+    /// Returns a judge of this race.
     pub fn new(mix: &'static Mix) -> Self {
         let plain = Connection::open_in_memory().unwrap();
         plain.execute_batch(SETUP).unwrap();
@@ -140,7 +140,7 @@ impl Judge {
     }
 }
 
-/// The numbers of commits that a transaction that is not in the order may have seen.
+/// Returns the numbers of commits that a transaction that is not in the order may have seen.
 fn places(one: &Seen, order: &[&Seen]) -> std::ops::RangeInclusive<usize> {
     let returned = |other: &&&Seen| matches!(other.end, End::Committed { at, .. } if at < one.begun);
     let least = order.iter().rposition(|other| returned(&other)).map_or(0, |last| last + 1);

@@ -222,7 +222,7 @@ impl Rig {
     }
 }
 
-/// Whether every change of the log passes the stops that [`super::memory`] puts before the log's memory.
+/// Returns whether every change of the log passes the stops that [`super::memory`] puts before the log's memory.
 fn sees_log() -> bool {
     session::engine() == "nvwal"
 }

@@ -60,7 +60,7 @@ pub enum End {
     Died { sealed: u64 },
 }
 
-/// The ledger of this process and of the processes that it forks.
+/// Returns the ledger of this process and of the processes that it forks.
 pub fn ledger() -> &'static Ledger {
     static LEDGER: OnceLock<&'static Ledger> = OnceLock::new();
     LEDGER.get_or_init(map)
@@ -142,9 +142,9 @@ impl Ledger {
         String::from_utf8_lossy(&text).lines().map(str::to_owned).collect()
     }
 
-    /// All transactions that have begun, and the rows that each process has found at the end, in the order of
-    /// their moments. `sees_log` says whether the ledger notes each change of the log. If it does not, a
-    /// transaction may be sealed although no change was noted.
+    /// Returns all transactions that have begun, and the rows that each process has found at the end, in the order of
+    /// their moments. `sees_log` says whether the ledger notes each change of the log. If it does not, a transaction
+    /// may be sealed although no change was noted.
     pub fn read(&self, sees_log: bool) -> (Vec<Seen>, Vec<(usize, String)>) {
         let (mut all, mut found): (Vec<Seen>, Vec<(u64, usize, String)>) = (Vec::new(), Vec::new());
         for process in 0..PROCESSES {

@@ -75,7 +75,7 @@ const WARM: &[&str] = &["SELECT sum(v) FROM t"];
 const LEASES_BIG: &[&str] = &["BEGIN", "INSERT INTO big VALUES(10, zeroblob(1500))", "COMMIT"];
 const LEASES_HUGE: &[&str] = &["BEGIN", "INSERT INTO huge VALUES(10, zeroblob(1500))", "COMMIT"];
 
-/// The race with this name.
+/// Returns the race with this name.
 pub fn named(name: &str) -> Option<&'static Mix> {
     MIXES.iter().find(|mix| mix.name == name)
 }

@@ -175,7 +175,7 @@ enum Switches {
 const STRETCH: u32 = 60;
 
 impl Draw {
-    /// A schedule that this seed determines, with at most these deaths.
+    /// Returns a schedule that this seed determines, with at most these deaths.
     pub fn new(seed: u64, mut deaths: Deaths) -> Self {
         let mut random = fastrand::Rng::with_seed(seed);
         // In half of the schedules nobody dies.

@@ -20,7 +20,7 @@ use crate::scenario::ENGINE;
 /// only if no other process will ever give way.
 const BUSY: Duration = Duration::from_secs(12);
 
-/// The engine of this exploration.
+/// Returns the engine of this exploration.
 pub fn engine() -> &'static str {
     ENGINE.get().map_or("nvwal", String::as_str)
 }
@@ -42,18 +42,18 @@ fn open(concurrent: &str) -> Connection {
     connection
 }
 
-/// The statements of an operation.
+/// Returns the statements of an operation.
 pub fn statements(operation: &str) -> impl Iterator<Item = &str> {
     operation.split(';').map(str::trim)
 }
 
-/// Whether a statement's answer depends only on the rows of the database, and the statement changes nothing
+/// Returns whether a statement's answer depends only on the rows of the database, and the statement changes nothing
 /// else.
 pub fn is_about_rows(sql: &str) -> bool {
     !["BEGIN", "COMMIT", "PRAGMA"].iter().any(|word| sql.starts_with(word))
 }
 
-/// The answer of a statement, as one line.
+/// Returns the answer of a statement, as one line.
 pub fn answer(connection: &Connection, sql: &str) -> Result<String, Error> {
     let mut statement = connection.prepare(sql)?;
     let columns = statement.column_count();

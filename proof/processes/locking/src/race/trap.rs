@@ -46,7 +46,7 @@ mod here {
     static FIRST: AtomicUsize = AtomicUsize::new(0);
     static PROCESS: AtomicUsize = AtomicUsize::new(0);
 
-    /// Where this process has mapped the beginning of the wal-index.
+    /// Returns where this process has mapped the beginning of the wal-index.
     fn find() -> Option<usize> {
         let maps = std::fs::read_to_string("/proc/self/maps").ok()?;
         let here = std::env::current_dir().ok()?;

@@ -62,7 +62,7 @@ fn slots_are_used_again(rules: &Rules, dies_at: &[u64], restarts: bool) -> Arc<W
     world
 }
 
-/// A function that returns the numbers 0, 1, ... below `limit`, one for each schedule.
+/// Returns a function that returns the numbers 0, 1, ... below `limit`, one for each schedule.
 fn counter(limit: u64) -> impl Fn() -> u64 + Clone {
     let at = Arc::new(AtomicU64::new(0));
     move || at.fetch_add(1, Ordering::SeqCst) % limit

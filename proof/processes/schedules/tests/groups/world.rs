@@ -232,7 +232,7 @@ impl World {
         self.block.device.counters().flushes
     }
 
-    /// The transactions that the log would hold after a power loss now.
+    /// Returns the transactions that the log would hold after a power loss now.
     pub fn recovered(&self) -> Vec<u8> {
         let left = Arc::new(RecordingBlock::from_bytes(self.block.device.crash(|_, _| 0), 512));
         let log = Waldio::open_read_only(left, superblock(self.rules.layout), Path::new("left"));
@@ -242,7 +242,7 @@ impl World {
         (1..=frames).map(|frame| page_of(&mut stream, frame)).collect()
     }
 
-    /// Whether a transaction would survive a power loss now, in the log or at home.
+    /// Returns whether a transaction would survive a power loss now, in the log or at home.
     pub fn is_durable(&self, number: u8) -> bool {
         let home = {
             let index = self.index.lock().expect("index");

@@ -18,7 +18,7 @@ use crate::log::{Log, Named};
 const SEED: u64 = 7;
 const NAMED: Named = Named { seed: SEED, home: 0 };
 
-/// An object that encodes which thread appended it.
+/// Returns an object that encodes which thread appended it.
 fn object(thread: u64, nth: u64) -> Vec<u8> {
     Object::build(ObjectKind::System, thread << 32 | nth, 0, &[7; 50], &[])
 }

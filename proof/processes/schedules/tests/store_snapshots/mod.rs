@@ -146,7 +146,7 @@ impl World {
         self.versions.open()
     }
 
-    /// The value of a row; `None` if the snapshot was ended because it was too old.
+    /// Returns the value of a row; `None` if the snapshot was ended because it was too old.
     fn get(&self, seen: &Seen, row: u8) -> Option<u8> {
         let find = || self.versions.find(seen, TABLE, &[row]);
         let early = self.has(Break::LooksAtPageLast).then(find);
@@ -158,7 +158,7 @@ impl World {
         Some(value(image).unwrap_or(page).unwrap_or_else(|| panic!("row {row} is missing")))
     }
 
-    /// All rows in order, read from either end.
+    /// Returns all rows in order, read from either end.
     fn scan(&self, seen: &Seen, end: End) -> Option<Vec<(u8, u8)>> {
         let page = self.page.lock().clone();
         let everything: Edges<'_> = (Bound::Unbounded, Bound::Unbounded);
@@ -190,7 +190,7 @@ impl World {
     }
 }
 
-/// The row that a version holds.
+/// Returns the row that a version holds.
 fn value(image: Option<Image>) -> Option<Option<u8>> {
     match image? {
         Image::Absent => Some(None),
@@ -248,7 +248,7 @@ fn inv57_snapshots_that_are_ended_show_nothing_wrong() {
     explore(600, None, false, rounds(10_000));
 }
 
-/// Whether the explorer notices the broken rule.
+/// Returns whether the explorer notices the broken rule.
 fn is_noticed(broken: Break) -> bool {
     let explored = std::panic::catch_unwind(|| explore(u64::MAX, Some(broken), true, 3000));
     explored.is_err()
