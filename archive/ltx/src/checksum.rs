@@ -6,12 +6,12 @@ use crc::{CRC_64_GO_ISO, Crc, Digest, Table};
 
 use super::layout::lock_page;
 
-/// A bit that every checksum has, so that none is 0.
+/// A bit that is set in every checksum, so that no checksum is 0.
 pub const CHECKSUM_FLAG: u64 = 1 << 63;
 
 static CRC: Crc<u64, Table<16>> = Crc::<u64, Table<16>>::new(&CRC_64_GO_ISO);
 
-/// A checksum that grows with what is added to it.
+/// The checksum of the bytes that were added to it.
 pub struct Checksum(Digest<'static, u64, Table<16>>);
 
 impl Checksum {
@@ -28,7 +28,7 @@ impl Checksum {
     }
 }
 
-/// The checksum of a whole database, which is that of its pages, combined. The lock page does not count.
+/// The checksum of a whole database, combined from the checksums of its pages. The lock page does not count.
 #[derive(Debug, Clone, Copy)]
 pub struct DatabaseChecksum(u64);
 
@@ -39,7 +39,7 @@ impl Default for DatabaseChecksum {
 }
 
 impl DatabaseChecksum {
-    /// That of no pages.
+    /// Returns the checksum of a database without pages.
     #[must_use]
     pub const fn new() -> Self {
         Self(CHECKSUM_FLAG)
@@ -64,7 +64,7 @@ impl DatabaseChecksum {
 ///
 /// # Errors
 ///
-/// The reader's.
+/// An error of the reader.
 pub fn database_checksum(mut database: impl Read, page_size: u32, pages: u32) -> io::Result<u64> {
     let mut bytes = vec![0; page_size as usize];
     let mut checksum = DatabaseChecksum::new();

@@ -11,17 +11,17 @@ use super::layout::{
     longest_block, page_after,
 };
 
-/// Bytes that are read at once.
+/// The number of bytes that the decoder reads at once.
 const BUFFER: usize = 64 << 10;
 
-/// What a file turned out to be, after everything in it was checked.
+/// What the decoder found in a file, after it has checked everything in the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Summary {
-    /// Its header.
+    /// The file's header.
     pub header: Header,
-    /// Pages in it.
+    /// The number of pages in the file.
     pub pages: u32,
-    /// Its length.
+    /// The file's length in bytes.
     pub bytes: u64,
     /// The checksum of the database after the file, if the file has one.
     pub post_checksum: Option<u64>,
@@ -31,8 +31,8 @@ pub struct Summary {
 pub struct Decoder<R> {
     input: Input<R>,
     header: Header,
-    /// The index as the frames that were read make it: its bytes' checksum and their number. So the index in the file
-    /// is compared without keeping it.
+    /// The checksum and the length in bytes of the index that the frames read so far make. With these two the decoder
+    /// checks the index in the file, and keeps no index in memory.
     index: Checksum,
     index_bytes: u64,
     pages: u32,
@@ -73,8 +73,8 @@ impl<R: Read> Decoder<R> {
         &self.header
     }
 
-    /// Reads the next page into `page`, which has the size of a page, and returns its number; or nothing after the
-    /// last page.
+    /// Reads the next page into `page`, which has the size of a page, and returns the page's number. After the last
+    /// page, returns `None`.
     ///
     /// # Errors
     ///
@@ -123,12 +123,12 @@ impl<R: Read> Decoder<R> {
         Ok(Some(number))
     }
 
-    /// Checks what follows the pages (those not yet read are read): the index against the frames, the checksums, and
-    /// that nothing comes after them.
+    /// Reads the pages that are left, and checks what follows the pages: the index against the frames, the checksums,
+    /// and that nothing comes after them.
     ///
     /// # Errors
     ///
-    /// [`LtxError::Damaged`] if any of it is wrong; an I/O error of the reader.
+    /// [`LtxError::Damaged`] if one of these is wrong; an I/O error of the reader.
     pub fn finish(mut self) -> Result<Summary, LtxError> {
         if !self.at_end_of_pages {
             let mut page = vec![0; self.header.page_size as usize];
@@ -165,7 +165,7 @@ impl<R: Read> Decoder<R> {
         Ok(Summary { header: self.header, pages: self.pages, bytes, post_checksum })
     }
 
-    /// Whether this page may come after the last one.
+    /// Checks that this page may come after the last one.
     fn check_order(&self, page: u32) -> Result<(), &'static str> {
         if page <= self.last_page {
             return Err("a page is out of order");
@@ -187,7 +187,7 @@ impl<R: Read> Decoder<R> {
         Ok(())
     }
 
-    /// Compares the index with the frames. Its length is known from them.
+    /// Compares the index with the frames. The frames tell how long the index is.
     fn check_index(&mut self) -> Result<(), LtxError> {
         let at = self.input.read;
         let damaged = |what| LtxError::Damaged { offset: at, what };
@@ -213,7 +213,7 @@ impl<R: Read> Decoder<R> {
     }
 }
 
-/// The file's bytes, counted and summed as they are read.
+/// The file's bytes. Reading them counts them, and adds them to the checksum.
 struct Input<R> {
     reader: BufReader<R>,
     checksum: Checksum,
@@ -227,7 +227,7 @@ impl<R: Read> Input<R> {
         Ok(())
     }
 
-    /// Reads bytes that are not in the checksum as they are.
+    /// Reads the bytes of a compressed page. The checksum of the file covers the page itself instead of these bytes.
     fn read_uncounted(&mut self, bytes: &mut [u8], short: &'static str) -> Result<(), LtxError> {
         self.reader.read_exact(bytes).map_err(|error| match error.kind() {
             io::ErrorKind::UnexpectedEof => LtxError::Damaged { offset: self.read, what: short },

@@ -9,7 +9,7 @@ use super::header::{HEADER_BYTES, Header};
 use super::index::Index;
 use super::layout::{FRAME_HAS_SIZE, FRAME_HEAD_BYTES, FRAME_SIZE_BYTES, lock_page, page_after};
 
-/// Writes one file. What it writes is a function of the header and the pages alone.
+/// Writes one file. The bytes depend on nothing but the header and the pages.
 pub struct Encoder<W> {
     writer: W,
     header: Header,
@@ -21,8 +21,8 @@ pub struct Encoder<W> {
 }
 
 impl<W: Write> Encoder<W> {
-    /// Begins a file with its header, which must not have a checksum of the database. The index of a very large file
-    /// goes to a temporary file without a name in the system's directory for such files.
+    /// Begins a file by writing its header, which must not have a checksum of the database. The index of a very large
+    /// file goes to a temporary file without a name in the system's directory for such files.
     ///
     /// # Errors
     ///
@@ -31,7 +31,7 @@ impl<W: Write> Encoder<W> {
         Self::begin(writer, header, None)
     }
 
-    /// As [`Encoder::new`], with the temporary file in `dir`.
+    /// Does the same as [`Encoder::new`], but makes the temporary file in `dir`.
     ///
     /// # Errors
     ///
@@ -59,8 +59,8 @@ impl<W: Write> Encoder<W> {
         Ok(encoder)
     }
 
-    /// Adds a page. Pages come in ascending order, none of them after the end of the database, and the lock page
-    /// never. A snapshot has every other page.
+    /// Adds a page. The caller adds pages in ascending order, none after the end of the database, and never the lock
+    /// page. To a snapshot the caller adds every other page.
     ///
     /// # Errors
     ///
@@ -84,7 +84,7 @@ impl<W: Write> Encoder<W> {
         head[4..FRAME_HEAD_BYTES].copy_from_slice(&FRAME_HAS_SIZE.to_be_bytes());
         head[FRAME_HEAD_BYTES..].copy_from_slice(&(len as u32).to_be_bytes());
         self.write(&head)?;
-        // The checksum is of the page itself, so that it does not depend on the compression.
+        // The checksum covers the page before compression, so it does not depend on how LZ4 compresses.
         self.checksum.add(bytes);
         self.writer.write_all(&self.block[..len])?;
         self.written += len as u64;
@@ -93,7 +93,7 @@ impl<W: Write> Encoder<W> {
         Ok(())
     }
 
-    /// Ends the file. Returns the writer, which is not flushed, and the number of bytes written.
+    /// Ends the file. Returns the writer, which it does not flush, and the number of bytes written.
     ///
     /// # Errors
     ///
@@ -111,14 +111,14 @@ impl<W: Write> Encoder<W> {
         index.read(|piece| self.write(piece))?;
         self.write(&[0])?;
         self.write(&(self.written - at).to_be_bytes())?;
-        // The checksum of the database, which is 0 where there is none.
+        // 0 in place of the checksum of the database, because the file has no such checksum.
         self.write(&[0; 8])?;
         let checksum = self.checksum.value();
         self.writer.write_all(&checksum.to_be_bytes())?;
         Ok((self.writer, self.written + 8))
     }
 
-    /// Writes bytes that count in the checksum as they are.
+    /// Writes bytes, and adds the same bytes to the checksum.
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<()> {
         self.writer.write_all(bytes)?;
         self.checksum.add(bytes);

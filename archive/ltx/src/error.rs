@@ -11,7 +11,7 @@ pub enum LtxError {
     /// The bytes contradict themselves or the format.
     #[error("damaged at byte {offset}: {what}")]
     Damaged {
-        /// Where in the file.
+        /// The place in the file, in bytes from the beginning.
         offset: u64,
         /// What is wrong there.
         what: &'static str,

@@ -4,7 +4,7 @@ use super::checksum::CHECKSUM_FLAG;
 use super::error::LtxError;
 use super::layout::{LARGEST_PAGE, MAGIC, SMALLEST_PAGE};
 
-/// Bytes of a header.
+/// The length of a header in bytes.
 pub const HEADER_BYTES: usize = 100;
 
 /// The flag of a file that has no checksums of the database, only the checksum of the file.
@@ -24,14 +24,14 @@ const WAL_SALT2: usize = 68;
 const NODE_ID: usize = 72;
 const RESERVED: usize = 80;
 
-/// What a file says about itself. Numbers are big-endian in the file. By default it names no log and no node.
+/// What a file says about itself. Numbers are big-endian in the file. The default header names no log and no node.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Header {
-    /// Bytes of a page: a power of two from 512 to 65,536.
+    /// The page size in bytes: a power of two from 512 to 65,536.
     pub page_size: u32,
-    /// Pages of the database after the file's last transaction.
+    /// The size of the database in pages, after the file's last transaction.
     pub commit: u32,
-    /// The first transaction. 1 makes the file a snapshot, with all pages.
+    /// The first transaction. If it is 1, the file is a snapshot and has all pages.
     pub min_txid: u64,
     /// The last transaction.
     pub max_txid: u64,
@@ -41,11 +41,11 @@ pub struct Header {
     pub pre_checksum: Option<u64>,
     /// A position in the log that the transactions come from, after the last one; 0 if it is not known.
     pub wal_offset: u64,
-    /// What of that log the file has; 0 if it is not known.
+    /// How much of that log the file has; 0 if it is not known.
     pub wal_size: u64,
-    /// The identity of that log; not 0 only if there is a position.
+    /// The identity of that log; 0 if `wal_offset` is 0.
     pub wal_salt: [u32; 2],
-    /// Who made the file; 0 if nobody says so.
+    /// The node that made the file; 0 if it is not known.
     pub node_id: u64,
 }
 
@@ -60,7 +60,7 @@ impl Header {
     ///
     /// # Errors
     ///
-    /// The header is not one that [`Header::decode`] would take.
+    /// [`LtxError::Refused`] if [`Header::decode`] would not accept this header.
     pub fn encode(&self) -> Result<[u8; HEADER_BYTES], LtxError> {
         self.validate().map_err(|(_, what)| LtxError::Refused(what))?;
         let mut bytes = [0; HEADER_BYTES];
@@ -118,7 +118,7 @@ impl Header {
         Ok(header)
     }
 
-    /// The rules that hold between the fields. The error has the offset of the field that breaks one.
+    /// Checks each field, and the rules between the fields. The error has the offset of a field that breaks a rule.
     fn validate(&self) -> Result<(), (usize, &'static str)> {
         let is_page_size =
             self.page_size.is_power_of_two() && (SMALLEST_PAGE..=LARGEST_PAGE).contains(&self.page_size);

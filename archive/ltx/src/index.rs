@@ -4,10 +4,11 @@ use std::fs::File;
 use std::io::{self, Read, Seek, Write};
 use std::path::PathBuf;
 
-/// With more bytes than these the index goes on in a temporary file. They are the index of some 400,000 pages.
+/// The length in bytes at which the index begins to go to a temporary file. An index of some 400,000 pages has this
+/// length.
 const IN_MEMORY: usize = 4 << 20;
 
-/// Bytes of the longest entry: three numbers of at most ten bytes.
+/// The length of the longest entry in bytes: three numbers of at most ten bytes.
 const LONGEST_ENTRY: usize = 30;
 
 /// Returns the entry of a frame, encoded.
@@ -47,10 +48,10 @@ impl AsRef<[u8]> for Entry {
 
 /// The entries of the frames that were written.
 pub struct Index {
-    /// Where to make a temporary file; in the system's directory for them if nothing.
+    /// The directory for a temporary file; `None` stands for the system's directory for such files.
     dir: Option<PathBuf>,
     recent: Vec<u8>,
-    /// The entries before. The file has no name, so nothing remains of it after a crash.
+    /// The entries before those in `recent`. The file has no name, so nothing of it remains after a crash.
     spilled: Option<File>,
     in_memory: usize,
 }
@@ -74,7 +75,7 @@ impl Index {
         Ok(())
     }
 
-    /// Hands out all entries in their order, piece by piece.
+    /// Passes all entries to `piece` in their order, part by part.
     pub fn read(self, mut piece: impl FnMut(&[u8]) -> io::Result<()>) -> io::Result<()> {
         if let Some(mut file) = self.spilled {
             file.rewind()?;

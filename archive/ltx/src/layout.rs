@@ -2,25 +2,26 @@
 
 /// The bytes with which every file begins.
 pub const MAGIC: [u8; 4] = *b"LTX1";
-/// Bytes of the head of a frame: the page's number and the frame's flags.
+/// The length in bytes of the head of a frame: the page's number and the frame's flags.
 pub const FRAME_HEAD_BYTES: usize = 6;
-/// Bytes of the length that stands between the head of a frame and its compressed page.
+/// The size in bytes of the length that stands between the head of a frame and its compressed page.
 pub const FRAME_SIZE_BYTES: usize = 4;
 /// The frame's only flag: a length follows, and the page is an LZ4 block.
 pub const FRAME_HAS_SIZE: u16 = 1;
-/// Bytes of the length that ends the index.
+/// The size in bytes of the length that ends the index.
 pub const INDEX_SIZE_BYTES: usize = 8;
-/// Bytes of the trailer: the checksum of the database, then that of the file.
+/// The length in bytes of the trailer: the checksum of the database, then the checksum of the file.
 pub const TRAILER_BYTES: usize = 16;
-/// The sizes that a page of a SQLite database can have.
+/// The smallest page that a SQLite database can have, in bytes.
 pub const SMALLEST_PAGE: u32 = 512;
-/// See [`SMALLEST_PAGE`].
+/// The largest page that a SQLite database can have, in bytes.
 pub const LARGEST_PAGE: u32 = 65_536;
 
-/// The byte of the database file that SQLite's locks begin at.
+/// The offset in the database file at which SQLite's lock bytes begin.
 const PENDING_BYTE: u32 = 0x4000_0000;
 
-/// Returns the page over SQLite's lock bytes, which SQLite never writes, and which no file has.
+/// Returns the number of the page that contains SQLite's lock bytes. SQLite never writes this page, and no LTX file
+/// has it.
 #[must_use]
 pub const fn lock_page(page_size: u32) -> u32 {
     PENDING_BYTE / page_size + 1
@@ -34,7 +35,7 @@ pub const fn page_after(page: u32, page_size: u32) -> Option<u32> {
     }
 }
 
-/// Returns the most bytes that an LZ4 block of this many bytes can need.
+/// Returns the greatest length in bytes that a page of this size can have as an LZ4 block.
 pub const fn longest_block(page_size: u32) -> u32 {
     page_size + page_size / 255 + 16
 }

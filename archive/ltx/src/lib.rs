@@ -1,12 +1,13 @@
 //! LTX files, version 3: what transactions of a SQLite database have changed, page by page.
 //!
 //! A file has a [`Header`], one frame for each page in ascending order, an index of the frames, and a checksum of
-//! everything. A file whose first transaction is 1 is a *snapshot*: it has every page of the database. Nothing here
-//! knows a network, or where a file lies.
+//! everything. A file whose first transaction is 1 is a *snapshot*: it has every page of the database. This crate
+//! uses no network, and does not know where a file is kept.
 //!
-//! [`Encoder`] writes the same bytes for the same pages, so that a repeated upload meets equal bytes. [`Decoder`]
-//! takes bytes from outside: it refuses what contradicts itself, never panics (invariant 12), and allocates nothing by
-//! a number that it has read. Neither keeps more than a few MiB, however many pages the file has.
+//! [`Encoder`] writes the same bytes for the same pages, so that a repeated upload finds equal bytes in the store.
+//! [`Decoder`] reads bytes from outside: it refuses a file that contradicts itself, never panics (invariant 12), and
+//! allocates no more than a few pages of the largest size, whatever numbers the file has. Neither keeps more than a
+//! few MiB in memory, however many pages the file has.
 
 #![forbid(unsafe_code)]
 

@@ -1,5 +1,5 @@
-//! Several files that follow on each other, as one file. It does not depend on how their transactions were grouped before
-//! (invariant 69).
+//! Merges several files that follow on each other into one file. The result does not depend on how the transactions
+//! were grouped into files before (invariant 69).
 
 use std::io::{Read, Write};
 use std::ops::RangeInclusive;
@@ -13,11 +13,11 @@ use super::layout::lock_page;
 /// A member and its next page.
 struct Member<R> {
     decoder: Decoder<R>,
-    /// The next page that the file has, whose image is in `page`.
+    /// The number of the next page that the file has. `page` holds its image.
     held: Option<u32>,
     page: Vec<u8>,
-    /// Pages by which the database has grown, from the next one on. Those that the file lacks are zeros, so that what a
-    /// member before has there does not come back.
+    /// The pages by which the database has grown and that the merge has not passed yet. If the file lacks such a
+    /// page, the page is zeros, so that an image in a member before does not come back.
     grown: RangeInclusive<u32>,
 }
 
@@ -32,7 +32,7 @@ impl<R: Read> Member<R> {
         self.held.into_iter().chain(grown).min()
     }
 
-    /// Goes on after a page.
+    /// Moves on from this page, if the member stands at it.
     fn pass(&mut self, page: u32) -> Result<(), LtxError> {
         if self.grown.start() == &page {
             self.grown.next();
@@ -41,9 +41,10 @@ impl<R: Read> Member<R> {
     }
 }
 
-/// Writes one file with the transactions of all members, which come in order; two may overlap. Each page is the last
-/// image that a member has of it. The header is that of the last member, from the first member's first transaction on.
-/// Keeps one page and one buffer of each member in memory. What is written counts only if there is no error.
+/// Writes one file with the transactions of all members. The members come in order, and two may overlap. The file has
+/// each page as the last member that has the page has it. Its header is the header of the last member, but with the
+/// first transaction of the first member. Keeps one page and one buffer of each member in memory. After an error the
+/// caller must not use the file.
 ///
 /// # Errors
 ///
@@ -84,7 +85,7 @@ pub fn merge<R: Read, W: Write>(members: Vec<R>, writer: W) -> Result<(Header, W
     Ok((header, writer, bytes))
 }
 
-/// Whether the members follow on each other, and the header of the result.
+/// Checks that the members follow on each other, and returns the header of the result.
 fn check<R: Read>(members: &[Member<R>]) -> Result<Header, LtxError> {
     let (Some(first), Some(last)) = (members.first(), members.last()) else {
         return Err(LtxError::Refused("there is nothing to merge"));

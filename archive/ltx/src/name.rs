@@ -6,7 +6,7 @@ pub fn file_name(min: u64, max: u64) -> String {
     format!("{min:016x}-{max:016x}.ltx")
 }
 
-/// Returns the transactions of the file with this name, or nothing if it is not the name of a file.
+/// Returns the transactions of the file with this name, or `None` if it is not the name of an LTX file.
 #[must_use]
 pub fn parse_file_name(name: &str) -> Option<(u64, u64)> {
     let (min, max) = name.strip_suffix(".ltx")?.split_once('-')?;

@@ -1,4 +1,4 @@
-//! Damage is found wherever it is.
+//! The decoder finds damage wherever it is.
 
 use duralite_ltx::Header;
 
@@ -19,7 +19,7 @@ fn each_flipped_bit_is_found_or_changes_no_page() {
             let mut damaged = file.clone();
             damaged[bit / 8] ^= 1 << (bit % 8);
             match decode(&damaged) {
-                // LZ4 can write the same page in more ways than one.
+                // LZ4 has several encodings of the same page, so some flipped bits decode to the same file.
                 Ok(found) => {
                     unnoticed += 1;
                     assert_eq!(found, (summary, pages.clone()), "bit {bit}");
@@ -39,7 +39,8 @@ fn each_byte_that_is_missing_or_too_much_is_found() {
             assert!(error.is_damage(), "{len}: {error}");
             let mut shorter = file.clone();
             shorter.remove(len);
-            // One of several equal bytes does not say which of them is missing, but that one is.
+            // Of several equal bytes in a row, nobody can tell which is missing. The decoder has to notice that one
+            // is.
             assert!(decode(&shorter).is_err(), "{len}");
         }
         let longer = [&file[..], &[0]].concat();
@@ -51,7 +52,7 @@ fn each_byte_that_is_missing_or_too_much_is_found() {
 fn frames_that_changed_places_are_found() {
     let file = encode(header(), &pages([1, 3]));
     let mut found = file.clone();
-    // The two frames have their numbers at the beginning; the pages stay where they are.
+    // The test changes the page numbers at the beginnings of the two frames, and leaves the pages where they are.
     let second = (100..file.len() - 10).find(|at| file[*at..].starts_with(&[0, 0, 0, 3, 0, 1])).unwrap();
     found[100 + 3] = 2;
     assert!(decode(&found).unwrap_err().is_damage());

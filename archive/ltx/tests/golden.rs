@@ -1,6 +1,7 @@
-//! Files that were written before are written the same, and files that other programs wrote are read.
+//! The encoder still writes the same bytes as when the golden files were made, and the decoder reads a file of
+//! another program.
 //!
-//! `LTX_GOLDEN=1` writes files of this encoder that are missing.
+//! With `LTX_GOLDEN=1` the test writes the golden files of this encoder that are missing.
 
 use std::path::{Path, PathBuf};
 
@@ -12,8 +13,8 @@ fn golden(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name)
 }
 
-/// Another primary, or the same after a restart, must write the same bytes, because objects are created only once. A
-/// new version of the library that compresses may not change them unnoticed.
+/// Objects are created only once. So another primary, or the same primary after a restart, must write the same bytes.
+/// If a new version of the compression library changes the bytes, this test notices.
 #[test]
 fn the_encoder_writes_what_it_wrote_before() {
     let snapshot = Header { min_txid: 1, commit: 5, ..header() };
@@ -29,7 +30,7 @@ fn the_encoder_writes_what_it_wrote_before() {
     }
 }
 
-/// A snapshot by `ltx encode-db` of version 0.5.3, which has a checksum of the database.
+/// `ltx encode-db` of version 0.5.3 made the file, a snapshot with a checksum of the database.
 #[test]
 fn a_file_of_another_program_is_read() {
     let bytes = std::fs::read(golden("other.ltx")).unwrap();

@@ -1,4 +1,4 @@
-//! What the format does not allow is neither written nor read.
+//! The encoder does not write, and the decoder does not read, what the format does not allow.
 
 use duralite_ltx::{Decoder, Encoder, Header, LtxError, lock_page};
 
@@ -34,7 +34,7 @@ fn headers_that_contradict_themselves() {
         Header { pre_checksum: Some(0), min_txid: 1, ..header() },
     ] {
         assert_eq!(Header::decode(&header.encode().unwrap()).unwrap(), header);
-        // The encoder keeps no checksum of the database.
+        // The encoder refuses this header, because it computes no checksum of the database.
         assert!(is_refused(Encoder::new(Vec::new(), header).map(drop)));
     }
 }

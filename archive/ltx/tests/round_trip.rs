@@ -1,4 +1,4 @@
-//! What was encoded decodes to the same.
+//! The decoder returns what the encoder was given.
 
 use duralite_ltx::{Decoder, Header, database_checksum, lock_page};
 use proptest::collection::{btree_map, vec};
@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::common::{Page, decode, encode, header, pages};
 
-/// Returns a header with the first transaction `min` of a database with this many pages.
+/// Returns headers whose first transaction is `min`, of a database with `commit` pages.
 fn headers(
     min: impl Strategy<Value = u64>,
     commit: impl Strategy<Value = u32>,
@@ -34,7 +34,7 @@ fn headers(
     )
 }
 
-/// Returns a page: random bytes, repeated, so that some pages compress and some do not.
+/// Returns pages. Each repeats some random bytes, so that some pages compress and some do not.
 fn content(page_size: u32) -> impl Strategy<Value = Vec<u8>> {
     vec(any::<u8>(), 1..600)
         .prop_map(move |bytes| bytes.into_iter().cycle().take(page_size as usize).collect())
@@ -77,7 +77,7 @@ proptest! {
 
     #[test]
     fn inv12_any_bytes_are_decoded_or_refused(bytes in vec(any::<u8>(), 0..400), kept in 0..200_usize) {
-        // The beginning of a file, with what comes then.
+        // The beginning of a sound file, followed by the random bytes.
         let mut file = encode(header(), &pages([1, 3]));
         file.truncate(kept);
         file.extend(&bytes);
@@ -85,7 +85,7 @@ proptest! {
     }
 }
 
-/// The index of so many pages does not stay in memory.
+/// The index of so many pages goes to a temporary file.
 #[test]
 fn a_file_with_very_many_pages_comes_back() {
     let count = 500_000;
@@ -102,7 +102,7 @@ fn a_file_with_very_many_pages_comes_back() {
 
 #[test]
 fn a_snapshot_has_no_lock_page() {
-    // The lock page of the largest pages is the first that a test can afford to reach.
+    // With the largest page size, the lock page has the lowest number, so a test can afford to reach it.
     let lock = lock_page(65_536);
     let header = Header { page_size: 65_536, commit: lock + 1, min_txid: 1, max_txid: 1, ..header() };
     let page = vec![0; 65_536];

@@ -1,4 +1,4 @@
-//! An opened archive: the object store, and how the archive's objects are read and written there.
+//! An opened archive: the object store, and how this crate reads and writes the archive's objects there.
 
 use std::fmt;
 use std::fs::File;
@@ -14,7 +14,8 @@ use object_store::gcp::GoogleCloudStorageBuilder;
 use object_store::local::LocalFileSystem;
 use object_store::memory::InMemory;
 use object_store::path::Path;
-// The store's client is compiled with TLS because of this crate's manifest; nothing here calls the client.
+// This crate's manifest names `reqwest` only so that the store's client is compiled with TLS. Nothing here calls
+// `reqwest`.
 use object_store::{
     Attribute, Attributes, ObjectMeta, ObjectStore, ObjectStoreExt as _, PutMode, PutOptions, PutPayload,
 };
@@ -29,10 +30,10 @@ use super::records::{Claim, Start};
 /// The name under which Litestream keeps the time of an object.
 const TIMESTAMP: &str = "litestream-timestamp";
 
-/// Whether an object was created, or was there before.
+/// Whether a request has created an object, or the object was there before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Created {
-    /// It was created.
+    /// The request has created the object.
     Now,
     /// An object with this key was there, with whatever content.
     Before,
@@ -44,12 +45,12 @@ pub struct Archive {
     store: Arc<dyn ObjectStore>,
     prefix: Path,
     layout: Layout,
-    /// Whether the objects are files. Their keys are then their paths, without the first slash.
+    /// Whether the objects are files. Then their keys are their paths, without the first slash.
     are_files: bool,
 }
 
 impl fmt::Debug for Archive {
-    /// Returns the store has the credentials, so it is left out.
+    /// Writes everything but the store, because the store has the credentials.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Archive")
             .field("prefix", &self.prefix)
@@ -59,13 +60,13 @@ impl fmt::Debug for Archive {
 }
 
 impl Archive {
-    /// Opens the archive at a location. Credentials come from the environment. Nothing is asked of the store yet.
+    /// Opens the archive at a location. Takes credentials from the environment. Sends no request to the store yet.
     ///
     /// # Errors
     ///
     /// [`ArchiveError::Credentials`] and [`ArchiveError::Store`] if the environment lacks something.
     pub fn open(location: &Location) -> Result<Self, ArchiveError> {
-        // If the program has chosen a library for TLS already, that one stays.
+        // If the program has already chosen a library for TLS, this call fails and changes nothing.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let failed = ArchiveError::store("opening", &location.prefix);
         let (store, layout, are_files): (Arc<dyn ObjectStore>, _, _) = match &location.store {
@@ -96,7 +97,7 @@ impl Archive {
                     .with_http_connector(Limits::default());
                 (Arc::new(builder.build().map_err(failed)?), Layout::Folders, false)
             }
-            // Not below the directory itself, which may not be there yet: reading must not make one.
+            // The root is not the archive's directory, because that may not exist yet, and reading must not make it.
             Store::Directory => (Arc::new(LocalFileSystem::new().with_fsync(true)), Layout::Folders, true),
             Store::Memory => (Arc::new(InMemory::new()), Layout::Digits, false),
         };
@@ -156,16 +157,16 @@ impl Archive {
     ///
     /// # Errors
     ///
-    /// [`ArchiveError::Store`]; [`ArchiveError::Damaged`] if it cannot be read.
+    /// [`ArchiveError::Store`]; [`ArchiveError::Damaged`] if the claim cannot be read.
     pub async fn claim_of(&self, generation: Generation) -> Result<Option<Claim>, ArchiveError> {
         self.record(Key::Claim(generation), |claim: &Claim| claim.generation == generation).await
     }
 
-    /// Returns the start of a generation, if there is one.
+    /// Returns the start record of a generation, if there is one.
     ///
     /// # Errors
     ///
-    /// [`ArchiveError::Store`]; [`ArchiveError::Damaged`] if it cannot be read.
+    /// [`ArchiveError::Store`]; [`ArchiveError::Damaged`] if the start record cannot be read.
     pub async fn start_of(&self, generation: Generation) -> Result<Option<Start>, ArchiveError> {
         self.record(Key::Start(generation), |start: &Start| start.generation == generation).await
     }
@@ -183,7 +184,7 @@ impl Archive {
         Ok(objects)
     }
 
-    /// Returns everything below a prefix.
+    /// Returns all objects below a prefix.
     ///
     /// # Errors
     ///
@@ -197,7 +198,7 @@ impl Archive {
     ///
     /// # Errors
     ///
-    /// [`ArchiveError::Store`]; [`ArchiveError::is_missing`] if there is none.
+    /// [`ArchiveError::Store`]; [`ArchiveError::is_missing`] if there is no such object.
     pub async fn get(&self, key: &Path) -> Result<Bytes, ArchiveError> {
         let content = async { self.store.get(key).await?.bytes().await };
         content.await.map_err(ArchiveError::store("reading", key))
@@ -225,8 +226,8 @@ impl Archive {
         }
     }
 
-    /// Creates an object, if there is none with this key. `time_ms` is the time of the last transaction in it, where
-    /// Litestream looks for one.
+    /// Creates an object, unless one with this key exists. `time_ms` is the time of the object's last transaction,
+    /// and is given for objects that Litestream reads.
     ///
     /// # Errors
     ///
@@ -249,7 +250,7 @@ impl Archive {
         }
     }
 
-    /// Removes an object. It is no error if there is none.
+    /// Removes an object. It is no error if the object does not exist.
     ///
     /// # Errors
     ///
@@ -261,7 +262,7 @@ impl Archive {
         }
     }
 
-    /// Returns the store itself, for what is not here.
+    /// Returns the store itself, for requests that this type does not offer.
     #[must_use]
     pub fn store(&self) -> &Arc<dyn ObjectStore> {
         &self.store
@@ -271,7 +272,7 @@ impl Archive {
     #[must_use]
     pub fn attributes(&self, time_ms: Option<i64>) -> Attributes {
         match time_ms {
-            // A directory has no attributes; there the file's own time says it.
+            // In a directory, objects have no attributes. There Litestream takes the time of the file.
             Some(time_ms) if !self.are_files => {
                 Attributes::from_iter([(Attribute::Metadata(TIMESTAMP.into()), rfc3339(time_ms))])
             }
@@ -279,7 +280,7 @@ impl Archive {
         }
     }
 
-    /// Sets the time of an object's file, if the store is a directory: Litestream takes it for the time of the
+    /// Sets the time of an object's file, if the store is a directory. Litestream takes this time for the time of the
     /// transactions.
     ///
     /// # Errors
@@ -317,8 +318,8 @@ impl Archive {
     }
 }
 
-/// Whether the environment says with which credentials S3 is asked. If it said nothing, the store's client would ask the
-/// machine's metadata service, which on most machines does not answer for minutes.
+/// Checks that the environment says with which credentials to ask S3. Without this check the store's client would ask
+/// the machine's metadata service, which on most machines does not answer for minutes.
 fn check_credentials(builder: &AmazonS3Builder) -> Result<(), ArchiveError> {
     use AmazonS3ConfigKey as Setting;
     let is_set = |setting: Setting| builder.get_config_value(&setting).is_some_and(|value| !value.is_empty());
@@ -350,8 +351,8 @@ pub(crate) fn rfc3339(time_ms: i64) -> String {
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{ms:03}Z")
 }
 
-/// Returns the date of a day that is counted from 1970-01-01. The year of the calculation begins in March, so that
-/// the day that a leap year adds is its last.
+/// Returns the date of a day that is counted from 1970-01-01. In the calculation a year begins in March, so that the
+/// day that a leap year adds is the last day of the year.
 fn date(days: i64) -> (i64, i64, i64) {
     let days = days + 719_468;
     let (era, day_of_era) = (days.div_euclid(146_097), days.rem_euclid(146_097));

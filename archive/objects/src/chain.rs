@@ -1,4 +1,4 @@
-//! Which states of a database the objects of a replica can make, and of which objects each is made.
+//! Which states of a database the objects of a replica can make, and which objects make each of them.
 //!
 //! A state is named by its last transaction. The state can be restored if an object ends with that transaction and
 //! begins either with transaction 1 or not later than right after a state that can be restored. An object that
@@ -9,15 +9,15 @@ use super::keys::{Object, SNAPSHOTS};
 /// The objects of one replica that count.
 #[derive(Debug, Clone, Default)]
 pub struct Chain {
-    /// In ascending order of their last transactions.
+    /// The objects, in ascending order of their last transactions.
     objects: Vec<Object>,
-    /// A state that is made elsewhere, on which objects may follow.
+    /// A state that other objects make, on which these objects may follow.
     seed: Option<u64>,
-    /// Ascending; with the seed.
+    /// The states that can be restored, ascending, with the seed.
     states: Vec<u64>,
 }
 
-/// Transactions that no state has: from the first to the last.
+/// A range of transactions that no state has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Missing {
     /// The first of them.
@@ -27,14 +27,16 @@ pub struct Missing {
 }
 
 impl Chain {
-    /// Returns the objects whose transactions are all below `limit`, on a state that is made elsewhere or on nothing.
+    /// Makes a chain of the objects whose transactions are all below `limit`. With a `seed` they may follow on that
+    /// state, which other objects make.
     pub fn new(objects: &[Object], limit: Option<u64>, seed: Option<u64>) -> Self {
         let counts = |object: &&Object| limit.is_none_or(|limit| object.max < limit);
         let mut objects: Vec<Object> = objects.iter().filter(counts).copied().collect();
         objects.sort_unstable_by_key(|object| (object.max, object.min, object.level));
         let mut states = Vec::from_iter(seed);
         for object in &objects {
-            // Any state before `max` that is not before `min - 1` will do. The newest is the best of them.
+            // The object may follow on any state from `min - 1` to before `max`. If one of these states exists, the
+            // newest state before `max` is one of them.
             let below = states.partition_point(|state| *state < object.max);
             let follows = below.checked_sub(1).is_some_and(|newest| states[newest] + 1 >= object.min);
             if (object.is_snapshot() || follows) && states.get(below) != Some(&object.max) {
@@ -54,7 +56,7 @@ impl Chain {
         self.states[..self.states.partition_point(|state| *state <= txid)].last().copied()
     }
 
-    /// Returns the smallest object that ends with this transaction.
+    /// Returns the object with the fewest bytes that ends with this transaction.
     pub fn ending_with(&self, txid: u64) -> Option<&Object> {
         let from = self.objects.partition_point(|object| object.max < txid);
         self.objects[from..].iter().take_while(|object| object.max == txid).min_by_key(|object| object.bytes)
@@ -65,8 +67,8 @@ impl Chain {
         self.objects.get(self.objects.partition_point(|object| object.max <= txid))
     }
 
-    /// Returns the object that ends first of those that follow on a state, and of equal ones that on the lowest
-    /// level. If `least` is given, only those count that reach it.
+    /// Of the objects that follow on a state, returns the one that ends first; of several, the one on the lowest
+    /// level. If `least` is given, only objects that reach it count.
     pub fn following(&self, txid: u64, least: Option<u64>) -> Option<&Object> {
         let least = least.unwrap_or(0).max(txid + 1);
         let from = self.objects.partition_point(|object| object.max < least);
@@ -74,8 +76,8 @@ impl Chain {
         self.objects[from..].iter().filter(follows).min_by_key(|object| (object.max, object.level))
     }
 
-    /// Transactions that no object has, after the newest state and before objects that follow. Before the newest state
-    /// nothing is missing in that state; there are only fewer states, where objects were compacted or pruned.
+    /// Returns the transactions that no object has, after the newest state and before later objects. The newest state
+    /// itself lacks nothing. Where objects were compacted or pruned there are only fewer states before it.
     pub fn missing(&self) -> Vec<Missing> {
         let mut end = self.states.last().copied().unwrap_or(0);
         let mut beyond: Vec<&Object> = self.objects.iter().filter(|object| object.max > end).collect();
@@ -91,7 +93,7 @@ impl Chain {
         missing
     }
 
-    /// Returns the objects that make a state that can be restored, in the order in which they are applied, and
+    /// Returns the objects that make a state that can be restored, in the order in which a restore applies them, and
     /// whether the seed comes before them.
     pub fn objects_of(&self, state: u64) -> (bool, Vec<Object>) {
         let until = &self.objects[..self.objects.partition_point(|object| object.max <= state)];
@@ -110,8 +112,8 @@ impl Chain {
             }
             (None, None) => 0,
         };
-        // Of all that may follow, the one that goes furthest, and of these the smallest. Objects that begin later
-        // than that come into question later, so each is looked at once.
+        // Of the objects that may follow, the loop takes the one that ends last, and of several the smallest. An
+        // object that begins too late stays for a later turn, so the loop looks at each object once.
         let mut by_first: Vec<&Object> = until.iter().filter(|object| object.max > reached).collect();
         by_first.sort_unstable_by_key(|object| object.min);
         let mut candidates = by_first.into_iter().peekable();

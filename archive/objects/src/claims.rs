@@ -1,7 +1,8 @@
 //! Taking a generation: the claim, what the new primary finds, and the start record.
 //!
-//! The types keep the order. [`Claimed`] exists once the claim does, only it lists what is inherited, and only it
-//! becomes a [`Primary`], by the start record (invariants 65 and 67).
+//! The types keep the order. A [`Claimed`] exists only once the claim does. Only a [`Claimed`] lists what the new
+//! primary inherits, and only a [`Claimed`] becomes a [`Primary`], by creating the start record (invariants 65 and
+//! 67).
 
 use bytes::Bytes;
 use serde::Serialize;
@@ -18,55 +19,55 @@ use super::primary::Primary;
 use super::records::{Base, Claim, Line, Start};
 use super::retry::Retry;
 
-/// A generation that is taken, and has not begun.
+/// A generation that its owner has claimed and not begun.
 #[derive(Debug)]
 pub struct Claimed {
     archive: Archive,
     owner: Owner,
     generation: Generation,
-    /// For the control that lists before the claim.
+    /// What the control `Rule::ListAfterClaim` has listed before the claim.
     listed_early: Option<Option<Inherited>>,
 }
 
-/// What a new primary finds.
+/// What a new primary finds in the archive.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Inherited {
-    /// The generation that it continues.
+    /// The generation that the new primary continues.
     pub parent: Generation,
     /// The last transaction that can be restored.
     pub end: u64,
-    /// The objects that make the database after it. If one of them is gone when it is fetched, [`Archive::plan`] for
-    /// the same transaction has others.
+    /// The objects that make the database after that transaction. If one of them is gone when the primary fetches it,
+    /// [`Archive::plan`] for the same transaction names others.
     pub plan: Plan,
 }
 
 /// The database that a generation begins with, as it goes into the start record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Begin {
-    /// Its pages.
+    /// The size of the database in pages.
     pub pages: u32,
-    /// Bytes of a page.
+    /// The page size in bytes.
     pub page_size: u32,
-    /// Its checksum, as LTX files have it.
+    /// The checksum of the database, as LTX files have it.
     pub checksum: u64,
-    /// When, by the owner's clock, in milliseconds since 1970.
+    /// The time by the owner's clock, in milliseconds since 1970.
     pub time_ms: i64,
 }
 
-/// What an owner finds that comes back to its generation.
+/// What an owner finds when it comes back to its generation.
 #[derive(Debug)]
 pub enum Resumed {
-    /// It is still the primary.
+    /// The owner is still the primary.
     Primary(Primary),
-    /// It has claimed this later generation and not begun it. It has to take the one after it, by
-    /// [`Archive::claim_after`].
+    /// The owner has claimed this later generation and not begun it. The owner has to take the generation after it,
+    /// by [`Archive::claim_after`].
     Unbegun(Generation),
-    /// Another has taken a later generation.
+    /// Another owner has taken a later generation.
     Fenced(Claim),
 }
 
 impl Archive {
-    /// Takes the next generation that nobody has.
+    /// Claims the first generation after all claimed ones.
     ///
     /// # Errors
     ///
@@ -84,11 +85,12 @@ impl Archive {
         Ok(Claimed { archive: self.clone(), owner: owner.clone(), generation, listed_early })
     }
 
-    /// Takes the generation after this one, for an owner that has to start over. Only its own claims may be in between.
+    /// Claims the next free generation after this one, for an owner that has to start over. Only claims of this owner
+    /// may be in between.
     ///
     /// # Errors
     ///
-    /// [`ArchiveError::Fenced`] if another has it; [`ArchiveError::Store`].
+    /// [`ArchiveError::Fenced`] if another owner has claimed it; [`ArchiveError::Store`].
     pub async fn claim_after(
         &self,
         owner: &Owner,
@@ -99,7 +101,7 @@ impl Archive {
         loop {
             match self.create_claim(owner, generation, time_ms).await? {
                 None => break,
-                // A claim of one's own from an earlier attempt is given up.
+                // The owner gives up its own claim from an earlier attempt.
                 Some(other) if other.token == owner.token => generation = generation.next(),
                 Some(other) => return Err(ArchiveError::fenced(&other)),
             }
@@ -107,7 +109,7 @@ impl Archive {
         Ok(Claimed { archive: self.clone(), owner: owner.clone(), generation, listed_early: None })
     }
 
-    /// Goes on with a generation after a restart. The claims that follow and have the owner's token are its own
+    /// Goes on with a generation after a restart of the owner. Later claims with the owner's token are its own
     /// attempts to start over.
     ///
     /// # Errors
@@ -139,11 +141,11 @@ impl Archive {
         Ok(Resumed::Primary(Primary::new(self.clone(), owner.clone(), start, uploaded, has_base)))
     }
 
-    /// Tries whether the store refuses to create a key twice, which everything rests on.
+    /// Tries whether the store refuses to create a key twice. Every guarantee of the archive depends on that.
     ///
     /// # Errors
     ///
-    /// [`ArchiveError::Unfit`] if the store lets it pass; [`ArchiveError::Store`].
+    /// [`ArchiveError::Unfit`] if the store does not refuse; [`ArchiveError::Store`].
     pub async fn probe(&self, owner: &Owner) -> Result<(), ArchiveError> {
         let key = self.key_of(&format!("probe-{}", random_token()?));
         let [first, second] = [Bytes::from_static(b"first"), Bytes::from_static(b"second")];
@@ -154,7 +156,7 @@ impl Archive {
             Ok(again == Created::Before && found == first)
         };
         let result = twice.await;
-        // What is left behind by a failure here disturbs nobody.
+        // If the deletion fails, the object that stays disturbs nobody.
         let deleted = owner.retry.ask(|| self.delete(&key)).await;
         match result {
             Ok(true) => deleted,
@@ -167,8 +169,8 @@ impl Archive {
         }
     }
 
-    /// Creates an object. That it exists already is settled by its contents: they are equal if an earlier request for
-    /// it has arrived (invariant 69).
+    /// Creates an object. If the object exists already, it must have equal contents: then an earlier request of this
+    /// primary has arrived (invariant 69).
     pub(crate) async fn put_new(
         &self,
         retry: &Retry,
@@ -180,7 +182,7 @@ impl Archive {
             .ask(|| async {
                 match self.create(key, content.clone().into(), time_ms).await? {
                     Created::Now => Ok(None),
-                    // A store may also answer so while another request for the key is on its way.
+                    // A store may also give this answer while another request for the key is on its way.
                     Created::Before => self.get(key).await.map(Some).map_err(ArchiveError::into_temporary),
                 }
             })
@@ -193,7 +195,7 @@ impl Archive {
         }
     }
 
-    /// Creates a claim (invariant 65). Returns the claim that another has there.
+    /// Creates a claim (invariant 65). If another claim is there, returns that claim.
     async fn create_claim(
         &self,
         owner: &Owner,
@@ -205,7 +207,7 @@ impl Archive {
         match self.put_new(&owner.retry, &key, json(&claim)?, None).await {
             Err(ArchiveError::Contradicted { .. }) if keep(Rule::ClaimIsCreated) => {
                 let other = owner.retry.ask(|| self.claim_of(generation)).await?;
-                // A claim that is one's own, from an earlier life, is given up.
+                // The owner also gives up its own claim from before a restart.
                 Ok(Some(other.unwrap_or(claim)))
             }
             Err(ArchiveError::Contradicted { .. }) | Ok(()) => Ok(None),
@@ -221,7 +223,7 @@ impl Archive {
         Ok(claims.max())
     }
 
-    /// Returns what whoever has claimed `own` inherits.
+    /// Returns what the owner of the claim on `own` inherits.
     async fn inherited(
         &self,
         owner: &Owner,
@@ -229,8 +231,8 @@ impl Archive {
     ) -> Result<Option<Inherited>, ArchiveError> {
         let list = async || {
             let lineage = owner.retry.ask(|| Lineage::read(self)).await?;
-            // A later generation has begun, so nobody will ever read this one. What the list shows of the generations
-            // before may be pruned already.
+            // A later generation has begun, so nobody will ever read this one. Somebody may have pruned some of what
+            // the list shows of the generations before.
             if let Some(later) = lineage.head().filter(|head| own.is_some_and(|own| own < *head)) {
                 return Err(self.fenced_by(owner, later).await?);
             }
@@ -244,7 +246,7 @@ impl Archive {
         }
     }
 
-    /// Returns the error for a primary after which this generation was claimed.
+    /// Returns the error for a primary, after another owner has claimed the generation `later`.
     async fn fenced_by(&self, owner: &Owner, later: Generation) -> Result<ArchiveError, ArchiveError> {
         let claim = owner.retry.ask(|| self.claim_of(later)).await?;
         let claim = claim.ok_or_else(|| ArchiveError::Damaged {
@@ -260,7 +262,7 @@ impl Primary {
     ///
     /// # Errors
     ///
-    /// [`ArchiveError::Fenced`] if another has it; [`ArchiveError::Store`].
+    /// [`ArchiveError::Fenced`] if another owner has claimed it; [`ArchiveError::Store`].
     pub async fn start_over(self, time_ms: i64) -> Result<Claimed, ArchiveError> {
         self.archive().claim_after(self.owner(), self.generation(), time_ms).await
     }
@@ -286,7 +288,8 @@ impl Claimed {
         }
     }
 
-    /// Begins the generation. If this fails, the claim is given up: the record may still arrive.
+    /// Begins the generation by creating its start record. If this fails, the owner has to give up the claim, because
+    /// the record may still arrive.
     ///
     /// # Errors
     ///

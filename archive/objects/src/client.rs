@@ -1,8 +1,8 @@
 //! How long a request to an object store may take: the longer, the more it carries.
 //!
-//! The client of the store would end each request after the same time, so that a large object never gets through a slow
-//! line. Here a request may take a while for being answered, and more for each piece of what it carries. An answer may
-//! take as long as something of it comes.
+//! The store's client would end each request after the same time, so a large object would never get through a slow
+//! line. Here the time limit for the beginning of the answer grows with the bytes that the request carries. An answer
+//! may take as long as bytes of it keep coming.
 
 use std::time::Duration;
 
@@ -13,9 +13,9 @@ use object_store::client::{
     ReqwestConnector,
 };
 
-/// How long a store may take to answer, and how long nothing of an answer may come.
+/// How long a store may take to answer a request that carries nothing, and how long no byte of an answer may come.
 const LEAST: Duration = Duration::from_secs(30);
-/// Bytes of a second on the slowest line that counts as one.
+/// The bytes per second of the slowest line for which the limits are made.
 const SLOWEST: u64 = 128 << 10;
 
 /// Makes clients whose requests have these limits.
@@ -41,8 +41,8 @@ impl Limits {
 impl HttpConnector for Limits {
     fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
         let options = options.clone().with_timeout_disabled();
-        // What the client calls the time of a read begins with the request, and so has to be left out where the request
-        // takes long itself.
+        // The client's timeout of a read begins with the request. So a client for requests that take long themselves
+        // has no such timeout.
         let small = ReqwestConnector::default().connect(&options.clone().with_read_timeout(self.least))?;
         let large = ReqwestConnector::default().connect(&options)?;
         Ok(HttpClient::new(Limited { limits: *self, small, large }))
@@ -52,7 +52,7 @@ impl HttpConnector for Limits {
 #[derive(Debug)]
 struct Limited {
     limits: Limits,
-    /// For requests that carry so little that their limit is the least one.
+    /// The client for requests that carry so little that the shortest limit holds for them.
     small: HttpClient,
     large: HttpClient,
 }
@@ -88,7 +88,7 @@ mod tests {
         assert_eq!(limits.of(256 << 20), LEAST + Duration::from_secs(2048));
     }
 
-    /// A server that takes half a second for each answer. Returns its address.
+    /// Starts a server that takes half a second for each answer. Returns its address.
     fn slow_server() -> String {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
@@ -118,7 +118,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_large_object_is_created_through_a_slow_line() {
-        // If the provider was installed already, that one stays.
+        // If a provider is installed already, this call fails and changes nothing.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let limits = Limits { least: Duration::from_millis(100), slowest: 1 << 10 };
         let store = AmazonS3Builder::new()

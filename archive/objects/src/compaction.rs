@@ -1,9 +1,10 @@
-//! Compaction: the transactions of a span of time in one object, so that a restore reads few objects and each page
-//! once.
+//! Compaction merges the transactions of a span of time into one object, so that a restore reads few objects, and
+//! each page once.
 //!
-//! It only adds objects, and only of transactions that are acknowledged (invariant 74). Spans are counted in the times
-//! of the transactions, so they do not depend on when compaction runs. A compaction that was cut off is done again; an
-//! object that it left is like any other. Where pruning has deleted the first objects, compaction goes on after them.
+//! Compaction only adds objects, and only of acknowledged transactions (invariant 74). The times of the transactions
+//! decide which span they are in, so the spans do not depend on when compaction runs. If a compaction is cut off, the
+//! next one does its work again; an object that the first one left is like any other. If pruning has deleted the
+//! first objects, compaction goes on after them.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -20,11 +21,11 @@ use super::error::ArchiveError;
 use super::keys::{Object, Replica, SNAPSHOTS};
 use super::primary::Primary;
 
-/// The spans of the levels from 1 on.
+/// The spans of time of the levels 1, 2 and 3.
 pub const SPANS: [Duration; 3] =
     [Duration::from_secs(30), Duration::from_secs(300), Duration::from_secs(3600)];
 
-/// Times of objects that are known already. They are a function of the object, so they never change.
+/// The times of objects, by key, as far as they are known. An object never changes, so neither does its time.
 #[derive(Debug, Default)]
 pub struct Times(BTreeMap<String, i64>);
 
@@ -49,7 +50,7 @@ impl Times {
         Ok(header.timestamp_ms)
     }
 
-    /// Forgets all but the times of the objects that still matter, if there are many.
+    /// Forgets all times if there are more than `MOST`.
     pub(crate) fn limit(&mut self) {
         const MOST: usize = 1 << 14;
         if self.0.len() > MOST {
@@ -58,20 +59,20 @@ impl Times {
     }
 }
 
-/// Objects that are merged at once. Each takes a buffer and perhaps a file.
+/// The most objects that are merged at once. Each takes a buffer and perhaps a file.
 const MOST_MEMBERS: usize = 64;
 
-/// Bytes of an object that are kept in memory while it is merged.
+/// The size in bytes up to which a member stays in memory while it is merged.
 const IN_MEMORY: usize = 128 << 10;
 
-/// Bytes of a merged object that are kept in memory, and of the pieces in which it is uploaded.
+/// The size in bytes up to which a merged object stays in memory, and the size of the pieces in which it is uploaded.
 const MERGED_IN_MEMORY: usize = 8 << 20;
 const PIECE: usize = 1 << 20;
 
 impl Primary {
-    /// Adds the compacted objects that are due on each level, and returns how many there were. The last span of each
-    /// level waits for a transaction after it. Merging reads and writes temporary files, so this is for a thread that
-    /// may block.
+    /// Adds the compacted objects that are due on each level, and returns their number. The last span of each level
+    /// stays open until there is a transaction after it. Merging reads and writes temporary files, so the calling
+    /// thread must be one that may block.
     ///
     /// # Errors
     ///
@@ -118,7 +119,7 @@ impl Primary {
         Ok(groups)
     }
 
-    /// Merges objects into one on a level, and uploads it.
+    /// Merges objects into one on a level, and uploads the result.
     async fn merge(&self, members: &[Object], level: u8) -> Result<Object, ArchiveError> {
         let replica = self.replica();
         let mut files = Vec::new();
@@ -144,7 +145,7 @@ impl Primary {
         Ok(object)
     }
 
-    /// Returns an object's content, in memory if it is small, else in a temporary file without a name.
+    /// Returns an object's content, in memory if the content is small, else in a temporary file without a name.
     async fn fetch(
         &self,
         replica: &Replica,
@@ -164,8 +165,8 @@ impl Primary {
 }
 
 /// Returns the state on which the objects of a level and of the one below follow: the base, or the first state that
-/// pruning has left of them. Pruning takes what ends at or before one snapshot, and that snapshot is then the oldest.
-/// What is missing after it, or between two objects, is damage, over which nothing is compacted.
+/// pruning has left. Pruning deletes what ends at or before one snapshot, which is then the oldest. If objects are
+/// missing after that snapshot or between two objects, that is damage, and compaction does not merge across it.
 fn begin(objects: &[Object], level: u8, base: u64) -> u64 {
     let of_levels = objects.iter().filter(|object| object.level == level || object.level + 1 == level);
     let first = of_levels.map(|object| object.min.saturating_sub(1)).min();
@@ -174,7 +175,8 @@ fn begin(objects: &[Object], level: u8, base: u64) -> u64 {
     first.filter(|first| oldest.is_some_and(|oldest| *first <= oldest)).map_or(base, |first| first.max(base))
 }
 
-/// Returns the objects that lead on from a state, the farthest first where several begin there.
+/// Returns the objects that lead on from a state, one after the other. Where several can follow, takes the one that
+/// ends last.
 fn chain(mut left: Vec<Object>, from: u64) -> Vec<Object> {
     left.sort_unstable_by_key(|object| (object.min, object.max));
     let (mut chain, mut end, mut next) = (Vec::new(), from, 0);

@@ -1,17 +1,18 @@
-//! What a list of the archive lacks, and when that is believed.
+//! Decides when to believe that the archive lacks something that a list does not show.
 //!
-//! A list takes several requests, and others upload, take over and prune meanwhile. What was deleted in one place
-//! before it was listed may have come to another place after that one was listed. So a list may show a gap that the
-//! archive never had. It is believed only when a second list, which began after the first had ended, shows the same.
+//! A list takes several requests, and meanwhile others upload, take over and prune. Suppose that a primary writes
+//! transactions to a second place after the list has passed it, and then deletes them at a first place that the list
+//! has not reached. Then the list shows a gap that the archive never had. This code believes a gap only when a second
+//! list, which began after the first had ended, shows the same gap.
 
 use super::error::ArchiveError;
 
-/// How often the archive is listed, at most, until two lists in a row agree. Between two lists that do not agree somebody
-/// has pruned or has taken the archive over, which both are rare.
+/// The most lists of the archive until two in a row agree. If two lists do not agree, somebody has pruned or taken
+/// over in between, and both are rare.
 const LISTS: u32 = 8;
 
-/// Lists the archive by `list`, again as long as the list lacks something that the list before did not lack. Of what is
-/// found, `lacks` says in words what it lacks, if anything.
+/// Lists the archive by `list`, and lists again as long as a list lacks something that the list before did not lack.
+/// `lacks` says in words what a list lacks, if anything.
 ///
 /// # Errors
 ///
@@ -41,7 +42,7 @@ mod tests {
 
     use super::*;
 
-    /// Returns what comes of lists that lack these transactions, and how many lists there were.
+    /// Returns the result if the lists lack these transactions, and how many lists were made.
     fn after(lists: &[Option<u64>]) -> (Option<Result<usize, String>>, usize) {
         let mut listed = 0;
         let list = async || {

@@ -1,5 +1,5 @@
-//! Rules that a test breaks on purpose, to show that other tests notice. Without the feature `controls` no rule can be
-//! broken.
+//! Rules that a test can break on purpose, to show that other tests notice. Without the feature `controls` nobody can
+//! break a rule.
 
 /// A rule that can be broken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,21 +12,22 @@ pub enum Rule {
     Look,
     /// The look begins after the uploads have ended.
     LookAfterUpload,
-    /// A generation that is no continuation is acknowledged only when its base is in the archive.
+    /// A primary acknowledges transactions of a generation that continues no other only when the base is in the
+    /// archive.
     BaseBeforeAcknowledging,
-    /// An object that exists is taken for one's own only if its contents are equal.
+    /// A primary takes an object that exists for its own only if the contents are equal.
     CompareContents,
-    /// Of a generation that another continues only transactions up to the end count that the other has found.
+    /// If a generation continues another, only those transactions of the other count that its owner has found there.
     EndOfParent,
-    /// Compaction and pruning take only transactions that are acknowledged.
+    /// Compaction and pruning use only acknowledged transactions.
     OnlyAcknowledged,
-    /// An object is deleted only when the object that takes its place exists.
+    /// Pruning deletes an object only when the object that takes its place exists.
     DeleteAfterCompaction,
-    /// The snapshot from which the oldest kept moment is restored is kept.
+    /// Pruning keeps the snapshot from which the oldest kept moment is restored.
     KeepBase,
-    /// A follower looks for a later claim after it has listed, before it applies.
+    /// A follower looks for a later claim after it has listed, and before it applies.
     FollowerLooks,
-    /// A claim that has no start record when its owner begins again is given up.
+    /// When an owner begins again, it gives up its claim that has no start record.
     GiveUpClaims,
 }
 
@@ -35,7 +36,7 @@ thread_local! {
     static BROKEN: std::cell::Cell<Option<Rule>> = const { std::cell::Cell::new(None) };
 }
 
-/// Breaks a rule on this thread, or none.
+/// Breaks a rule on this thread. With `None` all rules hold again.
 #[cfg(feature = "controls")]
 pub fn break_rule(rule: Option<Rule>) {
     BROKEN.set(rule);

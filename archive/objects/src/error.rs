@@ -1,4 +1,5 @@
-//! The crate's one error. No text has credentials: locations refuse them, and they come only from the environment.
+//! The crate's one error. No text of an error has credentials: a location with credentials is refused, and
+//! credentials come only from the environment.
 
 use std::io;
 use std::path::Path as FilePath;
@@ -15,7 +16,7 @@ pub enum ArchiveError {
     /// The text is not the location of an archive.
     #[error("not the location of an archive: {0}")]
     Location(String),
-    /// The environment does not say with which credentials the store is asked.
+    /// The environment does not say with which credentials to ask the store.
     #[error(
         "{missing} in the environment; for the role of this machine set AWS_METADATA_ENDPOINT=http://169.254.169.254, and \
          for a bucket that everybody may read AWS_SKIP_SIGNATURE=true"
@@ -24,10 +25,10 @@ pub enum ArchiveError {
         /// What is missing.
         missing: &'static str,
     },
-    /// The object store failed, or refuses.
+    /// The object store has failed, or refuses the request.
     #[error("{doing} {key}: {source}")]
     Store {
-        /// What was being done.
+        /// What the request was to do.
         doing: &'static str,
         /// The object's key, or the prefix.
         key: String,
@@ -42,7 +43,7 @@ pub enum ArchiveError {
         /// What is wrong with the object.
         what: String,
     },
-    /// Nothing can be restored: there is no archive here, or nothing in it yet.
+    /// Nothing can be restored: there is no archive at this place, or it has no state yet.
     #[error("there is no archive, or nothing in it yet")]
     Empty,
     /// Objects are missing in the middle.
@@ -50,23 +51,23 @@ pub enum ArchiveError {
     Gap {
         /// The first transaction that is missing.
         first: u64,
-        /// The last one of them.
+        /// The last transaction that is missing.
         last: u64,
-        /// The last transaction before them up to which the database can be restored.
+        /// The last transaction before the missing ones up to which the database can be restored.
         had: Option<u64>,
     },
     /// Others have changed the archive again and again while it was listed.
     #[error("the archive was changed each time while it was listed; try again")]
     Changing,
-    /// The archive has no state after this transaction: it was not archived yet, or has been archived or compacted
-    /// together with others.
+    /// The archive has no state after this transaction. Either the transaction was not archived yet, or it was
+    /// archived or compacted together with others.
     #[error("the archive has no state after transaction {txid}; {}", instead(*before, *after))]
     NotThere {
         /// The transaction.
         txid: u64,
-        /// The last state before it.
+        /// The last state before the transaction.
         before: Option<u64>,
-        /// The first state after it.
+        /// The first state after the transaction.
         after: Option<u64>,
     },
     /// The archive begins later than this time.
@@ -75,7 +76,7 @@ pub enum ArchiveError {
         /// The first state.
         oldest: Option<u64>,
     },
-    /// An object is damaged or missing that a restore needs.
+    /// An object that a restore needs is damaged or missing.
     #[error("{cause}; {}", instead(*had, None))]
     Broken {
         /// The object and what is wrong with it.
@@ -83,7 +84,7 @@ pub enum ArchiveError {
         /// The last transaction up to which the database can be restored without that object.
         had: Option<u64>,
     },
-    /// Another has taken a later generation, and is the primary.
+    /// Another owner has taken a later generation, and is the primary.
     #[error(
         "another is the primary: {node} has taken generation {generation}; this one acknowledges nothing any more"
     )]
@@ -93,7 +94,7 @@ pub enum ArchiveError {
         /// The machine, as it names itself.
         node: String,
     },
-    /// The owner itself has claimed a later generation, and could not begin it.
+    /// The owner itself has claimed a later generation, and could not begin that generation.
     #[error(
         "generation {generation} was claimed in order to start over, and has not begun; another has to be claimed"
     )]
@@ -101,7 +102,7 @@ pub enum ArchiveError {
         /// The generation.
         generation: Generation,
     },
-    /// An object exists with other contents than this primary would give it.
+    /// An object exists already, and its contents differ from what this primary wants to write.
     #[error("{key} exists with other contents: another primary writes there as this one")]
     Contradicted {
         /// The object's key.
@@ -112,7 +113,7 @@ pub enum ArchiveError {
         "this object store does not refuse to create an object that exists, so it cannot tell two primaries apart"
     )]
     Unfit,
-    /// Something is where the restored database is to be.
+    /// A file exists where the restored database is to be.
     #[error("{path} exists; restore never replaces a file: choose another path, or move it away")]
     Exists {
         /// The file.
@@ -121,7 +122,7 @@ pub enum ArchiveError {
     /// A task of the program ended without an answer.
     #[error("a task of the program ended without an answer")]
     Task,
-    /// A local file failed.
+    /// An operation on a local file has failed.
     #[error("{path}: {source}")]
     File {
         /// The file.
@@ -147,18 +148,18 @@ impl ArchiveError {
         move |error| Self::Damaged { key: key.to_string(), what: error.to_string() }
     }
 
-    /// Returns whether an object was asked for that is not there.
+    /// Returns whether the error is that the requested object does not exist.
     #[must_use]
     pub const fn is_missing(&self) -> bool {
         matches!(self, Self::Store { source: object_store::Error::NotFound { .. }, .. })
     }
 
-    /// Returns whether something was looked for in a list of the archive, and not found there.
+    /// Returns whether the error is that a list of the archive lacks what was looked for.
     pub(crate) const fn is_lack(&self) -> bool {
         matches!(self, Self::Empty | Self::Gap { .. } | Self::NotThere { .. } | Self::TooEarly { .. })
     }
 
-    /// Returns whether the object itself is at fault, so that asking again does not help.
+    /// Returns whether the object itself is damaged, so that asking again does not help.
     #[must_use]
     pub const fn is_damage(&self) -> bool {
         matches!(self, Self::Damaged { .. })
@@ -168,9 +169,9 @@ impl ArchiveError {
         Self::Fenced { generation: by.generation, node: by.node.clone() }
     }
 
-    /// Returns whether the same request may succeed later: the network fails, or the store is overloaded. What the
-    /// store refuses is permanent: a request without permission, with wrong credentials, for another region or a
-    /// bucket that is missing.
+    /// Returns whether the same request may succeed later, because the network fails or the store is overloaded. A
+    /// refusal is permanent: a request without permission, with wrong credentials, for another region or for a bucket
+    /// that is missing.
     #[must_use]
     pub fn is_temporary(&self) -> bool {
         let source = match self {
@@ -185,7 +186,8 @@ impl ArchiveError {
         !is_refused || is_to_repeat.iter().any(|status| text.contains(status))
     }
 
-    /// A failure to find an object as one that passes: the store has just said that it exists.
+    /// Turns the error that an object is not found into a temporary one, because the store has just said that the
+    /// object exists.
     pub(crate) fn into_temporary(self) -> Self {
         match self {
             Self::Store { doing, key, source: source @ object_store::Error::NotFound { .. } } => {
@@ -197,7 +199,7 @@ impl ArchiveError {
     }
 }
 
-/// Returns what can be restored instead.
+/// Returns words that say what can be restored instead.
 fn instead(before: Option<u64>, after: Option<u64>) -> String {
     match (before, after) {
         (Some(before), Some(after)) => {

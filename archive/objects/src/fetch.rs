@@ -1,7 +1,7 @@
-//! Fetches objects side by side, and hands them out one after the other.
+//! Fetches several objects at once, and passes them to the reader one after the other.
 //!
-//! Large objects come in pieces, which are fetched side by side too. No more than some pieces are in memory, however
-//! large the objects are and however fast they come.
+//! Large objects come in pieces, of which several are fetched at once too. The number of pieces in memory is limited,
+//! however large the objects are and however fast they come.
 
 use std::io::{self, Read};
 use std::sync::Arc;
@@ -15,38 +15,39 @@ use super::archive::Archive;
 use super::error::ArchiveError;
 use super::plan::Step;
 
-/// Bytes of a piece: enough that the time for asking does not count, and few enough that some of them are little memory.
+/// The size of a piece in bytes: so large that the time for the request does not matter, and so small that some
+/// pieces take little memory.
 const PIECE: u64 = 4 << 20;
-/// What a piece takes of the room that one large piece may have, in the least: so many requests for small objects run in
-/// the place of one for a large piece. They take time and no memory.
+/// The number of places that a large piece takes. A small piece takes as few as one, so this many requests for small
+/// objects run in place of one for a large piece. Small requests take time and hardly any memory.
 const PLACES: u64 = 8;
-/// Pieces that wait to be read, besides those that are being fetched.
+/// The number of pieces that may wait for the reader, besides those that are being fetched.
 const WAITING: usize = 2;
 
-/// How far a run is.
+/// How far fetching has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Progress {
-    /// Bytes of objects that were read.
+    /// The bytes of objects that were read so far.
     pub bytes: u64,
-    /// Bytes of all objects.
+    /// The bytes of all objects.
     pub of_bytes: u64,
-    /// Objects that were read.
+    /// The number of objects that were read so far.
     pub objects: u64,
-    /// All objects.
+    /// The number of all objects.
     pub of_objects: u64,
 }
 
-/// Is told how far a run is, after each piece.
+/// A function that is called with the progress after each piece.
 pub type Report = Arc<dyn Fn(Progress) + Send + Sync>;
 
-/// A part of an object. Objects come in their order, and so do the pieces of each.
+/// A part of an object. The objects come in order, and so do the pieces of each object.
 struct Piece {
     content: Result<Bytes, ArchiveError>,
     is_last: bool,
 }
 
-/// Runs `work` on a thread of its own, while the objects are being fetched for it. `parallel` requests for large pieces
-/// run at a time, or [`PLACES`] times as many for small ones.
+/// Fetches the objects of `steps`, and runs `work` on them on a thread of its own meanwhile. Up to `parallel`
+/// requests for large pieces run at a time, or [`PLACES`] times as many for small ones.
 pub async fn fetch<T: Send + 'static>(
     archive: &Archive,
     steps: &[Step],
@@ -63,7 +64,7 @@ pub async fn fetch<T: Send + 'static>(
     let parallel = parallel.max(1);
     let places = &Semaphore::new(parallel * PLACES as usize);
     let fetched = stream::iter(pieces)
-        // The pieces get their places in order, so the one that is handed out next always has its own.
+        // The pieces get their places in order. So the piece that the reader needs next always has its place.
         .then(|(step, range)| async move {
             let place = places.acquire_many(places_of(range.end - range.start)).await;
             (step, range, place)
@@ -81,7 +82,7 @@ pub async fn fetch<T: Send + 'static>(
         .buffered(parallel * PLACES as usize);
     let mut fetched = std::pin::pin!(fetched);
     while let Some((piece, _place)) = fetched.next().await {
-        // A worker that needs no more pieces has an answer.
+        // If the worker no longer receives, it has its result already.
         if sender.send(piece).await.is_err() {
             break;
         }
@@ -96,7 +97,7 @@ fn pieces_of(bytes: u64) -> impl Iterator<Item = std::ops::Range<u64>> {
     (0..count).map(move |at| at * PIECE..((at + 1) * PIECE).min(bytes))
 }
 
-/// Returns how many places a piece takes, of [`PLACES`].
+/// Returns how many of [`PLACES`] places a piece of `bytes` bytes takes.
 fn places_of(bytes: u64) -> u32 {
     bytes.div_ceil(PIECE / PLACES).clamp(1, PLACES) as u32
 }
@@ -106,12 +107,12 @@ pub struct Objects {
     receiver: Receiver<Piece>,
     progress: Progress,
     report: Option<Report>,
-    /// Whether pieces of an object come next that was not read to its end.
+    /// Whether the next pieces belong to an object that was not read to its end.
     is_within: bool,
 }
 
 impl Objects {
-    /// Lets `work` read the next object. If the object could not be fetched, that is the error.
+    /// Lets `work` read the next object. If the object could not be fetched, returns the error of the fetch.
     pub fn next<T>(
         &mut self,
         work: impl FnOnce(&mut ObjectReader<'_>) -> Result<T, ArchiveError>,

@@ -15,7 +15,7 @@ use duralite_ltx::{file_name, parse_file_name};
 use object_store::path::Path;
 use serde::{Deserialize, Serialize};
 
-/// The levels that transactions can be on: 0 as they were uploaded, above it compacted.
+/// The number of levels. Level 0 has objects as they were uploaded; the levels above it have compacted objects.
 pub const LEVELS: u8 = 10;
 /// The level of snapshots.
 pub const SNAPSHOTS: u8 = 9;
@@ -26,16 +26,16 @@ pub const SNAPSHOTS: u8 = 9;
 pub struct Generation(u64);
 
 impl Generation {
-    /// The first one.
+    /// The first generation of an archive.
     pub const FIRST: Self = Self(1);
 
-    /// Returns the one after this one.
+    /// Returns the generation after this one.
     #[must_use]
     pub const fn next(self) -> Self {
         Self(self.0 + 1)
     }
 
-    /// Returns the one before this one, if there is one.
+    /// Returns the generation before this one, if there is one.
     #[must_use]
     pub fn previous(self) -> Option<Self> {
         (self > Self::FIRST).then(|| Self(self.0 - 1))
@@ -59,7 +59,7 @@ impl FromStr for Generation {
 
     fn from_str(digits: &str) -> Result<Self, Self::Err> {
         let number = u64::from_str_radix(digits, 16).map_err(|_| "not the number of a generation")?;
-        // Above the limit `next` would overflow, and no archive gets there.
+        // The largest number is refused, because `next` would overflow. No archive gets that far.
         let generation = Self(number);
         let is_one = generation >= Self::FIRST && number < u64::MAX && generation.to_string() == digits;
         is_one.then_some(generation).ok_or("not the number of a generation")
@@ -80,7 +80,7 @@ impl From<Generation> for String {
     }
 }
 
-/// How the levels of a replica are named. It depends on the kind of store, as in Litestream.
+/// How the levels of a replica are named. The layout depends on the kind of store, as in Litestream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Layout {
     /// `<LLLL>/`, four hexadecimal digits: in S3 and in memory.
@@ -89,7 +89,7 @@ pub enum Layout {
     Folders,
 }
 
-/// The objects of one generation, or of a database that Litestream replicates: the prefix that has the levels.
+/// The prefix that has the levels of one generation, or of a database that Litestream replicates.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Replica {
     /// The prefix.
@@ -114,7 +114,7 @@ impl Replica {
         self.level(object.level).join(file_name(object.min, object.max))
     }
 
-    /// Returns what the object with this key is, or nothing if the key is not of an object of this replica.
+    /// Returns what the object with this key is, or `None` if the key is not the key of an object of this replica.
     #[must_use]
     pub fn parse(&self, key: &Path, bytes: u64) -> Option<Object> {
         let mut parts = key.prefix_match(&self.prefix)?;
@@ -141,19 +141,19 @@ pub struct Object {
     pub min: u64,
     /// The last transaction.
     pub max: u64,
-    /// Its length.
+    /// The object's length in bytes.
     pub bytes: u64,
 }
 
 impl Object {
-    /// Returns whether it has all pages of the database.
+    /// Returns whether the object has all pages of the database.
     #[must_use]
     pub const fn is_snapshot(&self) -> bool {
         self.min == 1
     }
 }
 
-/// A key of an archive that is not of a replica.
+/// The key of a record of an archive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Key {
     /// Who has taken the generation.

@@ -1,4 +1,4 @@
-//! What an archive has: its generations, what of each can be restored, and how much it is.
+//! Lists an archive: its generations, which states of each can be restored, and how many bytes there are.
 
 use object_store::path::Path;
 
@@ -12,26 +12,28 @@ use super::records::{Claim, Start};
 /// The objects of one level.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Level {
-    /// How many there are.
+    /// The number of objects.
     pub objects: u64,
-    /// Their bytes.
+    /// The bytes of all these objects.
     pub bytes: u64,
 }
 
 /// What an archive has of one generation.
 #[derive(Debug, Clone)]
 pub struct Listed {
-    /// The generation; nothing if Litestream made the archive.
+    /// The generation; `None` if Litestream made the archive.
     pub generation: Option<Generation>,
-    /// The prefix of its objects, which by itself is a replica as Litestream has it.
+    /// The prefix of the generation's objects. Litestream can read what is below it as a replica.
     pub prefix: Path,
-    /// Who has taken it.
+    /// The claim of the owner that has taken the generation.
     pub claim: Option<Claim>,
-    /// Where it begins; nothing as long as its primary has not begun.
+    /// Where the generation begins; `None` as long as its owner has not begun it.
     pub start: Option<Start>,
-    /// Whether the newest generation descends from it, so that its states can be restored.
+    /// Whether this is the newest generation that has begun, or one from which that generation descends. Only then
+    /// can its states be restored.
     pub counts: bool,
-    /// The transaction with which the next generation begins. Those of this one from there on do not count.
+    /// The transaction with which the next generation begins. The transactions of this generation from there on do
+    /// not count.
     pub until: Option<u64>,
     /// The first state that can be restored.
     pub first: Option<Moment>,
@@ -43,7 +45,7 @@ pub struct Listed {
     pub missing: Vec<Missing>,
     /// The snapshots that count, by their transactions, ascending.
     pub snapshots: Vec<u64>,
-    /// What is on each level, also what does not count.
+    /// The objects on each level, also those that do not count.
     pub levels: [Level; LEVELS as usize],
 }
 
@@ -128,7 +130,8 @@ impl Archive {
     }
 }
 
-/// Returns an object that was deleted since it was listed has no time any more, which is no error of a list.
+/// Turns the error that an object is missing into `None`. Somebody may have deleted the object since it was listed,
+/// which is no error of a list.
 fn missing_is_none<T>(error: ArchiveError) -> Result<Option<T>, ArchiveError> {
     if error.is_missing() { Ok(None) } else { Err(error) }
 }

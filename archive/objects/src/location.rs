@@ -5,7 +5,7 @@
 //! - `file:///directory`
 //! - `memory:`, for tests
 //!
-//! Credentials come from the environment (`AWS_ACCESS_KEY_ID` and its like) and are in no location.
+//! Credentials come from the environment (`AWS_ACCESS_KEY_ID` and its like), never from a location.
 
 use std::fmt;
 use std::str::FromStr;
@@ -15,7 +15,7 @@ use url::Url;
 
 use super::error::ArchiveError;
 
-/// The location of an archive. It is printed as it was written.
+/// The location of an archive. `Display` prints it as the user wrote it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Location {
     text: String,
@@ -45,7 +45,7 @@ impl FromStr for Location {
     type Err = ArchiveError;
 
     fn from_str(text: &str) -> Result<Self, ArchiveError> {
-        // The text is not repeated: it can have credentials by mistake.
+        // The error does not repeat the text, because the user may have put credentials into it by mistake.
         let refused = |what: &str| ArchiveError::Location(what.to_owned());
         let url = Url::parse(text).map_err(|error| refused(&format!("{error}; it is written as {FORMS}")))?;
         if !url.username().is_empty() || url.password().is_some() {

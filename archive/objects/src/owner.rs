@@ -1,12 +1,12 @@
-//! Who owns generations of an archive.
+//! The owner of generations of an archive.
 
 use super::error::ArchiveError;
 use super::retry::Retry;
 
-/// Who takes generations.
+/// A machine that claims generations.
 #[derive(Debug, Clone)]
 pub struct Owner {
-    /// By which the owner knows its own claims; see [`random_token`].
+    /// The random number by which the owner knows its own claims; see [`random_token`].
     pub token: String,
     /// A name of the machine, for people.
     pub node: String,

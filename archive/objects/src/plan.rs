@@ -1,8 +1,8 @@
 //! Which objects make the database of a moment.
 //!
-//! Of the generations only those count that the newest one with a start record descends from, and of each of them only
-//! the transactions below the first one of the generation that followed. So what a primary has written after it was
-//! replaced is never restored.
+//! Only the newest generation with a start record counts, and the generations from which it descends. Of each of
+//! these only the transactions before the first transaction of the next one count. So what a primary has written
+//! after it was replaced is never restored.
 
 use std::fmt;
 
@@ -33,7 +33,7 @@ pub enum Target {
 pub struct Moment {
     /// The last transaction.
     pub txid: u64,
-    /// When that transaction was committed, in milliseconds since 1970, if it was asked for.
+    /// When that transaction was committed, in milliseconds since 1970, if the time was asked for.
     pub time_ms: Option<i64>,
 }
 
@@ -50,39 +50,38 @@ impl fmt::Display for Moment {
 /// An object to apply.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Step {
-    /// Its key.
+    /// The object's key.
     pub key: Path,
-    /// What it has.
+    /// The object itself, as a list has it.
     pub object: Object,
-    /// Its generation; nothing if Litestream made the archive.
+    /// The object's generation; `None` if Litestream made the archive.
     pub generation: Option<Generation>,
 }
 
-/// The objects that make a state, in the order in which they are applied.
+/// The objects that make a state, in the order in which a restore applies them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Plan {
-    /// The state.
+    /// The last transaction of the state.
     pub txid: u64,
     /// The objects; the first is a snapshot.
     pub steps: Vec<Step>,
 }
 
 impl Plan {
-    /// Returns the bytes to fetch.
+    /// Returns the number of bytes to fetch.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.steps.iter().map(|step| step.object.bytes).sum()
     }
 }
 
-/// One generation, with what of it counts.
+/// One generation, with its objects and the states that they make.
 #[derive(Debug, Clone)]
 pub(crate) struct Link {
     pub generation: Option<Generation>,
     pub start: Option<Start>,
     pub replica: Replica,
-    /// The first transaction that does not count any more, because the generation that followed begins there
-    /// (invariant 68).
+    /// The first transaction that no longer counts, because the next generation begins with it (invariant 68).
     pub limit: Option<u64>,
     pub objects: Vec<Object>,
     pub chain: Chain,
@@ -105,11 +104,13 @@ impl Link {
     }
 }
 
-/// The generations that count, the newest first. If Litestream made the archive, it is one without a number.
+/// The generations that count, the newest first. If Litestream made the archive, there is one generation, without a
+/// number.
 #[derive(Debug, Default)]
 pub(crate) struct Lineage {
     pub links: Vec<Link>,
-    /// The newest claim. If it is not of the newest generation here, a new primary is about to begin.
+    /// The newest claim. If the claim is of a later generation than the newest in `links`, a new primary is about to
+    /// begin.
     pub newest_claim: Option<Generation>,
 }
 
@@ -142,7 +143,8 @@ impl Lineage {
         let mut links: Vec<Link> = Vec::new();
         let mut limit = None;
         while let Some(generation) = next {
-            // A start record is made once and stays, so one that another names is there.
+            // An owner creates the start record once, and nobody deletes it. So if a later generation names this one,
+            // the record must be there.
             let start = archive.start_of(generation).await?.ok_or_else(|| ArchiveError::Damaged {
                 key: archive.key(Key::Start(generation)).to_string(),
                 what: "a later generation names it, and it is missing".to_owned(),
@@ -167,7 +169,7 @@ impl Lineage {
         Ok(Self::chained(links, newest_claim.max()))
     }
 
-    /// Lists the archive, again if a generation lacks transactions or if there is nothing.
+    /// Lists the archive, and lists it again if a generation lacks transactions or if the archive is empty.
     pub async fn read_confirmed(archive: &Archive) -> Result<Self, ArchiveError> {
         confirmed(async || Self::read(archive).await, Self::lack).await
     }
@@ -179,14 +181,15 @@ impl Lineage {
         (!missing.is_empty()).then(|| format!("{missing:?}"))
     }
 
-    /// Returns the newest generation with a start record; nothing if Litestream made the archive.
+    /// Returns the newest generation with a start record; `None` if Litestream made the archive.
     pub fn head(&self) -> Option<Generation> {
         self.links.first().and_then(|head| head.generation)
     }
 
-    /// Finds out what each generation's objects make.
+    /// Finds out which states each generation's objects make.
     fn chained(mut links: Vec<Link>, newest_claim: Option<Generation>) -> Self {
-        // The oldest first, because a generation without a snapshot of its own follows on one of its parent's states.
+        // The loop begins with the oldest generation, because a generation without a snapshot of its own follows on a
+        // state of its parent.
         for at in (0..links.len()).rev() {
             let base = on_parent(&links, at);
             let has_parents =
@@ -197,7 +200,7 @@ impl Lineage {
         Self { links, newest_claim }
     }
 
-    /// Returns the plan for a target.
+    /// Returns the plan that restores a target.
     pub async fn plan(&self, archive: &Archive, target: Target) -> Result<Plan, ArchiveError> {
         let (at, txid) = match target {
             Target::Latest => self.latest()?,
@@ -207,11 +210,12 @@ impl Lineage {
         Ok(Plan { txid, steps: self.steps(at, txid) })
     }
 
-    /// Returns the newest state. A generation that has begun and has nothing yet leaves it in its parent.
+    /// Returns the index of a generation and the newest state in it. If the newest generation has begun and has no
+    /// objects yet, the newest state is its parent's.
     pub(crate) fn latest(&self) -> Result<(usize, u64), ArchiveError> {
         for (at, link) in self.links.iter().enumerate() {
             let state = link.chain.states().last().copied();
-            // The base of a generation that does not continue another may come after its first transactions.
+            // If a generation does not continue another, its base may be uploaded after its first transactions.
             if state.is_none() && link.start.is_some() && !link.continues() {
                 continue;
             }
@@ -226,13 +230,13 @@ impl Lineage {
         Err(ArchiveError::Empty)
     }
 
-    /// Returns the newest state of these generations and those before them.
+    /// Returns the newest state of the generation with the index `at` and of those before it.
     fn newest_from(&self, at: usize) -> Option<u64> {
         self.links.get(at..)?.iter().find_map(|link| link.chain.states().last().copied())
     }
 
     fn at_txid(&self, txid: u64) -> Result<(usize, u64), ArchiveError> {
-        // Transactions below its first state are in the generation's parents.
+        // Transactions before the first state of a generation are in its parents.
         let found = self.links.iter().position(|link| link.base() <= txid);
         let at = found.ok_or(ArchiveError::NotThere { txid, before: None, after: self.oldest() })?;
         let link = &self.links[at];
@@ -264,7 +268,7 @@ impl Lineage {
                 }
             }
             let Some(found) = low.checked_sub(1).map(|newest| states[newest]) else { continue };
-            // What follows may be out of reach, and may be not after this time.
+            // A gap may keep the next object from being applied, although its time is not after the wanted time.
             if let Some(next) = link.chain.first_after(found.max)
                 && link.chain.state_until(next.max) == Some(found.max)
                 && link.time_of(archive, next).await? <= time_ms
@@ -278,7 +282,7 @@ impl Lineage {
         Err(ArchiveError::TooEarly { oldest: self.oldest() })
     }
 
-    /// The same, if these objects were not there.
+    /// Returns the lineage as it would be without these objects.
     pub fn without(&self, is_away: impl Fn(&Path) -> bool) -> Self {
         let links = self.links.iter().map(|link| {
             let stays = |object: &&Object| !is_away(&link.replica.key(object));
@@ -325,7 +329,7 @@ impl Link {
     }
 }
 
-/// Returns the state of its parent on which a generation follows.
+/// Returns the state of the parent on which a generation follows.
 fn on_parent(links: &[Link], at: usize) -> u64 {
     let newest = links.get(at + 1).and_then(|parent| parent.chain.states().last().copied());
     let base = links[at].base();
@@ -337,7 +341,7 @@ fn gap(missing: Missing, last: Option<u64>) -> ArchiveError {
 }
 
 impl Archive {
-    /// Returns which objects make the database of a moment.
+    /// Returns the objects that make the database of a moment.
     ///
     /// # Errors
     ///
@@ -347,7 +351,7 @@ impl Archive {
         self.planned(target).await.map(|(_, plan)| plan)
     }
 
-    /// The same, with the list that the plan is made of.
+    /// Does the same as [`Archive::plan`], and also returns the list from which it has made the plan.
     pub(crate) async fn planned(&self, target: Target) -> Result<(Lineage, Plan), ArchiveError> {
         let list = async || {
             let lineage = Lineage::read(self).await?;

@@ -1,7 +1,8 @@
 //! What the owner of a generation does: it uploads, looks, and acknowledges.
 //!
-//! A transaction is acknowledged when it and all before it are in the store, and a look that began after that has found
-//! no later claim (invariant 66). Every object is created, and what exists already has to be equal (invariant 69).
+//! A primary acknowledges a transaction when it and all before it are in the store, and a look that began after that
+//! has found no later claim (invariant 66). The primary creates every object. If the object exists already, its
+//! contents have to be equal (invariant 69).
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -17,15 +18,17 @@ use super::keys::{Generation, Key, Object, Replica, SNAPSHOTS};
 use super::owner::Owner;
 use super::records::{Line, Start};
 
-/// Bytes of an object below which it is uploaded by one request that creates it. Of a larger one, bytes of the first parts.
+/// The size in bytes below which one request creates an object. A larger object goes in parts, and the first parts
+/// have this size.
 const PART: usize = 16 << 20;
 
-/// Parts of an object that have [`PART`] bytes, which is enough for 15 GiB. After each `GROWING` parts more, the parts
-/// grow by [`PART`] bytes. So the 10,000 parts that S3 allows reach the 5 TiB that S3 allows for an object.
+/// The number of parts that have [`PART`] bytes, which is enough for 15 GiB. After each `GROWING` further parts, the
+/// parts grow by [`PART`] bytes. So with the 10,000 parts that S3 allows, an object can have the 5 TiB that S3
+/// allows.
 const EQUAL: usize = 1000;
 const GROWING: usize = 125;
 
-/// Bytes of the next part, after so many. One part is in memory at a time.
+/// Returns the size in bytes of the part that comes after `parts` parts. One part is in memory at a time.
 const fn part_bytes(parts: usize) -> usize {
     PART * (1 + parts.saturating_sub(EQUAL) / GROWING)
 }
@@ -41,7 +44,7 @@ pub struct Primary {
 
 #[derive(Debug)]
 struct State {
-    /// Every transaction of the generation up to this one is in the store.
+    /// The transaction up to which every transaction of the generation is in the store.
     uploaded: u64,
     /// Whether the base is in the store, as a snapshot or in the generation's parents.
     has_base: bool,
@@ -67,7 +70,7 @@ impl Primary {
         &self.archive
     }
 
-    /// Who owns the generation.
+    /// Returns the owner of the generation.
     pub(crate) const fn owner(&self) -> &Owner {
         &self.owner
     }
@@ -90,32 +93,32 @@ impl Primary {
         self.archive.replica(self.generation())
     }
 
-    /// Every transaction of the generation up to this one is in the store.
+    /// Returns the transaction up to which every transaction of the generation is in the store.
     #[must_use]
     pub fn uploaded(&self) -> u64 {
         self.state().uploaded
     }
 
-    /// Returns whether the base is in the store, as a snapshot or in the generation's parents. Without it nothing is
-    /// acknowledged.
+    /// Returns whether the base is in the store, as a snapshot or in the generation's parents. Without the base this
+    /// primary acknowledges nothing.
     #[must_use]
     pub fn has_base(&self) -> bool {
         self.state().has_base
     }
 
-    /// Returns the newest transaction that is acknowledged.
+    /// Returns the newest acknowledged transaction.
     #[must_use]
     pub fn acknowledged(&self) -> u64 {
         self.state().acknowledged
     }
 
-    /// Uploads the transactions `min` to `max`, of which the last was committed at `time_ms`. An upload begins when the
-    /// one before it has ended, so that no gap is ever left behind.
+    /// Uploads the transactions `min` to `max`, of which the last was committed at `time_ms`. The caller begins an
+    /// upload only when the one before has ended, so that a failure leaves no gap.
     ///
     /// # Errors
     ///
-    /// [`ArchiveError::Store`]: the object may be in the store nevertheless, or come there later, so the same
-    /// transactions have to be uploaded again. [`ArchiveError::Contradicted`] if another primary has written the key.
+    /// [`ArchiveError::Store`]: the object may be in the store nevertheless, or arrive later, so the caller has to
+    /// upload the same transactions again. [`ArchiveError::Contradicted`] if another primary has written the key.
     pub async fn upload(&self, content: Bytes, min: u64, max: u64, time_ms: i64) -> Result<(), ArchiveError> {
         self.check_order(min)?;
         if !keep(Rule::LookAfterUpload) {
@@ -126,7 +129,7 @@ impl Primary {
         Ok(())
     }
 
-    /// Uploads transactions that are too many for memory, as [`Primary::upload`] does.
+    /// Uploads transactions that together are too large for memory, as [`Primary::upload`] does for smaller ones.
     ///
     /// # Errors
     ///
@@ -161,13 +164,13 @@ impl Primary {
         Ok(())
     }
 
-    /// Looks whether another has claimed a later generation, and if not, acknowledges what was in the store before.
-    /// Returns the newest transaction that is acknowledged.
+    /// Looks whether another owner has claimed a later generation. If not, acknowledges what was in the store before
+    /// the look. Returns the newest acknowledged transaction.
     ///
     /// # Errors
     ///
-    /// [`ArchiveError::Fenced`] if another is the primary, for ever; [`ArchiveError::Passed`] if the claim is one's
-    /// own, from an attempt to start over; [`ArchiveError::Store`].
+    /// [`ArchiveError::Fenced`] if another is the primary, for ever; [`ArchiveError::Passed`] if this owner itself
+    /// has made the later claim, in an attempt to start over; [`ArchiveError::Store`].
     pub async fn acknowledge(&self) -> Result<u64, ArchiveError> {
         // Uploads that end during the look do not count.
         let before = self.restorable();
@@ -179,8 +182,8 @@ impl Primary {
         Ok(state.acknowledged)
     }
 
-    /// Returns the generation's objects, if all of them are acknowledged: a look has found no later claim after the
-    /// list.
+    /// Returns the generation's objects, after a look that began after the list has found no later claim. So all of
+    /// these objects are acknowledged.
     pub(crate) async fn acknowledged_objects(&self) -> Result<Vec<Object>, ArchiveError> {
         let replica = self.replica();
         let objects = self.owner.retry.ask(|| self.archive.objects(&replica)).await?;
@@ -190,14 +193,14 @@ impl Primary {
         Ok(objects)
     }
 
-    /// Returns the newest transaction that can be restored from what was uploaded; 0 without a base.
+    /// Returns the newest transaction that a restore could reach with the uploaded objects; 0 without a base.
     fn restorable(&self) -> u64 {
         let state = self.state();
         if state.has_base { state.uploaded } else { 0 }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // Nothing that holds the lock can fail half way.
+        // No code that holds the lock can panic in the middle of a change.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -220,8 +223,9 @@ impl Primary {
         self.archive.put_new(&self.owner.retry, &key, content, Some(time_ms)).await
     }
 
-    /// Uploads an object of any length. A small one is created. A large one goes in parts, which do not create: only
-    /// the owner writes the key, and always the same bytes (invariant 69).
+    /// Uploads an object of any length. A small object is created. A large one goes in parts, and the store does not
+    /// refuse parts if the key exists. That is safe because only the owner writes this key, and always the same bytes
+    /// (invariant 69).
     pub(crate) async fn put_stream(
         &self,
         object: Object,
@@ -235,7 +239,8 @@ impl Primary {
             (Ok(_), Some(_)) => self.archive.set_time(&key, Some(time_ms)),
             (Err(error), upload) => {
                 if let Some(mut upload) = upload {
-                    // Without this the store keeps the parts, unseen. If it fails too, the first error says more.
+                    // Without this request the store keeps the parts, which no list shows. If this request fails too,
+                    // the first error says more.
                     let _ = upload.abort().await;
                 }
                 Err(error)
@@ -243,7 +248,8 @@ impl Primary {
         }
     }
 
-    /// Uploads an object in parts, and completes it. If it is shorter than a part, returns its pieces instead.
+    /// Uploads an object in parts, and completes the upload. If the object is shorter than a part, returns its pieces
+    /// instead.
     async fn put_parts(
         &self,
         key: &Path,
@@ -252,7 +258,7 @@ impl Primary {
         upload: &mut Option<Box<dyn MultipartUpload>>,
     ) -> Result<Vec<Bytes>, ArchiveError> {
         let failed = || ArchiveError::store("uploading", key);
-        // The pieces stay as they come: a part that grew as one would be copied, and have twice its room.
+        // The pieces stay separate. A buffer that grew with each piece would be copied, and take twice the memory.
         let (mut part, mut bytes, mut parts) = (Vec::new(), 0, 0);
         while let Some(piece) = content.try_next().await? {
             bytes += piece.len();
@@ -279,7 +285,7 @@ impl Primary {
         Ok(Vec::new())
     }
 
-    /// Repeats a request as the owner does.
+    /// Sends a request, and repeats it as the owner's `retry` says.
     pub(crate) async fn ask<T, F: Future<Output = Result<T, ArchiveError>>>(
         &self,
         request: impl FnMut() -> F,

@@ -1,10 +1,10 @@
-//! Pruning: deleting what no kept moment needs.
+//! Pruning deletes the objects that no kept moment needs.
 //!
-//! What may be deleted is decided from a line that is settled: everything in it is in every later line, so no later
-//! primary needs another object instead (invariant 74). An object gives way only to objects of a higher level or to a
-//! later snapshot, so what is not needed once never becomes needed again, and it does not matter when a deletion
-//! arrives. The first snapshot of each day stays under every policy, so two policies never delete the snapshot that
-//! the other relies on.
+//! Pruning decides from a settled line what to delete. Everything in a settled line is in every later line, so no
+//! later primary needs another object instead (invariant 74). An object gives way only to objects of a higher level
+//! or to a later snapshot. So an object that is not needed once is never needed again, and it does not matter when a
+//! deletion arrives. Every policy keeps the first snapshot of each day. So of two policies, neither deletes the
+//! snapshot on which the other relies.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -22,13 +22,14 @@ use super::retry::Retry;
 
 const DAY_MS: i64 = 86_400_000;
 
-/// What is kept. Ages are counted back from the newest transaction in the archive, or from the present if that
-/// transaction is of the future.
+/// What pruning keeps. Ages count back from the newest transaction in the archive, or from the present if the time of
+/// that transaction is in the future.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Policy {
-    /// For how long a moment can be restored.
+    /// How long ago a moment may be and still be restored.
     pub keep: Duration,
-    /// For how long each single transaction can be restored, and not only the end of each span of 30 seconds.
+    /// How long ago a transaction may be and still be restored by itself. Before that, only the end of each span of
+    /// 30 seconds can be restored.
     pub transactions: Duration,
 }
 
@@ -41,15 +42,15 @@ impl Default for Policy {
 /// What a pruning deletes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Pruned {
-    /// The objects, of each generation.
+    /// The objects, with their generations.
     pub objects: Vec<(Generation, Object)>,
-    /// Their bytes.
+    /// The bytes of these objects.
     pub bytes: u64,
 }
 
 impl Archive {
-    /// Deletes what the policy does not keep, or, if `is_dry`, only says what that is. Nothing is decided while a
-    /// primary takes over: then there is no answer.
+    /// Deletes the objects that the policy does not keep, and returns them. If `is_dry`, deletes nothing. While a
+    /// primary takes over, deletes nothing and returns `None`.
     ///
     /// # Errors
     ///
@@ -86,7 +87,8 @@ impl Archive {
         let mut times = Times::default();
         let mut pruned = Pruned::default();
         let Some(newest) = self.newest_time(lineage, &mut times).await? else { return Ok(pruned) };
-        // Of the clock of whoever committed and one's own, one may be ahead: the other keeps it from deleting.
+        // The primary's clock or this machine's clock may be ahead. The earlier of the two times counts, so one clock
+        // that is ahead deletes nothing.
         let now = now_ms();
         let before = |age: Duration| {
             newest.min(now).saturating_sub(i64::try_from(age.as_millis()).unwrap_or(i64::MAX))
@@ -127,7 +129,8 @@ impl Archive {
         Ok(pruned)
     }
 
-    /// Everything that stays has to be reached as before: pruning never takes the last way to a moment that it keeps.
+    /// Checks that a restore can still reach everything that stays: pruning never deletes the last way to a moment
+    /// that it keeps.
     fn check(&self, lineage: &Lineage, pruned: &Pruned) -> Result<(), ArchiveError> {
         let keys: BTreeSet<Path> =
             pruned.objects.iter().map(|(generation, object)| self.replica(*generation).key(object)).collect();
@@ -160,9 +163,9 @@ impl Archive {
     }
 
     /// Returns the snapshot from which the oldest kept moment is restored, with the index of its generation: the
-    /// newest that is the first of its day and not later than `time`. Without one nothing is too old. A snapshot
-    /// after one that is kept was made later, also if a clock that was behind says otherwise. One of the future says
-    /// nothing about those behind it.
+    /// newest that is the first of its day and not later than `time`. If there is no such snapshot, nothing is too
+    /// old. A snapshot that comes after a kept one was made later, even if a clock that was behind says otherwise. A
+    /// snapshot with a time in the future says nothing about the snapshots after it.
     async fn base(
         &self,
         time: i64,
@@ -201,8 +204,8 @@ impl Archive {
         Ok(firsts)
     }
 
-    /// Returns the objects of level 1 that end not later than `time`. Their times do not decrease unless a clock was
-    /// set back, so few of them are read.
+    /// Returns the objects of level 1 that end not later than `time`. The times do not decrease along the objects
+    /// unless somebody set a clock back, so this reads few headers.
     async fn compacted_before(
         &self,
         time: i64,
@@ -226,7 +229,8 @@ impl Archive {
         Ok(compacted)
     }
 
-    /// Returns the objects of generations that no record on the line names. Nobody reads them.
+    /// Returns the objects of generations before the newest claim that are not on the line. Nobody reads these
+    /// objects.
     async fn unread(&self, lineage: &Lineage) -> Result<Vec<(Generation, Object)>, ArchiveError> {
         let prefix = self.prefix().clone();
         let below = self.store().list_with_delimiter(Some(&prefix)).await;
@@ -235,7 +239,7 @@ impl Archive {
         let mut unread = Vec::new();
         for generation in below.common_prefixes.iter().filter_map(of_prefix) {
             let is_on_line = lineage.links.iter().any(|link| link.generation == Some(generation));
-            // A later generation than the claims that were listed may be somebody's.
+            // A generation that is later than all listed claims may have an owner by now.
             if !is_on_line && lineage.newest_claim.is_some_and(|newest| generation < newest) {
                 let objects = self.objects(&self.replica(generation)).await?;
                 unread.extend(objects.into_iter().map(|object| (generation, object)));
@@ -245,14 +249,15 @@ impl Archive {
     }
 }
 
-/// Returns the present, in milliseconds since 1970.
+/// Returns the present time, in milliseconds since 1970.
 #[must_use]
 pub fn now_ms() -> i64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     i64::try_from(now.as_millis()).unwrap_or(i64::MAX)
 }
 
-/// Returns whether one of these objects, which are sorted by their ends, has all transactions of an object.
+/// Returns whether one of the objects in `by` has all transactions of `object`. `by` is sorted by the last
+/// transactions.
 fn is_covered(by: &[Object], object: &Object) -> bool {
     let next = by.partition_point(|cover| cover.max < object.max);
     by.get(next).is_some_and(|cover| cover.min <= object.min)

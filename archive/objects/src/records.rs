@@ -14,7 +14,7 @@ pub struct Claim {
     pub token: String,
     /// A name of the machine, for people.
     pub node: String,
-    /// The time by the owner's clock, in milliseconds since 1970. No decision depends on it.
+    /// The time by the owner's clock, in milliseconds since 1970. No decision depends on this time.
     pub time_ms: i64,
 }
 
@@ -38,7 +38,8 @@ pub enum Line {
 pub struct Start {
     /// The generation.
     pub generation: Generation,
-    /// The token of the claim. So two primaries that both believe they are the owner never write equal records.
+    /// The token of the claim. Because of the token, two primaries that both believe they are the owner never write
+    /// equal records.
     pub token: String,
     /// The previous generation. Of its transactions, those below `first_txid` count.
     pub parent: Option<Generation>,
@@ -48,7 +49,7 @@ pub struct Start {
     pub first_txid: u64,
     /// What the first snapshot has.
     pub base: Base,
-    /// The time by the owner's clock, in milliseconds since 1970. No decision depends on it.
+    /// The time by the owner's clock, in milliseconds since 1970. No decision depends on this time.
     pub time_ms: i64,
 }
 
@@ -68,7 +69,8 @@ pub struct Base {
 
 impl Start {
     /// Returns the last transaction of the parent that counts: the last one that the owner of this generation found
-    /// there. If the generation does not continue the parent, its base is a transaction of its own.
+    /// there. If this generation does not continue the parent, its base is a transaction of this generation, so the
+    /// one before counts.
     #[must_use]
     pub const fn end_of_parent(&self) -> u64 {
         match self.line {

@@ -1,7 +1,7 @@
 //! Restores a database from an archive.
 //!
-//! The database is written to a temporary file beside the place where it is to be. It gets there only when each object
-//! was found whole, so nothing half restored is ever seen.
+//! The restore writes the database to a temporary file beside its final place. The file moves to that place only
+//! after each object was found whole, so nobody ever sees a half restored database.
 
 use std::fs::File;
 use std::io::{BufReader, Seek as _};
@@ -18,43 +18,45 @@ use super::fetch::{ObjectReader, Report, fetch};
 use super::keys::Generation;
 use super::plan::{Lineage, Plan, Step, Target};
 
-/// How often the plan is made again because an object of it was deleted meanwhile.
+/// The most plans that a restore makes, because objects of the plan were deleted meanwhile.
 const PLANS: usize = 8;
-/// Bytes of consecutive pages that are written at once.
+/// The most bytes of consecutive pages that are written at once.
 const RUN: usize = 256 << 10;
-/// Files of SQLite that belong to a database. One that is left over would be applied to the restored one.
+/// The suffixes of SQLite's files that belong to a database. SQLite would apply a leftover file to the restored
+/// database.
 const BESIDE: [&str; 3] = ["-wal", "-journal", "-shm"];
 
 /// How a database is restored.
 #[derive(Clone, Default)]
 pub struct RestoreOptions {
-    /// Requests for large pieces at a time, or eight times as many for small objects; 16 if 0.
+    /// The number of requests for large pieces at a time; for small objects eight times as many run. 0 stands for 16.
     pub parallel: usize,
-    /// Is told how far the restore is.
+    /// A function that is called with the progress of the restore.
     pub report: Option<Report>,
 }
 
-/// A database that was restored and is not yet in its place. If it is dropped, nothing of it remains.
+/// A database that was restored and is not yet in its place. Dropping this value deletes the database.
 #[derive(Debug)]
 pub struct Restored {
     file: NamedTempFile,
     out: PathBuf,
-    /// The generation of the last transaction; nothing if Litestream made the archive.
+    /// The generation of the last transaction; `None` if Litestream made the archive.
     pub generation: Option<Generation>,
-    /// The last transaction in it.
+    /// The last transaction in the database.
     pub txid: u64,
     /// When that transaction was committed, in milliseconds since 1970.
     pub time_ms: i64,
-    /// Bytes of a page.
+    /// The page size in bytes.
     pub page_size: u32,
-    /// Its pages.
+    /// The size of the database in pages.
     pub pages: u32,
-    /// Bytes that were fetched.
+    /// The number of bytes that were fetched.
     pub fetched: u64,
 }
 
 impl Restored {
-    /// Returns the file as long as it is not in its place: for a check of the database, which must not write.
+    /// Returns the path of the file before it is in its place, so that the caller can check the database. The check
+    /// must not write.
     #[must_use]
     pub fn path(&self) -> &FilePath {
         self.file.path()
@@ -81,7 +83,7 @@ impl Restored {
 }
 
 impl Archive {
-    /// Restores the database of a moment into a file beside `out`. [`Restored::place`] puts it there.
+    /// Restores the database of a moment into a file beside `out`. [`Restored::place`] moves the database to `out`.
     ///
     /// # Errors
     ///
@@ -98,18 +100,19 @@ impl Archive {
         let mut missing: Option<ArchiveError> = None;
         for _ in 0..PLANS {
             let (lineage, plan) = match self.planned(chosen).await {
-                // The chosen state is not kept any more. Whoever asks now gets another.
+                // The archive no longer keeps the chosen state. A restore that began now would choose another state,
+                // so this one does too.
                 Err(ArchiveError::NotThere { .. }) if chosen != target => self.planned(target).await?,
                 planned => planned?,
             };
-            // From here on, the state is chosen: an object that is deleted meanwhile changes only the way there.
+            // From here on the state is fixed. If an object is deleted meanwhile, only the way to this state changes.
             chosen = Target::Txid(plan.txid);
             let error = match self.apply(plan, out, options).await {
                 Err(error) if error.is_missing() => error,
                 Err(error) if error.is_damage() => return Err(broken(&lineage, chosen, error)),
                 done => return done,
             };
-            // An object that is still listed was not deleted by whoever compacts or prunes.
+            // A new list still shows the missing object. So neither compaction nor pruning has deleted it.
             if missing.is_some_and(|before| before.to_string() == error.to_string()) {
                 return Err(broken(&lineage, chosen, error));
             }
@@ -157,7 +160,7 @@ impl Archive {
     }
 }
 
-/// Reads an object to its end, and hands out its pages. The object must be the one that its key says.
+/// Reads an object to its end, and passes its pages to `page`. The object must be the one that its key names.
 pub fn read_step(
     step: &Step,
     reader: &mut ObjectReader<'_>,
@@ -173,7 +176,7 @@ pub fn read_step(
     decoder.finish().map_err(damaged())
 }
 
-/// Finds out whether an object was put in the place of another.
+/// Checks that no other object was put in this object's place.
 fn check_name(step: &Step, header: &Header) -> Result<(), ArchiveError> {
     let damaged = |what| Err(ArchiveError::Damaged { key: step.key.to_string(), what });
     if (header.min_txid, header.max_txid) != (step.object.min, step.object.max) {
@@ -208,13 +211,13 @@ fn apply_object(
         return Err(ArchiveError::Damaged { key: step.key.to_string(), what });
     }
     pages.flush(header.page_size as usize).map_err(ArchiveError::of_file(path))?;
-    // The database can have become smaller, or have ended in the page that is in no object.
+    // The database may have become smaller. Or its last page may be the lock page, which no object has.
     let len = u64::from(header.commit) * u64::from(header.page_size);
     to.set_len(len).map_err(ArchiveError::of_file(path))?;
     Ok(summary)
 }
 
-/// Pages that are written, as many consecutive ones at once as come.
+/// Collects consecutive pages, and writes them at once.
 struct Pages<'a> {
     file: &'a File,
     /// The first page of the run.
@@ -246,7 +249,7 @@ impl Pages<'_> {
     }
 }
 
-/// Compares the database with the checksum that the last object has of it.
+/// Compares the database with its checksum in the last object.
 fn check_database(
     to: &File,
     last: &Summary,
@@ -265,7 +268,7 @@ fn check_database(
     Err(ArchiveError::Damaged { key: key.to_string(), what })
 }
 
-/// Returns the error for an object that a plan needs, with what can be restored without the object.
+/// Returns the error for an object that a plan needs, with the last state that can be restored without the object.
 fn broken(lineage: &Lineage, target: Target, cause: ArchiveError) -> ArchiveError {
     let key = match &cause {
         ArchiveError::Damaged { key, .. } | ArchiveError::Store { key, .. } => key.clone(),

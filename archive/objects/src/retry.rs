@@ -1,4 +1,4 @@
-//! What is temporary is asked again, after a while; what is permanent is said at once.
+//! Repeats a request after a temporary failure, with pauses in between. Reports a permanent failure at once.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,21 +8,21 @@ use futures_util::future::BoxFuture;
 
 use super::error::ArchiveError;
 
-/// Waits before a request is repeated.
+/// The pauses before a request is repeated.
 pub trait Pauses: fmt::Debug + Send + Sync {
-    /// Waits after so many attempts that failed for this reason, and says whether to try again.
+    /// Waits after `attempts` attempts, of which the last failed for `reason`, and returns whether to try again.
     fn pause<'a>(&'a self, attempts: u32, reason: &'a ArchiveError) -> BoxFuture<'a, bool>;
 }
 
-/// Pauses of a random length up to a limit that doubles each time, so that many who failed together do not come back
-/// together.
+/// Pauses of a random length up to a limit that doubles each time, so that many programs that failed together do not
+/// come back together.
 #[derive(Debug, Clone, Copy)]
 pub struct Backoff {
     /// The limit of the first pause.
     pub first: Duration,
     /// The limit of every pause.
     pub longest: Duration,
-    /// Attempts after which the failure is reported.
+    /// The number of attempts after which the failure is reported.
     pub attempts: u32,
 }
 
@@ -33,7 +33,7 @@ impl Default for Backoff {
 }
 
 impl Backoff {
-    /// Returns the limit of the pause after so many attempts.
+    /// Returns the limit of the pause after `attempts` attempts.
     fn limit(&self, attempts: u32) -> Duration {
         let doubled =
             self.first.saturating_mul(1_u32.checked_shl(attempts.saturating_sub(1)).unwrap_or(u32::MAX));
@@ -47,7 +47,7 @@ impl Pauses for Backoff {
             if attempts >= self.attempts {
                 return false;
             }
-            // Without random numbers the pause is as long as it may be.
+            // If the system has no random numbers, the pause has its full length.
             let share = getrandom::u32().map_or(1.0, |random| f64::from(random) / f64::from(u32::MAX));
             tokio::time::sleep(self.limit(attempts).mul_f64(share)).await;
             true
@@ -66,12 +66,12 @@ impl Default for Retry {
 }
 
 impl Retry {
-    /// Repeats requests after these pauses.
+    /// Makes a policy that repeats requests after these pauses.
     pub fn new(pauses: impl Pauses + 'static) -> Self {
         Self(Arc::new(pauses))
     }
 
-    /// Asks until there is an answer, or a failure that is permanent or has lasted too long.
+    /// Sends a request until it succeeds, fails permanently, or `pauses` says to stop.
     pub(crate) async fn ask<T, F: Future<Output = Result<T, ArchiveError>>>(
         &self,
         mut request: impl FnMut() -> F,

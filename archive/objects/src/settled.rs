@@ -1,7 +1,8 @@
-//! A line of generations that nobody can take anything back from.
+//! A settled line of generations, from which nobody can take anything back.
 //!
-//! What a list has found is in every later line if a look that began after the list finds no later claim: whoever
-//! claims later also lists later (invariant 66). Followers apply, and pruning counts on, only what is settled.
+//! If a look that began after a list finds no later claim, everything that the list has shown is in every later line.
+//! The reason is that a primary lists only after its claim (invariant 66). Followers and pruning use only what is
+//! settled.
 
 use super::archive::Archive;
 use super::confirm::confirmed;
@@ -10,7 +11,7 @@ use super::error::ArchiveError;
 use super::keys::{Generation, Key};
 use super::plan::{Lineage, Plan, Step, Target};
 
-/// An archive as it was listed, all of whose transactions are in every later line too.
+/// A list of an archive, all of whose transactions are in every later line too.
 #[derive(Debug)]
 pub struct Settled {
     archive: Archive,
@@ -22,15 +23,16 @@ pub struct Settled {
 pub enum Next {
     /// The pages of this object.
     Step(Step),
-    /// The newest state as a whole: its own line has ended, or the objects that led on were pruned.
+    /// The newest state as a whole, because the copy's own line has ended, or the objects that led on from it were
+    /// pruned.
     Base,
-    /// Nothing: it is up to date.
+    /// Nothing, because the copy is up to date.
     Nothing,
 }
 
 impl Archive {
-    /// Lists the archive, and looks for a later claim. There is no answer while the newest claim has no start record,
-    /// or if there was a later claim: then a new primary is about to begin.
+    /// Lists the archive, and looks for a later claim. Returns `None` if the newest claim has no start record, or if
+    /// the look found a later claim. Then a new primary is about to begin.
     ///
     /// # Errors
     ///
@@ -40,7 +42,7 @@ impl Archive {
         Ok(lineage.map(|lineage| Settled { archive: self.clone(), lineage }))
     }
 
-    /// The same, where a control may leave out the look.
+    /// Does the same as [`Archive::settled`]. The control `look` may leave out the look.
     pub(crate) async fn settled_lineage(&self, look: Rule) -> Result<Option<Lineage>, ArchiveError> {
         let list = async || {
             let lineage = Lineage::read(self).await?;
@@ -65,7 +67,7 @@ impl Settled {
         self.lineage.latest().map(|(_, txid)| txid)
     }
 
-    /// Returns which objects make the database of a moment.
+    /// Returns the objects that make the database of a moment.
     ///
     /// # Errors
     ///
@@ -74,8 +76,8 @@ impl Settled {
         self.lineage.plan(&self.archive, target).await
     }
 
-    /// Returns what a copy needs that is in the state after `txid` of `generation`. If a step up to `applying` may
-    /// have been applied already, the next step reaches that far.
+    /// Returns what a copy needs next, if the copy is in the state after `txid` of `generation`. If the copy may
+    /// already have applied a part of a step up to `applying`, the next step reaches at least that far.
     #[must_use]
     pub fn after(&self, generation: Option<Generation>, txid: u64, applying: Option<u64>) -> Next {
         let links = &self.lineage.links;
@@ -94,8 +96,8 @@ impl Settled {
         {
             return Next::Step(step);
         }
-        // No step leads on. The copy has everything only if it is whole and the line has no later state: the objects
-        // between may have been pruned, and a snapshot is no step.
+        // No step leads on. The copy is up to date only if it is whole and the line has no later state. Otherwise the
+        // objects in between may have been pruned, and a snapshot does not count as a step.
         let is_behind = self.lineage.newest_until(u64::MAX).is_some_and(|newest| newest > txid);
         if is_behind || applying.is_some() { Next::Base } else { Next::Nothing }
     }

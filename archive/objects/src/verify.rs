@@ -1,4 +1,4 @@
-//! Checks an archive: fetches each object, and says what can be restored without those that are damaged.
+//! Checks an archive: fetches each object, and says which states can be restored without the damaged objects.
 
 use duralite_ltx::DatabaseChecksum;
 
@@ -16,14 +16,14 @@ use super::restore::read_step;
 pub struct Finding {
     /// The object's key.
     pub key: String,
-    /// What is wrong with it.
+    /// What is wrong with the object.
     pub what: String,
 }
 
-/// What of a generation can be restored after everything was checked.
+/// What can be restored of a generation, without the objects with which something is wrong.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Intact {
-    /// The generation; nothing if Litestream made the archive.
+    /// The generation; `None` if Litestream made the archive.
     pub generation: Option<Generation>,
     /// The first state that can be restored.
     pub first: Option<u64>,
@@ -31,25 +31,25 @@ pub struct Intact {
     pub last: Option<u64>,
     /// The number of states that can be restored.
     pub states: u64,
-    /// Transactions between them, or before an object, that no sound object has.
+    /// The transactions that no sound object has, between two states or before an object.
     pub missing: Vec<Missing>,
 }
 
 /// What a check has found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Verified {
-    /// Objects that were checked.
+    /// The number of objects that were checked.
     pub objects: u64,
-    /// Their bytes.
+    /// The bytes of these objects.
     pub bytes: u64,
-    /// Those with which something is wrong.
+    /// What is wrong, for each object with which something is wrong.
     pub findings: Vec<Finding>,
-    /// What can be restored without them, the newest generation first.
+    /// What can be restored without these objects, the newest generation first.
     pub intact: Vec<Intact>,
 }
 
 impl Verified {
-    /// Returns whether everything is as it should be.
+    /// Returns whether no object is damaged and no transaction is missing.
     #[must_use]
     pub fn is_sound(&self) -> bool {
         self.findings.is_empty() && self.intact.iter().all(|intact| intact.missing.is_empty())
@@ -83,7 +83,8 @@ impl Archive {
         })
         .await?;
         if wrong.iter().any(|(_, error)| error.is_missing()) {
-            // What is not listed any more was deleted by whoever compacts or prunes; then something else has it.
+            // If a list no longer shows a missing object, pruning has deleted it, and another object has its
+            // transactions.
             lineage = Lineage::read_confirmed(self).await?;
             wrong.retain(|(step, error)| !error.is_missing() || lineage.has(step));
         }
@@ -108,8 +109,8 @@ impl Archive {
     }
 }
 
-/// Checks the next object. What is wrong with it is the answer; the error is one of the store, which says nothing about
-/// the object.
+/// Checks the next object. Returns what is wrong with the object. An error is an error of the store, and says nothing
+/// about the object.
 fn check(
     objects: &mut Objects,
     step: &Step,
@@ -139,7 +140,7 @@ fn check(
 }
 
 impl Lineage {
-    /// Returns whether an object is still listed.
+    /// Returns whether the list still shows an object.
     fn has(&self, step: &Step) -> bool {
         let is_it = |object: &Object| *object == step.object;
         self.links.iter().any(|link| link.generation == step.generation && link.objects.iter().any(is_it))

@@ -1,4 +1,4 @@
-//! Files that tests make.
+//! Makes LTX files for the tests.
 
 use duralite_ltx::{Decoder, Encoder, Header, LtxError, Summary};
 
