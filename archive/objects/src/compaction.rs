@@ -188,7 +188,7 @@ fn chain(mut left: Vec<Object>, from: u64) -> Vec<Object> {
             }
             next += 1;
         }
-        // An object that was passed over ends before the one that was chosen.
+        // An object that the loop did not choose ends no later than the chosen one, so it is not needed.
         let Some(object) = farthest else { return chain };
         end = object.max;
         chain.push(object);

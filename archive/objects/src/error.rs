@@ -179,7 +179,7 @@ impl ArchiveError {
             Self::Changing => return true,
             _ => return false,
         };
-        // The status of an answer is only in the text.
+        // The error has the status of the store's answer only in its text.
         let text = source.to_string();
         let is_refused = text.contains("status code: 4") || text.contains("redirect");
         let is_to_repeat = ["status code: 408", "status code: 429", "RequestTimeout", "SlowDown"];

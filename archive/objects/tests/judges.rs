@@ -1,7 +1,7 @@
-//! What real programs of others say: a real S3 server, Litestream, and the tool of its file format.
+//! Programs of others judge the archive: a real S3 server, Litestream, and the tool for its file format.
 //!
-//! `scripts/judges` builds the programs. Without them the tests say so and do nothing, unless DURALITE_REQUIRE_RIGS is
-//! set.
+//! `scripts/judges` builds the programs. If the programs are missing, the tests say so and do nothing, unless
+//! DURALITE_REQUIRE_RIGS is set.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -17,7 +17,7 @@ use tempfile::TempDir;
 use super::common::s3::{CREDENTIALS, Server, judge};
 use super::common::{Database, Writer, lived, restored, time_of, wait, work};
 
-/// How long a program may take to start, or to do what the test waits for, on a machine that does much else.
+/// How long a program may take to start, or to do what the test waits for, on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Runs the test in a process of its own that has the credentials in its environment.
@@ -64,7 +64,7 @@ impl Running {
         text
     }
 
-    /// Asks the program to end, and waits until it has.
+    /// Asks the program to end, and waits until it has ended.
     fn end(mut self) {
         let pid = rustix::process::Pid::from_child(&self.child);
         rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
@@ -85,9 +85,9 @@ impl Drop for Running {
 
 /// A place for archives: a real S3 server, or a directory.
 struct Place {
-    /// Where the objects are files.
+    /// The directory that holds the objects as files.
     files: PathBuf,
-    /// `s3://bucket` or `file://…`, and what comes after the prefix.
+    /// The beginning of a URL, `s3://bucket` or `file://…`, and what follows the prefix in it.
     url: (String, String),
     server: Option<Server>,
     dir: TempDir,
@@ -122,7 +122,7 @@ impl Place {
         Archive::open(&self.url(prefix).parse().unwrap()).unwrap()
     }
 
-    /// Returns what Litestream restores.
+    /// Restores a database with Litestream, and returns its bytes.
     fn by_litestream(&self, litestream: &Path, url: &str, target: &[&str]) -> Vec<u8> {
         let dir = tempfile::tempdir_in(self.dir.path()).unwrap();
         let out = dir.path().join("out.db");
@@ -159,7 +159,7 @@ fn rfc3339(time_ms: i64) -> String {
     String::from_utf8(done.stdout).unwrap().trim().to_owned()
 }
 
-/// Litestream restores what we have archived.
+/// Checks that Litestream restores each state from an archive that this crate has written.
 fn litestream_restores_ours(place: &Place, litestream: &Path, page_size: u32, seed: u64) {
     println!("page size {page_size}, seed {seed}");
     let prefix = format!("ours-{page_size}");
@@ -175,7 +175,7 @@ fn litestream_restores_ours(place: &Place, litestream: &Path, page_size: u32, se
     let listed = wait(archive.listed()).unwrap();
     assert_eq!(listed[0].last.unwrap().txid, writer.txid);
     assert!(place.by_litestream(litestream, &url, &[]) == writer.states[&writer.txid]);
-    // The first eight objects are gone, up to what was compacted of them.
+    // Of the first eight objects only the compacted ones are left, so the loop begins after them.
     for (txid, bytes) in writer.states.iter().skip(9).step_by(5) {
         assert!(restored(&archive, Target::Txid(*txid)).unwrap() == *bytes, "{txid}");
         assert!(
@@ -184,7 +184,8 @@ fn litestream_restores_ours(place: &Place, litestream: &Path, page_size: u32, se
         );
         let time_ms = time_of(*txid);
         if place.is_s3() {
-            // Litestream takes only times since the upload, so it cannot be asked for these; it would read them here.
+            // On S3, Litestream accepts only times since the upload, so the test cannot ask it for these times. The
+            // test checks the attribute from which Litestream would read the time.
             let objects = wait(archive.objects(&writer.replica)).unwrap();
             let object = objects.iter().find(|object| object.max == *txid).unwrap();
             let key = writer.replica.key(object);
@@ -194,13 +195,13 @@ fn litestream_restores_ours(place: &Place, litestream: &Path, page_size: u32, se
             assert_eq!(stated, format!("{}.000Z", &rfc3339(time_ms)[..19]), "{key}");
             continue;
         }
-        // Litestream means what is before the time, we what is not after it.
+        // Litestream restores what is before the given time. Duralite restores what is not after it.
         let time = rfc3339(time_ms + 1);
         assert!(place.by_litestream(litestream, &url, &["-timestamp", &time]) == *bytes, "{txid} {time}");
     }
 }
 
-/// We restore what Litestream has archived.
+/// Checks that this crate restores what Litestream has archived.
 fn ours_restores_litestreams(place: &Place, litestream: &Path, seed: u64) {
     println!("seed {seed}");
     let mut random = fastrand::Rng::with_seed(seed);
@@ -219,7 +220,7 @@ fn ours_restores_litestreams(place: &Place, litestream: &Path, seed: u64) {
             200 => database.sql.execute_batch("DELETE FROM t; VACUUM").unwrap(),
             _ => database.sql.execute_batch(&work(&mut random)).unwrap(),
         }
-        // So that there are moments in between: Litestream looks once a second.
+        // Litestream looks once a second. The test waits for it here, so that the archive has moments in between.
         if at % 60 == 0 {
             let had = files_below(&place.files, ".ltx").len();
             replicate
@@ -260,7 +261,7 @@ fn ours_restores_litestreams(place: &Place, litestream: &Path, seed: u64) {
     assert!(compared >= 3, "{compared} of {states:?}");
 }
 
-/// How long a restore takes, ours and Litestream's, of the same archive. `MEASURE_MB` sets the size.
+/// Measures how long this crate and Litestream take to restore the same archive. `MEASURE_MB` sets the size.
 #[test]
 #[ignore = "takes minutes; prints how long restores take"]
 fn measured_restores() {

@@ -20,18 +20,18 @@ use object_store::{
     ObjectStore, PutMultipartOptions, PutOptions, PutPayload, PutResult, Result, UploadPart,
 };
 
-/// What happens to a request.
+/// What the store does to a request.
 #[derive(Debug, Clone, Copy)]
 enum Fault {
-    /// Nothing.
+    /// The store works as it should.
     None,
-    /// It is answered by 503.
+    /// The store answers 503.
     Unavailable,
-    /// It arrives, and the answer is lost.
+    /// The request arrives, and its answer is lost.
     LostAnswer,
-    /// It is answered by 403.
+    /// The store answers 403.
     Forbidden,
-    /// The bucket is missing.
+    /// The store answers that the bucket is missing.
     NoBucket,
 }
 
@@ -41,24 +41,24 @@ struct Faulty {
     objects: InMemory,
     faults: Mutex<VecDeque<Fault>>,
     requests: AtomicU32,
-    /// Reads that are under way, and the most that ever were.
+    /// The number of reads that are under way. `most_reads` is the greatest number that ever was.
     reads: AtomicU32,
     most_reads: AtomicU32,
     parts: Arc<Parts>,
 }
 
-/// What comes of uploads in parts. The parts are counted, and dropped.
+/// What has become of uploads in parts. The store counts the parts and drops them.
 #[derive(Debug, Default)]
 struct Parts {
     bytes: Mutex<Vec<usize>>,
-    /// How many parts are taken before one fails, if any does.
+    /// The number of parts that the store accepts before one fails; `None` if none fails.
     taken: Mutex<Option<usize>>,
     does_not_complete: AtomicBool,
     completed: AtomicU32,
     aborted: AtomicU32,
 }
 
-/// An upload in parts. To abort it fails too.
+/// An upload in parts. Aborting it counts, and fails.
 #[derive(Debug)]
 struct Counting(Arc<Parts>);
 
@@ -133,7 +133,7 @@ impl ObjectStore for Faulty {
     async fn get_opts(&self, path: &Path, options: GetOptions) -> Result<GetResult> {
         let reads = self.reads.fetch_add(1, Ordering::Relaxed) + 1;
         self.most_reads.fetch_max(reads, Ordering::Relaxed);
-        // Others may begin.
+        // Other reads may begin now.
         tokio::task::yield_now().await;
         let got = self.pass(self.objects.get_opts(path, options)).await;
         self.reads.fetch_sub(1, Ordering::Relaxed);
@@ -157,7 +157,7 @@ impl ObjectStore for Faulty {
     }
 }
 
-/// Counts pauses, and does not wait.
+/// Counts the pauses, and does not wait.
 #[derive(Debug)]
 struct Counted(Arc<AtomicU32>);
 
@@ -198,7 +198,7 @@ fn header(min: u64, max: u64, time_ms: i64) -> Header {
     }
 }
 
-/// Returns the file of transactions that each write page 1 and the page of their own number.
+/// Returns a file of transactions, each of which writes page 1 and the page with the transaction's number.
 fn file(min: u64, max: u64, time_ms: i64) -> Bytes {
     let mut encoder = Encoder::new(Vec::new(), header(min, max, time_ms)).unwrap();
     encoder.page(1, &[max as u8; 512]).unwrap();
@@ -238,7 +238,7 @@ async fn a_store_that_stays_unavailable_is_an_error_and_the_upload_can_be_repeat
     setup.store.will(&[Fault::LostAnswer; 20]);
     let error = primary.upload(file(2, 2, 5), 2, 2, 5).await.unwrap_err();
     assert!(error.is_temporary(), "{error}");
-    // The upload has arrived, and counts only when the store says so.
+    // The upload has arrived, but the primary counts it only when the store says so.
     assert_eq!((primary.uploaded(), primary.acknowledge().await.unwrap()), (1, 1));
     primary.upload(file(2, 2, 5), 2, 2, 5).await.unwrap();
     assert_eq!(primary.acknowledge().await.unwrap(), 2);
@@ -265,7 +265,7 @@ async fn inv69_an_answer_that_was_lost_is_settled_by_comparing() {
     setup.store.will(&[Fault::LostAnswer]);
     primary.upload(file(2, 2, 5), 2, 2, 5).await.unwrap();
     assert_eq!(primary.uploaded(), 2);
-    // Another that takes itself for the same primary has other contents.
+    // Another program that believes itself to be this primary uploads other contents.
     let Resumed::Primary(other) = setup.archive.resume(&setup.owner, primary.generation()).await.unwrap()
     else {
         panic!("it is the primary")
@@ -299,7 +299,7 @@ async fn inv66_a_primary_that_was_replaced_is_fenced_for_ever() {
     assert!(matches!(primary.compact(&mut Times::default()).await, Err(ArchiveError::Fenced { .. })));
     let resumed = setup.archive.resume(&setup.owner, primary.generation()).await.unwrap();
     assert!(matches!(resumed, Resumed::Fenced(_)), "{resumed:?}");
-    // Nothing is decided until the new primary has begun.
+    // Pruning decides nothing until the new primary has begun.
     let policy = Policy::default();
     assert_eq!(setup.archive.prune(&policy, &setup.owner.retry, true).await.unwrap(), None);
     let inherited = claimed.inherited().await.unwrap().unwrap();
@@ -337,7 +337,7 @@ async fn a_store_that_lets_a_key_be_created_twice_is_refused() {
     assert!(overwrites.list(&Path::from("db")).await.unwrap().is_empty());
 }
 
-/// A store that does not know creating.
+/// A store that overwrites an object instead of refusing to create it again.
 #[derive(Debug)]
 struct Overwrites(InMemory);
 
@@ -429,7 +429,7 @@ async fn inv74_spans_are_compacted_once_and_pruned_by_the_policy() {
     let setup = setup();
     let primary = setup.primary().await;
     let day = 86_400_000;
-    // A transaction each ten seconds, an hour and a half long, and then one in each of three days.
+    // A transaction comes every ten seconds for an hour and a half, and then one on each of three days.
     let time = |txid: u64| if txid <= 541 { 10_000 * txid as i64 } else { day * (txid as i64 - 541) };
     for txid in 2..=544 {
         primary.upload(file(txid, txid, time(txid)), txid, txid, time(txid)).await.unwrap();
@@ -449,7 +449,7 @@ async fn inv74_spans_are_compacted_once_and_pruned_by_the_policy() {
     assert_eq!(added, on(1) + on(2) + on(3));
     assert!(on(1) > 180 && on(1) < 190 && on(2) > 17 && on(2) < 24 && (1..=5).contains(&on(3)), "{added}");
     assert_eq!(primary.compact(&mut times).await.unwrap(), 0);
-    // Whatever is in between, each level leads to the same database.
+    // Compaction takes away no state: each transaction still has a plan.
     for txid in [2, 3, 30, 181, 182, 361, 541, 544] {
         assert_eq!(setup.archive.plan(Target::Txid(txid)).await.unwrap().txid, txid);
     }
@@ -457,7 +457,7 @@ async fn inv74_spans_are_compacted_once_and_pruned_by_the_policy() {
     let policy = Policy { keep: days(100), transactions: days(100) };
     let nothing = setup.archive.prune(&policy, &setup.owner.retry, true).await.unwrap().unwrap();
     assert!(nothing.objects.is_empty(), "{nothing:?}");
-    // Single transactions of the first hours are given up, and the spans of 30 seconds stay.
+    // Pruning deletes single transactions of the first hours, and keeps the spans of 30 seconds.
     let policy = Policy { keep: days(100), transactions: days(2) };
     let dry = setup.archive.prune(&policy, &setup.owner.retry, true).await.unwrap().unwrap();
     assert!(dry.objects.iter().all(|(_, object)| object.level == 0));
@@ -467,7 +467,7 @@ async fn inv74_spans_are_compacted_once_and_pruned_by_the_policy() {
     setup.archive.plan(Target::Txid(5)).await.unwrap();
     setup.archive.plan(Target::Txid(4)).await.unwrap_err();
     setup.archive.plan(Target::Txid(544)).await.unwrap();
-    // After that only what leads from the snapshot of the day before yesterday on.
+    // With a shorter policy, pruning keeps only what leads on from the snapshot of the day before yesterday.
     let policy = Policy { keep: days(1), transactions: days(1) };
     setup.archive.prune(&policy, &setup.owner.retry, false).await.unwrap().unwrap();
     let left = setup.archive.objects(&primary.replica()).await.unwrap();
@@ -489,13 +489,13 @@ impl Setup {
         }
     }
 
-    /// Prunes all that ends at or before the newest snapshot that is the first of its day.
+    /// Prunes every object that ends at or before the newest snapshot that is the first of its day.
     async fn prune_all(&self) {
         let policy = Policy { keep: std::time::Duration::ZERO, ..Policy::default() };
         self.archive.prune(&policy, &self.owner.retry, false).await.unwrap().unwrap();
     }
 
-    /// Returns the transactions of the objects of a level.
+    /// Returns the first and the last transaction of each object on a level.
     async fn on(&self, primary: &Primary, level: u8) -> Vec<(u64, u64)> {
         let objects = self.archive.objects(&primary.replica()).await.unwrap();
         let on = objects.iter().filter(|object| object.level == level);
@@ -509,21 +509,21 @@ async fn inv74_compaction_goes_on_behind_what_was_pruned_and_not_over_a_gap() {
     let primary = setup.primary().await;
     setup.upload(&primary, 2..=10, 0).await;
     let mut times = Times::default();
-    // The spans of 30 seconds of the transactions 2, 3 to 5, and 6 to 8. That of 9 and 10 is not over yet.
+    // The spans of 30 seconds have the transactions 2, 3 to 5, and 6 to 8. The span of 9 and 10 is not over yet.
     assert_eq!(primary.compact(&mut times).await.unwrap(), 3);
-    // A snapshot on the next day, and nothing before it is kept.
+    // A snapshot follows on the next day, and pruning keeps nothing before it.
     primary.upload_snapshot(stream::iter([Ok(file(1, 11, DAY))]), 11, DAY).await.unwrap();
     setup.prune_all().await;
     let left = setup.archive.objects(&primary.replica()).await.unwrap();
     assert_eq!(left.iter().map(|object| (object.level, object.max)).collect::<Vec<_>>(), [(9, 11)]);
     setup.upload(&primary, 12..=45, DAY).await;
-    // Spans of three transactions each from 12 to 44 on level 1, and on level 2 what they have of the first 5 minutes.
+    // Level 1 gets spans of three transactions each from 12 to 44. Level 2 gets the ones of the first 5 minutes.
     assert_eq!(primary.compact(&mut times).await.unwrap(), 12);
     let spans: Vec<_> = (12..45).step_by(3).map(|first| (first, first + 2)).collect();
     assert_eq!(setup.on(&primary, 1).await, spans);
     assert_eq!(setup.on(&primary, 2).await, [(12, 29)]);
     assert_eq!(primary.compact(&mut times).await.unwrap(), 0);
-    // An object that is lost after the snapshot was not pruned, and nothing is compacted over it.
+    // An object after the snapshot that is missing was lost, not pruned. Compaction does not merge across it.
     setup.upload(&primary, 46..=60, DAY).await;
     let lost = Object { level: 0, min: 50, max: 50, bytes: 0 };
     setup.archive.delete(&primary.replica().key(&lost)).await.unwrap();
@@ -541,7 +541,7 @@ async fn inv68_a_copy_whose_way_was_pruned_needs_the_newest_state() {
     let settled = setup.archive.settled().await.unwrap().unwrap();
     assert!(matches!(settled.after(first, 5, None), Next::Step(step) if step.object.max == 6));
     assert_eq!(settled.after(first, 10, None), Next::Nothing);
-    // Nothing before a snapshot of the next day is kept.
+    // Pruning keeps nothing before a snapshot of the next day.
     primary.upload_snapshot(stream::iter([Ok(file(1, 11, DAY))]), 11, DAY).await.unwrap();
     setup.prune_all().await;
     let settled = setup.archive.settled().await.unwrap().unwrap();
@@ -578,7 +578,7 @@ async fn inv68_a_copy_whose_way_was_pruned_in_a_later_generation_needs_the_newes
 }
 
 impl Setup {
-    /// Prunes what is older than so many days, and returns which objects that was.
+    /// Prunes what is older than `days` days, and returns the level and the last transaction of each deleted object.
     async fn prune(&self, days: u64) -> Vec<(u8, u64)> {
         let days = std::time::Duration::from_secs(86_400 * days);
         let policy = Policy { keep: days, transactions: days };
@@ -594,7 +594,7 @@ impl Setup {
     }
 }
 
-/// Returns when the present day has begun.
+/// Returns when the present day began, in milliseconds since 1970.
 fn today() -> i64 {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
     now.as_millis() as i64 / DAY * DAY
@@ -612,7 +612,8 @@ async fn inv74_a_commit_under_a_clock_that_is_ahead_makes_nothing_old() {
     let snapshot = stream::iter([Ok(file(1, 11, today + 400 * DAY))]);
     primary.upload_snapshot(snapshot, 11, today + 400 * DAY).await.unwrap();
     assert_eq!(setup.prune(30).await, []);
-    // With a clock that is right again, what is too old is deleted as ever, and what is of the future stays.
+    // Once the clock is right again, pruning deletes what is too old as usual, and keeps what has a time in the
+    // future.
     primary.upload(file(12, 12, today), 12, 12, today).await.unwrap();
     assert_eq!(setup.prune(30).await, []);
     setup.prune(5).await;
@@ -636,7 +637,7 @@ async fn inv74_a_snapshot_under_a_clock_that_is_behind_makes_nothing_old() {
 
 const MIB: usize = 1 << 20;
 
-/// Pieces of 16 MiB each. All are the same bytes, so they take the room of one.
+/// Returns pieces of 16 MiB each. All share the same bytes, so together they take the memory of one.
 fn pieces(number: usize) -> impl Iterator<Item = std::result::Result<Bytes, ArchiveError>> {
     let piece = Bytes::from(vec![0; 16 * MIB]);
     (0..number).map(move |_| Ok(piece.clone()))
@@ -646,10 +647,10 @@ fn pieces(number: usize) -> impl Iterator<Item = std::result::Result<Bytes, Arch
 async fn the_largest_object_of_s3_has_no_more_parts_than_s3_allows() {
     let setup = setup();
     let primary = setup.primary().await;
-    // 1 GB has parts as small as ever, so that they take little memory.
+    // An object of 1 GiB has parts of the smallest size, so that they take little memory.
     primary.upload_snapshot(stream::iter(pieces(64)), 2, 5).await.unwrap();
     assert_eq!(std::mem::take(&mut *setup.store.parts.bytes.lock().unwrap()), [16 * MIB; 64]);
-    // 5 TiB.
+    // This object has 5 TiB.
     primary.upload_snapshot(stream::iter(pieces(5 << 16)), 3, 6).await.unwrap();
     let parts = std::mem::take(&mut *setup.store.parts.bytes.lock().unwrap());
     assert_eq!(parts.iter().sum::<usize>(), 5 << 40);

@@ -1,4 +1,4 @@
-//! What is restored is what was archived, at each moment that the archive has.
+//! A restore makes what was archived, at each moment that the archive has.
 
 use std::sync::{Arc, Mutex};
 
@@ -26,7 +26,7 @@ fn every_moment_is_restored() {
                 had += 1;
             }
         }
-        // Of the first eight objects only what was compacted is left.
+        // Of the first eight objects only the compacted ones are left, so six states are gone.
         assert_eq!(had, writer.states.len() - 6);
         assert!(restored(&writer.archive, Target::Latest).unwrap() == writer.states[&writer.txid]);
         assert!(restored(&writer.archive, Target::Time(i64::MAX)).unwrap() == writer.states[&writer.txid]);
@@ -65,7 +65,7 @@ fn a_replica_without_generations_is_restored() {
     assert_eq!((listed.generation, listed.states), (None, 10));
 }
 
-/// Three generations: the second continues the first, the third does not continue the second.
+/// Writes three generations: the second continues the first, and the third does not continue the second.
 fn generations() -> Writer {
     let mut writer = Writer::new(in_memory(), Database::new(512));
     let (first, second) = (Generation::FIRST, Generation::FIRST.next());
@@ -97,14 +97,14 @@ fn what_the_old_primary_writes_after_it_was_replaced_is_not_restored() {
     let mut old = Writer::new(in_memory(), Database::new(512));
     let insert = "INSERT INTO t (text) VALUES (hex(randomblob(100)))";
     (0..3).for_each(|_| old.commit(insert));
-    // What the new primary begins with is a state of its own, after the old one's last.
+    // The new primary begins with a state of its own, after the old primary's last state.
     let mut new = Writer::without_generations(old.archive.clone(), Database::new(512));
     new.txid = 5;
     new.database.sql.execute_batch(insert).unwrap();
     new.begin(Generation::FIRST.next(), Some(Generation::FIRST), Line::Other);
     (0..3).for_each(|_| old.commit(insert));
     old.snapshot();
-    // Until the new primary has a snapshot, what it has is not a database.
+    // Until the new primary has a snapshot, its objects do not make a database.
     assert!(restored(&old.archive, Target::Latest).unwrap() == old.states[&4]);
     new.snapshot();
     (0..2).for_each(|_| new.commit(insert));
@@ -112,7 +112,7 @@ fn what_the_old_primary_writes_after_it_was_replaced_is_not_restored() {
     for (txid, writer) in [(3, &old), (4, &old), (5, &new), (6, &new)] {
         assert!(restored(&old.archive, Target::Txid(txid)).unwrap() == writer.states[&txid]);
     }
-    // It could come only from the old primary's snapshot.
+    // Only the old primary's snapshot has the transaction 8, and it does not count.
     let beyond = restored(&old.archive, Target::Txid(8)).unwrap_err();
     assert!(matches!(beyond, ArchiveError::NotThere { txid: 8, before: Some(7), after: None }), "{beyond}");
     let listed = wait(old.archive.listed()).unwrap();
@@ -173,7 +173,7 @@ fn an_existing_file_stays_as_it_is() {
         assert_eq!(std::fs::read(&path).unwrap(), b"mine");
         std::fs::remove_file(path).unwrap();
     }
-    // A file that appears while the restore runs stays too.
+    // A file that appears while the restore runs is not replaced either.
     let restored = wait(writer.archive.restore(Target::Latest, &out, &RestoreOptions::default())).unwrap();
     std::fs::write(&out, "mine").unwrap();
     assert!(matches!(restored.place(), Err(ArchiveError::Exists { .. })));

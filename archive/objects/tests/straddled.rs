@@ -18,10 +18,10 @@ use object_store::{
 
 use super::common::{Database, Writer, restored, time_of, wait};
 
-/// What a test does when a request is about to arrive.
+/// What the test does just before a request arrives.
 type Watch = Box<dyn FnMut(&str) + Send>;
 
-/// A store in memory that lists one key in each answer, and tells a test of each request that reads, before it arrives.
+/// A store in memory that lists one key in each answer, and calls the test before each reading request arrives.
 struct Watched {
     objects: Arc<InMemory>,
     watch: Mutex<Watch>,
@@ -63,7 +63,8 @@ impl ObjectStore for Watched {
     }
 
     fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
-        // The stream must not borrow the store, so the pages are taken here; each is as the store is at its turn.
+        // The stream must not borrow the store, so all answers are made here. Before each answer the test may change
+        // the store.
         let prefix = prefix.cloned().unwrap_or_default();
         let (mut listed, mut after) = (Vec::new(), Path::default());
         loop {
@@ -86,7 +87,7 @@ impl ObjectStore for Watched {
     }
 }
 
-/// Returns the archive in this store with somebody watching.
+/// Returns the archive in this store, where `watch` is called before each reading request.
 fn watched(objects: &Arc<InMemory>, watch: impl FnMut(&str) + Send + 'static) -> Archive {
     let watch = Mutex::new(Box::new(watch) as Watch);
     Archive::on(Arc::new(Watched { objects: Arc::clone(objects), watch }), PREFIX.into())
@@ -95,7 +96,7 @@ fn watched(objects: &Arc<InMemory>, watch: impl FnMut(&str) + Send + 'static) ->
 const PREFIX: &str = "db";
 const INSERT: &str = "INSERT INTO t (text) VALUES (hex(randomblob(100)))";
 
-/// Returns a store, and the first primary, which has archived the transactions up to `last`, each alone.
+/// Returns a store, and the first primary, which has archived each transaction up to `last` in an object of its own.
 fn begun(last: u64) -> (Arc<InMemory>, Writer) {
     let objects = Arc::new(InMemory::new());
     let archive = Archive::on(Arc::<InMemory>::clone(&objects), PREFIX.into());
@@ -108,8 +109,8 @@ fn owner(machine: u8) -> Owner {
     Owner { token: format!("{machine:032x}"), node: machine.to_string(), retry: Retry::default() }
 }
 
-/// Another takes the archive over, while the first primary goes on to upload the transactions 5 and 6. The fifth is
-/// pruned before the sixth arrives.
+/// Lets another owner take the archive over while the first primary still uploads the transactions 5 and 6.
+/// Transaction 5 is pruned before transaction 6 arrives.
 fn take_over_and_prune(writer: &Writer, late: [Bytes; 2]) {
     let archive = writer.archive.clone();
     let done = async {
@@ -127,14 +128,15 @@ fn take_over_and_prune(writer: &Writer, late: [Bytes; 2]) {
     at_once(archive.create(&writer.key(0, 6, 6), sixth.into(), None)).unwrap();
 }
 
-/// The result of what never waits, in the midst of another request.
+/// Returns the result of a future that never waits. The tests call this in the middle of another request.
 fn at_once<T>(done: impl Future<Output = T>) -> T {
     futures_util::FutureExt::now_or_never(done).unwrap()
 }
 
-/// Does that when the list of the first generation has come to the transaction 4.
+/// Returns a `watch` that calls [`take_over_and_prune`] when the list of the first generation has come to transaction
+/// 4.
 fn straddled(mut writer: Writer) -> impl FnMut(&str) + Send {
-    // Within a request nothing waits, so what the first primary uploads then is made before.
+    // Code within a request must not wait, so the test makes the late uploads of the first primary before.
     let late = [5, 6].map(|txid| {
         writer.commit(INSERT);
         let key = writer.key(0, txid, txid);
@@ -176,8 +178,8 @@ fn inv68_a_reader_whose_list_straddles_a_takeover_and_a_pruning_finds_no_gap() {
     assert!(verified.is_sound(), "{verified:?}");
 }
 
-/// The generation is listed before its snapshot is there, and its parent when the pruning has deleted what the snapshot
-/// takes the place of.
+/// The list reads the new generation before it has its snapshot. The list reads the parent after pruning has deleted
+/// the objects that the snapshot replaces.
 #[test]
 fn inv68_a_list_that_straddles_a_snapshot_and_a_pruning_shows_no_gap() {
     let (objects, mut writer) = begun(4);
@@ -189,7 +191,7 @@ fn inv68_a_list_that_straddles_a_snapshot_and_a_pruning_shows_no_gap() {
     let parent = writer.archive.replica(Generation::FIRST);
     let moment = format!("list {} after ", parent.prefix);
     let snapshot = {
-        // What the snapshot is has to be encoded before: within a request nothing waits.
+        // Code within a request must not wait, so the test encodes the snapshot before.
         writer.snapshot();
         let key = writer.key(9, 1, 5);
         let content = wait(writer.archive.get(&key)).unwrap();
@@ -226,7 +228,8 @@ fn a_gap_that_is_there_is_said_after_the_second_list() {
     assert_eq!(*lists.lock().unwrap(), 2);
 }
 
-/// Objects of single transactions give way to one of level 1 between the plan and the fetch.
+/// Returns an archive in which an object of level 1 replaces objects of single transactions between the plan and the
+/// fetch.
 fn compacted_at_the_fetch_of_the_third(writer: &Writer, objects: &Arc<InMemory>) -> Archive {
     writer.compact(1, 2, 5);
     let compacted = writer.key(1, 2, 5);
@@ -235,7 +238,7 @@ fn compacted_at_the_fetch_of_the_third(writer: &Writer, objects: &Arc<InMemory>)
     let (archive, third) = (writer.archive.clone(), format!("get {}", writer.key(0, 3, 3)));
     let singles = [2, 3, 4, 5].map(|txid| writer.key(0, txid, txid));
     watched(objects, move |request| {
-        // The header of the third is read too, to find its time.
+        // A plan of a time reads the header of the third object too, so the change must happen only once.
         if request == third && at_once(archive.exists(&singles[3])).unwrap() {
             at_once(archive.create(&compacted, content.clone().into(), None)).unwrap();
             for single in &singles {
@@ -267,7 +270,7 @@ fn a_restore_of_a_state_that_is_pruned_meanwhile_says_so_or_takes_the_one_before
     let archive = compacted_at_the_fetch_of_the_third(&writer, &objects);
     let error = restored(&archive, Target::Txid(3)).unwrap_err();
     assert!(matches!(error, ArchiveError::NotThere { txid: 3, before: Some(1), after: Some(5) }), "{error}");
-    // The plan of a time reads headers first, so the pruning comes within the plan, or after it.
+    // The plan of a time reads headers first. So the pruning may come within the plan or after it.
     let (objects, writer) = begun(8);
     let archive = compacted_at_the_fetch_of_the_third(&writer, &objects);
     assert!(restored(&archive, Target::Time(time_of(6))).unwrap() == writer.states[&6]);

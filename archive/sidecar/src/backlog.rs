@@ -1,4 +1,4 @@
-//! Archiving what a closed log has left behind.
+//! Archives the commits that a closed log has left in its backlog.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -9,17 +9,17 @@ use tempfile::SpooledTempFile;
 
 use crate::group::{Commit, Group, Mark};
 
-/// A commit of a backlog, with the pages that it has left.
+/// A commit of a backlog, with the pages that it has written.
 pub struct Left {
-    /// Page size in bytes.
+    /// The page size in bytes.
     pub page_size: u32,
-    /// Size of the database in pages after the commit.
+    /// The size of the database in pages after the commit.
     pub db_pages: u32,
-    /// The images by page number.
+    /// The page images by page number.
     pub pages: BTreeMap<u32, Vec<u8>>,
 }
 
-/// Returns the commit of a backlog that ends at a position; `None` if the backlog has none.
+/// Returns the commit of a backlog that ends at a position; `None` if the backlog has no such commit.
 ///
 /// # Errors
 /// The backlog is damaged.
@@ -40,11 +40,11 @@ pub fn commit_at(backlog: &mut Backlog, position: u64) -> Result<Option<Left>> {
     Ok(None)
 }
 
-/// Reads the commits of a backlog after a position as LTX files, and hands over each with its first transaction and the
-/// mark after it. Returns the mark after the last.
+/// Encodes the commits of a backlog after a position as LTX files. Calls `archive` with each file, its first
+/// transaction and the mark after it. Returns the mark after the last file.
 ///
 /// # Errors
-/// The backlog is damaged, or begins after the position; what `archive` returns.
+/// The backlog is damaged, or begins after the position; an error of `archive`.
 pub fn each_group(
     path: &Path,
     position: u64,

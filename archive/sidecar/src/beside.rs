@@ -1,4 +1,4 @@
-//! What is remembered beside a database about its archive, as the sidecar uses it.
+//! The file beside a database that remembers things about its archive, as the sidecar uses it.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
@@ -16,7 +16,7 @@ use duralite_wal::log::offline;
 
 use crate::group::{Mark, salts};
 
-/// The file beside a database. Whoever has opened it is the database's only sidecar.
+/// The file beside a database. The process that has opened it is the database's only sidecar.
 pub struct Beside {
     database: DatabaseIdentity,
     url: String,
@@ -27,20 +27,20 @@ pub struct Beside {
 
 /// What leads on from a mark to the database as it is now.
 pub enum Way {
-    /// The log itself is the one that the mark is in, or begins where all closed logs end. Before it, the archive needs
-    /// the commits of these closed logs, whose backlogs are there.
+    /// The log is the one with the mark, or begins where the last closed log ends. Before its commits the archive
+    /// needs those of these closed logs, whose backlogs exist.
     Logs(Vec<Closed>),
-    /// There is no way, and a new generation follows in this manner.
+    /// Nothing leads on, so a new generation begins, which follows in this manner.
     None(Line),
-    /// There is no way now, but a program may be about to close a log, or to make one, and then there may be one.
+    /// Nothing leads on now. But a program may be about to close a log or to make one, and then there may be a way.
     NotYet(Line),
 }
 
 impl Beside {
-    /// Opens the file beside a database, and makes it if there is none.
+    /// Opens the file beside a database, and makes the file if it does not exist.
     ///
     /// # Errors
-    /// There is no such database; it has no archive, or another one than `url`; another sidecar runs.
+    /// There is no such database; the database has no archive, or another one than `url`; another sidecar runs.
     pub fn open(path: &Path, url: Option<&str>) -> Result<Self> {
         let database = DatabaseIdentity::of(path)?;
         let Some(lock) = SidecarLock::take(&database.path)? else {
@@ -72,7 +72,8 @@ impl Beside {
         &self.url
     }
 
-    /// Returns the random number by which this database's primary knows its own claims, as the archive has it.
+    /// Returns the random number by which this database's primary knows its own claims, in the form that the
+    /// archive's claims have.
     #[must_use]
     pub fn token(&self) -> String {
         format!("{:032x}", self.token)
@@ -84,7 +85,7 @@ impl Beside {
         format!("{:016x}", self.generation).parse().ok()
     }
 
-    /// Remembers a generation that has begun. Durable on return.
+    /// Remembers a generation that has begun. When this returns, the file is durable.
     ///
     /// # Errors
     /// The file cannot be written.
@@ -94,7 +95,8 @@ impl Beside {
     }
 
     /// Remembers that another primary has taken the archive over, for programs that open the database when no sidecar
-    /// runs. Durable on return. What was never the primary of the archive remembers nothing.
+    /// runs. When this returns, the file is durable. A database that was never the primary of the archive remembers
+    /// nothing.
     ///
     /// # Errors
     /// The file cannot be written.
@@ -106,7 +108,7 @@ impl Beside {
         Ok(found.map_or(Ok(()), |mut found| found.note_fence(by.number()))?)
     }
 
-    /// Forgets a fence that an earlier sidecar has remembered, since this database is the primary.
+    /// Forgets a fence that an earlier sidecar has remembered, because this database is the primary.
     ///
     /// # Errors
     /// The file cannot be written.
@@ -117,7 +119,7 @@ impl Beside {
         }
     }
 
-    /// Returns what leads on from a mark to a log, or without one to the database file as it is now.
+    /// Returns what leads on from a mark to the log `log`, or if that is `None`, to the database file as it is now.
     ///
     /// # Errors
     /// The file or the database cannot be read.
@@ -138,14 +140,16 @@ impl Beside {
         let Some(records) = ArchiveFile::look(&self.database.path)? else {
             return Ok(Way::None(Line::Other));
         };
-        // A program takes the guard of a log off before it notes what the database file is like then.
+        // A program that closes a log first removes the log's guard, and then notes the state of the database file.
+        // So the two may not match for a moment.
         let is_at_rest = matches!(records.logs().last(), Some(Record::Rest { .. }));
         let is_settled = log.is_some() || is_at_rest && earlier.as_ref() == Some(&records);
         let from = log_of(&records, mark).filter(|from| !records.is_broken(*from));
         let Some(closed) = from.and_then(|from| records.since(from, end)) else {
             return Ok(if is_settled { Way::None(Line::Other) } else { Way::NotYet(Line::Other) });
         };
-        // A log that was closed before the position that the archive has in it has lost commits (invariant 72).
+        // If a log was closed before the position that the archive has of it, the log has lost commits (invariant
+        // 72).
         if closed.first().is_some_and(|first| first.position < mark.position) {
             return Ok(Way::None(Line::Other));
         }
@@ -156,8 +160,8 @@ impl Beside {
         Ok(if closed.iter().enumerate().all(is_there) { Way::Logs(closed) } else { Way::None(Line::Gap) })
     }
 
-    /// Returns whether there is a backlog with the commits after a position. If the log had started over, there are
-    /// only later ones.
+    /// Returns whether a backlog has all commits after a position. If the log had started over, its backlog has only
+    /// later ones.
     fn has_since(&self, log: LogId, position: u64) -> bool {
         Backlog::open(&self.backlog(log)).is_ok_and(|backlog| backlog.header().first <= position)
     }
@@ -168,7 +172,7 @@ impl Beside {
         backlog_of(&self.database.path, log)
     }
 
-    /// Forgets the logs before the one that a mark is in, with their backlogs. The archive has all of them.
+    /// Forgets the logs before the log with this mark, and their backlogs. The archive has all of their commits.
     ///
     /// # Errors
     /// The file cannot be written.
@@ -177,7 +181,7 @@ impl Beside {
         Ok(log_of(&found.records, mark).map_or(Ok(()), |log| found.forget_before(&self.database, log))?)
     }
 
-    /// Returns whether something else than commits of a log has changed the database while the log was in use.
+    /// Returns whether anything except commits of a log has changed the database while the log was in use.
     ///
     /// # Errors
     /// The file cannot be read.
@@ -185,7 +189,7 @@ impl Beside {
         Ok(ArchiveFile::look(&self.database.path)?.is_none_or(|records| records.is_broken(log)))
     }
 
-    /// Returns the log that guards the database, if one does.
+    /// Returns the id of the log that guards the database, if there is such a log.
     ///
     /// # Errors
     /// The database cannot be read.
@@ -210,7 +214,7 @@ impl Beside {
     }
 }
 
-/// Returns the log that a mark is in, if it is on record.
+/// Returns the id of the log with this mark, if the file beside the database has a record of the log.
 fn log_of(records: &Records, mark: &Mark) -> Option<LogId> {
     records.logs().filter_map(|record| record.log()).find(|log| salts(*log) == mark.log)
 }

@@ -1,4 +1,5 @@
-//! What to replicate, where to, and how often: the command line for one database, `duralite.toml` for many.
+//! Says what to replicate, to which archive, and how often. For one database the command line says so, and for many
+//! `duralite.toml`.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -7,11 +8,11 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail};
 use serde::{Deserialize, Deserializer};
 
-/// How long commits are collected before they are uploaded, if nobody waits for them.
+/// The default for how long the sidecar collects commits before it uploads them, if nobody waits for them.
 pub const INTERVAL: Duration = Duration::from_millis(500);
-/// How often a snapshot is uploaded.
+/// The default interval between two snapshots.
 pub const SNAPSHOT_EVERY: Duration = Duration::from_secs(24 * 3600);
-/// How long the archive keeps every moment.
+/// The default for how long the archive keeps every moment.
 pub const KEEP: Duration = Duration::from_secs(30 * 24 * 3600);
 
 /// The file `duralite.toml`.
@@ -28,25 +29,25 @@ struct File {
 pub struct Database {
     /// The database file.
     pub path: PathBuf,
-    /// The URL of its archive; if there is none, the one that `duralite enable --archive` has written beside the
-    /// database.
+    /// The URL of the database's archive; if it is not given, the URL that `duralite enable --archive` has written
+    /// beside the database.
     pub archive: Option<String>,
-    /// How long commits are collected before they are uploaded, if nobody waits for them.
+    /// How long the sidecar collects commits before it uploads them, if nobody waits for them.
     #[serde(default = "interval", deserialize_with = "duration")]
     pub interval: Duration,
-    /// How often a snapshot is uploaded.
+    /// The interval between two snapshots.
     #[serde(default = "snapshot_every", deserialize_with = "duration")]
     pub snapshot_every: Duration,
     /// How long the archive keeps every moment.
     #[serde(default = "keep", deserialize_with = "duration")]
     pub keep: Duration,
-    /// How many bytes of the database a snapshot reads in a second; nothing for no limit.
+    /// The most bytes of the database that a snapshot reads in a second; `None` for no limit.
     pub limit: Option<u64>,
-    /// The directory with the log, if it is none of the usual places.
+    /// The directory with the log, if the log is in none of the usual places.
     pub log_dir: Option<PathBuf>,
-    /// The directory with the log in persistent memory, if it is none of the usual places.
+    /// The directory with the log in persistent memory, if the log is in none of the usual places.
     pub nvram_dir: Option<PathBuf>,
-    /// Settings with which the database is opened, as in a URI.
+    /// The settings with which the sidecar opens the database, as in a URI.
     #[serde(default)]
     pub settings: BTreeMap<String, String>,
 }

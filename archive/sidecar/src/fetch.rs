@@ -1,4 +1,4 @@
-//! Fetching an object of any size with little memory.
+//! Fetches an object of any size, and needs little memory.
 
 use std::io::{Seek as _, SeekFrom, Write as _};
 
@@ -6,7 +6,7 @@ use anyhow::Result;
 use duralite_archive::{Archive, Step};
 use tempfile::SpooledTempFile;
 
-/// Bytes of an object that are fetched at once, and kept in memory.
+/// The number of bytes of an object that one request fetches, and that stay in memory.
 const PIECE: usize = 4 << 20;
 
 /// Returns the content of an object.

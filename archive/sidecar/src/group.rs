@@ -1,5 +1,6 @@
-//! Commits that become one object of the archive: which pages it has, and its bytes. They come from a log (`source`) or
-//! from what a closed log has left (`backlog`); what follows from them is the same.
+//! Makes one object of the archive from several commits: finds the pages that the object has, and encodes it. The
+//! commits come from a log (`source`) or from what a closed log has left (`backlog`). Equal commits make equal
+//! objects.
 
 use std::collections::BTreeMap;
 
@@ -9,13 +10,13 @@ use duralite_ltx::{Encoder, Header, lock_page};
 use duralite_wal::shared::archived::Behind;
 use tempfile::SpooledTempFile;
 
-/// A file up to this length is encoded in memory.
+/// The length in bytes up to which a file is encoded in memory.
 pub const IN_MEMORY: usize = 4 << 20;
-/// A group ends when it has this many bytes of pages, so that a sidecar that is far behind does not need memory for
-/// the whole backlog. One transaction is never divided.
+/// The bytes of pages at which a group ends, so that a sidecar that is far behind does not need memory for all the
+/// commits. A transaction is never divided.
 pub const BYTES: usize = 8 << 20;
 
-/// How far the archive is: the transaction that it has archived last, and where the log has that one.
+/// How far the archive has come: the last transaction in the archive, and that transaction's place in the log.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Mark {
     /// The number of the generation.
@@ -31,8 +32,8 @@ pub struct Mark {
 }
 
 impl Mark {
-    /// Returns what the header of an object says of its last transaction. The position is stored plus one, because an
-    /// LTX file that names a log has to have a position that is not 0.
+    /// Returns what the header of an object says about its last transaction. The header has the position plus one,
+    /// because an LTX file that names a log has to have a position that is not 0.
     pub fn of(header: &Header) -> Self {
         Self {
             generation: header.node_id,
@@ -43,7 +44,7 @@ impl Mark {
         }
     }
 
-    /// Returns when the transaction was committed, as the log counts.
+    /// Returns when the transaction was committed, as the log counts: in milliseconds since 1970.
     pub fn sealed_ms(&self) -> u64 {
         u64::try_from(self.time_ms).unwrap_or(0)
     }
@@ -65,7 +66,7 @@ impl Mark {
     }
 }
 
-/// Returns the part of a log's id that objects have.
+/// Returns the part of a log's id that the headers of objects have.
 pub fn salts(id: LogId) -> [u32; 2] {
     let [a, b, c, d, e, f, g, h, ..] = id.0;
     match [u32::from_be_bytes([a, b, c, d]), u32::from_be_bytes([e, f, g, h])] {
@@ -74,18 +75,18 @@ pub fn salts(id: LogId) -> [u32; 2] {
     }
 }
 
-/// A commit, without its pages.
+/// A commit without its pages.
 #[derive(Debug, Clone, Copy)]
 pub struct Commit {
-    /// The log's position after it.
+    /// The log's position after the commit.
     pub position: u64,
-    /// When it was sealed, in milliseconds since 1970; 0 if the log does not say.
+    /// When the commit was sealed, in milliseconds since 1970; 0 if the log does not say.
     pub time_ms: u64,
-    /// Size of the database in pages after it.
+    /// The size of the database in pages after the commit.
     pub db_pages: u32,
 }
 
-/// Commits, in order, with where the image of each page is.
+/// Commits in their order, and the place of each page's image.
 #[derive(Debug)]
 pub struct Group<T> {
     page_size: u32,
@@ -94,7 +95,7 @@ pub struct Group<T> {
     /// When the first commit was sealed, in milliseconds since 1970; 0 if the log does not say.
     since_ms: u64,
     last: Option<Commit>,
-    /// For each page the last image; nothing where the page is zeros.
+    /// The place of the last image of each page; `None` if the page is zeros.
     pages: BTreeMap<u32, Option<T>>,
 }
 
@@ -104,33 +105,34 @@ impl<T> Group<T> {
         Self { page_size, log, commits: 0, since_ms: 0, last: None, pages: BTreeMap::new() }
     }
 
-    /// Returns a group without commits, for those that follow on this one's.
+    /// Returns a group without commits, for the commits that follow on those of this group.
     pub fn next(&self) -> Self {
         Self { last: self.last, ..Self::new(self.page_size, self.log) }
     }
 
-    /// Returns whether it has no commit.
+    /// Returns whether the group has no commit.
     pub fn is_empty(&self) -> bool {
         self.commits == 0
     }
 
-    /// Returns how much it is.
+    /// Returns how many transactions and bytes the group has.
     pub fn size(&self) -> Behind {
         Behind { transactions: self.commits, bytes: self.bytes() as u64, since_ms: self.since_ms }
     }
 
-    /// Bytes of its pages.
+    /// Returns the number of bytes of the group's pages.
     pub fn bytes(&self) -> usize {
         self.pages.len() * self.page_size as usize
     }
 
-    /// Returns where the image of each page is, but of those that are zeros.
+    /// Returns the places of all page images. Pages of zeros have no place.
     pub fn images(&mut self) -> impl Iterator<Item = &mut T> {
         self.pages.values_mut().flatten()
     }
 
-    /// Adds the next commit. A page that an earlier one has cut off and this one has taken again without writing it is
-    /// zeros, as in a file that is merged of files of single commits: what it was before must not come back.
+    /// Adds the next commit. An earlier commit may have cut off a page that this commit adds again without writing
+    /// it. Such a page is zeros, as in a file that is merged from files of single commits: its old image must not
+    /// come back.
     pub fn push(&mut self, commit: Commit, pages: impl IntoIterator<Item = (u32, T)>) {
         if let Some(before) = self.last {
             self.pages.extend((before.db_pages.saturating_add(1)..=commit.db_pages).map(|page| (page, None)));
@@ -143,16 +145,16 @@ impl<T> Group<T> {
         self.last = Some(commit);
     }
 
-    /// Returns whether no further commit belongs to it.
+    /// Returns whether the group is complete, so that the next commit begins another group.
     pub fn is_full(&self) -> bool {
         self.bytes() >= BYTES
     }
 
-    /// Encodes the commits as those that follow on a mark, and reads each image by `read`. Returns the file and the mark
-    /// after them; nothing if there is no commit.
+    /// Encodes the commits as the transactions that follow on a mark, and reads each image by `read`. Returns the
+    /// file and the mark after the commits; `None` if there is no commit.
     ///
     /// # Errors
-    /// What `read` returns; the file system of temporary files is full.
+    /// An error of `read`; the file system of temporary files is full.
     pub fn encode(
         &self,
         after: &Mark,
@@ -164,7 +166,7 @@ impl<T> Group<T> {
             txid: after.txid + self.commits,
             log: salts(self.log),
             position: last.position,
-            // A clock that was set back does not make a later commit an earlier moment.
+            // If somebody has set the clock back, a later commit still gets no earlier time.
             time_ms: i64::try_from(last.time_ms).unwrap_or(i64::MAX).max(after.time_ms),
         };
         let header = mark.header(after.txid + 1, self.page_size, last.db_pages, self.commits);

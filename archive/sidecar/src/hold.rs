@@ -1,4 +1,4 @@
-//! Holding a snapshot of a database still while its pages are copied.
+//! Holds a snapshot of a database while the sidecar copies its pages.
 //!
 //! A copy of a database needs two things: a position in the log, and the pages as of that position. A read transaction
 //! gives the pages, whether the engine has them in the log, in the database file, or elsewhere. For the position, a
@@ -17,21 +17,21 @@ use anyhow::{Context as _, Result, anyhow, bail};
 use rusqlite::{Connection, OpenFlags};
 use serde::{Deserialize, Serialize};
 
-/// How long a connection waits for a lock that others hold.
+/// How long a connection waits for a lock that another process holds.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// What the child process says once its snapshot has begun and it holds WRITE.
 #[derive(Debug, Serialize, Deserialize)]
 struct Begun {
-    /// Size of the database in pages.
+    /// The size of the database in pages.
     pages: u32,
-    /// Page size in bytes.
+    /// The page size in bytes.
     page_bytes: u32,
     /// The position after the newest transaction in the log; `None` if the log has none.
     newest: Option<u64>,
 }
 
-/// What the parent answers.
+/// What the parent tells the child to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 enum Order {
     /// Release WRITE, and keep the snapshot until standard input ends.
@@ -42,7 +42,7 @@ enum Order {
     Settle,
 }
 
-/// A snapshot that a child process holds. It ends when this value is dropped.
+/// A snapshot that a child process holds. Dropping this value ends the snapshot.
 pub struct Held {
     child: Child,
     orders: Option<ChildStdin>,
@@ -54,7 +54,7 @@ impl Held {
     /// Begins a snapshot. Until [`Held::release_write`] nobody can commit, so the caller must hurry.
     ///
     /// # Errors
-    /// The child's reason: the database is not in WAL mode, or is locked, or cannot be opened.
+    /// The reason that the child gives: the database is not in WAL mode, or is locked, or cannot be opened.
     pub fn begin(database: &Path, settings: &[(String, String)]) -> Result<Self> {
         let mut command = Command::new(std::env::current_exe()?);
         command.arg("hold").arg(database);
@@ -70,12 +70,12 @@ impl Held {
         Ok(held)
     }
 
-    /// Size of the database in pages.
+    /// Returns the size of the database in pages.
     pub fn pages(&self) -> u32 {
         self.begun.pages
     }
 
-    /// Page size in bytes.
+    /// Returns the page size in bytes.
     pub fn page_bytes(&self) -> u32 {
         self.begun.page_bytes
     }
@@ -95,8 +95,8 @@ impl Held {
         self.answer()
     }
 
-    /// Returns the pages of the snapshot, one after another. WRITE has been released. The caller reads them to the
-    /// end, or drops this value.
+    /// Returns the pages of the snapshot, one after another. The caller must have released WRITE, and reads the pages
+    /// to the end or drops this value.
     ///
     /// # Errors
     /// The child process has ended.
@@ -133,14 +133,15 @@ impl Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        // The child ends when its standard input does, or if it is writing, when nobody reads any longer.
+        // The child ends when its standard input ends. If the child is writing, it ends when nobody reads its output
+        // any longer.
         drop((self.orders.take(), self.answers.take()));
-        // An error means that it has ended already.
+        // An error means that the child has ended already.
         let _ = self.child.wait();
     }
 }
 
-/// The child process's part. Reports an error on standard output, where the parent reads it.
+/// Does the work of the child process. Reports an error on standard output, where the parent reads it.
 ///
 /// # Errors
 /// Standard output cannot be written.
@@ -212,11 +213,11 @@ fn say<T: Serialize>(what: Result<T, String>) -> Result<()> {
     Ok(out.flush()?)
 }
 
-/// Opens a connection on Duralite. It takes part in no archive's acknowledgement, because nothing that it commits
-/// belongs to an application.
+/// Opens a connection on Duralite. Commits on this connection do not wait for the archive, because they are not an
+/// application's.
 ///
 /// # Errors
-/// SQLite's error with Duralite's reason.
+/// An error of SQLite, with Duralite's reason.
 pub fn open(database: &Path, settings: &[(String, String)]) -> Result<Connection> {
     let mut given: Vec<(&str, &str)> =
         settings.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
@@ -234,13 +235,13 @@ pub fn open(database: &Path, settings: &[(String, String)]) -> Result<Connection
 /// deleted, and the guard is lifted.
 ///
 /// # Errors
-/// The child's reason.
+/// The reason that the child gives.
 pub fn close(database: &Path, settings: &[(String, String)]) -> Result<()> {
     let mut held = Held::begin(database, settings)?;
     held.release_write()
 }
 
-/// SQLite's error with Duralite's reason, if it has one.
+/// Returns SQLite's error, with Duralite's reason if there is one.
 fn reason(error: rusqlite::Error) -> anyhow::Error {
     match duralite::last_error() {
         Some(own) => anyhow!("{error} ({own})"),

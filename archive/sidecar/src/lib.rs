@@ -1,10 +1,11 @@
-//! The sidecar: copies the commits of databases into archives while programs use them, and archives back into databases.
+//! The sidecar copies the commits of databases into archives while programs use the databases. It also makes
+//! databases of archives.
 //!
-//! `replicate` is the loop of one database, `replica` a copy that follows an archive, and `promote` makes a primary of one.
-//! The loop reads the log by `source`, and has a snapshot held still by `hold`, a child process with SQLite in it.
-//! `backlog` reads what closed logs have left. `group` makes LTX files of commits. `uploader` decides when the next group
-//! begins, and acknowledges; `upload` uploads a group or a snapshot, and `fetch` fetches an object. `beside` is what is
-//! remembered beside the database, and `config` what people say.
+//! `replicate` is the loop of one database. `replica` is a copy that follows an archive, and `promote` makes a
+//! primary of such a copy. The loop reads the log by `source`. `hold` holds a snapshot, in a child process that runs
+//! SQLite. `backlog` reads what closed logs have left. `group` makes LTX files of commits. `uploader` decides when
+//! the next group begins, and acknowledges commits. `upload` uploads a group or a snapshot, and `fetch` fetches an
+//! object. `beside` is the file beside the database, and `config` has what users have configured.
 
 #![forbid(unsafe_code)]
 

@@ -221,7 +221,7 @@ fn pair(text: &str) -> Result<(String, String), String> {
     Ok((name.to_owned(), value.to_owned()))
 }
 
-/// A time as people write it, in milliseconds since 1970.
+/// Parses a time as people write it. Returns it in milliseconds since 1970.
 fn time(text: &str) -> Result<i64, String> {
     let time = humantime::parse_rfc3339_weak(text).map_err(|error| error.to_string())?;
     let since = time.duration_since(std::time::UNIX_EPOCH).map_err(|error| error.to_string())?;
@@ -293,7 +293,7 @@ fn replicate(runtime: &Runtime, arguments: Replicate) -> Result<()> {
         let replicator = Replicator::new(database, runtime.handle().clone(), Arc::clone(&stop), until);
         replicators.push((path.clone(), replicator.with_context(|| path.display().to_string())?));
     }
-    // One database's failure does not end the others' replication, but it is the exit status.
+    // If one database fails, the replication of the others goes on. But the failure decides the exit status.
     let threads: Vec<_> = replicators
         .into_iter()
         .map(|(path, mut replicator)| {
@@ -315,7 +315,7 @@ fn replicate(runtime: &Runtime, arguments: Replicate) -> Result<()> {
     if failed.is_empty() { Ok(()) } else { bail!("not replicated any longer: {}", failed.join(", ")) }
 }
 
-/// Runs work that reports its progress, and shows it on a terminal.
+/// Runs work that reports its progress, and shows the progress if there is a terminal.
 fn shown<T>(what: &str, work: impl FnOnce(Report) -> Result<T>) -> Result<T> {
     let seen: Arc<std::sync::Mutex<Progress>> = Arc::default();
     let since = std::time::Instant::now();
@@ -361,7 +361,7 @@ fn restore(runtime: &Runtime, arguments: &Restore) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Runs SQLite's check on a database that nobody else uses, without writing to it.
+/// Runs SQLite's check on a database that nobody else uses, without writing to the database.
 fn check(database: &std::path::Path) -> Result<()> {
     let uri = duralite::uri(
         std::path::absolute(database)?,
@@ -448,7 +448,7 @@ fn in_words(missing: &Missing) -> String {
     format!("transactions {} to {}", missing.first, missing.last)
 }
 
-/// Returns the URL of one generation, which Litestream restores too.
+/// Returns the URL of one generation. Litestream can restore from this URL too.
 fn replica_url(url: &str, generation: Option<Generation>) -> String {
     let Some(generation) = generation else { return url.to_owned() };
     let (path, query) = url.split_once('?').map_or((url, None), |(path, query)| (path, Some(query)));
@@ -539,7 +539,7 @@ fn follow(runtime: &Runtime, arguments: &Follow) -> Result<()> {
     ))
 }
 
-/// Sleeps, but not on after the process was asked to end.
+/// Sleeps for `time`, but returns soon after the process was asked to end.
 fn wait(time: Duration, stop: &AtomicBool) {
     let since = std::time::Instant::now();
     while since.elapsed() < time && !stop.load(Ordering::Relaxed) {

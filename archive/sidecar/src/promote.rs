@@ -1,9 +1,10 @@
-//! Taking an archive over: this machine's database becomes its primary.
+//! Takes an archive over, so that this machine's database becomes the primary.
 //!
-//! The order is the one of the archive's protocol: the claim first, which fences the primary before; then the list of
-//! what that primary has acknowledged; then the database is brought to exactly that; then the start record, and a
-//! snapshot. What can be known to fail is tried before the claim. If something fails after it, the file beside the copy is
-//! still there, and the same command can be run again.
+//! The archive's protocol sets the order. First comes the claim, which fences the previous primary. Then the new
+//! primary lists what the previous one has acknowledged, and brings the database to exactly that state. Then come the
+//! start record and a snapshot. Before the claim, this code tries every step that could be known to fail. If
+//! something fails after the claim, the file beside the copy is still there, and the user can run the same command
+//! again.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -23,22 +24,22 @@ use crate::replicate::{Replicator, Until};
 /// Makes a database the primary of an archive.
 ///
 /// # Errors
-/// The database exists and is no copy of this archive; a program is using it; the archive is empty; another primary has
-/// taken it over meanwhile; those of a restore.
+/// The database exists and is no copy of this archive; a program is using it; the archive is empty; another primary
+/// has taken the archive over meanwhile; an error of a restore.
 pub fn run(runtime: &Handle, url: &str, config: Database) -> Result<()> {
     let database = &config.path.clone();
     let archive = Archive::open(&url.parse()?)?;
-    // An attempt that has died after its claim may have left the copy in use by a log, and stock SQLite refuses it then.
+    // If an attempt has died after its claim, a log may still guard the copy, and then stock SQLite refuses the copy.
     if let Ok(DatabaseHeader::Guarded { .. }) = offline::inspect(database) {
         hold::close(database, &config.pairs()).context("take the log of an earlier attempt home")?;
     }
-    // A connection to the copy and the sidecar's lock do not go together in one process, so the copy is open only while
-    // it is changed.
+    // One process cannot have a connection to the copy and hold the sidecar's lock at once. So the copy is open only
+    // while this code changes it.
     let mut standby = Replica::open(runtime, &archive, url, database, Target::Latest)?;
-    // This also finds whether pages still have the same size.
+    // Catching up also checks whether the page size is still the same.
     standby.catch_up(runtime, &archive, &AtomicBool::new(false)).context("bring the copy up to date")?;
     drop(standby.close()?);
-    // A primary's log needs the copy for itself for a moment.
+    // To get a log, the copy must have no other user for a moment. This call tries whether that is so.
     hold::close(database, &config.pairs()).with_context(|| {
         format!(
             "nothing was taken over, because {} cannot be had alone; end the programs that read it",

@@ -1,12 +1,13 @@
-//! A local copy of an archive that any program reads as an ordinary database while it is kept up to date.
+//! A local copy of an archive. Any program can read it as an ordinary database while `duralite follow` keeps it up to
+//! date.
 //!
-//! Each object of the archive becomes one transaction of the copy, written by SQLite itself through its table
-//! `sqlite_dbpage`. So locks, readers' snapshots and crashes are SQLite's, and a program that reads the copy needs
-//! nothing of Duralite.
+//! Each object of the archive becomes one transaction of the copy, which SQLite itself writes through its table
+//! `sqlite_dbpage`. So SQLite takes care of locks, readers' snapshots and crashes, and a program that reads the copy
+//! needs nothing of Duralite.
 //!
-//! A small file beside the copy says which transaction it has. It is written before a transaction begins and after the
-//! transaction is committed. After a crash in between nobody knows which of both states the copy is in, so it is made the
-//! newest state as a whole.
+//! A small file beside the copy says which transaction the copy has. This code writes the file before a transaction
+//! begins and after the transaction is committed. After a crash in between nobody knows in which of the two states
+//! the copy is. Then this code replaces the copy by the newest state as a whole.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read as _, Seek as _, SeekFrom};
@@ -26,21 +27,21 @@ use tokio::runtime::Handle;
 
 use crate::fetch::fetch;
 
-/// What the name of the file beside a copy ends with.
+/// The suffix of the file beside a copy.
 const END: &str = "-follow";
 /// How long the copy waits for a lock that another program holds.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What the file beside a copy says in its first [`SECTOR`] bytes. The archive's URL follows.
+/// The content of the first [`SECTOR`] bytes of the file beside a copy. The archive's URL follows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct State {
     /// The generation of the last transaction; `None` if Litestream made the archive.
     generation: Option<Generation>,
-    /// The last transaction of the copy, unless something is being applied.
+    /// The last transaction of the copy. If `applying` is set, the copy may be further.
     txid: u64,
-    /// The last transaction of the object that is being applied, or of the state that the copy is moved to. The copy may
-    /// be there already.
+    /// The last transaction of the object that is being applied, or of the state to which the copy is being moved.
+    /// The copy may have this transaction already.
     applying: Option<u64>,
 }
 
@@ -48,19 +49,19 @@ struct State {
 pub struct Replica {
     path: PathBuf,
     state: State,
-    /// The file with the state, locked: nobody else updates this copy.
+    /// The file with the state. Its lock keeps other processes from updating this copy.
     file: File,
     connection: Connection,
 }
 
-/// The file beside a copy that was closed. Until this is dropped, nobody else updates the copy.
+/// The file beside a copy that was closed. Until this value is dropped, no other process updates the copy.
 pub struct FileBeside {
     path: PathBuf,
     _locked: File,
 }
 
 impl FileBeside {
-    /// Ends following: the copy is an ordinary database that may be written.
+    /// Ends following. After that the copy is an ordinary database, which programs may write.
     ///
     /// # Errors
     /// The file cannot be deleted.
@@ -73,7 +74,8 @@ impl Replica {
     /// Opens a copy, or makes it by restoring the archive.
     ///
     /// # Errors
-    /// There is a file that is not a copy of this archive; another process keeps it up to date; those of a restore.
+    /// A file exists that is not a copy of this archive; another process keeps the copy up to date; an error of a
+    /// restore.
     pub fn open(runtime: &Handle, archive: &Archive, url: &str, path: &Path, target: Target) -> Result<Self> {
         let name = beside(path, END);
         let is_new = !path.exists();
@@ -121,11 +123,11 @@ impl Replica {
         self.state.generation
     }
 
-    /// Applies what the archive has and the copy lacks. Returns how many objects were applied; `None` while a new
-    /// primary takes the archive over.
+    /// Applies the transactions that the archive has and the copy lacks. Returns the number of applied objects;
+    /// `None` while a new primary takes the archive over.
     ///
     /// # Errors
-    /// Those of the archive and of SQLite. The copy is then as after its last transaction.
+    /// Those of the archive and of SQLite. After an error the copy is in the state after its last transaction.
     pub fn catch_up(
         &mut self,
         runtime: &Handle,
@@ -138,7 +140,7 @@ impl Replica {
         while !stop.load(Ordering::Relaxed) {
             match settled.after(self.state.generation, self.state.txid, self.state.applying) {
                 Next::Step(step) => match runtime.block_on(fetch(archive, &step)) {
-                    // It was pruned since it was listed, and another has what it had.
+                    // The object was pruned since it was listed, and another object has its transactions.
                     Err(error) if is_missing(&error) && missing.as_ref() != Some(&step.key) => {
                         missing = Some(step.key);
                         let Some(again) = runtime.block_on(archive.settled())? else { return Ok(None) };
@@ -168,7 +170,7 @@ impl Replica {
         let (page_size, pages) = (restored.page_size, restored.pages);
         self.check_page_size(page_size)?;
         let from = File::open(restored.path())?;
-        // After a crash the copy may be either database, and no object leads on from both.
+        // After a crash the copy may be the database before or after the move, and no object leads on from both.
         self.remember(State { applying: Some(restored.txid), ..self.state })?;
         let transaction =
             self.connection.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
@@ -196,7 +198,7 @@ impl Replica {
     /// Closes the copy. It stays a copy of the archive until the file beside it is removed.
     ///
     /// # Errors
-    /// SQLite's, of the last checkpoint.
+    /// An error of SQLite in the last checkpoint.
     pub fn close(self) -> Result<FileBeside> {
         self.connection.close().map_err(|(_, error)| error)?;
         Ok(FileBeside { path: beside(&self.path, END), _locked: self.file })
@@ -217,7 +219,7 @@ impl Replica {
                 insert.execute(params![number, page])?;
             }
         }
-        // The object counts only once its checksum is known to be right.
+        // The transaction commits only after the decoder has checked the object's checksum.
         decoder.finish()?;
         shrink(&transaction, pages)?;
         transaction.commit()?;
@@ -259,7 +261,7 @@ fn is_missing(error: &anyhow::Error) -> bool {
     error.downcast_ref().is_some_and(ArchiveError::is_missing)
 }
 
-/// Opens the copy by stock SQLite.
+/// Opens the copy with stock SQLite.
 fn open(path: &Path) -> Result<Connection> {
     let connection = Connection::open_with_flags(
         path,
@@ -290,7 +292,8 @@ fn read(file: &File) -> Result<(State, String)> {
     Ok((serde_json::from_slice(&state)?, url))
 }
 
-/// Writes the state, durably. It is one write of one sector, so a crash leaves the state before or this one.
+/// Writes the state, durably. This is one write of one sector. So after a crash the file has either the state before
+/// or this one.
 fn write(file: &File, state: State) -> Result<()> {
     let mut sector = serde_json::to_vec(&state)?;
     sector.resize(SECTOR, b' ');
@@ -298,5 +301,5 @@ fn write(file: &File, state: State) -> Result<()> {
     Ok(file.sync_data()?)
 }
 
-/// Bytes of the state.
+/// The length of the state in the file, in bytes.
 const SECTOR: usize = 512;

@@ -1,9 +1,9 @@
-//! Keeping the archive of one database up to date: the loop of the sidecar.
+//! The loop of the sidecar, which keeps the archive of one database up to date.
 //!
-//! The loop is a chain of states. Without a log it waits for one. With a log it finds out where the archive stands in
-//! that log, by the header of the newest object, and goes on from there. If the log does not lead on from that place,
-//! it begins a new generation with a snapshot. So the sidecar may die at any moment, and needs no file of its own to
-//! go on.
+//! If the database has no log, the loop waits for one. If it has a log, the header of the newest object says up to
+//! which place of the log the archive has come, and the loop goes on from there. If the log does not lead on from
+//! that place, the loop begins a new generation with a snapshot. So the sidecar may die at any moment, and needs no
+//! file of its own to go on.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -34,9 +34,9 @@ use crate::source::Source;
 use crate::upload;
 use crate::uploader::Uploader;
 
-/// How often the sidecar looks for a log, and for the end of one.
+/// How often the sidecar looks for a log, or for the end of its log.
 const LOOK: Duration = Duration::from_millis(100);
-/// How long the sidecar waits for a program that may be closing a log, and that may also have died.
+/// How long the sidecar waits for a program that may be closing a log, but may also have died.
 const UNSETTLED: Duration = Duration::from_secs(10);
 /// How long the sidecar waits after a failure.
 const AFTER_FAILURE: Duration = Duration::from_secs(1);
@@ -45,12 +45,12 @@ const SNAPSHOT_AGAIN: Duration = Duration::from_secs(60);
 /// How long commits that a snapshot has seen may stay unacknowledged before the sidecar settles them itself.
 const SETTLE: Duration = Duration::from_millis(200);
 
-/// How the sidecar runs.
+/// When the sidecar ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Until {
-    /// It has been told to stop.
+    /// The sidecar ends when it gets the order to stop.
     Stopped,
-    /// Everything that was committed is in the archive.
+    /// The sidecar ends when every commit is in the archive.
     Drained,
 }
 
@@ -65,13 +65,13 @@ pub struct Replicator {
     until: Until,
 }
 
-/// The generation that the sidecar owns, and how far it is.
+/// The generation that the sidecar owns, and how far its archive has come.
 struct Current {
     primary: Arc<Primary>,
     mark: Mark,
-    /// The log that the first snapshot was taken of, until it is followed.
+    /// The log of which the first snapshot was taken, until the loop follows it.
     source: Option<Source>,
-    /// Ends with the generation.
+    /// The thread that compacts and prunes. It ends with the generation.
     upkeep: Upkeep,
 }
 
@@ -79,21 +79,21 @@ struct Current {
 enum Ended {
     /// The sidecar got the order to stop, or has done its work.
     Done,
-    /// Nobody else uses the log, and all of it is archived.
+    /// No other process uses the log, and all of its commits are archived.
     Alone,
-    /// The log no longer has what the archive lacks.
+    /// The log no longer has some commits that the archive lacks.
     Lost,
-    /// Something else than commits of the log has changed the database.
+    /// Something except commits of the log has changed the database.
     Broken,
 }
 
 impl Replicator {
-    /// Prepares to replicate a database. Takes the lock that keeps other sidecars of this database away.
+    /// Prepares to replicate a database. Takes the lock that keeps out other sidecars of this database.
     ///
     /// # Errors
     /// The database does not exist, or has no archive; another sidecar runs; the URL is wrong.
     pub fn new(config: Database, runtime: Handle, stop: Arc<AtomicBool>, until: Until) -> Result<Self> {
-        // What cannot be the URL of an archive is not remembered.
+        // A text that cannot be the URL of an archive must not be remembered.
         config.archive.as_deref().map(str::parse::<Location>).transpose()?;
         let beside = Beside::open(&config.path, config.archive.as_deref())?;
         let location: Location = beside.url().parse()?;
@@ -107,11 +107,11 @@ impl Replicator {
         Ok(Self { config, target, archive, beside, runtime, stop, until })
     }
 
-    /// Replicates until the end.
+    /// Replicates until the moment that `until` names.
     ///
     /// # Errors
-    /// What cannot be mended by trying again: another primary has taken the archive over; the archive refuses; the
-    /// database is not one that can be followed.
+    /// Trying again cannot help: another primary has taken the archive over, the archive refuses, or the database
+    /// cannot be followed.
     pub fn run(&mut self) -> Result<()> {
         loop {
             match self.run_once() {
@@ -133,10 +133,11 @@ impl Replicator {
         }
     }
 
-    /// Replicates until the end, or until something fails. Nothing is kept in between: the archive says where to go on.
+    /// Replicates until the moment that `until` names, or until something fails. Keeps nothing for the next call,
+    /// because the archive says where to go on.
     fn run_once(&mut self) -> Result<()> {
         let mut current = self.resume()?;
-        // What a snapshot of now has begun with needs no comparison.
+        // A generation that has begun with a snapshot just now needs no comparison.
         let mut is_compared = current.source.is_some();
         let mut unsettled = None;
         while !self.is_stopped() {
@@ -166,7 +167,7 @@ impl Replicator {
                     unsettled = None;
                     self.archive_closed(&closed, &mut current)?;
                 }
-                // While this process looked, a log was closed or made.
+                // Another process has closed a log or made one while this process looked.
                 Way::None(_) | Way::NotYet(_) if self.beside.log()? != log => continue,
                 Way::NotYet(_) if unsettled.get_or_insert_with(Instant::now).elapsed() < UNSETTLED => {
                     self.sleep(LOOK);
@@ -192,14 +193,15 @@ impl Replicator {
             }
             let ended = self.follow(&mut source, &mut current)?;
             if current.mark.txid == before.txid {
-                // What is beside the database forgets a log without commits once that log is closed.
+                // When a log without commits is closed, the file beside the database forgets that log. So the mark
+                // must not name it.
                 current.mark = before;
             }
             let is_alone = source.follower().is_alone()?;
             drop(source);
             match ended {
                 Ended::Lost => current = self.begin(Some(current.primary.generation()), Line::Gap)?,
-                // Nobody else will close the log.
+                // No other process will close the log.
                 Ended::Done | Ended::Alone if is_alone => self.close_log()?,
                 Ended::Done | Ended::Alone | Ended::Broken => {}
             }
@@ -210,7 +212,7 @@ impl Replicator {
         Ok(())
     }
 
-    /// Lets commits that wait for the archive know that it was taken over, those of now and those to come.
+    /// Tells commits that wait for the archive, now or later, that another primary has taken the archive over.
     fn spread_fence(&self, by: Generation) -> Result<()> {
         self.beside.remember_fence(by)?;
         match Source::open(&self.target)? {
@@ -219,10 +221,10 @@ impl Replicator {
         }
     }
 
-    /// Returns whether the log still has the transaction that the archive has last, as the archive has it. Where
-    /// commits may be acknowledged before they are durable, a power loss takes back some of them, and the log gives
-    /// their positions to others. If the log has started over since, its transactions went to the database file
-    /// before, and the log is trusted. A log that ends before the transaction has lost it (invariant 72).
+    /// Returns whether the log still has the last transaction of the archive, with the same contents. If commits may
+    /// be acknowledged before they are durable, a power loss may take back some of them, and the log then gives their
+    /// positions to other commits. If the log has started over since, its transactions went to the database file
+    /// before, so this code trusts the log. A log that ends before the transaction has lost it (invariant 72).
     fn has_what_is_archived(&self, source: &mut Source, current: &Current) -> Result<bool> {
         let Mark { log, position, .. } = current.mark;
         let Some(before) = position.checked_sub(1).filter(|_| log == salts(source.id())) else {
@@ -233,27 +235,27 @@ impl Replicator {
             found => found?,
         };
         if found.is_none() {
-            // Nobody has acknowledged it since the log was opened. A commit settles whether it is there.
+            // No process has acknowledged the transaction since the log was opened. A commit settles whether the log
+            // has it.
             Held::begin(&self.config.path, &self.config.pairs())?.settle()?;
             found = source.follower().read_since(before)?;
         }
         let Some(found) = found.filter(|found| found.position == position) else { return Ok(false) };
         let page_size = source.page_bytes();
-        // Of a page that occurs more than once the last image counts.
+        // If a page occurs more than once, its last image counts.
         let images: BTreeMap<u32, usize> =
             found.pages.iter().enumerate().map(|(index, page)| (*page, index)).collect();
         let is_equal = self.is_archived(current, (page_size, found.db_pages), &images, |index, page| {
             Ok(source.follower().read_page(&found, *index, page)?)
         });
-        // It has started over meanwhile.
+        // If the log has lost its place, it has started over meanwhile.
         if is_equal.as_ref().is_err_and(is_lost) { Ok(true) } else { is_equal }
     }
 
-    /// Returns whether the backlog of the log that the archive is in, if that log was closed, has the transaction
-    /// that the archive has last, as the archive has it. If the backlog begins after that transaction, the log's
-    /// users knew from a sidecar that the archive has it, and no power loss came between. Without a backlog there was
-    /// nothing but what they knew of so, or the sidecar has deleted the backlog when everything in it was in the
-    /// archive.
+    /// Returns whether the backlog of the closed log with the mark has the last transaction of the archive, with the
+    /// same contents. If the backlog begins after that transaction, the log's users knew from a sidecar that the
+    /// archive has it, and no power loss came in between. If there is no backlog, the users knew this of every
+    /// transaction, or the sidecar has deleted the backlog when the archive had all of it.
     fn backlog_has_what_is_archived(&self, closed: &[Closed], current: &Current) -> Result<bool> {
         let Mark { log, position, .. } = current.mark;
         let Some(closed) = closed.first().filter(|closed| closed.backlog && salts(closed.log) == log) else {
@@ -274,7 +276,8 @@ impl Replicator {
         })
     }
 
-    /// Whether the transaction that the archive has last leaves so many pages of this size, and these images.
+    /// Returns whether the last transaction of the archive leaves `db_pages` pages of `page_size` bytes, and these
+    /// images.
     fn is_archived<T>(
         &self,
         current: &Current,
@@ -303,7 +306,7 @@ impl Replicator {
         Ok(true)
     }
 
-    /// Archives what closed logs have left behind.
+    /// Archives the commits that closed logs have left in their backlogs.
     fn archive_closed(&self, closed: &[Closed], current: &mut Current) -> Result<()> {
         for (nth, closed) in closed.iter().enumerate() {
             let archived = if nth == 0 { current.mark.position } else { 0 };
@@ -341,11 +344,11 @@ impl Replicator {
         Owner { token: self.beside.token(), node, retry: Retry::default() }
     }
 
-    /// Goes on with the generation that this database's primary has begun last, or begins one.
+    /// Goes on with the last generation that this database's primary has begun. If there is none, begins one.
     fn resume(&mut self) -> Result<Current> {
         let generation = match self.beside.generation() {
             Some(generation) => generation,
-            // A claim may have been made without being remembered.
+            // A sidecar may have made a claim and died before it remembered it.
             None if !self.block(self.archive.records())?.is_empty() => Generation::FIRST,
             None => return self.begin(None, Line::First),
         };
@@ -353,12 +356,14 @@ impl Replicator {
             Resumed::Primary(primary) => {
                 self.beside.forget_fence()?;
                 let mark = self.block(newest_mark(&primary))?;
-                // An upload of an earlier sidecar may have arrived after another primary has listed the archive. So what the
-                // list has found is announced only if a look after the list finds no later claim (invariant 66).
+                // An upload of an earlier sidecar may have arrived after another primary has listed the archive. So
+                // this sidecar announces what its list has found only if a look after the list finds no later claim
+                // (invariant 66).
                 let acknowledged = self.block(primary.acknowledge())?;
                 match mark.filter(|mark| mark.txid <= acknowledged) {
                     Some(mark) => Ok(self.current(primary, mark)),
-                    // It has died before its first snapshot was in the archive, and cannot take the same one again.
+                    // The sidecar before has died before its first snapshot was in the archive. This one cannot take
+                    // the same snapshot again.
                     None => self.begin(Some(primary.generation()), Line::Gap),
                 }
             }
@@ -381,10 +386,10 @@ impl Replicator {
         Current { upkeep: Upkeep::start(&primary, &self.config, &self.runtime), primary, mark, source: None }
     }
 
-    /// Claims a generation and begins it: the first one of an archive, or the one right after its own. If another has
-    /// that one, this primary is fenced.
+    /// Claims a generation and begins it. With `own` that is the generation right after its own, and if another
+    /// primary has claimed that, this one is fenced. Without `own` it is the first generation of an archive.
     fn begin(&mut self, own: Option<Generation>, line: Line) -> Result<Current> {
-        // As long as the database cannot be read, no generation is claimed.
+        // The snapshot comes before the claim, so that a primary that cannot read the database claims nothing.
         let held = self.hold()?;
         let claimed = match own {
             Some(own) => self.block(self.archive.claim_after(&self.owner(), own, now_ms()))?,
@@ -395,7 +400,7 @@ impl Replicator {
         self.begin_with(claimed, inherited.as_ref(), line, held)
     }
 
-    /// Takes the next generation that nobody has, and so fences whoever was the primary.
+    /// Claims the next generation that nobody has, and so fences the primary before.
     ///
     /// # Errors
     /// Those of the archive.
@@ -403,8 +408,8 @@ impl Replicator {
         self.block(self.archive.claim(&self.owner(), now_ms()))
     }
 
-    /// Begins a generation with the database as the archive had it at the end of the generation before. Returns the
-    /// generation.
+    /// Begins the claimed generation with the database in the state that the archive had at the end of the previous
+    /// generation. Returns the generation.
     ///
     /// # Errors
     /// Those of the archive and of reading the database.
@@ -412,14 +417,15 @@ impl Replicator {
         let held = self.hold()?;
         let begun = self.begin_with(claimed, Some(inherited), Line::Continues, held);
         let generation = begun.map(|current| current.primary.generation());
-        // Until a program opens the database, it is an ordinary file, also if this is tried again.
+        // Closing the log makes the database an ordinary file until a program opens it. That also holds if the user
+        // has to run this again.
         let closed = self.close_log();
         let generation = generation?;
         closed?;
         Ok(generation)
     }
 
-    /// Begins a generation that is claimed: with the start record, and a snapshot.
+    /// Begins a claimed generation by its start record and a snapshot.
     fn begin_with(
         &mut self,
         claimed: Claimed,
@@ -443,8 +449,8 @@ impl Replicator {
         };
         upload_snapshot(&self.runtime, &primary, &mut held, &mark, self.pace())?;
         self.block(primary.acknowledge())?;
-        // Nothing must come between the end of the snapshot and what is archived next. From here on a transaction with a
-        // rollback journal in this log is on record.
+        // No change may come between the snapshot and the next archived commit. From here on programs record a
+        // transaction with a rollback journal in this log.
         source.follower().announce_sidecar(position, mark.sealed_ms())?;
         source.follower().pin(position)?;
         drop(held);
@@ -468,7 +474,8 @@ impl Replicator {
                 }
                 std::thread::sleep(Duration::from_millis(1));
             }
-            // A writer died before it could acknowledge its commit. The next commit settles it.
+            // A writer died before it could acknowledge its commit. The next commit settles whether that commit
+            // counts.
             drop(source);
             held.settle()?;
         }
@@ -491,7 +498,8 @@ impl Replicator {
         let mut snapshot: Option<JoinHandle<Result<()>>> = None;
         loop {
             if self.is_stopped() {
-                // The log may no longer have what is held.
+                // The log may no longer have the commits that the uploader holds, so they are uploaded before the
+                // end.
                 while uploader.holds_anything() {
                     match uploader.upload(source, &mut current.mark, None) {
                         Ok(true) => {}
@@ -515,7 +523,8 @@ impl Replicator {
                 report("take a snapshot", done);
             }
             if Instant::now() >= snapshot_due && snapshot.is_none() {
-                // What was read stays here, whatever has failed. The next upload meets what cannot be mended.
+                // The uploader keeps what it has read, even if the snapshot fails. If the failure is permanent, the
+                // next upload fails too.
                 let begun = self.snapshot_beside(source, current, &mut uploader);
                 let again = if begun.is_ok() { self.config.snapshot_every } else { SNAPSHOT_AGAIN };
                 snapshot_due = Instant::now() + again;
@@ -531,7 +540,7 @@ impl Replicator {
                 }
                 Ok(false) => self.check_upkeep(current)?,
                 Err(error) if is_lost(&error) => {
-                    // The snapshot's thread has a share in the primary, which has to end first.
+                    // The snapshot's thread still uses the primary, so this thread waits for its end.
                     snapshot.map(JoinHandle::join);
                     return Ok(Ended::Lost);
                 }
@@ -564,7 +573,8 @@ impl Replicator {
         }
     }
 
-    /// Ends if upkeep has found that the archive was taken over. Without commits nothing else asks.
+    /// Returns the error [`ArchiveError::Fenced`] if upkeep has found that the archive was taken over. While there
+    /// are no commits, nothing else asks the archive.
     fn check_upkeep(&self, current: &Current) -> Result<()> {
         if current.upkeep.is_fenced.load(Ordering::Relaxed) {
             self.block(current.primary.acknowledge())?;
@@ -580,17 +590,17 @@ impl Replicator {
             if is_urgent || self.is_stopped() || self.until == Until::Drained {
                 break;
             }
-            // An upload makes room, or reports the error.
+            // The upload that follows makes room, or reports the error.
             if !uploader.answer(source, None).unwrap_or(false) {
                 break;
             }
-            // Who was woken by the upload commits again soon.
+            // A connection that the upload has woken commits again soon, so the first looks come more often.
             std::thread::sleep(if since.elapsed() < SOON { AWAITED_SOON } else { AWAITED });
         }
         Ok(())
     }
 
-    /// Returns how long until the next snapshot, by the time of the newest one.
+    /// Returns the time until the next snapshot is due, counted from the newest snapshot.
     fn until_snapshot(&self, primary: &Primary) -> Result<Duration> {
         let newest = self.block(mark_of(primary, |object| object.level == SNAPSHOTS))?;
         let age_ms = newest.map_or(0, |newest| now_ms().saturating_sub(newest.time_ms));
@@ -600,8 +610,8 @@ impl Replicator {
             .saturating_sub(Duration::from_millis(u64::try_from(age_ms).unwrap_or(0))))
     }
 
-    /// Starts a thread that uploads a snapshot while commits go on being archived. The archive first gets every commit
-    /// up to the snapshot, so that the snapshot is of one of its transactions.
+    /// Starts a thread that uploads a snapshot while commits go on being archived. The archive first gets every
+    /// commit up to the snapshot, so that the snapshot is the state after one of the archive's transactions.
     fn snapshot_beside(
         &self,
         source: &mut Source,
@@ -631,7 +641,7 @@ impl Replicator {
     }
 }
 
-/// How often a pause looks whether a commit waits, after it has looked more often for a while.
+/// How often a pause looks whether a commit waits. For the first [`SOON`] it looks every [`AWAITED_SOON`] instead.
 const AWAITED: Duration = Duration::from_millis(1);
 const AWAITED_SOON: Duration = Duration::from_micros(200);
 const SOON: Duration = Duration::from_millis(5);
@@ -639,14 +649,14 @@ const SOON: Duration = Duration::from_millis(5);
 /// Compacts and prunes the generation, in a thread of its own.
 struct Upkeep {
     stop: Arc<AtomicBool>,
-    /// Whether it has ended because another primary has taken the archive over.
+    /// Whether the thread has ended because another primary has taken the archive over.
     is_fenced: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// How often the archive is looked through for what can be compacted.
+/// How often upkeep looks through the archive for what it can compact.
 const COMPACT_EVERY: Duration = Duration::from_secs(10);
-/// How often the archive is looked through for what is no longer kept.
+/// How often upkeep looks through the archive for what it can prune.
 const PRUNE_EVERY: Duration = Duration::from_secs(3600);
 
 impl Upkeep {
@@ -677,7 +687,7 @@ impl Upkeep {
                 }
             }
         };
-        // Without the thread the archive only grows.
+        // Without the thread the archive still works, but only grows.
         let thread = std::thread::Builder::new().name("upkeep".to_owned()).spawn(work);
         let thread =
             thread.inspect_err(|error| eprintln!("duralite-archive: no upkeep of the archive: {error}")).ok();
@@ -694,12 +704,13 @@ impl Drop for Upkeep {
     }
 }
 
-/// Returns where the newest object of a generation says that the archive is; `None` if the generation has no object.
+/// Returns the mark in the newest object of a generation, which says how far the archive has come; `None` if the
+/// generation has no object.
 async fn newest_mark(primary: &Primary) -> Result<Option<Mark>, ArchiveError> {
     mark_of(primary, |object| object.max == primary.uploaded()).await
 }
 
-/// Returns what the newest of these objects of a generation says of its last transaction.
+/// Returns the mark in the newest object of a generation for which `is_one` holds.
 async fn mark_of(primary: &Primary, is_one: impl Fn(&Object) -> bool) -> Result<Option<Mark>, ArchiveError> {
     let replica = primary.replica();
     let objects = primary.archive().objects(&replica).await?;
@@ -712,8 +723,8 @@ async fn mark_of(primary: &Primary, is_one: impl Fn(&Object) -> bool) -> Result<
     Header::decode(bytes).map(|header| Some(Mark::of(&header))).map_err(|error| damaged(&error.to_string()))
 }
 
-/// Returns the database after the transaction that ends a generation, with those of these pages that the smallest
-/// object that ends with the transaction has; nothing if no object does.
+/// Returns the size of the database after transaction `txid`, and those of `pages` that are in the smallest object
+/// that ends with this transaction; `None` if no object ends with it.
 async fn last_pages<T>(primary: &Primary, txid: u64, pages: &BTreeMap<u32, T>) -> Result<Option<Left>> {
     let replica = primary.replica();
     let objects = primary.archive().objects(&replica).await?;
@@ -732,7 +743,7 @@ async fn last_pages<T>(primary: &Primary, txid: u64, pages: &BTreeMap<u32, T>) -
     Ok(Some(Left { page_size, db_pages, pages: found }))
 }
 
-/// Uploads a snapshot. Reading and encoding it is done in a thread beside the upload.
+/// Uploads a snapshot. Another thread reads and encodes the snapshot meanwhile.
 fn upload_snapshot(
     runtime: &Handle,
     primary: &Primary,
@@ -745,7 +756,7 @@ fn upload_snapshot(
         let encoding = scope.spawn(|| {
             let encoded = upload::encode_snapshot(held, mark, sender.clone(), |bytes| pace.read(bytes));
             if let Err(error) = &encoded {
-                // Without this the upload would end as if the snapshot were whole.
+                // Without this error the upload would end as if the snapshot were complete.
                 let failed = io::Error::other(error.to_string());
                 let _ = sender.blocking_send(Err(ArchiveError::File {
                     path: "the snapshot".to_owned(),
@@ -762,7 +773,7 @@ fn upload_snapshot(
     })
 }
 
-/// Keeps reading below a number of bytes per second, and ends it when the sidecar gets the order to stop.
+/// Limits how many bytes per second a snapshot reads, and ends the reading when the sidecar gets the order to stop.
 struct Pace {
     limit: Option<u64>,
     stop: Arc<AtomicBool>,
@@ -796,7 +807,7 @@ fn sleep_until(end: Instant, stop: &AtomicBool) {
     }
 }
 
-/// Lets a log that has lost its place pass for `instead`: the next read finds that too.
+/// Turns the error that the follower has lost its place into `instead`, because the next read finds that too.
 fn lost<T>(error: LogError, instead: T) -> Result<T, LogError> {
     if error.kind() == ErrorKind::LostPlace { Ok(instead) } else { Err(error) }
 }
@@ -819,7 +830,7 @@ pub fn is_temporary(error: &anyhow::Error) -> bool {
     error.downcast_ref().is_some_and(ArchiveError::is_temporary)
 }
 
-/// Tells on standard error what has failed and is tried again.
+/// Says on standard error what has failed and that the sidecar tries it again.
 fn report<T>(what: &str, result: Result<T>) {
     if let Err(error) = result {
         eprintln!("duralite-archive: {what}: {error:#}; it is tried again");

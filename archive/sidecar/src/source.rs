@@ -1,4 +1,4 @@
-//! The log of a database as the archive reads it: groups of commits.
+//! Reads the log of a database for the archive, in groups of commits.
 
 use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
 use std::time::Duration;
@@ -15,10 +15,11 @@ use tempfile::SpooledTempFile;
 
 use crate::group::{BYTES, Commit, Group, Mark};
 
-/// Bytes of page images that the sidecar keeps to rebuild later ones from. Each image is read once, or a few times.
+/// The bytes of page images that the sidecar keeps in order to build later images from them. The sidecar reads each
+/// image once, or a few times.
 const CACHE_BYTES: usize = 2 << 20;
 
-/// What a log holds after a position.
+/// A log that the archive reads.
 pub struct Source {
     follower: Follower,
 }
@@ -26,33 +27,34 @@ pub struct Source {
 /// Commits of a log that become one object of the archive.
 pub struct LogGroup {
     group: Group<Image>,
-    /// The position after its last commit.
+    /// The position after the group's last commit.
     position: u64,
-    /// The transactions that have images in the log.
+    /// The transactions whose images are still in the log.
     transactions: Vec<FollowedTransaction>,
-    /// The images that were read, one after another. Not one allocation for each: freed among others, those would stay
-    /// with the process.
+    /// The images that were read, one after another. They are not separate allocations, because the process would
+    /// keep the memory of those after they are freed.
     held: SpooledTempFile,
     held_bytes: u64,
-    /// Whether the next transaction does not fit.
+    /// Whether the next transaction does not fit into the group.
     is_stuck: bool,
 }
 
-/// Bytes of images up to which a group holds them in memory, and not in a temporary file.
+/// The bytes of images up to which a group holds them in memory, and not in a temporary file.
 const HELD_IN_MEMORY: usize = 1 << 20;
-/// Bytes of images from which on a group holds no more, also where they are of the same pages.
+/// The bytes of images above which a group holds no more, even if they are images of the same pages.
 const HELD: u64 = 2 * BYTES as u64;
 
-/// The image of a page.
+/// The place of a page's image.
 enum Image {
-    /// Held, at this offset.
+    /// The image is in [`LogGroup::held`], at this offset.
     Held(u64),
-    /// In the log: that of a page of a transaction, by the indexes of both.
+    /// The image is in the log. The first number is the index of its transaction, and the second the index of the
+    /// page in that transaction.
     InLog(usize, usize),
 }
 
 impl LogGroup {
-    /// Returns a group without commits, for those that follow on this one's.
+    /// Returns a group without commits, for the commits that follow on those of this group.
     pub fn next(&self) -> Self {
         Self::new(self.group.next(), self.position)
     }
@@ -62,27 +64,27 @@ impl LogGroup {
         Self { group, position, transactions: Vec::new(), held, held_bytes: 0, is_stuck: false }
     }
 
-    /// Returns whether it has no commit.
+    /// Returns whether the group has no commit.
     pub fn is_empty(&self) -> bool {
         self.group.is_empty()
     }
 
-    /// Returns how much it is.
+    /// Returns how many transactions and bytes the group has.
     pub fn size(&self) -> Behind {
         self.group.size()
     }
 
-    /// Returns the position after its last commit.
+    /// Returns the position after the group's last commit.
     pub fn position(&self) -> u64 {
         self.position
     }
 
-    /// Returns whether no further commit can be held. It has to be uploaded first.
+    /// Returns whether the group can hold no further commit. The caller has to upload the group first.
     pub fn is_full(&self) -> bool {
         self.is_stuck || self.group.is_full() || self.held_bytes > HELD
     }
 
-    /// Returns whether it has commits, and no longer needs the log for them.
+    /// Returns whether the group has commits, and no longer needs the log for them.
     pub fn is_held(&self) -> bool {
         self.transactions.is_empty() && !self.is_empty()
     }
@@ -118,7 +120,7 @@ impl Source {
         self.follower.id()
     }
 
-    /// Page size in bytes.
+    /// Returns the page size in bytes.
     pub fn page_bytes(&self) -> u32 {
         self.follower.page_bytes()
     }
@@ -128,16 +130,17 @@ impl Source {
         &mut self.follower
     }
 
-    /// Returns a group without commits, for those after a position.
+    /// Returns a group without commits, for the commits after a position.
     pub fn group_after(&self, position: u64) -> LogGroup {
         LogGroup::new(Group::new(self.page_bytes(), self.id()), position)
     }
 
-    /// Adds to a group the commits that follow on it: as many as there are, up to a limit of memory or up to the position
-    /// `until`. A transaction that is too large to be held becomes a group of its own, or none unless `large`.
+    /// Adds to a group the commits that follow on it: as many as there are, up to a limit of memory or up to the
+    /// position `until`. A transaction that is too large to be held becomes a group of its own if `large` is set, and
+    /// otherwise is left out.
     ///
     /// # Errors
-    /// `LostPlace` as the source, if the log no longer has the commits that follow.
+    /// The kind is `LostPlace` if the log no longer has the commits that follow.
     pub fn collect(&mut self, found: &mut LogGroup, until: Option<u64>, large: bool) -> Result<(), LogError> {
         found.is_stuck = false;
         while until.is_none_or(|until| found.position < until) && !found.group.is_full() {
@@ -161,8 +164,8 @@ impl Source {
     /// Reads the images of a group, so that it no longer needs the log.
     ///
     /// # Errors
-    /// `LostPlace` as the source if the log has started over since they were collected, or it cannot be read; the file
-    /// system of temporary files is full.
+    /// The source's kind is `LostPlace` if the log has started over since the commits were collected; the log cannot
+    /// be read; the file system of temporary files is full.
     pub fn hold(&mut self, found: &mut LogGroup) -> Result<()> {
         let mut page = vec![0; self.page_bytes() as usize];
         found.held.seek(SeekFrom::Start(found.held_bytes))?;
@@ -178,7 +181,8 @@ impl Source {
         Ok(())
     }
 
-    /// Encodes commits that follow on a mark. Returns the file and the mark after them; nothing if there are none.
+    /// Encodes commits that follow on a mark. Returns the file and the mark after the commits; `None` if there are no
+    /// commits.
     ///
     /// # Errors
     /// As [`Source::hold`].

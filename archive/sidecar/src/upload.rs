@@ -1,4 +1,4 @@
-//! What is uploaded: commits, and snapshots as they are encoded.
+//! Uploads commits, and snapshots while they are being encoded.
 
 use std::io::{self, Read as _, Seek as _, SeekFrom, Write};
 
@@ -13,9 +13,9 @@ use tokio::sync::mpsc;
 use crate::group::Mark;
 use crate::hold::Held;
 
-/// Bytes of the pieces in which a longer one is read and uploaded.
+/// The size in bytes of the pieces in which a long file is read and uploaded.
 const PIECE: usize = 1 << 20;
-/// Pieces that wait for the upload while the next one is made.
+/// The number of pieces that wait for the upload while the next one is made.
 const PIECES: usize = 2;
 
 /// Uploads commits.
@@ -53,7 +53,7 @@ fn of_file(source: io::Error) -> ArchiveError {
     ArchiveError::File { path: "a temporary file".to_owned(), source }
 }
 
-/// Encodes a snapshot into pieces, which another task uploads. `pace` is called with the number of bytes read.
+/// Encodes a snapshot into pieces, which another task uploads. Calls `pace` with the number of bytes read.
 ///
 /// # Errors
 /// The database cannot be read; the upload has ended.
@@ -78,7 +78,7 @@ pub fn encode_snapshot(
     Ok(encoder.finish()?.0.flush()?)
 }
 
-/// Returns the sending end of a snapshot's pieces, and the stream of them.
+/// Returns a sender for the pieces of a snapshot, and the stream that receives them.
 pub fn channel()
 -> (mpsc::Sender<Result<Bytes, ArchiveError>>, impl Stream<Item = Result<Bytes, ArchiveError>> + Unpin + Send)
 {
@@ -86,7 +86,7 @@ pub fn channel()
     (sender, futures_util::stream::poll_fn(move |context| receiver.poll_recv(context)))
 }
 
-/// Sends what is written to it, in pieces.
+/// A writer that sends its bytes in pieces.
 struct Pieces {
     pieces: mpsc::Sender<Result<Bytes, ArchiveError>>,
     piece: Vec<u8>,

@@ -19,55 +19,56 @@ use crate::group::Mark;
 use crate::source::{LogGroup, Source};
 use crate::upload::upload_group;
 
-/// How often the sidecar looks whether the log wants to start over while it uploads.
+/// How often the sidecar looks, while it uploads, whether the log wants to start over.
 const ASKED: Duration = Duration::from_millis(1);
-/// How often it shows how much the archive lacks.
+/// How often the sidecar shows how much the archive lacks.
 const SHOWN: Duration = Duration::from_millis(100);
-/// How often it looks whether the commits that it expects are there.
+/// How often the sidecar looks whether the commits that it expects have come.
 const GATHERED: Duration = Duration::from_micros(200);
-/// If the group before took less than this, nothing is uploaded beside a look: the processors are busy then, and smaller
-/// groups cost more of them for each commit.
+/// If the group before took less than this, the sidecar uploads nothing beside a look. The processors are busy then,
+/// and smaller groups cost more processor time for each commit.
 const SLOW: Duration = Duration::from_millis(10);
-/// A group of less than this part of the commits in a look waits for the end of that look.
+/// A group waits for the end of the look that is running if it has fewer commits than that look, divided by this.
 const STRAGGLERS: u64 = 4;
 
 /// Uploads groups of commits.
 ///
-/// The log keeps what is not in the archive yet. But while connections commit all the time, there is always something, and
-/// the log would grow up to its limit. So when a connection that wants to start the log over asks for it, the sidecar reads
-/// the log to its end, holds what it reads, and lets go of the log. If the sidecar dies before that is in the archive, the
-/// log may have started over, and a snapshot closes the gap.
+/// The log keeps the commits that are not in the archive yet. But while connections commit all the time, there are
+/// always such commits, and the log would grow up to its limit. So when a connection wants to start the log over, it
+/// asks the sidecar. The sidecar then reads the log to its end, holds what it has read, and lets go of the log. If
+/// the sidecar dies before these commits are in the archive, the log may have started over, and a snapshot closes the
+/// gap.
 ///
-/// While commits wait for the archive, a group is uploaded beside the look that acknowledges the group before. Invariant 66
-/// asks only that a look begins after the upload of what it acknowledges. At any time there is at most one upload, so the
-/// archive never has a gap, and at most one look.
+/// While commits wait for the archive, the sidecar uploads a group beside the look that acknowledges the group
+/// before. Invariant 66 asks only that a look begins after the upload of what it acknowledges. At any time there is
+/// at most one look, and at most one upload, so that the archive never has a gap.
 pub struct Uploader<'a> {
     runtime: &'a Handle,
     beside: &'a Beside,
-    /// Once this is set, no request is answered.
+    /// Whether to stop. Once it is set, the uploader answers no request of the log to start over.
     stop: &'a AtomicBool,
     primary: Arc<Primary>,
-    /// The position after what is in the archive, or was let go of.
+    /// The position after the commits that are in the archive, or of which the sidecar has let go.
     pinned: u64,
-    /// After what is in the archive, whether or not it is acknowledged.
+    /// The mark after the commits that are in the archive, acknowledged or not.
     stored: Mark,
-    /// When the last upload of it began.
+    /// When the last upload of these commits began.
     stored_since: Instant,
-    /// The upload and the look. They go on while this thread waits for them: on other threads each of their buffers would
-    /// stay with the heap of its thread.
+    /// The upload and the look. They run on this thread while it waits for them. On other threads, the heap of each
+    /// thread would keep the memory of their buffers.
     tasks: FuturesUnordered<BoxFuture<'static, Event>>,
-    /// What is being uploaded.
+    /// The size of the group that is being uploaded.
     uploading: Option<Behind>,
-    /// How many commits the look acknowledges.
+    /// The number of commits that the look acknowledges.
     looking: Option<u64>,
-    /// A group that could not be uploaded. It no longer needs the log.
+    /// A group that could not be uploaded. This group no longer needs the log.
     failed: Option<Encoded>,
     /// The position after the last group that was encoded.
     encoded: u64,
-    /// What has been read for the group after that.
+    /// The commits that were read for the next group.
     next: LogGroup,
     gathering: Gathering,
-    /// When it has shown last how much the archive lacks.
+    /// When the uploader last showed how much the archive lacks.
     shown: Instant,
 }
 
@@ -78,22 +79,22 @@ struct Encoded {
     size: Behind,
 }
 
-/// What a look acknowledges: what was in the archive when it began.
+/// What a look acknowledges: the commits that were in the archive when the look began.
 struct Look {
     after: Mark,
     commits: u64,
-    /// When the last upload of it began.
+    /// When the last upload of these commits began.
     since: Instant,
 }
 
-/// What has ended.
+/// A task that has ended, with its result.
 enum Event {
     Uploaded(Instant, Encoded, Result<()>),
     Looked(Look, Result<u64, ArchiveError>),
 }
 
 impl<'a> Uploader<'a> {
-    /// Uploads what a log has after a mark.
+    /// Makes an uploader for the commits that a log has after a mark.
     pub fn new(
         runtime: &'a Handle,
         beside: &'a Beside,
@@ -122,16 +123,18 @@ impl<'a> Uploader<'a> {
         }
     }
 
-    /// Archives the next commits, up to a position; `false` if there were none. When this returns, the commits up to the
-    /// mark are acknowledged, and whoever waits for them has been woken. Later ones may be on their way.
+    /// Archives the next commits, up to a position; returns `false` if there were none. When this returns, the
+    /// commits up to the mark are acknowledged, and the connections that wait for them are awake. Later commits may
+    /// be on their way.
     ///
     /// # Errors
-    /// Those of the log, of [`Primary::upload`] and of [`Primary::acknowledge`]. What was read stays here for the next call.
+    /// Those of the log, of [`Primary::upload`] and of [`Primary::acknowledge`]. The uploader keeps what it has read
+    /// for the next call.
     pub fn upload(&mut self, source: &mut Source, mark: &mut Mark, until: Option<u64>) -> Result<bool> {
         loop {
             self.begin_look(mark);
             let is_gathering = match self.begin_upload(source, until) {
-                // The error comes again once there is nothing to wait for.
+                // The uploader first waits for what is on its way. The error comes again after that.
                 Err(_) if self.is_busy() => false,
                 begun => begun?,
             };
@@ -140,7 +143,7 @@ impl<'a> Uploader<'a> {
             }
             match self.wait(if is_gathering { GATHERED } else { ASKED }) {
                 None => {
-                    // The next upload reports an error, and until then what is on its way goes on.
+                    // If this fails, the next upload reports the error. Until then what is on its way goes on.
                     drop(self.answer(source, until));
                     if self.shown.elapsed() > SHOWN {
                         let _ = self.show_behind(source);
@@ -169,7 +172,7 @@ impl<'a> Uploader<'a> {
         }
     }
 
-    /// Begins to look, if there is something to acknowledge.
+    /// Begins a look, if there is something to acknowledge.
     fn begin_look(&mut self, mark: &Mark) {
         if self.looking.is_some() || self.stored.txid == mark.txid {
             return;
@@ -232,11 +235,12 @@ impl<'a> Uploader<'a> {
     /// Reads and encodes the next group of commits, up to a position; `None` if there is none.
     fn encode(&mut self, source: &mut Source, until: Option<u64>) -> Result<Option<Encoded>> {
         match source.collect(&mut self.next, until, true) {
-            // What is held comes before what the log has lost.
+            // The group holds commits from before those that the log has lost, so they come first.
             Err(error) if error.kind() == ErrorKind::LostPlace && self.next.is_held() => {}
             collected => collected?,
         }
-        // This look comes after the read, so it sees whatever has changed the database before these commits.
+        // This check comes after the read, so it notices any change of the database before these commits that is not
+        // a commit.
         if self.beside.is_broken(source.id())? {
             return Ok(None);
         }
@@ -247,8 +251,8 @@ impl<'a> Uploader<'a> {
         Ok(Some(Encoded { file, after, size }))
     }
 
-    /// If the log wants to start over, reads it to its end, or up to a position, and lets go of what has been read.
-    /// Returns `false` if no more can be held.
+    /// If the log wants to start over, reads it to its end, or up to a position, and lets go of what was read.
+    /// Returns `false` if the uploader can hold no more.
     ///
     /// # Errors
     /// Those of the log, and of the file system of temporary files.
@@ -266,10 +270,10 @@ impl<'a> Uploader<'a> {
         Ok(true)
     }
 
-    /// Pins what is neither in the archive nor was let go of.
+    /// Pins the log after the commits that are in the archive, or of which the sidecar has let go.
     ///
     /// # Errors
-    /// `LostPlace` as the source, if the log no longer has it.
+    /// The kind is `LostPlace` if the log no longer has the commits after the pin.
     pub fn pin(&self, source: &mut Source) -> Result<(), LogError> {
         source.follower().pin(self.pinned).map(drop)
     }
@@ -284,37 +288,39 @@ impl<'a> Uploader<'a> {
         source.follower().show_behind(on_the_way.and(self.next.size()), self.next.position())
     }
 
-    /// Returns whether a group is on its way, or not acknowledged yet.
+    /// Returns whether an upload or a look is running.
     pub fn is_busy(&self) -> bool {
         !self.tasks.is_empty()
     }
 
-    /// Returns whether it has read commits that it has not archived.
+    /// Returns whether the uploader has read commits that it has not archived.
     pub fn holds_anything(&self) -> bool {
         self.is_busy() || self.failed.is_some() || !self.next.is_empty()
     }
 }
 
-/// When the next group begins. Those whose commits were just acknowledged commit again at once, but not all in the same
-/// moment. A group without them would make each of them wait for two uploads, so the group waits for them for a while.
+/// Decides when the next group begins. Connections whose commits were just acknowledged commit again at once, but not
+/// all in the same moment. A commit that misses the next group waits for two uploads, so the group waits a while for
+/// these connections.
 ///
-/// Where hundreds of connections take long to commit, they are in two groups that take turns: while the connections of one
-/// commit, the other is uploaded. So a group begins with half of them if hardly any other commits are on their way. Where
-/// connections take little time to commit, a second group would gain nothing and cost twice the requests.
+/// If hundreds of connections take long to commit, they form two groups that take turns: while the connections of one
+/// group commit, the other group is uploaded. So a group begins with half of the connections if hardly any other
+/// commits are on their way. If connections take little time to commit, a second group would gain nothing and cost
+/// twice the requests.
 struct Gathering {
-    /// Commits that the next group should have.
+    /// The number of commits that the next group should have.
     expected: u64,
-    /// When the newest of them became likely.
+    /// When the newest of these commits came to be expected.
     since: Instant,
     /// How long the group before took, from the beginning of its upload to its acknowledgement.
     took: Duration,
-    /// How many have come, and when the last one came.
+    /// The number of commits that have come. `came` is when the last one came.
     had: u64,
     came: Instant,
 }
 
-/// What part of the time that the group before took a group waits, at most, for all commits that it expects, and what part
-/// for the next one of them, or for half of them.
+/// The longest wait of a group for all commits that it expects: the time that the group before took, divided by this.
+/// The wait for the next of these commits, or for half of them, is that time divided by `GATHERING_NEXT`.
 const GATHERING: u32 = 2;
 const GATHERING_NEXT: u32 = 8;
 
@@ -323,13 +329,15 @@ impl Gathering {
         Self { expected: 0, since: now, took: Duration::ZERO, had: 0, came: now }
     }
 
-    /// Expects the commits that wait already, and as many as were just acknowledged. Their group took so long.
+    /// Expects the commits that wait already, and as many again as were just acknowledged. The group of the
+    /// acknowledged ones took `took`.
     fn expect(&mut self, waiting: u64, acknowledged: u64, took: Duration, now: Instant) {
         self.expected = self.expected.max(waiting) + acknowledged;
         (self.since, self.took) = (now, took);
     }
 
-    /// Returns whether the group may begin with the commits that wait, while `others` are being acknowledged.
+    /// Returns whether the group may begin with the commits that wait, while `others` other commits are being
+    /// acknowledged.
     fn is_over(&mut self, waiting: u64, others: u64, now: Instant) -> bool {
         if waiting > self.had {
             (self.had, self.came) = (waiting, now);
@@ -339,14 +347,14 @@ impl Gathering {
         }
         let (since, next) = (now - self.since, self.took / GATHERING_NEXT);
         if since >= self.took / GATHERING || now - self.came.max(self.since) >= next {
-            // A connection that has not committed by now is not expected any more.
+            // The group no longer expects connections that have not committed by now.
             self.expected = 0;
             return true;
         }
         since >= next && waiting >= self.expected.div_ceil(2).max(2 * others)
     }
 
-    /// A group of so many commits has begun.
+    /// Notes that a group of `commits` commits has begun.
     fn begin(&mut self, commits: u64) {
         self.expected = self.expected.saturating_sub(commits);
         self.had = 0;
@@ -363,7 +371,7 @@ mod tests {
         Duration::from_millis(ms)
     }
 
-    /// After a group of 100 commits was acknowledged.
+    /// Returns the state after a group of 100 commits was acknowledged, and the time of that.
     fn after_a_group() -> (Gathering, Instant) {
         let now = Instant::now();
         let mut gathering = Gathering::new(now);

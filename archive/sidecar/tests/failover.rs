@@ -1,4 +1,4 @@
-//! Standbys, and one that becomes the primary while the old one is stopped at any moment.
+//! Standbys, of which one becomes the primary after the old primary was stopped at any moment.
 
 use std::time::Duration;
 
@@ -9,7 +9,8 @@ use rustix::process::Signal;
 
 use crate::common::{FOR_EVER, Machine, NAME, Place, Sidecar, assert_equal, done, patient, program, refused};
 
-/// Returns the numbers that a writer has recorded after the first, which is what it found.
+/// Returns the last number that a writer has recorded; 0 if it has acknowledged nothing. The first record does not
+/// count, because it is what the writer found.
 fn acknowledged(machine: &Machine) -> i64 {
     let bytes = std::fs::read(machine.fixture.path("acknowledged")).unwrap_or_default();
     bytes.as_chunks().0.iter().skip(1).map(|number| i64::from_le_bytes(*number)).next_back().unwrap_or(0)
@@ -38,7 +39,7 @@ fn fail_over(engine: Engine, seed: u64) {
         Sidecar::start(program().args(["follow", &place.url(), "--interval", "10ms"]).arg(new.database()))
     });
     std::thread::sleep(Duration::from_millis(300 + rng.below(300)));
-    // The old primary stops, anywhere.
+    // The test stops the old primary, whatever that is doing.
     sidecar.signal(Signal::STOP);
     if let Some(standby) = standby {
         standby.end();
@@ -58,7 +59,7 @@ fn fail_over(engine: Engine, seed: u64) {
     let said = refused(&mut old.replicate(NAME, &place));
     assert!(said.contains("primary"), "{said}");
     writing.kill();
-    // The new one goes on.
+    // The new primary goes on.
     let sidecar = new.sidecar(&place);
     let conn = new.open("");
     let ledger = Ledger::prepare(&conn).unwrap();
@@ -83,7 +84,7 @@ fn a_new_primary_has_all_that_was_acknowledged_and_fences_the_old_one() {
     }
 }
 
-/// A standby is read by stock SQLite while it is updated.
+/// Stock SQLite reads a standby while the standby is updated.
 #[test]
 fn a_standby_is_consistent_while_it_is_updated() {
     let (machine, place) = (Machine::new(Engine::under_test()), Place::new());
@@ -143,11 +144,11 @@ fn a_standby_is_consistent_while_it_is_updated() {
     conn.close().unwrap();
     sidecar.until_plain(&machine);
     sidecar.end();
-    // A moment of the past.
+    // `follow` can also make a copy of an earlier moment.
     let past = machine.fixture.path("past.db");
     done(program().args(["follow", &place.url(), "--txid", &moment.to_string()]).arg(&past));
     integrity(&stock(&past));
-    // Two do not update one copy: whoever does has locked the file beside it.
+    // Two processes must not update one copy. The process that does has locked the file beside the copy.
     let beside = std::fs::File::open(machine.fixture.path("replica.db-follow")).unwrap();
     beside.lock().unwrap();
     let output = follow().arg("--once").output().unwrap();
@@ -155,7 +156,7 @@ fn a_standby_is_consistent_while_it_is_updated() {
     assert!(String::from_utf8_lossy(&output.stderr).contains("another process"));
 }
 
-/// A follower whose copy is ahead of where a new primary begins, or on another line, begins again.
+/// A follower begins again if its copy is ahead of the beginning of the new primary, or on another line.
 #[test]
 fn a_standby_goes_over_to_a_new_generation() {
     let (machine, place) = (Machine::new(Engine::under_test()), Place::new());
@@ -178,7 +179,7 @@ fn a_standby_goes_over_to_a_new_generation() {
     }
 }
 
-/// The program dies when it has moved a copy back, before it has noted that.
+/// The program has moved a copy back, and dies before it has noted that.
 #[test]
 fn a_copy_whose_move_was_cut_short_begins_again() {
     let (machine, place) = (Machine::new(Engine::under_test()), Place::new());
@@ -211,7 +212,7 @@ fn a_copy_whose_move_was_cut_short_begins_again() {
     assert_eq!(one::<i64>(&stock(&replica), "SELECT count(*) FROM t"), 2);
 }
 
-/// An archive that Litestream has made has no generations. So has the prefix of a generation by itself.
+/// An archive that Litestream has made has no generations. The prefix of one generation by itself is such an archive.
 #[test]
 fn a_copy_follows_an_archive_without_generations() {
     let (machine, place) = (Machine::new(Engine::under_test()), Place::new());
@@ -231,12 +232,13 @@ fn a_copy_follows_an_archive_without_generations() {
         machine.session(&[&format!("INSERT INTO t VALUES({number})")]);
         machine.once(&place);
     }
-    // Nobody prunes it: it is Litestream's.
+    // Nobody prunes this archive, because it is Litestream's.
     done(program().args(["prune", "--keep", "0s", &url]));
     assert_equal(&place.restored(&[]).bytes, &machine.bytes(), "the end");
 }
 
-/// A primary needs its database alone for a moment. That somebody reads the copy is found before anybody is fenced.
+/// To become a primary, a copy must have no other user for a moment. If somebody reads the copy, `promote` notices
+/// that before it fences the old primary.
 #[test]
 fn a_copy_that_is_read_is_not_promoted_and_nobody_is_fenced() {
     let (old, new, place) =
@@ -259,7 +261,7 @@ fn a_copy_that_is_read_is_not_promoted_and_nobody_is_fenced() {
     assert_eq!(one::<i64>(&place.restored(&[]).open(), "SELECT count(*) FROM t"), 2);
 }
 
-/// What fails after the claim can be tried again.
+/// If a promotion fails after the claim, the user can run it again.
 #[test]
 fn a_promotion_that_fails_behind_the_claim_is_run_again() {
     let (old, new, place) =
@@ -280,8 +282,8 @@ fn a_promotion_that_fails_behind_the_claim_is_run_again() {
     assert_eq!(one::<i64>(&place.restored(&[]).open(), "SELECT count(*) FROM t"), 2);
 }
 
-/// A sidecar that has nothing to archive learns of a takeover all the same, ends, and leaves word for whoever opens the
-/// database later.
+/// A sidecar that has nothing to archive learns of a takeover too. It ends, and leaves a note for programs that open
+/// the database later.
 #[test]
 fn inv70_commits_fail_at_once_on_a_machine_whose_archive_was_taken_over() {
     let (old, new, place) =
@@ -304,13 +306,13 @@ fn inv70_commits_fail_at_once_on_a_machine_whose_archive_was_taken_over() {
         conn.close().unwrap();
     };
     fails_at_once();
-    // A sidecar that is started again says the same, and so do commits while a program has the database open.
+    // A sidecar that starts again reports the same. So do commits while a program has the database open.
     let conn = old.open("");
     run(&conn, "INSERT INTO t VALUES(2)").unwrap();
     assert!(refused(&mut old.replicate(NAME, &place)).contains("another is the primary"));
     fails_at_once();
     conn.close().unwrap();
-    // What the machine is in another archive is another matter.
+    // The fence holds for one archive. In another archive this machine may be the primary.
     let other = Place::new();
     let identity = DatabaseIdentity::of(&old.database()).unwrap();
     ArchiveFile::enable(&identity, &other.url(), 0, new_token().unwrap()).unwrap();

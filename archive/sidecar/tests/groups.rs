@@ -7,10 +7,11 @@ use duralite_sidecar::group::{Commit, Group, Mark};
 
 const LOG: LogId = LogId([7; 16]);
 
-/// Commits as their sizes and the pages that each has written, with one byte for the image.
+/// Commits: for each the size of the database after it, and the pages that it has written, with one byte for the
+/// image.
 type Commits<'a> = &'a [(u32, Vec<(u32, u8)>)];
 
-/// Returns the file of these commits, of which the first has the transaction `min`.
+/// Returns the file of these commits. The first commit becomes the transaction `min`.
 fn file(commits: Commits<'_>, min: u64) -> Vec<u8> {
     let mut group = Group::new(512, LOG);
     for (at, (db_pages, pages)) in (min..).zip(commits) {
@@ -45,9 +46,9 @@ fn pages(file: &[u8]) -> Vec<(u32, u8)> {
 fn inv69_pages_that_were_cut_off_and_taken_again_are_zeros() {
     let commits = [(9, vec![(1, 1), (8, 1), (9, 1)]), (5, vec![(1, 2)]), (9, vec![(1, 3), (9, 3)])];
     assert_eq!(pages(&file(&commits, 4)), [(1, 3), (6, 0), (7, 0), (8, 0), (9, 3)]);
-    // A file lacks the pages that are beyond the database's end at the last commit.
+    // A file lacks the pages after the end of the database at the last commit.
     assert_eq!(pages(&file(&commits[..2], 4)), [(1, 2)]);
-    // A page by which the first commit has made the database longer is whatever that commit says.
+    // For the pages by which the first commit makes the database longer, only the images in that commit count.
     assert_eq!(pages(&file(&commits[2..], 4)), [(1, 3), (9, 3)]);
 }
 

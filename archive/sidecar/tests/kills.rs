@@ -9,18 +9,19 @@ use duralite_testkit::{Actor, Engine, Ledger, Rng, for_seeds, one};
 
 use crate::common::{FOR_EVER, Machine, NAME, Place, Sidecar, assert_equal, until};
 
-/// Rounds on all engines together; `make proof` asks for more.
+/// Returns the number of rounds on all engines together; `make proof` asks for more.
 fn rounds() -> u64 {
     std::env::var("SIDECAR_KILLS").map_or(16, |rounds| rounds.parse().unwrap())
 }
 
-/// Returns the numbers that writers have recorded, from the nth on.
+/// Returns the numbers that writers have recorded, from the one at the index `from` on.
 fn recorded(path: &Path, from: usize) -> Vec<i64> {
     let bytes = std::fs::read(path).unwrap_or_default();
     bytes.as_chunks().0.iter().skip(from).map(|number| i64::from_le_bytes(*number)).collect()
 }
 
-/// Returns how many transactions a restore of the archive has. They are the first ones.
+/// Returns how many transactions a restore of the archive has. Checks that these are the first ones that were
+/// committed.
 fn archived(place: &Place) -> i64 {
     let restored = place.restored(&[]);
     let conn = restored.open();
@@ -30,7 +31,7 @@ fn archived(place: &Place) -> i64 {
     }
 }
 
-/// What was killed, and what was acknowledged meanwhile.
+/// How many of each were killed, and how many commits were acknowledged meanwhile.
 #[derive(Default)]
 struct Killed {
     writers: u64,
@@ -75,7 +76,7 @@ impl Scene {
         }
     }
 
-    /// Strikes while the writer writes. Whoever was struck comes back after a while.
+    /// Kills the sidecar, the server or both while the writer writes, and starts them again.
     fn strike(&mut self, rng: &mut Rng) {
         let pause = Duration::from_millis(rng.below(100));
         match rng.below(3) {
@@ -98,7 +99,8 @@ impl Scene {
         }
     }
 
-    /// Ends a round: the writer dies, and in any order with it perhaps the sidecar and the server, which comes back.
+    /// Ends a round. The writer dies, and perhaps also the sidecar and the server, in any order. The server comes
+    /// back.
     fn end(&mut self, rng: &mut Rng, writer: Actor) {
         let (mut writer, mut order) = (Some(writer), vec![0, 1, 2]);
         order.rotate_left(rng.below(3) as usize);
@@ -120,7 +122,7 @@ impl Scene {
             std::thread::sleep(Duration::from_millis(rng.below(20)));
         }
         if self.place.server.is_some() {
-            // A server that lives is killed for the last time here, so that each restore is of what such a death leaves.
+            // If the server lives, the test kills it once more, so that each restore reads what such a death leaves.
             self.kill_server();
             self.start_server();
         }
@@ -153,7 +155,7 @@ fn kill_and_restore(engine: Engine, seed: u64, settings: &str, rounds: u64) -> K
         }
         std::thread::sleep(Duration::from_millis(rng.below(200)));
         scene.end(&mut rng, writer);
-        // What a writer finds when it starts need not be in the archive.
+        // The archive need not have what a writer finds when it starts.
         let recorded = recorded(&acknowledgements, known + 1);
         scene.killed.acknowledged += recorded.len() as i64;
         acknowledged = recorded.last().copied().unwrap_or(0).max(acknowledged);
@@ -175,7 +177,7 @@ fn kill_and_restore(engine: Engine, seed: u64, settings: &str, rounds: u64) -> K
     killed
 }
 
-/// Kills on every engine, and prints a row of the table of `docs/fault-model.md`.
+/// Runs the kills on every engine, and prints a row of the table in `docs/fault-model.md`.
 fn kills(what: &str, first_seed: u64, settings: &str) {
     let (began, engines) = (Instant::now(), Engine::all());
     let share = rounds().div_ceil(engines.len() as u64);

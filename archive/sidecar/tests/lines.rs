@@ -9,7 +9,7 @@ use rustix::process::Signal;
 
 use crate::common::{FOR_EVER, Machine, NAME, Place, assert_equal, patient};
 
-/// Returns a database that was archived once, without a sidecar now.
+/// Returns a database that was archived once. No sidecar runs now.
 fn begun(engine: Engine) -> (Machine, Place) {
     let (machine, place) = (Machine::new(engine), Place::new());
     machine.session(&["CREATE TABLE t(x, y)", "INSERT INTO t VALUES(0, randomblob(9000))"]);
@@ -19,7 +19,7 @@ fn begun(engine: Engine) -> (Machine, Place) {
     (machine, place)
 }
 
-/// Archives what there is. The archive then is the database, and its generations are these.
+/// Archives everything. Checks that the archive then equals the database, and that its generations have these lines.
 #[track_caller]
 fn archived(machine: &Machine, place: &Place, lines: &[&str]) {
     machine.once(place);
@@ -29,7 +29,8 @@ fn archived(machine: &Machine, place: &Place, lines: &[&str]) {
     machine.fixture.assert_plain(NAME);
 }
 
-/// A close takes the guard off, and then notes what the database file is like. A sidecar that looks in between waits.
+/// A process that closes a log first removes the guard, and then notes the state of the database file. A sidecar that
+/// looks in between waits.
 #[test]
 fn inv72_a_log_that_is_being_closed_is_waited_for() {
     for engine in Engine::all() {
@@ -77,7 +78,7 @@ fn backlogs_of_many_closes_are_drained() {
             .filter(|name| name.to_string_lossy().starts_with("app.db-archive-"))
             .collect();
         assert!(backlogs.is_empty(), "{engine:?}: {backlogs:?}");
-        // Nothing new, nothing done.
+        // If nothing is new, the sidecar uploads nothing.
         archived(&machine, &place, &["first"]);
         assert_eq!(place.newest(), newest, "{engine:?}");
     }
@@ -92,7 +93,7 @@ fn a_log_that_a_dead_process_left_is_drained() {
         assert_eq!(dead.run("INSERT INTO t VALUES(2, randomblob(30000))"), "");
         assert_eq!(dead.run("INSERT INTO t VALUES(3, 3)"), "");
         dead.kill();
-        // When ppl recovers a log, it no longer has each transaction by itself.
+        // After recovery of a log, ppl no longer has each transaction by itself.
         let lines: &[&str] = if engine == Engine::PPL { &["first", "gap"] } else { &["first"] };
         archived(&machine, &place, lines);
         assert_eq!(one::<i64>(&place.restored(&[]).open(), "SELECT count(*) FROM t"), 4);
@@ -108,7 +109,7 @@ fn what_stock_sqlite_changes_begins_another_line() {
         run(&plain, "INSERT INTO t VALUES(7, randomblob(5000))").unwrap();
         plain.close().unwrap();
         archived(&machine, &place, &["first", "other"]);
-        // A session before the sidecar comes makes no difference.
+        // A session through Duralite before the sidecar comes makes no difference.
         machine.session(&["INSERT INTO t VALUES(8, 8)"]);
         let plain = stock(&machine.database());
         run(&plain, "DELETE FROM t WHERE x = 7").unwrap();
@@ -150,7 +151,8 @@ fn a_journal_mode_that_goes_and_comes_back_begins_another_line() {
         for is_running in [false, true] {
             let since = std::time::Instant::now();
             let sidecar = is_running.then(|| machine.sidecar(&place));
-            // Once the sidecar has found the log, it is a user of the log, and nobody else can change the mode.
+            // Once the sidecar has found the log, the sidecar uses the log, and then no other process can change the
+            // mode.
             let signal = |signal| sidecar.iter().for_each(|sidecar| sidecar.signal(signal));
             signal(Signal::STOP);
             let conn = patient(&machine.fixture.uri(NAME, ""));
@@ -220,7 +222,7 @@ fn a_log_that_started_over_without_a_sidecar_leaves_a_gap() {
     }
 }
 
-/// The same with a process that keeps the database open all the time.
+/// A process keeps the database open all the time, so the log is never closed.
 #[test]
 fn a_log_that_started_over_while_the_sidecar_was_away_leaves_a_gap() {
     for engine in Engine::all() {
@@ -243,12 +245,12 @@ fn a_log_that_started_over_while_the_sidecar_was_away_leaves_a_gap() {
     }
 }
 
-/// A power loss may take back commits that were acknowledged before they were durable (`durability=normal`), also some that
-/// the archive has. Returns a database that has lost three commits of six in this way, without a sidecar now.
+/// A power loss may take back commits that were acknowledged before they were durable (`durability=normal`), even
+/// some that the archive has. Returns a database that has lost three of six commits in this way. No sidecar runs now.
 fn robbed() -> (Machine, Place) {
     let (machine, place) = (Machine::new(Engine::under_test()), Place::new());
     machine.session(&["CREATE TABLE t(x)"]);
-    // Returns what is on the disks when all processes have died.
+    // This function returns what is on the disks after all processes have died.
     let commit = |numbers: std::ops::Range<u32>| {
         let sidecar = machine.sidecar(&place);
         let mut writer = Actor::sql(&machine.fixture.uri(NAME, FOR_EVER));
@@ -268,7 +270,7 @@ fn robbed() -> (Machine, Place) {
     (machine, place)
 }
 
-/// Commits as often as this says while no sidecar runs, and then archives the log beside the connection.
+/// Makes `commits` commits while no sidecar runs, and then archives the log while the connection is still open.
 fn archive_beside(commits: u32) {
     let (machine, place) = robbed();
     let conn = machine.open("");
@@ -293,7 +295,7 @@ fn inv72_a_log_that_ends_before_what_the_archive_has_begins_another_line() {
     archive_beside(1);
 }
 
-/// The same, if the log was closed before a sidecar came.
+/// Makes `commits` commits, closes the log, and then archives what it has left.
 fn archive_behind(commits: u32) {
     let (machine, place) = robbed();
     let numbers = (0..commits).map(|number| format!("INSERT INTO t VALUES({})", number + 10));
@@ -304,7 +306,7 @@ fn archive_behind(commits: u32) {
 
 #[test]
 fn inv72_a_closed_log_that_has_lost_what_the_archive_has_begins_another_line() {
-    // It has as many commits as the archive, and more.
+    // The first log has as many commits as the archive, and the second one has more.
     archive_behind(3);
     archive_behind(5);
 }

@@ -1,4 +1,4 @@
-//! Writers that never pause: there is always something that is not in the archive yet.
+//! Writers that never pause, so that the archive always lacks something.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -9,13 +9,13 @@ use rusqlite::Connection;
 use crate::common::{FOR_EVER, Machine, NAME, Place, Sidecar, assert_equal};
 
 const WRITERS: usize = 4;
-/// A log that starts over with more frames than this was not at the archive's position by chance.
+/// The number of frames above which a log that starts over cannot have been at the archive's position by chance.
 const FULL: i64 = 500;
 
-/// More commits than a log has frames when it starts over.
+/// A number of commits that is greater than the number of frames with which a log starts over.
 const MANY: i64 = 3000;
 
-/// Returns how many frames the log has.
+/// Returns the number of frames in the log.
 fn frames(conn: &Connection) -> i64 {
     conn.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |row| row.get(1)).unwrap()
 }
@@ -49,7 +49,7 @@ fn start_over_twice(machine: &Machine, sidecar: &mut Sidecar) {
     });
 }
 
-/// A sidecar that uploads once an hour, after its first snapshot.
+/// Starts a sidecar that uploads once an hour, and waits until the archive has its first snapshot and a first object.
 fn slow_sidecar(machine: &Machine, place: &Place) -> Sidecar {
     let mut sidecar = Sidecar::start(&mut machine.replicate_every("1h", NAME, place));
     sidecar.until_archived(&machine.open(""));
@@ -65,7 +65,7 @@ fn inv16_a_log_starts_over_beside_writers_that_never_pause_and_nothing_is_lost()
         machine.session(&["CREATE TABLE t(x)"]);
         let mut sidecar = slow_sidecar(&machine, &place);
         start_over_twice(&machine, &mut sidecar);
-        // What is held is archived before the sidecar ends.
+        // The sidecar archives the commits that it holds before it ends.
         sidecar.end();
         machine.once(&place);
         assert_no_gap(engine, &place);
@@ -74,15 +74,15 @@ fn inv16_a_log_starts_over_beside_writers_that_never_pause_and_nothing_is_lost()
     }
 }
 
-/// Asserts that one snapshot was enough. A log of `ppl` merges transactions whether or not the archive has them, if it is
-/// near its usual size or nobody pins them.
+/// Checks that one snapshot was enough. This does not hold for `ppl`. If a log of `ppl` is near its usual size, or
+/// nobody pins the transactions, it merges them whether or not the archive has them.
 fn assert_no_gap(engine: Engine, place: &Place) {
     if engine != Engine::PPL {
         assert_eq!(place.lines(), ["first"], "{engine:?}");
     }
 }
 
-/// What could not be uploaded is tried again, also if the log has started over since.
+/// The sidecar tries a failed upload again, even if the log has started over since.
 #[test]
 fn an_archive_that_is_away_while_writers_go_on_gets_everything_later() {
     let (machine, place) = (Machine::new(Engine::under_test()), Place::new());
@@ -102,7 +102,7 @@ fn an_archive_that_is_away_while_writers_go_on_gets_everything_later() {
             let Behind { transactions, bytes, since_ms } = machine.behind();
             transactions > 0 && bytes > 0 && since_ms > 0
         });
-        // An upload is tried again and again. Meanwhile the log is let go of once, and no more.
+        // The sidecar tries an upload again and again. Meanwhile it lets go of the log once, and not again.
         let rows = |conn: &Connection| one::<i64>(conn, "SELECT count(*) FROM t");
         let enough = rows(&conn) + MANY;
         sidecar.until("nobody commits", || rows(&conn) > enough);
@@ -115,7 +115,8 @@ fn an_archive_that_is_away_while_writers_go_on_gets_everything_later() {
     place.verify();
 }
 
-/// As after a power loss: whoever opens the database next recovers the log, and the log still has what the archive lacks.
+/// All processes die, as in a power loss. The next program that opens the database recovers the log, and the log
+/// still has what the archive lacks.
 #[test]
 fn inv73_what_the_archive_lacks_when_everything_dies_is_archived_later() {
     for engine in Engine::all() {
@@ -147,7 +148,7 @@ fn what_a_killed_sidecar_has_held_is_in_the_snapshot_that_follows() {
     sidecar.kill();
     machine.session(&["INSERT INTO t VALUES('after the gap')"]);
     machine.once(&place);
-    // If it could hold no more, it has uploaded everything.
+    // If the sidecar could hold no more, it has uploaded everything, and there is no gap.
     let lines = place.lines();
     assert!(lines == ["first", "gap"] || lines == ["first"], "{lines:?}");
     assert_equal(&place.restored(&[]).bytes, &machine.bytes(), "the end");

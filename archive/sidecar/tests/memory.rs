@@ -4,10 +4,10 @@ use duralite_testkit::{Engine, run};
 
 use crate::common::{Machine, Place, assert_equal};
 
-/// What the sidecar may need at most, in KiB.
+/// The most memory that the sidecar may need, in KiB.
 const LIMIT: u64 = 64 << 10;
 
-/// Returns the most memory that a process has had resident, in KiB.
+/// Returns the peak of a process's resident memory, in KiB.
 fn most_memory(pid: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
@@ -43,7 +43,7 @@ fn a_database_of_a_hundred_megabytes_needs_less_than_64() {
     assert_equal(&place.restored(&[]).bytes, &machine.bytes(), "the end");
 }
 
-/// The archive has nothing but the snapshot, so the log is compared with that.
+/// The archive has only the snapshot, so the sidecar compares the log with the snapshot.
 #[test]
 fn a_start_behind_a_snapshot_of_a_hundred_megabytes_needs_less_than_64() {
     let (machine, place) = (large(), Place::new());

@@ -1,4 +1,4 @@
-//! What is restored is the database, page by page, at every moment.
+//! A restore of any moment equals the database of that moment, page by page.
 
 use duralite_testkit::{Engine, Rng, for_seeds, one, run};
 
@@ -6,7 +6,7 @@ use crate::common::{Machine, Place, assert_equal, pages};
 
 const SCHEMA: &str = "CREATE TABLE t(id INTEGER PRIMARY KEY, text TEXT, data BLOB)";
 
-/// Returns a statement that changes the database, larger or smaller.
+/// Returns a random statement that changes the database, and may make it larger or smaller.
 fn work(rng: &mut Rng) -> String {
     let id = rng.below(200);
     match rng.below(10) {
@@ -21,7 +21,7 @@ fn work(rng: &mut Rng) -> String {
     }
 }
 
-/// A database that lives under a sidecar for some sessions; every moment that was noted is restored at the end.
+/// Uses a database for some sessions while a sidecar runs. At the end restores every moment that it has noted.
 fn live(engine: Engine, seed: u64, pragmas: &[&str], sessions: u64) {
     let what = format!("{engine:?} {pragmas:?}, seed {seed}");
     println!("{what}");
@@ -39,7 +39,7 @@ fn live(engine: Engine, seed: u64, pragmas: &[&str], sessions: u64) {
     let mut moments = Vec::new();
     for _ in 0..sessions {
         let conn = machine.open("");
-        // A log that starts over before the sidecar has seen it would leave a gap.
+        // If the log started over before the sidecar has seen it, it would leave a gap.
         run(&conn, &work(&mut rng)).unwrap();
         sidecar.until_archived(&conn);
         for nth in 1..=60 {
@@ -71,7 +71,7 @@ fn live(engine: Engine, seed: u64, pragmas: &[&str], sessions: u64) {
         // A small log of ppl may start over before the sidecar has read it.
         assert!(lines[0] == "first" && lines[1..].iter().all(|line| line == "gap"), "{what}: {lines:?}");
     } else {
-        // The line never broke, so there is one generation.
+        // Every log led on from the one before, so there is one generation.
         assert_eq!(lines, ["first"], "{what}");
         assert_eq!(place.listed()[0].snapshots.len(), 1, "{what}");
     }
@@ -99,7 +99,7 @@ fn every_moment_of_databases_that_shrink_is_restored() {
     }
 }
 
-/// Each transaction of a log becomes one of the archive, and each can be restored.
+/// Each transaction of a log becomes one of the archive, and each of these can be restored.
 #[test]
 fn every_transaction_is_a_moment() {
     for engine in Engine::all() {

@@ -1,4 +1,5 @@
-//! A bucket that cannot be reached for a while, is slow, or loses answers, between the real sidecar and a real server.
+//! A proxy between the real sidecar and a real server makes the bucket unreachable for a while or slow, or loses
+//! answers.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -10,43 +11,43 @@ use duralite_testkit::{Actor, Engine, Ledger, one, run, stock};
 
 use crate::common::{FOR_EVER, Machine, NAME, Place, assert_equal, done, program, until};
 
-/// What happens to requests.
+/// What the proxy does to requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Storm {
-    /// Nothing.
+    /// The proxy passes requests on.
     None,
-    /// They are answered by 503 and do not arrive.
+    /// The proxy answers 503, and the requests do not arrive.
     Unavailable,
-    /// They arrive late, and their answers come late.
+    /// The requests arrive late, and their answers come late.
     Slow,
-    /// They arrive, and every other answer is lost: the connection is cut before it.
+    /// The requests arrive, and every other answer is lost, because the proxy cuts the connection before it.
     LosesAnswers,
-    /// One after the other of these.
+    /// Each of the others, one after the other.
     All,
 }
 
-/// What happens to lists.
+/// What the proxy does to lists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Lists {
-    /// They pass.
+    /// The proxy passes lists on.
     Pass,
-    /// The next one is held back.
+    /// The proxy holds the next list back.
     Hold,
-    /// One was held back, and is until they pass again.
+    /// The proxy holds a list back until lists may pass again.
     Held,
 }
 
-/// What a storm is now, and how many requests it has met.
+/// The present storm, and the number of requests that it has met.
 struct Weather {
     storm: Mutex<Storm>,
     lists: Mutex<Lists>,
-    /// The next request that reads an object whose key has this in it is answered by 404.
+    /// A part of a key. The proxy answers 404 to the next request that reads an object with such a key.
     gone: Mutex<Option<&'static str>>,
     met: AtomicU64,
     upstream: String,
 }
 
-/// Stands between the sidecar and the server, at an address of its own.
+/// A proxy between the sidecar and the server, with an address of its own.
 struct Proxy {
     weather: Arc<Weather>,
     address: String,
@@ -64,11 +65,11 @@ impl Proxy {
             upstream: upstream.to_owned(),
         });
         let shared = Arc::clone(&weather);
-        // It waits for connections as long as the test's process lives.
+        // The thread accepts connections as long as the test's process lives.
         std::thread::spawn(move || {
             for client in listener.incoming().flatten() {
                 let weather = Arc::clone(&shared);
-                // A connection that breaks on either side is one more that the sidecar has to bear.
+                // If a connection breaks on either side, that is one more failure that the sidecar has to survive.
                 std::thread::spawn(move || pass(client, &weather).is_ok());
             }
         });
@@ -86,7 +87,7 @@ impl Proxy {
     }
 }
 
-/// Passes one request on, and its answer back, as the weather is. Both connections end with it.
+/// Passes one request on and its answer back, if the weather allows it. Then both connections end.
 fn pass(mut client: TcpStream, weather: &Weather) -> std::io::Result<()> {
     let request = request_of(&mut client)?;
     let is_gone = weather.gone.lock().unwrap().take_if(|gone| {
@@ -124,7 +125,7 @@ fn pass(mut client: TcpStream, weather: &Weather) -> std::io::Result<()> {
     client.write_all(&answer)
 }
 
-/// A whole request, which asks that the connection end with the answer.
+/// Reads a whole request. Changes it so that it asks the server to end the connection after the answer.
 fn request_of(client: &mut TcpStream) -> std::io::Result<Vec<u8>> {
     let (mut request, mut piece) = (Vec::new(), vec![0; 64 << 10]);
     let mut read = |request: &mut Vec<u8>| {
@@ -148,7 +149,7 @@ fn request_of(client: &mut TcpStream) -> std::io::Result<Vec<u8>> {
     Ok(request)
 }
 
-/// Rows of the table `hasty` in a restore made only from the server.
+/// Returns the rows of the table `hasty` in a restore made only from the server.
 fn rows_archived(place: &Place) -> Vec<i64> {
     let restored = place.restored(&[]);
     let rows = run(&restored.open(), "SELECT x FROM hasty ORDER BY x").unwrap();
@@ -159,7 +160,8 @@ fn rows_archived(place: &Place) -> Vec<i64> {
     rows.iter().map(number).collect()
 }
 
-/// A storm of some seconds, while one writer waits for the archive as long as it takes, and another not for long.
+/// Makes a storm of some seconds, while one writer waits for the archive as long as it takes, and another only for a
+/// short time.
 fn storm(engine: Engine, storm: Storm) {
     println!("{engine:?} {storm:?}");
     let (machine, Some(mut place)) = (Machine::new(engine), Place::s3()) else { return };
@@ -192,19 +194,19 @@ fn storm(engine: Engine, storm: Storm) {
         } else {
             acknowledged.push(number);
         }
-        // What was acknowledged is in the archive now, not only later.
+        // The archive has what was acknowledged at the time of the acknowledgement, not only later.
         if number % 8 == 0 || storm == Storm::Slow && number % 3 == 0 {
             let has = rows_archived(&place);
             assert!(acknowledged.iter().all(|number| has.contains(number)), "{acknowledged:?}, {has:?}");
         }
     }
     println!("{} requests, {failed} failed, {} acknowledged", proxy.met(), acknowledged.len());
-    // In other storms it depends on the machine how many come in time.
+    // In other storms it depends on the machine how many commits are archived in time.
     assert!(storm != Storm::Unavailable || failed > 0 && acknowledged.is_empty());
     proxy.set(Storm::None);
     let (before, has) = (recorded(), rows_archived(&place));
     assert!(acknowledged.iter().all(|number| has.contains(number)), "{acknowledged:?}, {has:?}");
-    // The sidecar recovers by itself, and so do those that wait for it.
+    // The sidecar recovers by itself, and so do the writers that wait for it.
     sidecar.until("the writer does not go on", || recorded() > before + 3);
     hasty.finish();
     writer.kill();
@@ -244,7 +246,7 @@ fn inv70_a_bucket_with_all_of_it_keeps_what_it_acknowledges() {
     storm(Engine::under_test(), Storm::All);
 }
 
-/// An object that is pruned between the list and its fetch.
+/// An object of the copy's plan is pruned between the list and its fetch.
 #[test]
 fn a_copy_lists_again_when_an_object_is_gone() {
     let (machine, Some(mut place)) = (Machine::new(Engine::under_test()), Place::s3()) else { return };
@@ -267,8 +269,8 @@ fn a_copy_lists_again_when_an_object_is_gone() {
     assert_eq!(one::<i64>(&stock(&replica), "SELECT count(*) FROM t"), 1);
 }
 
-/// A sidecar was killed while it uploaded a commit. The next one looks for later claims and is about to list when another
-/// machine takes the archive over, and only then does the upload arrive.
+/// A sidecar was killed while it uploaded a commit. The next sidecar has looked for later claims and is about to list
+/// when another machine takes the archive over. Only then does the upload arrive.
 #[test]
 fn inv66_what_a_sidecar_finds_after_a_takeover_is_not_acknowledged() {
     let (old, new) = (Machine::new(Engine::under_test()), Machine::new(Engine::under_test()));
@@ -287,7 +289,7 @@ fn inv66_what_a_sidecar_finds_after_a_takeover_is_not_acknowledged() {
     let (upload, late) = (commits.next().unwrap().unwrap().path(), files.with_file_name("late"));
     assert!(commits.next().is_none(), "one commit");
     std::fs::rename(&upload, &late).unwrap();
-    // Whoever opens the database first knows of no sidecar.
+    // The first connection after the kill knows of no sidecar.
     let conn = old.open("");
     assert_eq!(old.announced().position, 0);
     *proxy.weather.lists.lock().unwrap() = Lists::Hold;

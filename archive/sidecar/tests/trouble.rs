@@ -1,4 +1,5 @@
-//! What goes wrong around the sidecar: places that cannot be reached or are full, wrong orders, and a second one.
+//! What goes wrong around the sidecar: places that cannot be reached or are full, wrong arguments, and a second
+//! sidecar.
 
 use std::path::Path;
 
@@ -71,7 +72,7 @@ fn a_database_has_one_sidecar() {
     let said = refused(machine.replicate(NAME, &other).arg("--once"));
     assert!(said.contains("duralite enable --archive"), "{said}");
     assert!(!other.path().exists());
-    // An archive has one database.
+    // An archive holds one database, so the sidecar refuses another.
     let stranger = Machine::new(Engine::under_test());
     stranger.session(&["CREATE TABLE strange(x)"]);
     let said = refused(stranger.replicate(NAME, &place).arg("--once"));
@@ -148,7 +149,7 @@ fn one_process_replicates_several_databases_and_goes_on_if_one_of_them_fails() {
             run(conn, "INSERT INTO t VALUES(1)").unwrap();
             sidecar.until_archived(conn);
         }
-        // Another machine takes the first one over.
+        // Another machine takes the first archive over.
         let taken = Machine::new(engine);
         done(&mut taken.promote(&places[0]));
         run(&conns[0], "INSERT INTO t VALUES(2)").unwrap();
@@ -195,13 +196,14 @@ fn a_snapshot_that_takes_long_ends_when_the_sidecar_is_told_to() {
     assert_equal(&place.restored(&[]).bytes, &machine.bytes(), "the end");
 }
 
-/// The next snapshot would be due in an hour.
+/// The next regular snapshot would be due only in an hour.
 #[test]
 fn a_snapshot_that_fails_beside_the_commits_is_reported_at_once() {
     let (machine, place) = (Machine::new(Engine::under_test()), Place::new());
     machine.session(&["CREATE TABLE t(x)"]);
     machine.once(&place);
-    // The newest snapshot is old, so another one is due. It is of the same transaction, and is not equal to this one.
+    // The newest snapshot is old, so another one is due. The new snapshot has the same transaction as this one and
+    // other contents, so its upload fails.
     let snapshots = std::fs::read_dir(place.path().join("g0000000000000001/ltx/9")).unwrap();
     let paths: Vec<_> = snapshots.map(|entry| entry.unwrap().path()).collect();
     let [path] = paths.as_slice() else { panic!("{paths:?}") };
@@ -217,7 +219,7 @@ fn a_snapshot_that_fails_beside_the_commits_is_reported_at_once() {
     sidecar.end();
 }
 
-/// Returns a machine whose database is in a small directory.
+/// Returns the path of a database in a small directory.
 fn small(dir: &Path) -> String {
     dir.join(NAME).display().to_string()
 }
@@ -243,7 +245,7 @@ fn a_backlog_for_which_there_is_no_space_costs_a_snapshot() {
             "INSERT INTO t VALUES(randomblob(600000))",
         ]);
         done(machine.replicate(&name, &place).arg("--once"));
-        // The database stays as large, and there is no space for as much again.
+        // The database keeps its size, and the directory has no space for a second copy of it.
         session(&["UPDATE t SET x = randomblob(600000)", "UPDATE t SET x = randomblob(600000)"]);
         assert!(!machine.fixture.is_guarded(&name), "{engine:?}");
         done(machine.replicate(&name, &place).arg("--once"));
@@ -274,7 +276,7 @@ fn temporary_files_for_which_there_is_no_space_are_tried_again() {
         seen.contains("No space left")
     });
     run(&conn, "INSERT INTO t VALUES(1)").unwrap();
-    // It runs until it gets the order to end.
+    // The sidecar runs until it gets the order to end.
     sidecar.end();
     let sidecar = machine.sidecar(&place);
     sidecar.end_after(conn, &machine);

@@ -1,4 +1,4 @@
-//! A database, and an archive of it that a test writes itself.
+//! A database, and an archive of this database that the test writes itself.
 
 pub mod s3;
 
@@ -16,10 +16,10 @@ use object_store::memory::InMemory;
 use rusqlite::Connection;
 use tempfile::TempDir;
 
-/// The time of the first transaction; each one comes a second after the one before.
+/// The time of the first transaction. Each further transaction comes a second after the one before.
 pub const BEGINNING: i64 = 1_700_000_000_000;
 
-/// Returns the runtime that the whole process shares.
+/// Waits for a future, on the runtime that the whole process shares.
 pub fn wait<T>(future: impl Future<Output = T>) -> T {
     static RUNTIME: std::sync::OnceLock<tokio::runtime::Runtime> = std::sync::OnceLock::new();
     RUNTIME.get_or_init(|| tokio::runtime::Runtime::new().unwrap()).block_on(future)
@@ -34,7 +34,7 @@ pub fn in_memory() -> Archive {
     Archive::on(Arc::new(InMemory::new()), "some/prefix".into())
 }
 
-/// A database in a file that is whole after each transaction.
+/// A database whose file is complete after each transaction.
 pub struct Database {
     pub dir: TempDir,
     pub sql: Connection,
@@ -72,18 +72,18 @@ pub struct Writer {
     pub generation: Option<Generation>,
     pub database: Database,
     pub txid: u64,
-    /// What the database was after each transaction that an object ends with.
+    /// The bytes of the database after each transaction with which an object ends.
     pub states: BTreeMap<u64, Vec<u8>>,
 }
 
 impl Writer {
-    /// Returns an archive as Litestream would have it, without generations.
+    /// Makes a writer of an archive without generations, as Litestream writes one.
     pub fn without_generations(archive: Archive, database: Database) -> Self {
         let replica = archive.as_replica();
         Self { archive, replica, generation: None, database, txid: 0, states: BTreeMap::new() }
     }
 
-    /// Returns an archive with a first generation, and its snapshot.
+    /// Writes an archive with a first generation and its snapshot.
     pub fn new(archive: Archive, database: Database) -> Self {
         let replica = archive.replica(Generation::FIRST);
         let mut writer = Self { replica, ..Self::without_generations(archive, database) };
@@ -93,7 +93,7 @@ impl Writer {
         writer
     }
 
-    /// Begins a generation whose first state is the present one.
+    /// Begins a generation whose first state is the present state of the database.
     pub fn begin(&mut self, generation: Generation, parent: Option<Generation>, line: Line) {
         let bytes = self.database.bytes();
         let page_size = Database::page_size(&bytes);
@@ -120,13 +120,13 @@ impl Writer {
         );
     }
 
-    /// Runs a transaction, and archives it alone.
+    /// Runs a transaction, and archives it in an object of its own.
     pub fn commit(&mut self, sql: &str) {
         self.change(sql);
         self.upload(self.txid);
     }
 
-    /// Runs a transaction that is not archived yet.
+    /// Runs a transaction, and does not archive it yet.
     pub fn change(&mut self, sql: &str) {
         self.database.sql.execute_batch(sql).unwrap();
         self.txid += 1;
@@ -143,7 +143,7 @@ impl Writer {
 
     /// Archives what the transactions from `min` to `max` changed as an object of another level.
     pub fn compact(&self, level: u8, min: u64, max: u64) {
-        // A snapshot has all pages, for before it there is no database.
+        // A snapshot has all pages, because it is compared with an empty database.
         let line: Vec<&[u8]> = match min {
             1 => vec![&[], &self.states[&max]],
             _ => self.states.range(min - 1..=max).map(|(_, state)| state.as_slice()).collect(),
@@ -191,9 +191,9 @@ impl Writer {
         assert_eq!(created, Created::Now, "{key}");
     }
 
-    /// Returns the object of the transactions that have led from each of these states to the next. It has each page
-    /// that one of them has changed, even if the page is as it was before the first: a restore may apply the object
-    /// to a state in between.
+    /// Returns the object of the transactions that lead from each of these states to the next. The object has each
+    /// page that one of the transactions has changed, even if the page ends as it was before the first. The reason is
+    /// that a restore may apply the object to a state in between.
     fn encode(&self, min: u64, line: &[&[u8]]) -> Vec<u8> {
         let now = line[line.len() - 1];
         let page_size = Database::page_size(now);
@@ -224,7 +224,7 @@ impl Writer {
     }
 }
 
-/// Returns what a restore makes, if it makes anything.
+/// Restores the archive, and returns the bytes of the restored database.
 pub fn restored(archive: &Archive, target: Target) -> Result<Vec<u8>, ArchiveError> {
     let dir = tempfile::tempdir().unwrap();
     let out = dir.path().join("out.db");
@@ -241,7 +241,7 @@ fn files(dir: &Path) -> Vec<PathBuf> {
     std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()).collect()
 }
 
-/// Transactions that grow, change and shrink a database.
+/// Returns a random transaction that grows, changes or shrinks the database.
 pub fn work(random: &mut fastrand::Rng) -> String {
     match random.u32(..20) {
         0 => format!("DELETE FROM t WHERE id % {} = 0", random.u32(2..5)),
@@ -260,8 +260,7 @@ pub fn work(random: &mut fastrand::Rng) -> String {
     }
 }
 
-/// Returns an archive with objects of some transactions each, compacted and snapshots taken in between, on all
-/// levels.
+/// Writes an archive whose objects have some transactions each, with compacted objects and with snapshots in between.
 pub fn lived(archive: Archive, page_size: u32, seed: u64) -> Writer {
     let mut random = fastrand::Rng::with_seed(seed);
     let mut writer = Writer::new(archive, Database::new(page_size));
@@ -274,7 +273,7 @@ pub fn lived(archive: Archive, page_size: u32, seed: u64) -> Writer {
         writer.upload(min);
         ends.push(writer.txid);
     }
-    // Four objects of level 0 make one of level 1, and three of these one of level 2.
+    // Four objects of level 0 make one of level 1. Three objects of level 1 make one of level 2.
     for (level, step) in [(1, 4), (2, 12)] {
         for at in (0..ends.len() - step).step_by(step) {
             writer.compact(level, ends[at] + 1, ends[at + step]);
@@ -283,7 +282,7 @@ pub fn lived(archive: Archive, page_size: u32, seed: u64) -> Writer {
     for at in [15, 30] {
         writer.compact(9, 1, ends[at]);
     }
-    // What was compacted is not kept for ever.
+    // Pruning deletes compacted objects at some time, so the first eight objects go.
     for at in 0..8 {
         writer.delete(0, ends[at] + 1, ends[at + 1]);
     }

@@ -1,4 +1,5 @@
-//! A database of the testkit with an archive in a directory, and the program that copies one into the other.
+//! A database of the testkit with an archive in a directory, and the program that copies the database into the
+//! archive.
 
 #[path = "../../../objects/tests/common/s3.rs"]
 pub mod s3;
@@ -21,12 +22,12 @@ use tempfile::TempDir;
 use s3::{CREDENTIALS, Server};
 
 pub const NAME: &str = "app.db";
-/// Longer than any test that passes.
+/// Settings with which a commit waits for the archive for ten minutes, which is longer than any test that passes.
 pub const FOR_EVER: &str = "replicated=on&replicated_timeout=600000";
-/// How long a program may take to do what a test waits for, on a machine that does much else.
+/// How long a program may take to do what a test waits for, on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(180);
 
-/// Waits until something is so.
+/// Waits until `is_so` returns `true`. Fails with the text `what` if that takes too long.
 #[track_caller]
 pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let began = Instant::now();
@@ -36,8 +37,8 @@ pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// Returns the program, without any setting of this process's environment, and with the credentials of the tests' S3
-/// server.
+/// Returns the command `duralite-archive`. It gets no setting of this process's environment, but the credentials of
+/// the tests' S3 server.
 pub fn program() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_duralite-archive"));
     for (name, _) in std::env::vars_os() {
@@ -58,7 +59,7 @@ pub fn done(command: &mut Command) -> Output {
     output
 }
 
-/// What the program says when it refuses.
+/// Runs a command that has to fail, and returns what it says on standard error.
 #[track_caller]
 pub fn refused(command: &mut Command) -> String {
     let output = command.output().unwrap();
@@ -66,10 +67,10 @@ pub fn refused(command: &mut Command) -> String {
     String::from_utf8(output.stderr).unwrap()
 }
 
-/// A place for an archive: in a directory, or on an S3 server.
+/// A place for an archive: a directory or an S3 server.
 pub struct Place {
     pub server: Option<Server>,
-    /// Through which address the server is reached, if not through its own.
+    /// The address through which the sidecar reaches the server, if it is not the server's own.
     pub proxy: Option<String>,
     dir: TempDir,
 }
@@ -79,7 +80,7 @@ fn url_at(address: &str) -> String {
     format!("s3://bucket/archive?endpoint=http://{address}&region=us-east-1")
 }
 
-/// What `list` says of a generation.
+/// What `duralite-archive list` says about a generation.
 #[derive(Debug, Deserialize)]
 pub struct Listed {
     pub line: Option<String>,
@@ -105,7 +106,7 @@ impl Place {
         Some(Self { server: Some(server), ..place })
     }
 
-    /// Returns the directory with the archive, where there is no server.
+    /// Returns the directory with the archive, if the place has no server.
     pub fn path(&self) -> PathBuf {
         self.dir.path().join("archive")
     }
@@ -117,12 +118,14 @@ impl Place {
         }
     }
 
-    /// Returns the URL for the sidecar, which may reach the server in another way than this test does.
+    /// Returns the URL for the sidecar. The sidecar may reach the server through a proxy, while this test reaches it
+    /// directly.
     pub fn url_of_sidecar(&self) -> String {
         self.proxy.as_deref().map_or_else(|| self.url(), url_at)
     }
 
-    /// Takes an archive in a directory away. There is a file in its place at once, so that nothing can be written.
+    /// Takes an archive in a directory away. In the same step a file gets its name, so that nothing can be written
+    /// there.
     pub fn take_away(&self) {
         let (there, away) = (self.path(), self.path().with_extension("away"));
         std::fs::write(&away, "").unwrap();
@@ -157,7 +160,7 @@ impl Place {
         listed.iter().find(|one| one.counts && one.last.is_some()).and_then(|one| one.last).unwrap().txid
     }
 
-    /// Restores the archive, and has SQLite check what it has restored.
+    /// Restores the archive, and has SQLite check the restored database.
     #[track_caller]
     pub fn restored(&self, target: &[&str]) -> Restored {
         let dir = tempfile::tempdir().unwrap();
@@ -191,7 +194,7 @@ impl Restored {
     }
 }
 
-/// Fails with the pages that differ.
+/// Checks that two databases are equal, and fails with the pages that differ.
 #[track_caller]
 pub fn assert_equal(restored: &[u8], database: &[u8], what: &str) {
     let page_bytes = match u16::from_be_bytes([database[16], database[17]]) {
@@ -218,13 +221,14 @@ impl Machine {
         self.fixture.path(NAME)
     }
 
-    /// Returns what the archive lacks, as the sidecar shows it to `duralite top`. Programs use the database.
+    /// Returns what the archive lacks, as the sidecar shows it to `duralite top`. A program must have the database
+    /// open.
     #[track_caller]
     pub fn behind(&self) -> Behind {
         self.announced().behind
     }
 
-    /// Returns what the sidecar has said. Programs use the database.
+    /// Returns what the sidecar has announced. A program must have the database open.
     #[track_caller]
     pub fn announced(&self) -> Archived {
         let log = &self.fixture.logs()[0];
@@ -277,7 +281,7 @@ impl Machine {
         self.replicate_every("10ms", name, place)
     }
 
-    /// As [`Machine::replicate`], with this interval.
+    /// Does the same as [`Machine::replicate`], with this interval.
     pub fn replicate_every(&self, interval: &str, name: &str, place: &Place) -> Command {
         let mut command = program();
         command
@@ -329,7 +333,7 @@ pub fn pages(conn: &Connection) -> Vec<u8> {
     rows.into_iter().flat_map(of_row).collect()
 }
 
-/// Returns a line of the status.
+/// Returns the value of a line of the status.
 pub fn status(conn: &Connection, name: &str) -> String {
     let query = format!("SELECT value FROM duralite WHERE name = '{name}'");
     run(conn, &query).unwrap().first().map_or_else(String::new, |row| match &row[0] {
@@ -339,7 +343,7 @@ pub fn status(conn: &Connection, name: &str) -> String {
     })
 }
 
-/// A running `duralite-archive`. It is killed when this is dropped.
+/// A running `duralite-archive`. Dropping this value kills the program.
 pub struct Sidecar {
     child: Child,
     log: tempfile::NamedTempFile,
@@ -357,12 +361,12 @@ impl Sidecar {
         self.child.id()
     }
 
-    /// Returns what it has said.
+    /// Returns what the program has said.
     pub fn said(&self) -> String {
         std::fs::read_to_string(self.log.path()).unwrap()
     }
 
-    /// Waits until something is so while the program runs.
+    /// Waits until `is_so` returns `true`. Fails if the program ends before.
     #[track_caller]
     pub fn until(&mut self, what: &str, mut is_so: impl FnMut() -> bool) {
         let began = Instant::now();
@@ -381,7 +385,7 @@ impl Sidecar {
         });
     }
 
-    /// Waits until the database is an ordinary file that nobody's log guards.
+    /// Waits until the database is an ordinary file that no log guards.
     #[track_caller]
     pub fn until_plain(&mut self, machine: &Machine) {
         self.until("the guard is on", || {
@@ -398,7 +402,7 @@ impl Sidecar {
         self.child.wait().unwrap();
     }
 
-    /// Asks it to end. It does, without an error.
+    /// Asks the program to end, and checks that it ends without an error.
     #[track_caller]
     pub fn end(mut self) {
         self.signal(Signal::TERM);
@@ -407,8 +411,8 @@ impl Sidecar {
         assert!(ended.success(), "{ended}\n{}", self.said());
     }
 
-    /// Closes the last connection once everything is archived, and asks the sidecar to end when the database is an ordinary
-    /// file again.
+    /// Closes the last connection once everything is archived. When the database is an ordinary file again, asks the
+    /// sidecar to end.
     #[track_caller]
     pub fn end_after(mut self, conn: Connection, machine: &Machine) {
         self.until_archived(&conn);
@@ -417,7 +421,7 @@ impl Sidecar {
         self.end();
     }
 
-    /// Waits until it has ended by itself with an error, and returns what it has said.
+    /// Waits until the program has ended by itself with an error, and returns what it has said.
     #[track_caller]
     pub fn failed(mut self) -> String {
         until("it does not end", || self.child.try_wait().unwrap().is_some());
