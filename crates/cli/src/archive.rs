@@ -17,8 +17,8 @@ pub(crate) fn run(first: &[&str], arguments: &proof::Arguments) -> Result<ExitCo
     proof::become_program(PROGRAM, "archive/sidecar", first, arguments)
 }
 
-/// Checks that the store at a URL creates each key only once, without which a replaced primary could not be kept out. Returns a remark
-/// if there is no program that could check it.
+/// Checks that the store at a URL creates each key only once, because a store that does not could not keep out a replaced primary.
+/// Returns a remark if the program that checks this is not there.
 ///
 /// # Errors
 /// The store is not suitable, or cannot be reached.
@@ -32,7 +32,8 @@ pub(crate) fn probe(url: &str) -> Result<Option<String>> {
     }
 }
 
-/// Remembers beside a database that its archive is at a URL. What this database is in that archive stays, if it is there already.
+/// Remembers beside a database that its archive is at a URL. If the file already names this archive, what it says about the database's
+/// part in the archive stays.
 pub(crate) fn enable(database: &Path, url: &str) -> Result<()> {
     let identity = DatabaseIdentity::of(database)?;
     let known = ArchiveFile::open(&identity)?.filter(|found| found.is_of(&identity));
@@ -43,7 +44,7 @@ pub(crate) fn enable(database: &Path, url: &str) -> Result<()> {
     Ok(())
 }
 
-/// Forgets the archive of a database. Returns where it was.
+/// Forgets the archive of a database. Returns the archive's URL.
 pub(crate) fn disable(database: &Path) -> Result<Option<String>> {
     let identity = DatabaseIdentity::of(database)?;
     let Some(found) = ArchiveFile::open(&identity)? else { return Ok(None) };

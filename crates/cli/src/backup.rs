@@ -1,4 +1,4 @@
-//! `duralite backup`: copies a database into one ordinary SQLite file, also while programs use the database.
+//! `duralite backup`: copies a database into one ordinary SQLite file, even while programs use the database.
 //!
 //! SQLite's backup API reads through a connection on Duralite's VFS. So the copy has every commit, including those that are only in the
 //! log. The command writes the copy under a temporary name. It renames the copy to OUT once all pages are written and synced, and then
@@ -40,7 +40,7 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-/// Pages that one backup step copies. The command reports progress after each step.
+/// The number of pages that one backup step copies. The command reports progress after each step.
 const STEP: i32 = 256;
 /// With rollback journals a writer waits for the backup's read lock. The backup pauses this long between two steps, so that writers get a
 /// turn.
@@ -74,7 +74,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Refuses a file that is not a database, and an OUT that exists.
+/// Refuses a file that is not a database, and refuses to replace an OUT that exists.
 fn check(database: &Path, out: &Path) -> Result<()> {
     if out.symlink_metadata().is_ok() {
         bail!(
@@ -90,8 +90,8 @@ fn check(database: &Path, out: &Path) -> Result<()> {
     }
 }
 
-/// Opens a connection that sees every commit. While programs without Duralite have a plain database open, Duralite refuses to open it. No
-/// commit is in a log then, so this opens a plain database through SQLite's own VFS if Duralite refuses it.
+/// Opens a connection that sees every commit. While programs without Duralite have a plain database open, Duralite refuses to open it.
+/// Then no log has commits, so this function opens a plain database through SQLite's own VFS if Duralite refuses it.
 fn open(database: &Path, settings: &Settings) -> Result<Connection> {
     settings.variables()?;
     let mut given = settings.pairs()?;
@@ -175,7 +175,7 @@ fn hold(source: &Connection) -> Result<()> {
     Ok(source.query_row("SELECT count(*) FROM sqlite_schema", [], |_| Ok(()))?)
 }
 
-/// Gives the copy the permissions of the database and its final name. Data, permissions and name are durable on return.
+/// Gives the copy the permissions of the database and its final name. When this returns, data, permissions and name are durable.
 fn publish(temporary: NamedTempFile, database: &Path, out: &Path) -> Result<()> {
     let failed = || format!("write {}", out.display());
     let mode = database.metadata().with_context(failed)?.permissions().mode() & 0o777;
@@ -186,7 +186,7 @@ fn publish(temporary: NamedTempFile, database: &Path, out: &Path) -> Result<()> 
     Ok(placement::sync_names(out)?)
 }
 
-/// SQLite's error text, followed by Duralite's reason if Duralite refused something.
+/// Returns SQLite's error text, followed by Duralite's reason if Duralite refused something.
 fn reason(error: anyhow::Error, database: &Path, out: &Path) -> anyhow::Error {
     let own = duralite::last_error().map_or_else(String::new, |own| format!(" ({own})"));
     anyhow!("copy {} into {}: {error}{own}", database.display(), out.display())

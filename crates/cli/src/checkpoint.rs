@@ -19,14 +19,14 @@ use duralite_cli::locate;
 use duralite_cli::progress::{self, HowFar};
 use duralite_cli::target::Target;
 
-/// What the user asked to do with the log.
+/// What the user wants the command to do with the log.
 #[derive(Clone, Copy)]
 pub(crate) struct Wanted {
-    /// A copy of the original database may take over the log.
+    /// Whether a copy of the original database may take over the log.
     pub(crate) adopt: bool,
-    /// The log is lost or damaged, and its commits are given up.
+    /// Whether to give up the commits of a log that is lost or damaged.
     pub(crate) discard_log: bool,
-    /// The command does not ask for consent.
+    /// Whether to go on without asking for consent.
     pub(crate) yes: bool,
 }
 
@@ -84,7 +84,7 @@ pub(crate) fn run(target: &Target, wanted: Wanted) -> Result<ExitCode> {
 /// The number of reserved bytes at the end of each page that `cksumvfs` uses.
 const CHECKSUM_BYTES: u8 = 8;
 
-/// Refuses a database whose pages have room for the checksums of `cksumvfs`, because this command would not compute them.
+/// Refuses a database whose pages have room for the checksums of `cksumvfs`, because this command does not compute such checksums.
 fn check_reserved(database: &Path, yes: bool) -> Result<()> {
     let mut reserved = [0];
     File::open(database)?.read_at(&mut reserved, guard::RESERVED_BYTES as u64)?;
@@ -108,7 +108,7 @@ fn of_log(target: &Target, wanted: Wanted) -> Result<ExitCode> {
     let about = placement::describe(&target.path)?;
     let path = target.path.canonicalize()?;
     let dir = path.parent().map(Path::to_path_buf).unwrap_or_default();
-    // The database is where it was when the log was made, or beside the log if both were moved.
+    // The database is still at the path that it had when the log was made, or it is beside the log because both were moved.
     let name = about.database.file_name().unwrap_or_default();
     let database = [about.database.clone(), dir.join(name)].into_iter().find(|database| database.exists());
     let Some(database) = database else {
@@ -146,8 +146,7 @@ fn checkpoint(target: &Target, database: &Path, log: &FoundLog, adopt: bool) -> 
     done(target, "checkpointed", &text)
 }
 
-/// Returns the user's remedy when a page could not be written home. The failure harms neither the log nor its
-/// contents.
+/// Returns what the user can do if a page could not be written home. The failure harms neither the log nor its contents.
 fn way_out(kind: ErrorKind) -> Option<&'static str> {
     match kind {
         ErrorKind::Full => Some("Free space on the file system of the database, and checkpoint again"),

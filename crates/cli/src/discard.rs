@@ -1,7 +1,8 @@
 //! `duralite checkpoint --discard-log`: gives up a log that is lost or damaged.
 //!
-//! Discarding loses commits, so the command takes these steps in order. It looks for the log in places that no setting names. It tells the
-//! user which commits are lost, and asks for consent. It copies the database file and the remains of the log. It lifts the guard.
+//! Discarding loses commits, so the command takes these steps in order. It looks for the log in places that no setting names. It tells
+//! the user which commits are lost, and asks for consent. It copies the database file and the remains of the log. At last it lifts the
+//! guard.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -28,13 +29,13 @@ use duralite_cli::target::Target;
 /// Directories to search for a log that is in none of the usual places, besides the directories around the database.
 const ROOTS: [&str; 10] =
     ["/dev/shm", "/mnt", "/media", "/srv", "/var", "/tmp", "/run", "/home", "/opt", "/root"];
-/// Limits of the search: its duration, and how many levels of directories below each root it visits.
+/// The longest duration of the search, and the number of levels of directories that it visits below each root.
 const LONGEST: Duration = Duration::from_secs(5);
 const DEPTH: u32 = 4;
 
 /// The log to give up.
 pub(crate) struct Lost {
-    /// The header of the database by which it was found that the log is lost.
+    /// The header of the database, as it was when the command found that the log is lost.
     pub(crate) header: DatabaseHeader,
     /// The id of the log that the database names, if the header can be read.
     pub(crate) id: Option<LogId>,
@@ -42,13 +43,13 @@ pub(crate) struct Lost {
     pub(crate) damaged: Option<PathBuf>,
 }
 
-/// Tells the user what is lost, asks for consent, keeps copies, and lifts the guard. Returns the text to print at the end.
+/// Tells the user which commits are lost, asks for consent, keeps copies, and lifts the guard. Returns the text to print at the end.
 ///
 /// # Errors
-/// If the search finds the log; without consent; `Busy` if a process has the database open, or has changed its guard since.
+/// The search finds the log; the user does not consent; `Busy` if a process has the database open, or has changed its guard since.
 pub(crate) fn discard(target: &Target, lost: &Lost, yes: bool) -> Result<String> {
     let database = &target.path;
-    // Checked first, so that the user is not asked for consent needlessly.
+    // This check comes first, so that the command does not ask for consent in vain.
     if !offline::is_unused(database)? {
         bail!("{}: a process has the database open; close it first", database.display());
     }
@@ -79,7 +80,7 @@ pub(crate) fn discard(target: &Target, lost: &Lost, yes: bool) -> Result<String>
     ))
 }
 
-/// Returns the commits that will be lost, in words.
+/// Describes the commits that will be lost.
 fn losses(target: &Target, lost: &Lost) -> Result<String> {
     let database = &target.path;
     let mut text = format!(
@@ -105,7 +106,7 @@ fn losses(target: &Target, lost: &Lost) -> Result<String> {
     Ok(text)
 }
 
-/// Returns the commits that are lost with a damaged log, and how to save what is whole.
+/// Describes the commits that are lost with a damaged log, and how to save the transactions that are whole.
 fn of_damaged(database: &Path, log: &Path) -> String {
     let (mut pages, mut newest) = (BTreeSet::new(), 0);
     let salvaged = progress::with("reading the log", HowFar::default, || {
@@ -151,10 +152,10 @@ fn of_damaged(database: &Path, log: &Path) -> String {
     text
 }
 
-/// Returns the tables and indexes that these pages belonged to at the last checkpoint.
+/// Returns the names of the tables and indexes to which these pages belonged at the last checkpoint.
 fn tables(database: &Path, pages: &BTreeSet<u32>) -> Result<String> {
     let parent = database.canonicalize()?.parent().map(Path::to_path_buf).unwrap_or_default();
-    // SQLite refuses a guarded database, so the guard is lifted on a copy.
+    // SQLite refuses a guarded database, so this function lifts the guard of a copy.
     let copy = tempfile::Builder::new().prefix(".duralite-look-").tempfile_in(parent)?;
     fs::copy(database, copy.path())?;
     offline::discard_log(copy.path(), offline::inspect(copy.path())?)?;
@@ -228,7 +229,7 @@ fn log_names(database: &std::ffi::OsStr, id: Option<LogId>) -> Vec<OsString> {
     with_id.into_iter().chain([plain]).collect()
 }
 
-/// Copies a file under an unused name in the same directory. The copy and its name are durable on return.
+/// Copies a file under an unused name in the same directory. When this returns, the copy and its name are durable.
 fn keep(path: &Path) -> Result<PathBuf> {
     let failed = || format!("keep a copy of {}", path.display());
     for number in 1..1000 {

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 pub(crate) struct Holder {
     /// The process id in the process's own pid namespace.
     pid: u64,
-    /// The program's name; `None` if `/proc` does not show it here, as for a process in another container.
+    /// The program's name; `None` if `/proc` does not show it here, as is the case for a process in another container.
     program: Option<String>,
 }
 
@@ -38,17 +38,18 @@ pub(crate) fn in_words(holder: &Value) -> String {
 /// As [`Watch::open`].
 pub(crate) fn of(log: &Path) -> Result<Vec<Holder>> {
     let id = placement::describe(log)?.id;
-    // The database may have moved since. The log has the same mode and owner, so its identity serves here.
+    // The database may have moved since the log was made. The log has the same mode and owner as the database, so the identity of the
+    // log serves here.
     let Some(watch) = Watch::open(log, id, &DatabaseIdentity::of(log)?)? else { return Ok(Vec::new()) };
     let Some(glance) = watch.look()? else { return Ok(Vec::new()) };
     let living = glance.processes.iter().filter(|process| process.is_alive);
     Ok(living.map(|process| Holder { pid: process.pid, program: program(process.pid, log) }).collect())
 }
 
-/// Returns the program of a process that has the file open. A pid is valid in its own namespace only, so another
-/// process may have the same pid here. Only a process that has the file open counts.
+/// Returns the program of the process `pid`, if that process has the file open. A pid is valid in its own namespace only, so another
+/// process may have the same pid here.
 fn program(pid: u64, file: &Path) -> Option<String> {
-    // By inode, because `/proc` does not show the present name of a file that was created without one.
+    // The comparison is by inode, because `/proc` does not show the present name of a file that was created without a name.
     let number = |meta: fs::Metadata| (meta.dev(), meta.ino());
     let file = fs::metadata(file).map(number).ok()?;
     let mut open = fs::read_dir(format!("/proc/{pid}/fd")).ok()?.flatten();

@@ -126,7 +126,7 @@ fn add_log(facts: &mut Facts, path: &Path, database: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Puts the damage of a log at the top, and adds how much of the log can still be read.
+/// Puts the damage of a log at the top, and adds how many transactions of the log can still be read.
 fn add_damage(facts: &mut Facts, log: &Path, database: &Path, error: &LogError) -> Result<()> {
     facts.retain(|(name, _)| *name != "state");
     let state = format!("damaged: `duralite salvage {} OUT` saves what can be read", database.display());

@@ -36,10 +36,10 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    /// Returns the settings by name, as the URI of a database takes them.
+    /// Returns the settings by name, as the URI of a database has them.
     ///
     /// # Errors
-    /// If an entry of `--set` is not of the form `NAME=VALUE`.
+    /// An entry of `--set` is not of the form `NAME=VALUE`.
     pub(crate) fn pairs(&self) -> Result<Vec<(&str, &str)>> {
         let named = [("journal", &self.journal), ("nvram", &self.nvram), ("sync", &self.sync)];
         let named = named.into_iter().filter_map(|(name, value)| Some((name, value.as_deref()?)));
@@ -52,7 +52,7 @@ impl Settings {
     /// Returns the settings as environment variables.
     ///
     /// # Errors
-    /// If a name is no setting or a value is not valid for it; the error suggests the likely one.
+    /// A name is no setting, or a value is not valid for its setting. The error suggests what the user probably meant.
     pub(crate) fn variables(&self) -> Result<Vec<(String, String)>> {
         let mut variables = Vec::new();
         for (name, value) in self.pairs()? {
@@ -70,16 +70,16 @@ pub(crate) struct Orders {
     pub(crate) wal: bool,
     /// The library prints no summary when the program ends.
     pub(crate) quiet: bool,
-    /// Duralite prints on standard error why it refuses a database. SQLite's own text is mostly just "unable to open database file".
+    /// Duralite prints on standard error why it refuses a database. SQLite's own text is usually only "unable to open database file".
     pub(crate) reasons: bool,
 }
 
-/// Builds the command that runs a program on Duralite. `DURALITE_RUN` names this process, so `duralite run` should become the program by
-/// `exec`.
+/// Builds the command that runs a program on Duralite. The variable `DURALITE_RUN` names this process, so `duralite run` should turn
+/// into the program by `exec`.
 ///
 /// # Errors
-/// If Duralite cannot reach the program, which would silently run plain SQLite (see [`program::check`]); if a library is missing; if a
-/// setting is wrong.
+/// Duralite cannot reach the program, which would silently run plain SQLite (see [`program::check`]); a library is missing; a setting
+/// is wrong.
 pub(crate) fn command(name: &OsStr, settings: &Settings, orders: Orders) -> Result<Command> {
     let variables = settings.variables()?;
     let found = program::find(name)?;
@@ -119,14 +119,14 @@ fn preloaded(library: &Path) -> Result<OsString> {
     Ok(list)
 }
 
-/// Returns the path of one of the project's libraries. It is in the directory of the library that `DURALITE_LIBRARY`
-/// names. Without that variable, it is beside this command or where packages install it.
+/// Returns the path of one of the project's libraries. If `DURALITE_LIBRARY` names a library, this library is in the same directory.
+/// Otherwise it is beside this command or where packages install it.
 fn library(name: &str) -> Result<PathBuf> {
     let own = env::current_exe()?;
     let beside = own.parent().unwrap_or(Path::new("/"));
     let named = env::var_os("DURALITE_LIBRARY").map(PathBuf::from);
     let named = named.map(|named| if name == LIBRARY { named } else { named.with_file_name(name) });
-    // The user chose this library, so no other version may take its place if it is missing.
+    // The user chose this library. So if it is missing, no other version may take its place.
     if let Some(named) = named.filter(|named| !named.as_os_str().is_empty()) {
         let found = named.canonicalize().ok().filter(|path| path.is_file());
         return found.with_context(|| {

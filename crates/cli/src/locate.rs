@@ -13,7 +13,7 @@ use duralite_wal::{DatabaseIdentity, Descriptor, LogPlacement, engines};
 
 use crate::target::Target;
 
-/// Returns the directory, once for each engine, as a place where that engine could keep logs.
+/// Returns one placement for each engine: the directory as a place where that engine could keep logs.
 fn directories(dir: &Path) -> impl Iterator<Item = LogPlacement> {
     engines::all().map(move |engine| directory_of(engine, dir))
 }
@@ -35,7 +35,7 @@ pub fn candidates(target: &Target) -> Vec<PathBuf> {
     dirs
 }
 
-/// Finds the log with this id, and the directory that it is in.
+/// Finds the log with this id, and its directory.
 pub fn find(target: &Target, id: LogId) -> Option<FoundLog> {
     let database = target.path.canonicalize().unwrap_or_else(|_| target.path.clone());
     candidates(target).iter().flat_map(|dir| directories(dir)).find_map(|placement| {
@@ -44,7 +44,7 @@ pub fn find(target: &Target, id: LogId) -> Option<FoundLog> {
     })
 }
 
-/// Returns a file that has the name of the log with this id, but that this user may not read.
+/// Returns the path of a file that has the name of the log with this id and that this user may not read.
 pub fn unreadable(target: &Target, id: LogId) -> Option<PathBuf> {
     let name = target.path.file_name()?.to_string_lossy().into_owned();
     let names = [format!("{name}-duralite-{id}"), format!("{name}-duralite")];
@@ -68,17 +68,18 @@ pub fn is_log(path: &Path) -> bool {
     placement::is_log_name(path) && placement::describe(path).is_ok()
 }
 
-/// Where the newest commits of a database are.
+/// The place of a database's newest commits.
 pub enum Place {
-    /// In this log.
+    /// The commits are in this log.
     Log(PathBuf),
-    /// In a log that was not found; the text tells the user so.
+    /// The commits are in a log that was not found. The text tells the user so.
     Missing(String),
-    /// In the database file.
+    /// The commits are in the database file.
     NoLog,
 }
 
-/// A log may appear or disappear just as the command looks for it. The command repeats the search this often, with this pause.
+/// A log may appear or disappear just as the command looks for it. So the command repeats the search up to `TRIES` times, with the
+/// pause `BETWEEN`.
 const TRIES: u32 = 50;
 const BETWEEN: Duration = Duration::from_millis(10);
 
@@ -86,7 +87,7 @@ const BETWEEN: Duration = Duration::from_millis(10);
 /// damaged header counts only when two reads in a row agree.
 ///
 /// # Errors
-/// `Io`; also if the header keeps changing.
+/// `Io`; the header keeps changing.
 pub fn place(target: &Target) -> Result<(DatabaseHeader, Place)> {
     let mut last = None;
     for _ in 0..TRIES {
@@ -111,7 +112,7 @@ pub fn place(target: &Target) -> Result<(DatabaseHeader, Place)> {
     )
 }
 
-/// Returns the log of a target: the target itself if it is a log, else the log that the database names.
+/// Returns the path of a target's log: the target itself if it is a log, else the log that the database names.
 pub fn log_file(target: &Target) -> Result<PathBuf> {
     if is_log(&target.path) {
         return Ok(target.path.clone());
@@ -146,7 +147,7 @@ pub fn missing(target: &Target, id: LogId) -> String {
     )
 }
 
-/// Returns a database header in words.
+/// Describes a database by its header.
 pub fn describe(header: DatabaseHeader) -> &'static str {
     match header {
         DatabaseHeader::Empty => "an empty file",

@@ -47,14 +47,14 @@ impl Status {
         self.rows.iter().find(|(row, _)| row == name).map(|(_, value)| value.as_str())
     }
 
-    /// Returns which engine serves the database, in one line.
+    /// Says in one line which engine serves the database.
     pub(crate) fn in_words(&self) -> String {
         let word = |name| self.get(name).unwrap_or("?");
         match self.get("guarantee") {
             Some(guarantee) => format!(
                 "engine {} ({}), guarantee {guarantee}: {}{}",
                 word("engine"),
-                // The medium's measurements follow the colon; they are left out.
+                // The medium's measurements follow the colon, and this line leaves them out.
                 word("medium").split(": ").next().unwrap_or_default(),
                 meaning(guarantee),
                 self.get("guarantee_reason").map_or_else(String::new, |why| format!(" ({why})"))
@@ -109,10 +109,10 @@ fn check_exists(database: &Path, hint: &str) -> Result<()> {
     Ok(())
 }
 
-/// Sets the journal mode through Duralite, and returns what serves the database afterwards.
+/// Sets the journal mode through Duralite, and returns the status of the database afterwards.
 ///
 /// # Errors
-/// SQLite's error; or the database did not change to that mode.
+/// An error of SQLite; the database did not change to that mode.
 pub(crate) fn set(database: &Path, mode: &str, settings: &Settings) -> Result<Status> {
     let sql = format!("PRAGMA journal_mode={mode}; SELECT count(*) FROM sqlite_schema; PRAGMA duralite;");
     let output =
@@ -139,8 +139,8 @@ pub(crate) fn set(database: &Path, mode: &str, settings: &Settings) -> Result<St
     Ok(Status { rows: rows.map(|(name, value)| (name.to_owned(), value.to_owned())).collect() })
 }
 
-/// Why this user cannot change the journal mode, or why the file system does not allow it, since SQLite's own text does not say this
-/// clearly. `None` if the user may write both the database and its directory.
+/// Returns why this user or the file system does not allow to change the journal mode, because SQLite's own text does not say this
+/// clearly. Returns `None` if the user may write both the database and its directory.
 fn not_writable(database: &Path) -> Option<String> {
     let directory = match database.parent()? {
         nothing if nothing.as_os_str().is_empty() => Path::new("."),

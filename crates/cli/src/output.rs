@@ -22,7 +22,7 @@ pub fn print_json(value: &serde_json::Value) -> anyhow::Result<()> {
     print_text(&format!("{value:#}\n"))
 }
 
-/// Turns a result into the exit status; prints an error to standard error.
+/// Returns the exit status for a result. Prints an error to standard error.
 #[must_use]
 pub fn exit_code(result: anyhow::Result<ExitCode>) -> ExitCode {
     result.unwrap_or_else(|error| {

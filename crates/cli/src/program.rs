@@ -39,7 +39,7 @@ pub(crate) fn find(name: &OsStr) -> Result<PathBuf> {
     found.ok_or_else(|| Missing(name.to_owned()).into())
 }
 
-/// Refuses a program that the dynamic linker would not preload a library into.
+/// Refuses a program into which the dynamic linker would not preload a library.
 ///
 /// # Errors
 /// The program is statically linked, of another architecture, for another C library, or runs with another user's rights.
@@ -79,7 +79,7 @@ fn check_to(path: &Path, depth: u32) -> Result<()> {
     }
 }
 
-/// The dynamic linker preloads nothing into a program that has more rights than the user who starts it.
+/// Refuses a program that has more rights than the user who starts it, because the dynamic linker preloads nothing into such a program.
 fn check_rights(path: &Path, file: &File) -> Result<()> {
     let meta = file.metadata()?;
     let process = fs::metadata("/proc/self")?;
@@ -116,12 +116,12 @@ fn interpreter(line: &[u8]) -> Option<OsString> {
 struct Elf {
     class: u8,
     machine: u16,
-    /// The program headers: offset of the first, size of each, and their number.
+    /// The program headers: the offset of the first one, the size of each, and their number.
     headers: (u64, u64, u64),
 }
 
 impl Elf {
-    /// `None` for a file that is not ELF, or not little-endian.
+    /// Reads the header of a file; returns `None` if the file is not ELF, or not little-endian.
     fn read(head: &[u8]) -> Option<Self> {
         if head.get(..4)? != b"\x7fELF" || head.get(5) != Some(&1) {
             return None;

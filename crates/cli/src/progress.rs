@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-/// Work that ends sooner shows no progress.
+/// How long work must run before it shows progress.
 const PATIENCE: Duration = Duration::from_millis(500);
 const EVERY: Duration = Duration::from_millis(200);
 
@@ -23,21 +23,21 @@ pub struct HowFar {
 }
 
 impl HowFar {
-    /// Progress of work whose total is not known.
+    /// Makes the progress of work whose total is not known.
     #[must_use]
     pub fn counted(done: u64, unit: &str) -> Self {
         Self { part: None, text: format!("{done} {unit}") }
     }
 
-    /// Progress of work whose total is known.
+    /// Makes the progress of work whose total is known.
     #[must_use]
     pub fn of(done: u64, all: u64, unit: &str) -> Self {
         Self { part: Some((done, all)), text: format!("{done} of {all} {unit}") }
     }
 }
 
-/// Does the work. While it runs, a line on the terminal shows what the work is, how long it has taken, and its progress. The line is cleared
-/// at the end, whether the work succeeds or fails.
+/// Does the work. While it runs, a line on the terminal shows what the work is, how long it has taken, and its progress. This function
+/// clears the line at the end, whether the work succeeds or fails.
 pub fn with<T>(what: &str, how_far: impl Fn() -> HowFar + Send, work: impl FnOnce() -> T) -> T {
     with_on(ProgressDrawTarget::stderr(), PATIENCE, what, how_far, work)
 }
@@ -71,7 +71,7 @@ fn with_on<T>(
     })
 }
 
-/// Waits; returns whether the work still goes on after that time.
+/// Waits until the work is done, for at most `wait`. Returns whether the work still goes on.
 fn goes_on(is_done: &Receiver<()>, wait: Duration) -> bool {
     is_done.recv_timeout(wait) == Err(RecvTimeoutError::Timeout)
 }
@@ -117,7 +117,7 @@ mod tests {
 
     const LONG: Duration = Duration::from_secs(3600);
 
-    /// Runs work until the terminal's contents end with `end`. Returns these contents, and what is left on the terminal after the work.
+    /// Runs work until the terminal's contents end with `end`. Returns these contents, and the contents of the terminal after the work.
     fn shown(end: &str, how_far: impl Fn() -> HowFar + Send) -> (String, String) {
         let term = InMemoryTerm::new(3, 80);
         let target = ProgressDrawTarget::term_like(Box::new(term.clone()));

@@ -1,4 +1,5 @@
-//! The commands that `duralite-proof` and other programs provide, because users who run a database need no benchmarks and no test rigs.
+//! Starts the commands that `duralite-proof` and other programs provide. They are in other programs because users who run a database
+//! need no benchmarks and no test rigs.
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt as _;
@@ -27,7 +28,7 @@ pub(crate) fn run_program(program: &str, home: &str, arguments: &Arguments) -> R
     become_program(program, home, &[], arguments)
 }
 
-/// Replaces this process with the program beside it, or else the one on `PATH`.
+/// Replaces this process with the program of this name beside this one, or else with the one on `PATH`.
 pub(crate) fn become_program(
     name: &str,
     home: &str,
@@ -38,7 +39,7 @@ pub(crate) fn become_program(
     Err(anyhow!("this command is a part of {name}, which cannot be run ({error}); build {name} from {home}"))
 }
 
-/// Returns the path of a program beside this one, or else its name, to be found on `PATH`.
+/// Returns the path of a program beside this one, or else its name, which the system then looks up on `PATH`.
 pub(crate) fn program(name: &str) -> Result<PathBuf> {
     let beside = std::env::current_exe()?.with_file_name(name);
     Ok(if beside.is_file() { beside } else { name.into() })

@@ -1,4 +1,4 @@
-//! `duralite reclaim`: shows which parts of the regions the logs of `scratchpad` hold, and frees those of deleted logs.
+//! `duralite reclaim`: shows which parts of the regions the logs of `scratchpad` hold, and frees the parts of deleted logs.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;

@@ -10,7 +10,7 @@ use clap::Args;
 use crate::launch::{self, Orders, Settings};
 use crate::program::Missing;
 
-/// The exit statuses of a shell: the program does not exist, or it cannot be run.
+/// The exit statuses by which a shell says that a program does not exist, or that it cannot be run.
 const NOT_FOUND: u8 = 127;
 const NOT_RUN: u8 = 126;
 const WRONG_USAGE: u8 = 2;

@@ -25,7 +25,8 @@ pub(crate) fn run(target: &Target, frames: bool) -> Result<ExitCode> {
     let walked = AtomicU64::new(0);
     let how_far = || HowFar::counted(walked.load(Ordering::Relaxed), "transactions");
     let found = RefCell::new((&mut transactions, &mut text));
-    // Nothing is printed until the whole log is read, because the log may have to be read again while other processes write it.
+    // The command prints nothing until it has read the whole log, because it may have to read the log again while other processes write
+    // it.
     let result = progress::with("verifying", how_far, || {
         let mut begin = || {
             let (transactions, text) = &mut *found.borrow_mut();
@@ -46,7 +47,7 @@ pub(crate) fn run(target: &Target, frames: bool) -> Result<ExitCode> {
     print_text(&text)?;
     let in_use = match &result {
         Ok(looked) => looked.in_use,
-        // While other processes change the log, it cannot be judged.
+        // The command cannot judge a log while other processes change it.
         Err(error) if error.kind() == ErrorKind::Busy => bail!("{error}"),
         Err(_) => false,
     };

@@ -20,7 +20,7 @@ fn backup(fixture: &Fixture, out: &Path) -> (bool, String) {
     (output.status.success(), String::from_utf8(text).unwrap())
 }
 
-/// Asserts that the copy is one ordinary file that stock SQLite reads, with the same format versions as the database.
+/// Checks that the copy is one ordinary file that stock SQLite reads, and that it has these format versions.
 fn assert_ordinary(out: &Path, versions: [u8; 2]) {
     let bytes = std::fs::read(out).unwrap();
     assert_eq!(bytes[18..20], versions);
@@ -40,9 +40,9 @@ const ROUND: u64 = 2000;
 /// Each transaction adds a row to both tables. So if a backup is of one moment, it has as many rows in one table as in the other. A backup
 /// also has every commit that was acknowledged before the backup began.
 ///
-/// The writer waits for locks. A connection that begins to read while the header of the wal-index is being written takes WRITE for a
-/// moment to read the header again, with stock SQLite too. The writer also makes no more than [`ROUND`] commits while a backup reads. A
-/// backup keeps the log from starting over, and a log that cannot grow would become full during a slow one.
+/// The writer waits for locks. If a connection begins to read while a writer changes the header of the wal-index, the connection takes
+/// WRITE for a moment to read the header again. Stock SQLite does so too. The writer also makes no more than [`ROUND`] commits while a
+/// backup reads. A backup keeps the log from starting over, so during a slow backup a log that cannot grow would become full.
 #[test]
 fn a_backup_beside_a_writer_is_of_one_moment_and_has_every_acknowledged_commit() {
     for engine in Engine::all() {
@@ -105,7 +105,7 @@ fn a_backup_of_what_a_crash_has_left_has_every_commit_and_replaces_nothing() {
     }
 }
 
-/// A database without a guard: in rollback mode, in WAL mode, and while a program without Duralite has it open.
+/// The database has no guard. It is in rollback mode or in WAL mode, and a program without Duralite may have it open.
 #[test]
 fn a_backup_of_a_plain_database_has_its_mode() {
     for (mode, versions) in [("delete", [1, 1]), ("wal", [2, 2])] {

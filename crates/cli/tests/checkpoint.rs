@@ -51,7 +51,7 @@ fn a_log_is_put_home_by_its_own_name() {
     assert_home(&fixture);
 }
 
-/// The power failed while a reader was connected, when the database had a guard and its log was not yet durable.
+/// The power failed while a reader was connected. The database had a guard, and its log was not yet durable.
 #[test]
 fn inv01_a_database_without_commits_needs_no_log_to_be_plain_again() {
     let left = |log: &Path, len: Option<u64>| match len {
@@ -139,7 +139,7 @@ fn tools_serve(fixture: &Fixture) {
         assert!(output.status.success(), "{arguments:?}: {said}");
         said
     };
-    // Two pages have changed: the schema's and the table's.
+    // Two pages have changed: the page of the schema and the page of the table.
     let told = run(&["info", "--json"]);
     let facts: serde_json::Value = serde_json::from_str(&told).unwrap();
     assert_eq!(facts["engine"], "ppl", "{told}");
@@ -213,7 +213,8 @@ fn given_up(engine: Engine) -> String {
     let logs = fixture.log_dir().to_str().unwrap().to_owned();
     let (done, said) = checkpoint(&["--discard-log", "--yes", "--log-dir", &logs], &path);
     assert!(!done && said.contains("the log is not lost"), "{said}");
-    // The newest transaction would not do, because a crash may have torn it. Recovery would drop it without calling the log damaged.
+    // The test must not damage the newest transaction. A crash may have torn that one, so recovery would drop it without calling the
+    // log damaged.
     let walked = Command::new(env!("CARGO_BIN_EXE_duralite"))
         .args(["verify", "--json", "--frames", "--log-dir", &logs])
         .arg(&path)
@@ -276,7 +277,7 @@ fn of_a_log_that_cannot_be_read_at_all_nothing_is_claimed() {
     fixture.assert_plain("c.db");
 }
 
-/// The build that wrote the log can read all of it, so the log is neither lost nor damaged.
+/// The version of Duralite that wrote the log can read all of it, so the log is neither lost nor damaged.
 #[test]
 fn a_log_of_another_version_is_refused_and_not_discarded() {
     let fixture = Fixture::new();

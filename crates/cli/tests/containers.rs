@@ -74,7 +74,7 @@ fn containers_share_a_database_and_one_that_is_killed_loses_no_commit() {
     assert_eq!(said.out.matches("process 1, of another user or another container\n").count(), 2, "{said:?}");
     let count = |place: &Place| place.duralite(&["shell", "c.db", "SELECT count(*) FROM t"]).out;
     assert_eq!(count(&place), "400\n");
-    // The container ends with its first process.
+    // A container ends when its first process ends.
     drop(programs.pop());
     assert_eq!(count(&place), "400\n");
     let said = place.duralite(&["backup", "c.db", "copy.db"]);

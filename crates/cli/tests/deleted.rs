@@ -28,7 +28,7 @@ fn writer(fixture: &Fixture) -> Actor {
     actor
 }
 
-/// Inserts a row; returns the error if SQLite refuses it.
+/// Inserts a row. Returns the error if SQLite refuses the row.
 fn insert(actor: &mut Actor, row: i64) -> Option<String> {
     let answer = actor.run(&format!("INSERT INTO t VALUES({row}, '{}')", format!("{row:06}").repeat(40)));
     (!answer.is_empty()).then_some(answer)
@@ -41,7 +41,7 @@ struct Saved {
     told: Value,
 }
 
-/// Salvages the log that the process has open, and checks that nothing of it is missing.
+/// Salvages the log that the process has open, and checks that nothing of the log is missing.
 fn salvage(fixture: &Fixture, process: u32) -> Saved {
     let places = tempfile::tempdir().unwrap();
     let (database, out) = (fixture.path("d.db"), places.path().join("saved.db"));
@@ -98,7 +98,8 @@ fn inv09_what_a_process_has_committed_to_a_deleted_log_is_saved() {
                 before,
                 "{what}: the database was changed"
             );
-            // The process must not commit any more, because such a commit would be neither in the copy nor in a log that can be found.
+            // The process must not commit any more, because such a commit would be neither in the copy nor in a log that a program can
+            // find.
             assert!(insert(&mut actor, ROWS + 1).is_some(), "{what}: acknowledged after the copy was made");
             actor.kill();
             // The copy is an ordinary log, and recovery can use it.
@@ -109,7 +110,8 @@ fn inv09_what_a_process_has_committed_to_a_deleted_log_is_saved() {
     }
 }
 
-/// Either the shared memory tells the process, or the process itself notices that its log has no name.
+/// A process whose log was deleted learns of that in one of two ways. Either the shared memory tells it, or the process itself notices
+/// that its log has no name.
 #[test]
 fn inv09_what_a_process_goes_on_to_commit_is_saved_or_refused() {
     for engine in Engine::all() {
@@ -168,7 +170,7 @@ fn inv26_a_transaction_that_is_open_in_a_deleted_log_is_not_in_what_is_saved() {
     std::fs::remove_file(fixture.log()).unwrap();
     let saved = salvage(&fixture, actor.pid());
     assert_has_rows(&stock(&saved.out), (ROWS, ROWS), "a spilled transaction");
-    // The commit must fail, because otherwise it would be acknowledged but missing from what was saved.
+    // The commit must fail, because what was saved lacks it.
     let answer = actor.run("COMMIT");
     assert!(answer.contains("I/O error"), "{answer}");
     actor.kill();

@@ -23,7 +23,7 @@ fn run(program: &str, arguments: &[&str]) -> bool {
 }
 
 impl Small {
-    /// `None` if this user may not mount.
+    /// Mounts a small file system; returns `None` if this user may not mount.
     fn mount(at: &Path) -> Option<Self> {
         fs::create_dir_all(at).unwrap();
         let can = run("mount", &["-t", "tmpfs", "-o", "size=8m", "tmpfs", at.to_str().unwrap()]);
@@ -39,7 +39,7 @@ impl Small {
         assert!(run("mount", &["-o", &format!("remount,{how}"), self.0.to_str().unwrap()]));
     }
 
-    /// Makes a database whose log holds rows, by a process that is killed.
+    /// Makes a database whose log holds rows, because the process that wrote them was killed.
     fn left_by_a_crash(&self, place: &Place, name: &str) {
         let program = "
 import os, sqlite3, sys
@@ -95,7 +95,7 @@ fn a_checkpoint_without_space_says_so_and_can_be_repeated() {
     let Some(small) = Small::mount(&place.path("small")) else { return };
     small.left_by_a_crash(&place, "full.db");
     let fill = place.path("small/fill");
-    // Fills the file system until it has no free page.
+    // This write fills the file system until it has no free page.
     assert!(fs::write(&fill, vec![1; 16 << 20]).is_err());
     let said = place.duralite(&["checkpoint", "small/full.db"]);
     let expected = "small/full.db: No space left on device (os error 28); nothing is lost: the log is as it was. Free space";

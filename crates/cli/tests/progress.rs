@@ -14,10 +14,10 @@ use rustix::termios::{Winsize, tcsetwinsize};
 const BEGIN: &[u8] = b"# duralite store dump 1\nmany\t1\tone\n";
 const END: &[u8] = b"# rows: 1\n";
 
-/// Half a second is usually enough; a slow machine gets a minute.
+/// How long the test waits for text on the terminal. Half a second is usually enough, but a slow machine gets a minute.
 const PATIENCE: Timespec = Timespec { tv_sec: 60, tv_nsec: 0 };
 
-/// A pseudo-terminal. The test reads at the first end what the program writes to the second.
+/// Opens a pseudo-terminal. The test reads at the first end what the program writes to the second.
 fn terminal() -> (File, File) {
     let first = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
     grantpt(&first).unwrap();
@@ -28,7 +28,7 @@ fn terminal() -> (File, File) {
     (File::from(first), second)
 }
 
-/// `duralite store load STORE -`, which runs until its input ends.
+/// Starts `duralite store load STORE -`, which runs until its input ends.
 fn loading(dir: &std::path::Path, stderr: Stdio) -> (Child, ChildStdin) {
     let mut child = Command::new(env!("CARGO_BIN_EXE_duralite"))
         .args(["store", "load", dir.to_str().unwrap(), "-"])
@@ -42,7 +42,7 @@ fn loading(dir: &std::path::Path, stderr: Stdio) -> (Child, ChildStdin) {
     (child, stdin)
 }
 
-/// Reads until the text has appeared.
+/// Reads the terminal until the text has appeared. Returns what it has read.
 fn read_until(terminal: &mut File, text: &str) -> String {
     let mut seen = Vec::new();
     while !String::from_utf8_lossy(&seen).contains(text) {
@@ -55,7 +55,7 @@ fn read_until(terminal: &mut File, text: &str) -> String {
     String::from_utf8(seen).unwrap()
 }
 
-/// Reads the rest. Reading fails when no program has the terminal open any more.
+/// Reads the rest, until no program has the terminal open any more: then reading fails.
 fn read_rest(terminal: &mut File) -> String {
     let (mut seen, mut bytes) = (Vec::new(), [0; 256]);
     while let Ok(count @ 1..) = terminal.read(&mut bytes) {

@@ -66,7 +66,7 @@ fn what_was_served_is_said_and_what_was_not() {
     assert_eq!((said.out.as_str(), said.err.as_str()), ("4\n", ""));
 }
 
-/// Python loads the module only when it is imported, with `RTLD_LOCAL`. The module is linked to SQLite.
+/// Python loads its module `_sqlite3` only when the program imports it, with `RTLD_LOCAL`. The module is linked to SQLite.
 #[test]
 fn pythons_module_is_served_with_all_its_connections_and_children() {
     let place = Place::new();
@@ -219,7 +219,7 @@ fn a_wrong_setting_starts_nothing() {
         assert!(refused.code == 2 && refused.err.contains(said), "{refused:?}");
     }
     assert!(!place.path("started").exists());
-    // A wrong setting in the environment is refused when a database is opened.
+    // Duralite refuses a wrong setting in the environment when the program opens a database.
     let mut command = place.command(COMMAND);
     command.env("DURALITE_DURABILTY", "full").args(["run", "--", "sqlite3", "x.db", "CREATE TABLE t(a)"]);
     let output = command.output().unwrap();
@@ -256,7 +256,8 @@ fn a_program_that_cannot_be_reached_is_not_started() {
 #[test]
 fn a_library_that_is_missing_or_broken_is_said() {
     let place = Place::new();
-    // Not by `fs::copy`: a process that another test starts meanwhile would inherit the file open for writing, and Linux would not run it.
+    // The test does not use `fs::copy`. A process that another test starts meanwhile would inherit the file open for writing, and then
+    // Linux would not run the file.
     assert_eq!(place.run("cp", &[COMMAND, "duralite"]).code, 0);
     let said = place.run("./duralite", &["run", "--", "sqlite3", "x.db", "SELECT 1"]);
     assert!(said.code == 126 && said.err.contains("libduralite.so is at none of"), "{said:?}");
@@ -269,7 +270,8 @@ fn a_library_that_is_missing_or_broken_is_said() {
     assert!(!place.path("x.db").exists());
 }
 
-/// Loads a module as PHP loads its extensions: the module looks for symbols in its own libraries first (`RTLD_DEEPBIND`).
+/// A program that loads a module as PHP loads its extensions: the module looks for symbols in its own libraries first
+/// (`RTLD_DEEPBIND`).
 const MODULE: &str = r#"
 #include <sqlite3.h>
 int run(void) {
@@ -299,7 +301,7 @@ fn a_module_that_finds_its_own_libraries_first_is_served() {
     assert!(said.code == 0 && said.err.contains(SERVED) && said.err.ends_with("commits 1\n"), "{said:?}");
 }
 
-/// A C program, which can use more of SQLite's interface than opening databases.
+/// A C program that also configures SQLite and shuts it down, and that opens databases in several ways.
 const ODD: &str = r#"
 #include <sqlite3.h>
 #include <stdio.h>
@@ -330,7 +332,7 @@ fn a_program_configures_shuts_down_and_opens_again() {
     assert!(said.err.contains("c.db: ") && said.err.contains(", commits 3\n"), "{said:?}");
 }
 
-/// Takes SQLite's functions directly from the library with `dlsym`, so the preloaded library cannot intercept them.
+/// A program that takes SQLite's functions directly from the library with `dlsym`, so that the preloaded library cannot intercept them.
 const PAST: &str = r#"
 #include <dlfcn.h>
 int main(void) {

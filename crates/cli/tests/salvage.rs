@@ -9,7 +9,7 @@ use duralite_testkit::{Actor, Engine, Fixture, stock};
 use serde_json::Value;
 
 const PAGE: usize = 4096;
-/// The number of transactions. The first of them makes the table.
+/// The number of transactions. The first transaction makes the tables.
 const TRANSACTIONS: usize = 20;
 
 /// Returns the statements of a transaction. Some pages are in every transaction, and each transaction adds one more.
@@ -27,7 +27,7 @@ fn ran(actor: &mut Actor, number: usize) {
     }
 }
 
-/// Returns a writer that has not committed anything, and that does not checkpoint its log.
+/// Returns a writer that has committed nothing yet, and that never checkpoints its log.
 fn writer(fixture: &Fixture) -> Actor {
     let mut actor = Actor::sql(&fixture.uri("s.db", ""));
     assert_eq!(actor.run("PRAGMA journal_mode=WAL"), "wal");
@@ -116,7 +116,7 @@ fn assert_same(out: &Path, wanted: &[u8], what: &str) {
     );
 }
 
-/// Checks every page of the later transactions that were saved. Returns how many pages are whole.
+/// Checks every page of the saved transactions after the damage. Returns how many pages are whole.
 fn check_later(dir: &Path, images: &[Vec<u8>], first: usize) -> usize {
     let list = std::fs::read_to_string(dir.join("transactions.txt")).unwrap();
     let (mut number, mut file, mut whole) = (first - 1, PathBuf::new(), 0);
@@ -162,7 +162,7 @@ fn damaged_in_the_middle(engine: Engine, settings: &str, damage: impl Fn(&Fixtur
         let (told, code) = json(&fixture, &["info", "--json", path.to_str().unwrap()]);
         assert_eq!((code, &told["engine"]), (0, &engine.name().into()), "{what}: {told}");
         let is_damaged = told["state"].as_str().unwrap().starts_with("damaged: `duralite salvage ");
-        // `info` does not read the records of `ppl`; it reads only where they are.
+        // `info` does not read the records of `ppl`, but only where they are. So it may miss the damage.
         assert!(is_damaged || engine == Engine::PPL, "{what}: {told}");
         if is_damaged {
             assert_eq!(told["before_damage"], damaged - 1, "{what}: {told}");
@@ -210,7 +210,7 @@ fn a_flipped_byte_in_a_transaction_costs_that_transaction() {
     }
 }
 
-/// Unused space holds zeros, so zeros end the log, unless something after them is whole.
+/// Unused space holds zeros, so zeros end the log. But they do not if a transaction after them is whole.
 #[test]
 fn zeros_over_the_word_that_a_transaction_begins_with_do_not_end_the_log() {
     for engine in [Engine::NVWAL, Engine::PPL] {
@@ -287,7 +287,7 @@ fn a_block_of_zeros_in_a_log_of_blocks_costs_the_transaction_that_was_in_it() {
     }
 }
 
-/// The last checkpoint has written transactions that follow the damage to the database file.
+/// The damage is before transactions that the last checkpoint has already written to the database file.
 #[test]
 fn where_a_checkpoint_went_beyond_the_damage_the_file_alone_may_be_what_is_whole() {
     for engine in [Engine::WALDIO, Engine::NVWAL, Engine::SCRATCHPAD] {
@@ -298,7 +298,7 @@ fn where_a_checkpoint_went_beyond_the_damage_the_file_alone_may_be_what_is_whole
         let mut reader = Actor::sql(&fixture.uri("s.db", ""));
         assert_eq!(reader.run("BEGIN"), "");
         assert_eq!(reader.run("SELECT count(*) FROM t"), "11");
-        // The log does not start over, since the reader reads from it.
+        // The log does not start over, because the reader reads from it.
         ran(&mut actor, 13);
         let done = actor.run("PRAGMA wal_checkpoint(PASSIVE)");
         assert!(done.starts_with('0'), "{done}");
@@ -322,7 +322,7 @@ fn where_a_checkpoint_went_beyond_the_damage_the_file_alone_may_be_what_is_whole
     }
 }
 
-/// A dropped flush leaves the groups of the generation in the log, but not the generation's slot. The salvage loses nothing.
+/// If a flush was dropped, the log may have the groups of a generation, but not the generation's slot. The salvage loses nothing.
 #[test]
 fn a_generation_without_its_slot_is_saved_whole() {
     for both in [false, true] {

@@ -1,4 +1,4 @@
-//! `duralite store`: each command on sound stores, on directories that are no store, and on a store that is open elsewhere.
+//! `duralite store`: each command on sound stores, on directories that are no store, and on a store that another process has open.
 #![allow(clippy::unwrap_used, clippy::panic)] // helpers of tests fail as tests do
 
 use std::io::Write as _;
@@ -121,13 +121,13 @@ fn a_log_that_is_damaged_in_its_middle_is_told_of_and_salvaged() {
     for n in 0..100_u8 {
         store.run(|tx| tx.put(&table, &[n], &[n])).unwrap();
     }
-    // Copies the files as a crash would leave them.
+    // The test copies the files as a crash would leave them.
     std::fs::create_dir(&crashed).unwrap();
     for name in ["pages", "log"] {
         std::fs::copy(busy.join(name), crashed.join(name)).unwrap();
     }
     let mut log = std::fs::read(crashed.join("log")).unwrap();
-    // Each commit takes a block after the header and the slots.
+    // In the log, each commit takes a block after the header and the slots.
     let middle = 12288 + 50 * 4096;
     assert_ne!(log[middle..middle + 4096], [0; 4096]);
     log[middle..middle + 4096].fill(0);
@@ -154,7 +154,7 @@ fn a_dump_loaded_is_the_same_store() {
     let (code, told) = run_with(&["load", text(&again)], dump.as_bytes());
     assert!(code == 0 && told == "1001 rows loaded\n", "{told}");
     assert_eq!(run(&["dump", text(&again)]), (0, dump.clone()));
-    // Loading again: existing rows stay, unless the user asks to replace them.
+    // If the user loads the rows again, existing rows stay, unless the user asks to replace them.
     let (code, told) = run_with(&["load", text(&again)], dump.as_bytes());
     assert!(code == 1 && told.contains("--replace"), "{told}");
     let (code, told) = run_with(&["load", "--replace", text(&again)], dump.as_bytes());
@@ -225,7 +225,7 @@ fn a_backup_is_restored_to_a_moment() {
         let (code, dump) = run(&["dump", text(&to_dir)]);
         assert_eq!((code, dump.contains("later")), (0, !wanted.is_empty()), "{name}");
     }
-    // Refused: restoring into an existing store, from a directory that is no backup, and to an invalid moment.
+    // The command refuses to restore into an existing store, from a directory that is no backup, and to an invalid moment.
     assert_eq!(run(&["restore", text(&backup), place]).0, 1);
     let (code, told) = run(&["restore", place, text(&fixture.path("new"))]);
     assert!(code == 1 && told.contains("is not a backup"), "{told}");

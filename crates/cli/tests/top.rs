@@ -17,7 +17,7 @@ use exposition::Exposition;
 use place::{COMMAND, PYTHON, Place};
 use serde_json::{Value, json};
 
-/// Returns the command `duralite top` for the fixture's database.
+/// Returns the command `duralite top` for the database of the fixture.
 fn top(fixture: &Fixture, arguments: &[&str]) -> Command {
     let mut command = Command::new(COMMAND);
     command.arg("top").args(arguments).arg("--log-dir").arg(fixture.log_dir()).arg(fixture.path("t.db"));
@@ -30,7 +30,7 @@ fn text(output: &Output) -> String {
     String::from_utf8(output.stdout.clone()).unwrap()
 }
 
-/// One look as a JSON object.
+/// Runs one look, and returns it as a JSON object.
 fn look(fixture: &Fixture) -> Value {
     serde_json::from_str(&text(&top(fixture, &["--json", "--once"]).output().unwrap())).unwrap()
 }
@@ -194,7 +194,7 @@ fn what_becomes_of_concurrent_transactions_is_told() {
     assert!(once.lines().any(|found| found == line), "{once}");
 }
 
-/// A `duralite top` that runs until it is dropped.
+/// A running `duralite top`. Dropping this value ends it.
 struct Watcher(Child, BufReader<std::process::ChildStdout>);
 
 impl Watcher {
@@ -210,7 +210,7 @@ impl Watcher {
         line
     }
 
-    /// Reads objects until one meets the condition; returns that object.
+    /// Reads objects until one meets the condition, and returns that object.
     fn until(&mut self, is_it: impl Fn(&Value) -> bool) -> Value {
         loop {
             let object = serde_json::from_str(&self.line()).unwrap();
@@ -235,7 +235,7 @@ fn a_watcher_goes_on_while_the_database_is_closed_opened_and_replaced() {
     let mut watcher = Watcher::start(top(&fixture, &["--json", "--interval", "0.02"]));
     watcher.until(|seen| seen["commits"] == 1);
     insert(&mut first, 3);
-    // The commits may be spread over several looks, so the counts are added up.
+    // The commits may be spread over several looks, so the test adds the counts up.
     let mut recent = 0;
     while recent < 3 {
         let seen = watcher.until(|seen| seen["recent"]["commits"].as_u64() > Some(0));
@@ -333,7 +333,8 @@ fn who_may_not_read_the_log_is_told_so() {
     }
     let said = loop {
         match command.output() {
-            // The copy is new, and a child that another test has forked keeps it open for writing until the child executes its own program.
+            // The copy was just written. A child that another test has forked keeps the copy open for writing until the child executes
+            // its own program.
             Err(error) if error.kind() == ErrorKind::ExecutableFileBusy => std::thread::yield_now(),
             said => break said.unwrap(),
         }
@@ -369,7 +370,7 @@ fn each_request_is_answered_by_a_look_of_its_own() {
     insert(&mut owner, 3);
     assert_eq!(commits()["duralite_commit_latency_seconds_count"], 4.0);
     assert_eq!(get(address, "/else").0, "HTTP/1.1 404 Not Found");
-    // A client that hangs up, or asks for something else, does not disturb the others.
+    // A client that hangs up or sends garbage does not disturb other clients.
     drop(TcpStream::connect(address).unwrap());
     TcpStream::connect(address).unwrap().write_all(b"\xff\xfe\r\n\r\n").unwrap();
     owner.finish();
@@ -385,7 +386,7 @@ fn who_asks_ever_so_slowly_is_hung_up_on() {
     let address = url.trim().strip_prefix("http://").and_then(|rest| rest.strip_suffix("/metrics")).unwrap();
     let mut slow = TcpStream::connect(address).unwrap();
     let asks = std::thread::spawn(move || {
-        // The client sends a byte at a time and never ends the line; it would go on for a minute if the server did not hang up.
+        // The client sends one byte at a time and never ends the line. It would go on for a minute if the server did not hang up.
         (0..600)
             .take_while(|_| {
                 std::thread::sleep(std::time::Duration::from_millis(100));
@@ -397,7 +398,7 @@ fn who_asks_ever_so_slowly_is_hung_up_on() {
     assert!(asks.join().unwrap() < 600, "it was listened to all the time");
 }
 
-/// Python provides the terminal; the view is live, and q ends it.
+/// Python provides the terminal. The view changes by itself, and q ends it.
 #[test]
 fn a_terminal_shows_the_view_until_q_is_pressed() {
     let place = Place::new();

@@ -50,8 +50,8 @@ pub(crate) struct Options {
 type OneTable = fn(&Path, Effort) -> Result<Table>;
 type Tables = fn(&Path, Effort) -> Result<Vec<Table>>;
 
-/// A function that makes one table, or several tables from the same runs. If this build lacks an engine, it
-/// may make no table.
+/// A function that makes one table, or several tables from the same runs. If this build lacks an engine, the
+/// function may make no table.
 #[derive(Clone, Copy)]
 enum Measurement {
     One(OneTable),
@@ -125,7 +125,7 @@ const MEASUREMENTS: [(&str, Measurement); 51] = [
     ("scratchpad_rollback", One(scratchpad::rollback)),
 ];
 
-/// Returns whether a name from the command line selects this measurement.
+/// Returns whether the name `given` on the command line selects the measurement `name`.
 fn means(given: &str, name: &str) -> bool {
     name.strip_prefix(given).is_some_and(|rest| rest.is_empty() || rest.starts_with('_'))
 }

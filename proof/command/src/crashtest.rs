@@ -17,11 +17,11 @@ use duralite_killtest::Report;
 use duralite_cli::output::print_text;
 use duralite_cli::progress::{self, HowFar};
 
-/// Crash states to try for each window of a workload in which an operation is left out on purpose.
+/// The number of crash states to try for each window of a workload that leaves out an operation on purpose.
 const MUTANT_WINDOW_STATES: usize = 24;
-/// How many processes are killed before the settings change.
+/// The number of processes to kill before the settings change.
 const KILLS_OF_A_PLAN: u64 = 500;
-/// The hidden command that runs a process which will be killed.
+/// The hidden command that runs a process for `crashtest` to kill.
 pub(crate) const WORKER: &str = "crashtest-worker";
 
 #[derive(Args)]
@@ -112,7 +112,7 @@ struct Run<'a> {
     /// The table's rows for the operations that were left out.
     calls: String,
     broken: bool,
-    /// The index of the engine, and the number of engines.
+    /// The index of the present engine, and the number of engines.
     at: (usize, usize),
 }
 

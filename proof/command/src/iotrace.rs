@@ -1,5 +1,5 @@
-//! `duralite iotrace`: traces what a command writes to the device, and which file or journal each write
-//! belongs to.
+//! `duralite iotrace`: traces what a command writes to the device, and says to which file or journal each write
+//! belongs.
 
 use std::io::ErrorKind;
 use std::os::unix::process::ExitStatusExt;
@@ -13,10 +13,10 @@ use serde_json::{Value, json};
 
 use duralite_cli::output::{print_json, print_text};
 
-/// The exit statuses of a shell: the command does not exist, or it cannot be run.
+/// The exit statuses by which a shell says that a command does not exist, or that it cannot be run.
 const NOT_FOUND: u8 = 127;
 const NOT_RUN: u8 = 126;
-/// A shell's exit status is this plus the signal that ended the command.
+/// What a shell adds to the number of the signal that ended a command, to make the exit status.
 const BY_SIGNAL: i32 = 128;
 
 #[derive(Args)]

@@ -244,12 +244,12 @@ impl Machine {
         command
     }
 
-    /// Returns the database file, which nobody has open.
+    /// Returns the bytes of the database file, which no process may have open.
     pub fn bytes(&self) -> Vec<u8> {
         std::fs::read(self.database()).unwrap()
     }
 
-    /// Returns a connection in WAL mode.
+    /// Opens a connection in WAL mode.
     #[track_caller]
     pub fn open(&self, settings: &str) -> Connection {
         let conn = patient(&self.fixture.uri(NAME, settings));

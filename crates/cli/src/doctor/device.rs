@@ -32,7 +32,7 @@ fn of_device(sysfs: &Path, major: u32, minor: u32) -> Value {
     })
 }
 
-/// A partition has no queue of its own; it shares the queue of its disk.
+/// Returns the directory of the device's queue. A partition has no queue of its own, but shares the queue of its disk.
 fn queue(device: &Path) -> Option<PathBuf> {
     [device.join("queue"), device.parent()?.join("queue")].into_iter().find(|queue| queue.is_dir())
 }

@@ -43,7 +43,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
             dir.display()
         );
     }
-    // In reading order: the advice comes last, where a terminal shows it.
+    // The facts are in reading order. The advice comes last, where a terminal shows it.
     let facts = [
         ("directory", json!(dir.display().to_string())),
         ("file_system", file_system(&dir)),
@@ -74,7 +74,7 @@ fn section(text: &mut String, name: &str, value: &Value) {
     }
 }
 
-/// Writes one line for each value. The names on the path to the value precede it.
+/// Writes one line for each value. Each line begins with the names on the path to the value.
 fn lines(text: &mut String, name: &str, value: &Value) {
     let mut line = |value: String| {
         text.push_str(&match name {
@@ -108,8 +108,8 @@ fn file_system(dir: &Path) -> Value {
     }
 }
 
-/// Median latencies measured now, only of the methods that work here; and the method that Duralite uses, whose measurement may be hours
-/// old.
+/// Returns median latencies that this function measures now, of the methods that work here. Also returns the method that Duralite uses,
+/// whose measurement may be hours old.
 fn durable_writes(dir: &Path) -> Value {
     let mut facts = writes::measure(dir);
     facts.insert("verdict".to_owned(), json!(probe(dir).reason));

@@ -12,9 +12,9 @@ use std::time::Instant;
 use rustix::fs::OFlags;
 use serde_json::{Map, Value, json};
 
-/// Writes per method; the result is their median.
+/// The number of writes with each method. The result is their median.
 const ROUNDS: usize = 11;
-/// Size of the file that the overwriting methods use.
+/// The size in bytes of the file that the overwriting methods use.
 const FILE_BYTES: u64 = 1 << 20;
 const BLOCK: usize = 4096;
 
@@ -26,9 +26,9 @@ struct Way {
     name: &'static str,
     file: File,
     bytes: usize,
-    /// `None` if the file's open flags make each write durable by itself.
+    /// The call after each write; `None` if the file's open flags make each write durable by itself.
     sync: Option<Sync>,
-    /// Offset of the next write. An overwriting method returns to the start at the end of the file.
+    /// The offset of the next write. An overwriting method returns to the start at the end of the file.
     at: u64,
     is_append: bool,
     times: Vec<u64>,
@@ -68,7 +68,7 @@ fn ways(dir: &Path) -> Vec<Way> {
     all.into_iter().filter_map(open).collect()
 }
 
-/// A file that is deleted as soon as it is open. For overwriting, all of its blocks are written first.
+/// Opens a new file and deletes its name at once. If the file is for overwriting, first writes all of its blocks.
 fn scratch(dir: &Path, flags: OFlags, is_append: bool) -> io::Result<File> {
     let named = tempfile::Builder::new().prefix(".duralite-doctor-").tempfile_in(dir)?;
     if !is_append {

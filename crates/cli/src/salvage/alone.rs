@@ -13,7 +13,7 @@ use serde_json::json;
 use super::check::check;
 use duralite_cli::progress::{self, HowFar};
 
-/// The exit status for this case.
+/// The exit status if nothing of the log can be read.
 const NOTHING_READ: u8 = 3;
 
 /// Copies the database file without its guard.
@@ -28,7 +28,7 @@ pub(super) fn save(
     let written =
         progress::with("writing", HowFar::default, || salvage::write_file_alone(&file_alone, (&file, out)));
     if written.is_err() {
-        // This command has just created the file, and nothing in it is complete, so the file is removed.
+        // This command has just created the file, and nothing in it is complete, so the command removes the file.
         drop(std::fs::remove_file(out));
     }
     let db_pages = written?;

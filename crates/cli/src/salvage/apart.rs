@@ -19,10 +19,10 @@ pub(super) struct Apart {
 }
 
 impl Apart {
-    /// The directory's name is that of the new database, with `-later` appended.
+    /// Chooses the directory: its name is the name of the new database with `-later` appended.
     ///
     /// # Errors
-    /// If a file or directory of that name exists.
+    /// A file or directory of that name exists.
     pub(super) fn beside(out: &Path) -> Result<Self> {
         let mut dir = out.as_os_str().to_owned();
         dir.push("-later");

@@ -1,4 +1,4 @@
-//! `duralite salvage`: saves the contents of a damaged log into a new database. It changes nothing in place.
+//! `duralite salvage`: saves the contents of a damaged log into a new database. It changes neither the database nor the log.
 
 mod alone;
 mod apart;
@@ -51,7 +51,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let file = salvage::create(out)?;
     let saved = save(&from, (&file, out), apart);
     if saved.is_err() {
-        // This command has just created the file, and nothing in it is complete, so the file is removed.
+        // This command has just created the file, and nothing in it is complete, so the command removes the file.
         drop(std::fs::remove_file(out));
     }
     match saved.with_context(|| from.what_stays()) {

@@ -21,7 +21,7 @@ pub(super) struct Report {
     pub(super) written: Written,
     /// The number of pages that the rollback journal in the log restored, or why it restored none.
     pub(super) journal: Result<usize, LogError>,
-    /// `None` if SQLite's shell was not there to check.
+    /// The result of SQLite's `integrity_check`; `None` if SQLite's shell is not installed.
     pub(super) integrity: Option<String>,
     /// The directory of later transactions.
     pub(super) apart: Option<PathBuf>,
@@ -44,7 +44,7 @@ fn listed(pages: &[u32]) -> String {
 }
 
 impl Report {
-    /// Returns whether SQLite finds nothing wrong with what was written, and no part of it is in doubt.
+    /// Returns whether SQLite finds nothing wrong with what was written, and no part of the result is in doubt.
     pub(super) fn is_sound(&self) -> bool {
         self.integrity.as_deref() == Some("ok") && self.journal.is_ok()
     }

@@ -16,11 +16,11 @@ use duralite_cli::locate::{self, Place};
 use duralite_cli::progress::{self, HowFar};
 use duralite_cli::target::Target;
 
-/// The database and log to read.
+/// The database and the log to read.
 pub(super) struct Source {
     /// The database to save.
     pub(super) database: PathBuf,
-    /// The path of its log; for a deleted log, the path that it had.
+    /// The path of the database's log; for a deleted log, the path that it had.
     pub(super) log: PathBuf,
     pub(super) id: LogId,
     pub(super) engine: &'static Descriptor,
@@ -30,24 +30,24 @@ pub(super) struct Source {
 /// A copy of a deleted log, and a copy of its database as of the same moment.
 pub(super) struct Copied {
     deleted: DeletedLog,
-    /// The copy of the log. It is kept, because soon nothing else of the log may be left.
+    /// The copy of the log. The command keeps it, because soon nothing else of the log may be left.
     pub(super) log: PathBuf,
-    /// The copy of the database file, made because the process goes on writing pages to the original. This copy is temporary.
+    /// The temporary copy of the database file. It exists because the process goes on writing pages to the original.
     database: NamedTempFile,
 }
 
 impl Copied {
-    /// Returns the process that has the deleted log open.
+    /// Returns the pid of the process that has the deleted log open.
     pub(super) fn process(&self) -> u32 {
         self.deleted.process
     }
 }
 
-/// Where the log was found.
+/// The place where the command found the log.
 pub(super) enum Found {
-    /// At a path.
+    /// The log is at this path.
     Log(PathBuf),
-    /// Deleted, but open in a process.
+    /// The log was deleted, but a process has it open.
     Deleted(DeletedLog),
 }
 
@@ -63,7 +63,7 @@ impl Source {
     fn in_place(target: &Target, log: PathBuf) -> Result<Self> {
         let about = placement::describe(&log)?;
         let database = if log == target.path {
-            // The database is where it was when the log was made, or beside the log if both were moved.
+            // The database is still at the path that it had when the log was made, or it is beside the log because both were moved.
             let beside = log.parent().map(|dir| dir.join(about.database.file_name().unwrap_or_default()));
             let places = [Some(about.database.clone()), beside];
             let found = places.into_iter().flatten().find(|database| database.exists());
@@ -102,7 +102,7 @@ impl Source {
         self.copied.as_ref().map_or(&self.database, |copied| copied.database.path())
     }
 
-    /// Returns the message if the salvage fails: it names the copy of the log, if there is one.
+    /// Returns the message for a salvage that fails. The message names the copy of the log, if there is one.
     pub(super) fn what_stays(&self) -> String {
         match self.copied.as_ref().filter(|copied| copied.log.exists()) {
             Some(Copied { log, .. }) => {
@@ -112,8 +112,8 @@ impl Source {
         }
     }
 
-    /// Fails if the log has changed since it was copied. A log that starts over returns pages of its region, and other logs may have
-    /// overwritten what was read from these pages.
+    /// Fails if the log has changed since it was copied. A log that starts over gives pages of its region back. Other logs may have
+    /// overwritten these pages before they were copied.
     pub(super) fn check_unchanged(&self) -> Result<()> {
         let Some(copied) = self.copied.as_ref() else { return Ok(()) };
         if self.engine.needs.contains(&Medium::Scratchpad) && !copied.deleted.is_as_in(&copied.log)? {

@@ -1,4 +1,4 @@
-//! `duralite store dump`.
+//! `duralite store dump`: writes the rows of a store as lines of text.
 
 use std::fs::File;
 use std::io::{BufWriter, ErrorKind, Write};
@@ -45,7 +45,7 @@ pub(super) fn run(place: &Place, tables: &[String], output: Option<&Path>) -> Re
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns whether the reader of the pipe has closed it, as `head` does when it has enough lines.
+/// Returns whether the error is that the reader of the pipe has closed it, as `head` does when it has enough lines.
 fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error.downcast_ref::<std::io::Error>().is_some_and(|error| error.kind() == ErrorKind::BrokenPipe)
 }

@@ -1,4 +1,4 @@
-//! The lines of a dump: table, key and value, separated by tabs. Bytes that are not plain text are written as `\xNN`.
+//! The lines of a dump: table, key and value, separated by tabs. A byte that is not plain text is written as `\xNN`.
 
 use anyhow::{Context, Result, bail};
 

@@ -1,4 +1,4 @@
-//! `duralite store load`.
+//! `duralite store load`: puts the rows of a dump into a store.
 
 use std::fs::{File, Metadata};
 use std::io::{BufRead, BufReader, stdin};
@@ -15,7 +15,7 @@ use super::line;
 use super::place::Place;
 use duralite_cli::progress::{self, HowFar};
 
-/// The most rows and bytes of one transaction: far less than a log holds.
+/// The most rows and the most bytes of one transaction. A log holds far more.
 const ROWS: usize = 1000;
 const BYTES: usize = 1 << 20;
 
@@ -26,13 +26,13 @@ pub(super) fn run(place: &Place, input: &Path, replace: bool) -> Result<ExitCode
         (Box::new(stdin().lock()), None)
     } else {
         let file = File::open(input).with_context(|| format!("opening {}", input.display()))?;
-        // The length of a named pipe is unknown, as that of standard input is.
+        // The length of a named pipe is unknown, like the length of standard input.
         let all = file.metadata().ok().filter(Metadata::is_file).map(|about| about.len());
         (Box::new(BufReader::new(file)), all)
     };
     let read = AtomicU64::new(0);
     let mut lines = Lines { reader, number: 0, read: &read };
-    // Checked before the store is opened, so that a file that is no dump creates no store.
+    // This check comes before the store is opened, so that a file that is no dump does not create a store.
     if lines.next()?.as_deref() != Some(line::FIRST.as_bytes()) {
         bail!("{} is not a dump: it does not begin with `{}`", input.display(), line::FIRST);
     }

@@ -29,15 +29,15 @@ pub(super) fn info(place: &Place) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Opens and verifies the store. The inner result is what verifying found: the store's contents or its damage. Any other failure is the
-/// outer error, because it says nothing about the contents or damage.
+/// Opens and verifies the store. The inner result says what verifying found: the store's contents or its damage. Any other failure says
+/// nothing about these, so it is the outer error.
 fn look(place: &Place) -> Result<Result<(Verified, u64), StoreError>> {
     let damaged = |error: Error| match error.downcast::<StoreError>() {
         Ok(error @ StoreError::Corrupt { .. }) => Ok(Err(error)),
         Ok(error) => Err(error.into()),
         Err(error) => Err(error),
     };
-    // Opening the store reads the log and redoes what it holds.
+    // Opening the store reads the log and redoes the log's changes.
     let store: Store = match place.open() {
         Ok(store) => store,
         Err(error) => return damaged(error),

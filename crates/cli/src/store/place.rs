@@ -28,7 +28,7 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// Options that match where the store's log is.
+    /// Returns options with the medium on which the store's log is.
     pub(super) fn options(&self) -> Options {
         let log = match &self.nvram_dir {
             Some(dir) => LogMedium::Nvram(dir.clone()),
@@ -42,9 +42,9 @@ impl Place {
         }
     }
 
-    /// Opens an existing store; opening recovers it.
+    /// Opens an existing store, which recovers it.
     pub(super) fn open(&self) -> Result<Store> {
-        // Checked first, because `Store::open` creates a store in a directory that is empty or missing.
+        // This check comes first, because `Store::open` creates a store in a directory that is empty or missing.
         if !self.dir.join("pages").exists() && !self.dir.join("backup").exists() {
             bail!("{} is not a store: there is no file `pages` in it", self.dir.display());
         }

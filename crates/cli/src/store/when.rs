@@ -1,4 +1,4 @@
-//! Parses a moment to restore to: the number of a log object, or a time.
+//! Parses the moment to which to restore: the number of a log object, or a time.
 
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -14,7 +14,7 @@ pub(super) fn parse(text: &str) -> Result<RestoreTo, String> {
     Ok(RestoreTo::Time(UNIX_EPOCH + since))
 }
 
-/// Returns the time between 1970 and a time of RFC 3339; `None` for earlier times.
+/// Parses a time in the form of RFC 3339. Returns how long after the beginning of 1970 it is; `None` for earlier times.
 fn since_1970(text: &str) -> Option<Duration> {
     let time = DateTime::parse_from_rfc3339(text).ok()?;
     let seconds = u64::try_from(time.timestamp()).ok()?;

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::reading::{Process, Reading, Recent};
 use super::source::State;
 
-/// Returns the object. If `before` is an earlier look, the object also says what has happened since.
+/// Returns the object for one look. If `before` is an earlier look, the object also says what has happened since.
 pub(crate) fn of(database: &Path, state: &State, before: Option<&Reading>) -> Value {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let mut object = match state {

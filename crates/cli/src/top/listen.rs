@@ -1,4 +1,4 @@
-//! Serves the Prometheus page over HTTP, one request at a time. Each request is answered by a look of its own.
+//! Serves the Prometheus page over HTTP, one request at a time. The server answers each request with a new look.
 
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -11,9 +11,9 @@ use duralite_cli::output::print_text;
 use super::prometheus;
 use super::source::Source;
 
-/// The server hangs up on a client that takes longer to send its request or to read the answer.
+/// How long a client may take to send its request, or to read the answer, before the server hangs up.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// The longest request in bytes; the server reads no further.
+/// The longest request in bytes. The server reads no further.
 const LONGEST_REQUEST: u64 = 16 << 10;
 
 /// Answers requests until the program is ended.
@@ -77,8 +77,8 @@ fn answer(source: &mut Source, mut stream: TcpStream) -> std::io::Result<()> {
     )
 }
 
-/// Returns the first line of a request, but reads all of it: if the server closed the connection with unread input, the kernel would reset
-/// it, and the client would lose the answer.
+/// Reads a whole request, and returns its first line. If the server closed the connection with unread input, the kernel would reset the
+/// connection, and the client would lose the answer.
 fn read_request(mut request: impl BufRead) -> std::io::Result<String> {
     let (mut first, mut line) = (String::new(), String::new());
     request.read_line(&mut first)?;

@@ -1,7 +1,7 @@
 //! One look in the text format of Prometheus, version 0.0.4.
 //!
-//! Counters restart at zero after the last process has closed the database, or all have died. Prometheus takes a counter that has decreased
-//! for such a restart.
+//! Counters restart at zero after the last process has closed the database, or all processes have died. Prometheus treats a counter
+//! that has decreased as such a restart.
 
 use std::fmt::{Display, Write as _};
 use std::path::Path;
@@ -11,8 +11,8 @@ use duralite_wal::shared::archived::{Archived, Sidecar};
 use super::reading::{Archive, Counts, Reading};
 use super::source::State;
 
-/// The upper limits of the buckets, as powers of two of nanoseconds: 1 us to 34 s. Each is also the limit of a bucket of the histogram, so
-/// the cumulative counts are exact.
+/// The upper limits of the buckets, as powers of two of nanoseconds: 1 us to 34 s. Each limit is also the limit of a bucket of the
+/// histogram, so the cumulative counts are exact.
 const BUCKETS: std::ops::RangeInclusive<u32> = 10..=35;
 
 struct Page {

@@ -30,7 +30,7 @@ pub(crate) struct Process {
     pub(crate) commits: u64,
     /// For how long the process has had the database open.
     pub(crate) age: Duration,
-    /// The names of the locks that the process holds. Read marks are held shared.
+    /// The names of the locks that the process holds. A process holds read marks shared.
     pub(crate) locks: Vec<&'static str>,
     /// Whether the process only reserves WRITE for one of its connections.
     pub(crate) is_reserved: bool,
@@ -38,7 +38,7 @@ pub(crate) struct Process {
     pub(crate) reads: Option<Duration>,
 }
 
-/// Counters since the first process opened the database.
+/// The counts of events since the first process opened the database.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Counts {
     pub(crate) groups: u64,
@@ -52,7 +52,7 @@ pub(crate) struct Counts {
     pub(crate) snapshots_moved: u64,
 }
 
-/// Counts of transactions that were overtaken, by reason.
+/// The number of overtaken transactions, by reason.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Conflicts {
     pub(crate) page: u64,
@@ -72,7 +72,7 @@ pub(crate) struct Reading {
     pub(crate) processes: Vec<Process>,
     /// The latencies of the commits of all processes, including processes that are gone.
     pub(crate) latencies: Histogram,
-    /// The sum of these latencies in nanoseconds.
+    /// The sum of the latencies in nanoseconds.
     pub(crate) latency_ns: u64,
     pub(crate) counts: Counts,
     /// How full the log was at the newest commit.
@@ -80,9 +80,10 @@ pub(crate) struct Reading {
     pub(crate) index: Option<WalIndex>,
     pub(crate) readers: usize,
     pub(crate) oldest_reader: Option<Duration>,
-    /// The number of failed syncs of the database file since everything in the log was last written to it again and synced.
+    /// The number of failed syncs of the database file since a checkpoint last wrote everything in the log to the file again and synced
+    /// it.
     pub(crate) home_failures: u64,
-    /// How far the archive has come; `None` if no sidecar has said.
+    /// How far the archive has come; `None` if no sidecar has announced it.
     pub(crate) archive: Option<Archive>,
 }
 
@@ -154,7 +155,7 @@ impl Reading {
         }
     }
 
-    /// Acknowledged commits since the first process opened the database.
+    /// Returns the number of acknowledged commits since the first process opened the database.
     pub(crate) fn commits(&self) -> u64 {
         self.latencies.count()
     }
@@ -190,15 +191,14 @@ impl Reading {
 }
 
 impl Counts {
-    /// Returns the average number of commits that shared a write; `None` if no group has been written, as on an
-    /// engine without groups.
+    /// Returns the average number of commits that shared a write; `None` if no group was written, as on an engine without groups.
     pub(crate) fn group_size(&self) -> Option<f64> {
         (self.groups > 0).then(|| self.grouped as f64 / self.groups as f64)
     }
 }
 
 impl Conflicts {
-    /// Returns each kind, by its name.
+    /// Returns the number of conflicts of each kind, with the kind's name.
     pub(crate) fn kinds(&self) -> [(&'static str, u64); 4] {
         [("page", self.page), ("schema", self.schema), ("shrunk", self.shrunk), ("unknown", self.unknown)]
     }
@@ -286,7 +286,7 @@ pub(crate) mod tests {
         }
     }
 
-    /// Returns a sidecar that is 3 transactions behind.
+    /// Returns an archive whose sidecar is 3 transactions behind.
     pub(crate) fn archive(sidecar: Sidecar) -> Option<Archive> {
         let behind = Behind { transactions: 3, bytes: 12 << 10, since_ms: 1000 };
         Archive::of(Archived { sidecar, position: 40, time_ms: 900, newest: 43, behind }, 3500)
@@ -303,7 +303,7 @@ pub(crate) mod tests {
         };
         assert!(Archive::of(nothing, 3500).is_none());
         assert_eq!(archive(Sidecar::Died).unwrap().lag, Duration::from_millis(2500));
-        // The sidecar's last look was before it had archived all.
+        // The sidecar last showed how far it is behind before it had archived everything.
         let behind = Behind { transactions: 0, bytes: 1, since_ms: 1000 };
         let all = Archived { sidecar: Sidecar::Runs, position: 43, newest: 43, behind, ..nothing };
         assert_eq!(Archive::of(all, 3500).unwrap().lag, Duration::ZERO);

@@ -8,7 +8,7 @@ use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, Ke
 use super::source::Source;
 use super::view::{self, View};
 
-/// Shows the view until the user ends it. The terminal is restored then, and also after a panic.
+/// Shows the view until the user ends it. Restores the terminal at the end, and also after a panic.
 pub(crate) fn run(source: &mut Source, interval: Duration) -> Result<()> {
     let mut terminal = ratatui::try_init().context("open the terminal")?;
     let result = show(&mut terminal, source, interval);

@@ -21,7 +21,7 @@ pub(crate) enum State {
     InUse(Box<Reading>),
     /// No process uses the database.
     Idle {
-        /// For programs: `not in use`, `plain SQLite`, `log missing` or `not readable`.
+        /// The state as a text for programs: `not in use`, `plain SQLite`, `log missing` or `not readable`.
         state: &'static str,
         why: String,
     },
@@ -104,10 +104,10 @@ fn plain(database: &Path, header: DatabaseHeader) -> Result<State> {
     }
 }
 
-/// Returns what shared memory says now; `None` if no process uses it any more.
+/// Returns what shared memory says now; `None` if no process uses the memory any more.
 fn read(watch: &Watch) -> Result<Option<Reading>> {
     let segment = watch.segment();
-    // The locks are read before the metrics. So a process that joins in between is in neither list, rather than in one of them only.
+    // This function reads the locks before the metrics. So a process that joins in between appears without locks.
     let locks = observe(segment, LOCKS_OFFSET);
     let Some(glance) = watch.look()? else { return Ok(None) };
     let mut index = [0; WAL_INDEX_BYTES];

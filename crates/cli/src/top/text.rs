@@ -42,14 +42,14 @@ fn line(text: &mut String, name: &str, value: impl Display) {
     let _ = writeln!(text, "{name:<17} {value}");
 }
 
-/// Returns the percentiles of the latencies, in one line.
+/// Writes the percentiles of the latencies in one line.
 pub(crate) fn percentiles(latencies: &Histogram) -> String {
     let at = |(name, part)| Some(format!("{name} {}", units::time(latencies.percentile(part)?)));
     let all: Option<Vec<String>> = PERCENTILES.into_iter().map(at).collect();
     all.map_or_else(|| "no commit yet".to_owned(), |all| all.join("   "))
 }
 
-/// Returns everything except the commits, by name.
+/// Returns everything that a look found except the commits, with names.
 pub(crate) fn facts(reading: &Reading) -> Vec<(&'static str, String)> {
     let counts = &reading.counts;
     let mut facts = vec![];
@@ -79,7 +79,7 @@ pub(crate) fn facts(reading: &Reading) -> Vec<(&'static str, String)> {
     facts
 }
 
-/// Returns how far the archive has come, in one line.
+/// Says in one line how far the archive has come.
 fn archived(archive: &Archive) -> String {
     let Archived { sidecar, position, behind, .. } = archive.archived;
     let (bytes, lag) = (units::bytes(behind.bytes), units::age(archive.lag));
@@ -90,7 +90,7 @@ fn archived(archive: &Archive) -> String {
     format!("{}; position {}: {state}", sidecar.as_str(), units::count(position))
 }
 
-/// Returns the counts of concurrent transactions, in one line; `None` if there were no such transactions.
+/// Writes the counts of concurrent transactions in one line; returns `None` if there were no such transactions.
 fn concurrency(counts: &Counts) -> Option<String> {
     let conflicts = counts.conflicts.all();
     let of = [
@@ -104,7 +104,7 @@ fn concurrency(counts: &Counts) -> Option<String> {
     of.iter().any(|(count, _)| *count > 0).then(|| all.join(", "))
 }
 
-/// Returns a process, in one line.
+/// Describes a process in one line.
 pub(crate) fn process(process: &Process) -> String {
     let locks = locks(process);
     let locks = if locks.is_empty() { String::new() } else { format!(", holds {locks}") };

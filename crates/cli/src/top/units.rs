@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use indicatif::HumanCount;
 
-/// Returns a time with three significant digits.
+/// Writes a time with three significant digits.
 pub(crate) fn time(ns: u64) -> String {
     let (value, unit) = match ns {
         0..1_000 => return format!("{ns} ns"),
@@ -15,7 +15,7 @@ pub(crate) fn time(ns: u64) -> String {
     format!("{} {unit}", digits(value))
 }
 
-/// Returns a duration in its one or two largest units.
+/// Writes a duration in its one or two largest units.
 pub(crate) fn age(age: Duration) -> String {
     let seconds = age.as_secs();
     match seconds {
@@ -27,7 +27,7 @@ pub(crate) fn age(age: Duration) -> String {
     }
 }
 
-/// Returns a number of bytes with its unit.
+/// Writes a number of bytes with a unit.
 pub(crate) fn bytes(bytes: u64) -> String {
     let value = bytes as f64;
     match bytes {
@@ -38,12 +38,12 @@ pub(crate) fn bytes(bytes: u64) -> String {
     }
 }
 
-/// Returns a count or rate, with commas between the thousands.
+/// Writes a count or rate with commas between the thousands.
 pub(crate) fn count(count: u64) -> String {
     HumanCount(count).to_string()
 }
 
-/// Three significant digits; numbers of 100 or more keep all digits before the point.
+/// Writes a number with three significant digits. A number of 100 or more keeps all digits before the point.
 fn digits(value: f64) -> String {
     match value {
         ..9.995 => format!("{value:.2}"),

@@ -138,7 +138,7 @@ fn octaves(buckets: impl Iterator<Item = (u64, u64)>, most: usize) -> Vec<(u64, 
     let Some(first) = rows.iter().position(|(_, count)| *count > 0) else { return Vec::new() };
     let end = rows.iter().rposition(|(_, count)| *count > 0).map_or(rows.len(), |last| last + 1);
     let mut rows = rows[first..end].to_vec();
-    // Drops the row with fewer commits at either end.
+    // The loop drops whichever of the first and the last row has fewer commits.
     while rows.len() > most.max(1) {
         let is_last_rarer = rows.last().map(|row| row.1) <= rows.first().map(|row| row.1);
         rows.remove(if is_last_rarer { rows.len() - 1 } else { 0 });

@@ -17,7 +17,7 @@ fn is_name(name: &str) -> bool {
     name.starts_with(letter) && name.chars().all(|c| letter(c) || c.is_ascii_digit())
 }
 
-/// Parses the labels of a sample; returns them and the rest of the line.
+/// Parses the labels of a sample. Returns the labels and the rest of the line.
 fn labels(text: &str) -> (Vec<(String, String)>, &str) {
     let Some(mut rest) = text.strip_prefix('{') else { return (Vec::new(), text) };
     let mut found = Vec::new();

@@ -51,7 +51,7 @@ impl Place {
         self.0.path().join(name)
     }
 
-    /// Returns a program in this directory, in an environment without Duralite's settings.
+    /// Returns a command that runs a program in this directory, in an environment without Duralite's settings.
     pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new(program);
         for (name, _) in std::env::vars_os() {
@@ -86,7 +86,7 @@ impl Place {
         self.run("sqlite3", &["-batch", database, sql])
     }
 
-    /// Makes a database in WAL mode with an empty table by stock SQLite.
+    /// Makes a database in WAL mode with an empty table, with stock SQLite.
     pub fn wal_database(&self, name: &str) {
         let said = self.stock(name, "PRAGMA journal_mode=WAL; CREATE TABLE t(a)");
         assert_eq!((said.out.as_str(), said.code), ("wal\n", 0), "{said:?}");
