@@ -1,4 +1,4 @@
-//! Who takes part: primaries with their databases, standbys that are promoted, followers, readers, and whoever prunes.
+//! The actors: primaries with their databases, standbys that are promoted, followers, readers, and a pruner.
 
 use std::cell::{RefCell, RefMut};
 use std::rc::Rc;
@@ -16,7 +16,7 @@ use super::database::{self, History};
 use super::judge::Judge;
 use super::world::{World, hash_of};
 
-/// The name of what the database has before the archive begins.
+/// The name of the transaction that the database has before the archive begins.
 const BASE: u16 = 0x100;
 
 /// What survives the death of an actor.
@@ -24,11 +24,11 @@ const BASE: u16 = 0x100;
 pub struct Disk {
     /// The generation that the actor owns.
     generation: Option<Generation>,
-    /// The database, with what is durable in its log.
+    /// The database, with the transactions that are durable in its log.
     history: History,
-    /// The transaction that the history without any page would be after.
+    /// The number of the transaction before the first one in `history`.
     before: i64,
-    /// Transactions that the actor has committed.
+    /// The number of transactions that the actor has committed.
     committed: u16,
 }
 
@@ -37,7 +37,7 @@ impl Disk {
         (self.before + self.history.len() as i64) as u64
     }
 
-    /// Returns the database after a transaction.
+    /// Returns the history up to a transaction.
     fn at(&self, txid: u64) -> &[u16] {
         &self.history[..(txid as i64 - self.before) as usize]
     }
@@ -54,28 +54,28 @@ pub struct Stage {
 /// What a primary does.
 #[derive(Debug, Clone, Copy)]
 pub struct Plan {
-    /// Transactions that it commits.
+    /// The number of transactions that the primary commits.
     pub transactions: u16,
-    /// By how much each is later than the one before.
+    /// How much later each transaction is than the one before, in milliseconds.
     pub ms_each: i64,
-    /// After how many transactions it looks. It also looks after the last.
+    /// The number of transactions after which the primary looks. It also looks after the last transaction.
     pub looks_each: u16,
-    /// Whether it looks for one transaction while it uploads the next.
+    /// Whether the primary looks for one transaction while it uploads the next.
     pub is_pipelined: bool,
-    /// Whether it uploads a snapshot of the base also where the archive can do without.
+    /// Whether the primary uploads a snapshot of the base even if the archive does not need it.
     pub uploads_base: bool,
-    /// Whether it uploads a snapshot after its last transaction.
+    /// Whether the primary uploads a snapshot after its last transaction.
     pub uploads_snapshot: bool,
-    /// Whether it compacts after each transaction.
+    /// Whether the primary compacts after each transaction.
     pub compacts: bool,
-    /// Whether transactions are lost to the archive after those, so that it starts over, and commits one more.
+    /// Whether the archive loses transactions after these. Then the primary starts over, and commits one more.
     pub has_gap: bool,
-    /// Whether its machine is a copy of that of actor 0, with the same token.
+    /// Whether the primary's machine is a copy of the machine of actor 0, with the same token.
     pub is_copy: bool,
 }
 
 impl Plan {
-    /// Returns some transactions, and nothing else.
+    /// Returns a plan of some transactions and nothing else.
     #[must_use]
     pub const fn of(transactions: u16) -> Self {
         Self {
@@ -92,7 +92,7 @@ impl Plan {
     }
 }
 
-/// Repeats at once, more often than a schedule lets a request fail.
+/// Repeats a request without a pause, more often than a schedule lets it fail.
 #[derive(Debug)]
 struct AtOnce;
 
@@ -140,7 +140,8 @@ impl Stage {
     }
 }
 
-/// An actor's life ends by an error of the archive, and by being fenced.
+/// Runs an actor's life, which ends with success or an error of the archive. Reports an error that no actor may
+/// get.
 async fn ends(life: impl Future<Output = Result<(), ArchiveError>>, stage: &Stage) {
     let is_wrong = |error: &ArchiveError| match error {
         ArchiveError::Damaged { .. } | ArchiveError::Gap { .. } => true,
@@ -154,7 +155,7 @@ async fn ends(life: impl Future<Output = Result<(), ArchiveError>>, stage: &Stag
     }
 }
 
-/// The first primary, whose database exists before the archive.
+/// Runs the first primary, whose database exists before the archive.
 pub async fn first(stage: Stage, plan: Plan) {
     let life = async {
         let archive = stage.archive();
@@ -166,7 +167,7 @@ pub async fn first(stage: Stage, plan: Plan) {
             stage.disk().history = vec![BASE];
         }
         let claimed = archive.claim(&stage.owner(&plan), 0).await?;
-        // Whoever finds an archive here does not begin another.
+        // If there is an archive already, the first primary does not begin another.
         if claimed.inherited().await?.is_some() {
             return Ok(());
         }
@@ -175,23 +176,24 @@ pub async fn first(stage: Stage, plan: Plan) {
     ends(life, &stage).await;
 }
 
-/// A machine that is a copy of the first primary's, as it was when the copy was made: with one transaction.
+/// Runs a machine that is a copy of the first primary's machine. The copy has the state of the time when it was
+/// made: one transaction.
 pub async fn copy(stage: Stage, plan: Plan) {
     let life = async {
         stage.disk().history = vec![BASE];
         match stage.archive().resume(&stage.owner(&plan), Generation::FIRST).await {
-            // The sidecar does not go on where the archive has more than its log.
+            // The sidecar goes on only if the archive has no more than its log.
             Ok(Resumed::Primary(primary)) if primary.uploaded() == stage.disk().txid() => {
                 serve(&stage, &plan, primary).await
             }
-            // The copy was made later.
+            // In such a schedule the copy would have been made later, so this actor does nothing.
             _ => Ok(()),
         }
     };
     ends(life, &stage).await;
 }
 
-/// A standby that is promoted.
+/// Runs a standby that is promoted.
 pub async fn standby(stage: Stage, plan: Plan) {
     let life = async {
         let archive = stage.archive();
@@ -251,7 +253,8 @@ async fn resume(stage: &Stage, plan: &Plan, generation: Generation) -> Result<()
         Resumed::Primary(primary) => {
             {
                 let mut disk = stage.disk();
-                // The sidecar knows by the log which transaction is which. After a gap it was the base.
+                // The sidecar knows from the log which number each transaction has. After a gap, the newest
+                // transaction is the base.
                 if disk.generation != Some(primary.generation()) && disk.generation.is_some() {
                     disk.before = primary.start().base.txid as i64 - disk.history.len() as i64;
                 }
@@ -265,7 +268,7 @@ async fn resume(stage: &Stage, plan: &Plan, generation: Generation) -> Result<()
     }
 }
 
-/// What is missing in the archive becomes a gap before a new base.
+/// Begins a claimed generation on a new base. The transactions that the archive lacks become a gap.
 async fn start_over(stage: &Stage, plan: &Plan, claimed: Claimed) -> Result<(), ArchiveError> {
     let inherited = claimed.inherited().await?;
     begin(stage, plan, claimed, inherited.as_ref(), Line::Gap).await
@@ -318,7 +321,7 @@ async fn serve(stage: &Stage, plan: &Plan, primary: Primary) -> Result<(), Archi
         snapshot(txid).await?;
     }
     if plan.has_gap && stage.disk().committed == plan.transactions {
-        // Two transactions that the log has lost before they were uploaded.
+        // The log loses these two transactions before they are uploaded.
         stage.commit();
         stage.commit();
         let claimed = primary.start_over(0).await?;
@@ -328,7 +331,7 @@ async fn serve(stage: &Stage, plan: &Plan, primary: Primary) -> Result<(), Archi
     Ok(())
 }
 
-/// A follower: applies to its copy what is settled, so many times.
+/// Runs a follower, which applies what is settled to its copy, `times` times.
 pub async fn follower(stage: Stage, times: u32) {
     let life = async {
         let archive = stage.archive();
@@ -353,7 +356,7 @@ pub async fn follower(stage: Stage, times: u32) {
     ends(life, &stage).await;
 }
 
-/// A reader: restores the newest moment.
+/// Runs a reader, which restores the newest moment.
 pub async fn reader(stage: Stage) {
     let promised = stage.judge.borrow().promised().to_vec();
     stage.world.learn(stage.actor, hash_of(&promised));
@@ -367,7 +370,7 @@ pub async fn reader(stage: Stage) {
     ends(life, &stage).await;
 }
 
-/// Prunes so many times.
+/// Runs a pruner, which prunes `times` times.
 pub async fn pruner(stage: Stage, policy: Policy, times: u32) {
     let life = async {
         for _ in 0..times {

@@ -1,5 +1,5 @@
-//! Databases as the actors have them: each transaction adds a page with its own name. So a transaction that is missing
-//! leaves a page of zeros.
+//! The databases of the actors. Each transaction adds a page with its own name, so a missing transaction leaves
+//! a page of zeros.
 
 use bytes::Bytes;
 use duralite_archive::{Archive, ArchiveError, Plan, Target};
@@ -10,8 +10,8 @@ pub type History = Vec<u16>;
 
 const PAGE_SIZE: u32 = 512;
 
-/// Returns the file with the transactions `min` to `max` of a database that has this history after them: the pages
-/// from index `from` on.
+/// Returns the file with the transactions `min` to `max`. After them the database has this history. The file
+/// has the pages from index `from` on.
 ///
 /// # Panics
 ///
@@ -67,8 +67,8 @@ pub async fn make(archive: &Archive, plan: &Plan) -> Result<History, ArchiveErro
     Ok(history)
 }
 
-/// Returns the database of a moment, as a reader restores it: if an object is gone when it is fetched, the reader
-/// lists again.
+/// Restores the database of a moment as a reader does: if an object is gone at its fetch, the reader lists
+/// again.
 ///
 /// # Errors
 ///

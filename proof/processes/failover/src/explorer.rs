@@ -1,4 +1,4 @@
-//! The explorer: in which order requests arrive, and what goes wrong.
+//! The explorer decides in which order requests arrive, and what goes wrong.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -12,29 +12,29 @@ use super::actors::{Disk, Stage};
 use super::judge::{Judge, Seen};
 use super::world::{World, hash_of};
 
-/// What may go wrong in one schedule, at most.
+/// How many things may go wrong in one schedule.
 #[derive(Debug, Clone, Copy, Default, Hash)]
 pub struct Limits {
-    /// Requests whose answers are lost. Each may arrive late, or never.
+    /// The most requests that time out. Each may still arrive late, or never.
     pub timeouts: u32,
-    /// Changes that arrive twice, the second time late.
+    /// The most changes that arrive twice, the second time late.
     pub duplicates: u32,
-    /// Actors that are killed, and begin another life with what is on their disks.
+    /// The most kills of actors. A killed actor begins another life with what is on its disk.
     pub kills: u32,
 }
 
 /// One life of an actor.
 pub type Life = LocalBoxFuture<'static, ()>;
 
-/// Who takes part.
+/// The actors that take part, and what may happen to them.
 pub struct Scenario {
-    /// The actors: what each does in a life.
+    /// The actors. Each function begins a life of its actor.
     pub actors: Vec<Box<dyn Fn(Stage) -> Life>>,
     /// What may go wrong.
     pub limits: Limits,
-    /// Keys in one answer to a list.
+    /// The number of keys in one answer to a list.
     pub keys_in_a_list: usize,
-    /// For how many transactions each single one has to be kept.
+    /// The number of newest transactions of which the archive has to keep each single one.
     pub kept: u64,
 }
 
@@ -47,10 +47,11 @@ enum Step {
     Kill(usize),
 }
 
-/// Decides.
+/// Chooses the steps of a schedule.
 trait Choices {
-    /// One of several steps, or nothing if what follows is known. Of each step there is the actor that goes on, if
-    /// nothing goes wrong with it.
+    /// Chooses one of several steps, and returns its index; returns `None` if everything that follows is known
+    /// already. For each step, `steps` has the actor that goes on by it, or `None` if the step makes something
+    /// go wrong.
     fn choose(&mut self, steps: &[Option<usize>], fingerprint: &dyn Fn() -> u64) -> Option<usize>;
 }
 
@@ -108,7 +109,8 @@ impl<'a> Run<'a> {
         })
     }
 
-    /// Returns the actor that goes on by a step with which nothing goes wrong. A late request is an actor of its own.
+    /// Returns the actor that goes on by a step; `None` if the step makes something go wrong. Late requests
+    /// count as one more actor.
     fn goes_on(&self, step: Step) -> Option<usize> {
         match step {
             Step::Arrive(index) => Some(self.world.waiting(|requests, _| requests[index].actor)),
@@ -155,7 +157,7 @@ impl<'a> Run<'a> {
         hash_of(&(self.world.fingerprint(), self.judge.borrow().fingerprint(), disks, alive, self.left))
     }
 
-    /// Runs until nobody waits and nothing is late.
+    /// Runs the schedule until no request waits and no request is late.
     fn run(
         &mut self,
         choices: &mut dyn Choices,
@@ -181,7 +183,7 @@ impl<'a> Run<'a> {
     }
 }
 
-/// All choices, depth first. A state that was reached before is not left a second time.
+/// Makes all choices, depth first. Does not go on from a state that it has reached before.
 #[derive(Default)]
 struct DepthFirst {
     path: Vec<(usize, usize)>,
@@ -216,7 +218,7 @@ impl Choices for DepthFirst {
     }
 }
 
-/// Choices that were made before.
+/// Makes the same choices again.
 struct Again(std::vec::IntoIter<usize>);
 
 impl Choices for Again {
@@ -225,7 +227,8 @@ impl Choices for Again {
     }
 }
 
-/// Random choices, which are remembered. An actor mostly goes on for a while, so that others stand still for long.
+/// Makes random choices, and remembers them. Mostly lets an actor go on for a while, so that the others stand
+/// still for long.
 struct Drawn {
     state: u64,
     made: Vec<usize>,
@@ -250,7 +253,7 @@ impl Choices for Drawn {
         let chosen = if !own.is_empty() && self.below(8) > 0 {
             own[self.below(own.len())]
         } else {
-            // What goes wrong comes last among the steps.
+            // The steps that make something go wrong come last.
             let some = if sound > 0 && self.below(4) > 0 { sound } else { steps.len() };
             self.below(some)
         };
@@ -260,7 +263,7 @@ impl Choices for Drawn {
     }
 }
 
-/// A schedule that broke a promise.
+/// A schedule in which a promise was broken.
 #[derive(Debug)]
 pub struct Violation {
     /// What is wrong.
@@ -289,14 +292,15 @@ fn violation(scenario: &Scenario, choices: Vec<usize>, what: String, seed: Optio
     Box::new(Violation { what, steps, seed })
 }
 
-/// What was explored.
+/// How much was explored.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Explored {
-    /// Schedules that were run.
+    /// The number of schedules that were run.
     pub schedules: u64,
-    /// Different states that were reached, where that is known.
+    /// The number of different states that were reached; 0 if that is not known.
     pub states: usize,
-    /// Different pairs of a store and what was promised then, each of which the judge has restored.
+    /// The number of different pairs of a store and what was promised at that time. The judge has restored each
+    /// of them.
     pub judged: usize,
 }
 
@@ -325,7 +329,7 @@ pub fn explore(scenario: &Scenario, most: u64) -> Result<Explored, Box<Violation
     }
 }
 
-/// Draws so many schedules, the first of them from this seed, each next one from the next seed.
+/// Draws `schedules` schedules: the first from this seed, and each next one from the next seed.
 ///
 /// # Errors
 ///

@@ -1,8 +1,8 @@
-//! The judge: what was promised, and whether the store keeps it.
+//! The judge knows what was promised, and checks whether the store keeps it.
 //!
-//! An acknowledged transaction is promised together with everything before it, and so is what a follower has applied.
-//! From then on every restore has to begin with that history. Two promises of which neither begins with the other are
-//! a split.
+//! Acknowledging a transaction promises it together with everything before it. Applying a transaction to a
+//! follower's copy does so too. From then on every restore has to begin with that history. If neither of two
+//! promises begins with the other, the history is split.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,24 +19,24 @@ use super::world::{World, hash_of};
 #[derive(Debug, Default)]
 pub struct Judge {
     promised: History,
-    /// Moments that have to be restored as they were, by their transactions.
+    /// The histories of the moments that a restore still has to reach, by their transactions.
     moments: BTreeMap<u64, History>,
-    /// For how many transactions each single one is kept.
+    /// The number of newest transactions of which each single one has to be kept.
     kept: u64,
     violation: Option<String>,
 }
 
-/// What the judge has found right: states of the store, each with what was promised then.
+/// Hashes of what the judge has found right: states of the store, each with what was promised at that time.
 pub type Seen = FxHashSet<u64>;
 
 impl Judge {
-    /// Returns a judge who also wants each of the last `kept` transactions.
+    /// Makes a judge that also checks each of the last `kept` transactions.
     #[must_use]
     pub fn new(kept: u64) -> Self {
         Self { kept, ..Self::default() }
     }
 
-    /// Somebody promises that a history stays, up to the transaction `txid`.
+    /// Notes that `who` promises that a history stays, up to the transaction `txid`.
     pub fn promise(&mut self, who: &str, txid: u64, history: &[u16]) {
         let is_longer = history.len() >= self.promised.len();
         let (long, short) = if is_longer { (history, &*self.promised) } else { (&*self.promised, history) };
@@ -50,31 +50,31 @@ impl Judge {
         }
     }
 
-    /// Somebody who began to read when `promised` was promised has read a history.
+    /// Checks the history that a reader has read. The reader began to read when `promised` was promised.
     pub fn has_read(&mut self, promised: &[u16], history: &[u16]) {
         if !history.starts_with(promised) {
             self.violate(format!("a reader has {history:x?}, and {promised:x?} was promised before"));
         }
     }
 
-    /// Returns what is promised now.
+    /// Returns the history that is promised now.
     #[must_use]
     pub fn promised(&self) -> &[u16] {
         &self.promised
     }
 
-    /// Something is wrong.
+    /// Notes that something is wrong. Only the first such text counts.
     pub fn violate(&mut self, what: String) {
         self.violation.get_or_insert(what);
     }
 
-    /// Returns what the judge remembers, as a number.
+    /// Returns a hash of what the judge remembers.
     #[must_use]
     pub fn fingerprint(&self) -> u64 {
         hash_of(&(&self.promised, &self.moments))
     }
 
-    /// Restores from the store as it is.
+    /// Restores from the store as it is now, and checks the result.
     ///
     /// # Errors
     ///

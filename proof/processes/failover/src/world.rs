@@ -1,7 +1,7 @@
 //! An object store in memory whose network a test controls: every request waits until the test lets it arrive.
 //!
-//! The store itself is what every store is assumed to be: each request takes effect in one moment, and whoever asks
-//! later sees it. A listing of many keys is several requests.
+//! The store behaves as the product assumes of every store: each request takes effect in one moment, and every
+//! later request sees the effect. A list of many keys takes several requests.
 
 use std::collections::BTreeMap;
 use std::future::poll_fn;
@@ -24,22 +24,22 @@ use rustc_hash::FxHasher;
 /// What a request asks for.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Ask {
-    /// A new object, if there is none with the key.
+    /// Creates an object, if none with this key exists.
     Create(Path, Bytes),
-    /// An object in place of another.
+    /// Writes an object, in place of another one with this key.
     Overwrite(Path, Bytes),
-    /// The object's length and contents.
+    /// Returns the object's length and contents.
     Get(Path),
-    /// Whether there is an object.
+    /// Says whether the object exists.
     Head(Path),
-    /// The first keys below a prefix and after a key.
+    /// Returns the first keys below a prefix and after a key.
     List(Path, Option<Path>),
-    /// The end of an object.
+    /// Deletes the object.
     Delete(Path),
 }
 
 impl Ask {
-    /// Returns whether the request changes the store, so that it matters when it arrives.
+    /// Returns whether the request changes the store. Only for such a request does a late arrival matter.
     #[must_use]
     pub const fn is_change(&self) -> bool {
         matches!(self, Self::Create(..) | Self::Overwrite(..) | Self::Delete(_))
@@ -67,10 +67,10 @@ enum Answer {
     Keys(Vec<ObjectMeta>),
 }
 
-/// A request that somebody waits for.
+/// A request for whose answer an actor waits.
 #[derive(Debug)]
 pub struct Request {
-    /// Who waits.
+    /// The actor that waits.
     pub actor: usize,
     /// What the request asks for.
     pub ask: Ask,
@@ -81,11 +81,11 @@ pub struct Request {
 struct State {
     requests: Vec<Request>,
     answers: BTreeMap<u64, Result<Answer>>,
-    /// Requests that nobody waits for any more. Each may arrive at any time, or never.
+    /// Requests for which no actor waits any more. Each may arrive at any time, or never.
     late: Vec<Ask>,
-    /// The contents of the store as one number for each key.
+    /// The contents of the store, as a hash for each key.
     contents: BTreeMap<Path, u64>,
-    /// What each actor has learned, as a number: an actor in the same state has learned the same.
+    /// A hash of what each actor has learned. An actor that has learned the same is in the same state.
     learned: Vec<u64>,
     next: u64,
 }
@@ -100,7 +100,7 @@ pub struct World {
     is_instant: bool,
 }
 
-/// Returns the number that stands for a value.
+/// Returns a hash of a value.
 pub fn hash_of(value: &(impl Hash + ?Sized)) -> u64 {
     let mut hasher = FxHasher::default();
     value.hash(&mut hasher);
@@ -108,7 +108,7 @@ pub fn hash_of(value: &(impl Hash + ?Sized)) -> u64 {
 }
 
 impl World {
-    /// Returns an empty store, which lists so many keys in one answer.
+    /// Makes an empty store, which lists `keys_in_a_list` keys in one answer.
     #[must_use]
     pub fn new(actors: usize, keys_in_a_list: usize) -> Arc<Self> {
         let state = State { learned: vec![0; actors], ..State::default() };
@@ -120,7 +120,8 @@ impl World {
         })
     }
 
-    /// Returns the store as it is now, alone, for somebody whose requests are answered at once.
+    /// Returns a copy of the store as it is now, without the waiting requests. The copy answers requests at
+    /// once.
     #[must_use]
     pub fn as_it_is(&self) -> Arc<Self> {
         let state = State { learned: vec![0], ..State::default() };
@@ -132,7 +133,7 @@ impl World {
         })
     }
 
-    /// Returns the store, as an actor reaches it.
+    /// Returns the store as an actor reaches it.
     #[must_use]
     pub fn client(self: &Arc<Self>, actor: usize) -> Arc<dyn ObjectStore> {
         Arc::new(Client { world: Arc::clone(self), actor })
@@ -142,20 +143,19 @@ impl World {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reads the requests that somebody waits for, and those that are late.
+    /// Calls `read` with the requests for which an actor waits, and with those that are late.
     pub fn waiting<T>(&self, read: impl FnOnce(&[Request], &[Ask]) -> T) -> T {
         let state = self.state();
         read(&state.requests, &state.late)
     }
 
-    /// Returns the contents of the store, as a number.
+    /// Returns a hash of the contents of the store.
     #[must_use]
     pub fn contents(&self) -> u64 {
         hash_of(&self.state().contents)
     }
 
-    /// Returns the store, the actors and the network, as a number. What an actor does is a function of what it has
-    /// learned.
+    /// Returns a hash of the store, the actors and the network. What an actor has learned decides what it does.
     #[must_use]
     pub fn fingerprint(&self) -> u64 {
         let state = self.state();
@@ -167,18 +167,18 @@ impl World {
         hash_of(&(&state.contents, &state.learned, requests, late))
     }
 
-    /// An actor forgets what it has learned.
+    /// Lets an actor forget what it has learned.
     pub fn begin_anew(&self, actor: usize) {
         self.state().learned[actor] = 1;
     }
 
-    /// An actor learns something else than an answer.
+    /// Notes that an actor has learned something other than an answer.
     pub fn learn(&self, actor: usize, what: u64) {
         let learned = &mut self.state().learned[actor];
         *learned = hash_of(&(*learned, what));
     }
 
-    /// A waiting request arrives and is answered. Returns who waited.
+    /// Lets a waiting request arrive, and answers it. Returns the actor that waited.
     pub fn arrive(&self, index: usize, is_duplicated: bool) -> usize {
         let request = self.state().requests.remove(index);
         let answer = self.apply(&request.ask);
@@ -189,7 +189,7 @@ impl World {
         request.actor
     }
 
-    /// A waiting request fails by a timeout. It may still arrive.
+    /// Lets a waiting request time out. The request may still arrive. Returns the actor that waited.
     pub fn time_out(&self, index: usize) -> usize {
         let request = self.state().requests.remove(index);
         if request.ask.is_change() {
@@ -200,7 +200,7 @@ impl World {
         request.actor
     }
 
-    /// A late request arrives.
+    /// Lets a late request arrive.
     pub fn arrive_late(&self, index: usize) {
         let ask = self.state().late.remove(index);
         let _answered_to_nobody = self.apply(&ask);
@@ -263,7 +263,7 @@ impl World {
     }
 }
 
-/// The result of what never waits.
+/// Returns the result of a future that never waits.
 fn at_once<T>(ends: impl Future<Output = Result<T>>) -> Result<T> {
     ends.now_or_never().unwrap_or_else(|| Err(Error::Generic { store: "model", source: "waits".into() }))
 }
@@ -281,7 +281,7 @@ impl std::fmt::Display for Client {
     }
 }
 
-/// Ends the wait of a request. If the actor is gone, the request is late.
+/// The wait for a request. Dropping it ends the wait, and if the actor is gone, the request is late.
 struct Wait<'a> {
     world: &'a World,
     number: u64,
@@ -410,7 +410,7 @@ impl ObjectStore for Client {
 }
 
 impl Client {
-    /// Returns the keys below a prefix, in order, a request for each so many.
+    /// Returns the keys below a prefix in order. Sends a request for each group of `keys_in_a_list` keys.
     fn list_after(
         &self,
         prefix: Option<&Path>,

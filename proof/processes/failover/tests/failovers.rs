@@ -1,15 +1,15 @@
-//! Whatever happens on the way, what was promised is kept.
+//! Whatever happens on the way, the archive keeps what was promised.
 
 use duralite_failover::{Scenario, draw, explore};
 
 use super::scenarios::{self, limits};
 
-/// Returns the number of schedules to draw, of each large scenario. `FAILOVER_SCHEDULES` asks for more.
+/// Returns the number of schedules to draw for each large scenario. `FAILOVER_SCHEDULES` replaces it.
 fn schedules(usual: u64) -> u64 {
     std::env::var("FAILOVER_SCHEDULES").ok().and_then(|number| number.parse().ok()).unwrap_or(usual)
 }
 
-/// Returns the first seed, from `FAILOVER_SEED`.
+/// Returns the first seed: the value of `FAILOVER_SEED`, or 1.
 fn seed() -> u64 {
     std::env::var("FAILOVER_SEED").ok().and_then(|number| number.parse().ok()).unwrap_or(1)
 }

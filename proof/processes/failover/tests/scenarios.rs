@@ -1,4 +1,4 @@
-//! The scenarios, small ones for every order and large ones to draw from.
+//! The scenarios: small ones whose orders are all tried, and large ones of which orders are drawn.
 
 use std::time::Duration;
 
@@ -41,57 +41,58 @@ pub fn scenario(actors: Vec<Actor>, limits: Limits) -> Scenario {
     Scenario { actors, limits, keys_in_a_list: usize::MAX, kept: 1 }
 }
 
-/// Keeps each moment for so many transactions of ten seconds, and each single one for so many.
+/// Returns a policy that keeps each moment for the time of `keep` transactions, and each single transaction for
+/// the time of `transactions`. A transaction takes ten seconds.
 pub fn policy(keep: u64, transactions: u64) -> Policy {
     Policy { keep: Duration::from_secs(10 * keep), transactions: Duration::from_secs(10 * transactions) }
 }
 
-/// Returns a primary and a standby.
+/// Returns a scenario with a primary and a standby.
 pub fn failover(limits: Limits) -> Scenario {
     scenario(vec![first(Plan::of(2)), standby(Plan::of(1))], limits)
 }
 
-/// Returns a primary that is pipelined, and a standby.
+/// Returns a scenario with a pipelined primary and a standby.
 pub fn pipelined(limits: Limits) -> Scenario {
     let plan = Plan { is_pipelined: true, ..Plan::of(3) };
     scenario(vec![first(plan), standby(Plan::of(1))], limits)
 }
 
-/// Returns a primary and two standbys that are promoted beside each other.
+/// Returns a scenario with a primary, and two standbys that are promoted at the same time.
 pub fn two_standbys(limits: Limits) -> Scenario {
     scenario(vec![first(Plan::of(1)), standby(Plan::of(1)), standby(Plan::of(1))], limits)
 }
 
-/// Returns a primary that starts over, and a standby.
+/// Returns a scenario with a primary that starts over, and a standby.
 pub fn gap(limits: Limits) -> Scenario {
     let plan = Plan { has_gap: true, ..Plan::of(1) };
     scenario(vec![first(plan), standby(Plan::of(1))], limits)
 }
 
-/// Returns a failover beside a follower.
+/// Returns a scenario with a primary, a standby and a follower.
 pub fn followed(limits: Limits) -> Scenario {
     scenario(vec![first(Plan::of(2)), standby(Plan::of(1)), follower(1)], limits)
 }
 
-/// Returns a failover beside a reader.
+/// Returns a scenario with a primary, a standby and a reader.
 pub fn read(limits: Limits) -> Scenario {
     scenario(vec![first(Plan::of(1)), standby(Plan::of(1)), reader()], limits)
 }
 
-/// Returns the first primary and a copy of its machine.
+/// Returns a scenario with the first primary and a copy of its machine.
 pub fn copied(limits: Limits) -> Scenario {
     scenario(vec![first(Plan::of(1)), copy(Plan { is_copy: true, ..Plan::of(1) })], limits)
 }
 
-/// Returns a primary that compacts, a standby, and somebody who prunes.
+/// Returns a scenario with a primary that compacts, a standby, and a pruner.
 pub fn pruned(limits: Limits) -> Scenario {
     let plan = Plan { compacts: true, ..Plan::of(5) };
     let actors = vec![first(plan), standby(Plan::of(1)), pruner(policy(1000, 0), 1)];
     scenario(actors, limits)
 }
 
-/// As `pruned`, but the primary looks only after each third transaction, so that it writes on for a while after it was
-/// replaced.
+/// Returns a scenario like `pruned`, but with a primary that looks only after every third transaction. So it
+/// writes on for a while after it was replaced.
 pub fn seldom(limits: Limits) -> Scenario {
     let plan = Plan { compacts: true, looks_each: 3, ..Plan::of(6) };
     let actors = vec![first(plan), standby(Plan::of(1)), pruner(policy(1000, 0), 1)];
@@ -101,7 +102,7 @@ pub fn seldom(limits: Limits) -> Scenario {
     scenario
 }
 
-/// As `pruned`, with days, so that snapshots get too old.
+/// Returns a scenario like `pruned` that lasts days, so that snapshots get too old.
 pub fn days(limits: Limits) -> Scenario {
     let of_day = Plan { ms_each: 43_200_000, uploads_base: true, uploads_snapshot: true, ..Plan::of(3) };
     let plan = Plan { compacts: true, ..of_day };
@@ -112,7 +113,7 @@ pub fn days(limits: Limits) -> Scenario {
     scenario
 }
 
-/// Returns all of it at once, too large for every order.
+/// Returns a scenario with all of this at once. It is too large to try every order.
 pub fn large() -> Scenario {
     let plan = Plan { is_pipelined: true, compacts: true, uploads_snapshot: true, ..Plan::of(6) };
     let other = Plan { uploads_base: true, has_gap: true, ..plan };

@@ -25,7 +25,7 @@ pub fn check(history: &[Tx], last: &Last) -> Result<(), String> {
     Ok(())
 }
 
-/// Returns the reads of each transaction that did not commit, as a snapshot: those before its first own change. If
+/// Returns a snapshot for each transaction that did not commit, with the reads before its first own change. If
 /// such transactions must see one state too, check a history together with these snapshots.
 #[must_use]
 pub fn reads_of_the_uncommitted(history: &[Tx]) -> Vec<Tx> {

@@ -1,10 +1,10 @@
 //! Reads by a property: finds out which version of a register a reader saw if it did not find the register.
 //!
 //! Such a reader saw some version without the property. If the order of all versions is known, the existing
-//! edges tell which of them come before the reader, and which after it. Only the versions in between are
-//! left. If all of those without the property come after one writer, so does the reader. If another writer
-//! has replaced all of them, the reader comes before that writer. These are new edges, which may tell more
-//! about other readers.
+//! edges tell which of them come before the reader, and which after it. Only the versions in between are left.
+//! If all versions without the property come after one writer, so does the reader. If another writer has
+//! replaced all of these versions, the reader comes before that writer. These are new edges, which may tell
+//! more about other readers.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,7 +13,7 @@ use crate::history::{Property, Register, Written};
 use crate::uses::Use;
 use crate::why::{Place, Why};
 
-/// The versions of a register in order, without the empty one at the beginning. Each has its writer.
+/// The versions of a register in order, without the empty one at the beginning. Each version has its writer.
 pub type Versions = Vec<(Written, usize)>;
 
 /// A register that a transaction did not find.
@@ -61,7 +61,8 @@ pub fn note(
     Ok(unknown)
 }
 
-/// Of the registers that were not found, those whose version no other operation of the transaction tells.
+/// Of the registers that were not found, returns those whose version no other operation of the transaction
+/// tells.
 pub fn still_unknown(unknown: Vec<Unknown>, uses: &BTreeMap<Register, Use>) -> Result<Vec<Unknown>, String> {
     let mut left = Vec::new();
     for one in unknown {
@@ -78,7 +79,7 @@ pub fn still_unknown(unknown: Vec<Unknown>, uses: &BTreeMap<Register, Use>) -> R
 }
 
 /// Adds the edges that follow from the existing edges, which must have no cycle. Returns whether there were
-/// any.
+/// such edges.
 pub fn narrow(found: &Found, graph: &mut Graph) -> Result<bool, String> {
     let order = graph.order();
     let mut is_new = false;
@@ -116,13 +117,13 @@ struct Around {
 impl Around {
     fn of(reader: usize, order: &Order) -> Self {
         let mut around = Self { before: order.before(reader), after: order.after(reader) };
-        // A reader has not seen what it writes itself later.
+        // A reader has not seen what it writes itself later, so its own writes come after.
         around.after[reader] = true;
         around
     }
 
-    /// Returns the first and the last version that the reader can have seen. The empty version counts as 0. `None` if
-    /// there is no such version.
+    /// Returns the first and the last version that the reader can have seen. The empty version counts as 0.
+    /// Returns `None` if there is no such version.
     fn narrowed(&self, versions: &Versions, property: &Property) -> Option<(usize, usize)> {
         let first = versions.iter().rposition(|(_, by)| self.before[*by]).map_or(0, |nth| nth + 1);
         let end = versions.iter().position(|(_, by)| self.after[*by]).unwrap_or(versions.len());

@@ -1,4 +1,4 @@
-//! A graph of the order of transactions: which comes before which, and why.
+//! A graph of the order of transactions: which transaction comes before which, and why.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -85,7 +85,8 @@ impl Graph {
         Ok(())
     }
 
-    /// Returns the shortest cycle through a node of the given cycle, because long cycles are hard to read.
+    /// Returns the shortest cycle that it finds through a node of the given cycle, because long cycles are hard
+    /// to read.
     fn shorter(&self, circle: Vec<usize>) -> Vec<usize> {
         let others = circle.iter().take(64).filter_map(|start| self.back_to(*start));
         others.min_by_key(Vec::len).filter(|other| other.len() < circle.len()).unwrap_or(circle)
@@ -113,7 +114,8 @@ impl Graph {
         None
     }
 
-    /// Returns the transactions in a cycle of nodes. Moments between two transactions become one edge.
+    /// Returns the transactions in a cycle of nodes. All moments between two transactions together become one
+    /// edge.
     fn told(&self, circle: &[usize]) -> Circle {
         let first = circle.iter().position(|node| *node < self.transactions).unwrap_or(0);
         let turned = circle[first..].iter().chain(&circle[..first]).copied();
@@ -123,7 +125,7 @@ impl Graph {
         transactions.map(|(nth, node)| (*node, edge(nth))).collect()
     }
 
-    /// Returns the present edges, for questions about the order.
+    /// Returns the present edges in a form that answers questions about the order.
     pub fn order(&self) -> Order {
         let mut order = Order { after: vec![Vec::new(); self.nodes], before: vec![Vec::new(); self.nodes] };
         for (from, edges) in &self.edges {

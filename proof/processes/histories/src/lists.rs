@@ -87,7 +87,8 @@ fn edges_of(
     Ok(())
 }
 
-/// Returns whether a transaction with unknown outcome has taken effect. Fails if only a part of the transaction has.
+/// Returns whether a transaction with unknown outcome has taken effect. Fails if only a part of the transaction
+/// has taken effect.
 fn came_about(number: usize, tx: &Tx, order: &BTreeMap<List, Vec<Element>>) -> Result<bool, String> {
     let appended = tx.ops.iter().filter_map(|op| match op {
         Op::Append(list, element) => Some(order.get(list).is_some_and(|order| order.contains(element))),
@@ -108,7 +109,7 @@ fn read_edges(
     writer: &HashMap<Element, usize>,
     graph: &mut Graph,
 ) -> Result<(), String> {
-    // The elements that the transaction itself appended are at the end.
+    // The elements that the reader itself appended are at the end.
     let own = own.map_or(&[][..], Vec::as_slice);
     let Some(seen) = seen.strip_suffix(own) else {
         return Err(format!("transaction {reader} read {seen:?} of list {list}, and had appended {own:?}"));

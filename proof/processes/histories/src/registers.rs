@@ -11,9 +11,9 @@ use crate::why::{Place, Why};
 /// A value that a register had; `None` before it was first written.
 type Version = (Register, Option<Written>);
 
-/// Adds the edges of registers. `counts` says which transactions are known to have taken effect. This
-/// function finds out which others have, and sets them too. Returns what is still unknown about reads by a
-/// property.
+/// Adds the edges of registers. `counts` says which transactions are known to have taken effect. This function
+/// finds out which other transactions have, and sets them in `counts` too. Returns what is still unknown about
+/// reads by a property.
 pub fn add_edges(
     history: &[Tx],
     counts: &mut [bool],
@@ -68,8 +68,8 @@ pub fn add_edges(
     Ok(Found { versions: versions.collect(), unknown })
 }
 
-/// Returns the versions of a register in order, without the empty one at the beginning. Each has its writer. `None`
-/// if the transactions do not tell the order of all versions.
+/// Returns the versions of a register in order, without the empty one at the beginning. Each version has its
+/// writer. Returns `None` if the transactions do not tell the order of all versions.
 fn versions_of(register: Register, uses: &[BTreeMap<Register, Use>]) -> Option<Versions> {
     let mut after: HashMap<Option<Written>, (Written, usize)> = HashMap::new();
     let mut writers = 0;
@@ -89,7 +89,8 @@ fn versions_of(register: Register, uses: &[BTreeMap<Register, Use>]) -> Option<V
 }
 
 /// Returns the later versions of each version, as far as they are known. A value comes after the value that its
-/// writer had read. Every value comes after the empty register. The value at the end comes after every other.
+/// writer had read. Every value comes after the empty register. The value at the end comes after every other
+/// value.
 fn later_versions(
     uses: &[BTreeMap<Register, Use>],
     last: &BTreeMap<Register, Written>,
@@ -187,7 +188,7 @@ fn uses_of(number: usize, tx: &Tx, registers: &BTreeSet<Register>) -> Result<Use
             Op::Append(..) | Op::Read(..) | Op::Scan(..) => {}
         }
     }
-    // Another read of the transaction may have told the value of a register that it did not find.
+    // Another read of the same transaction may tell the value of a register that the transaction did not find.
     let unknown = find::still_unknown(missed, &uses)?;
     Ok(Uses { of: uses, unknown })
 }

@@ -13,11 +13,11 @@ pub enum Why {
     Wr(Place),
     /// The first transaction did not see what the second wrote.
     Rw(Place),
-    /// The first had ended before the second began.
+    /// The first transaction had ended before the second began.
     Time,
 }
 
-/// What both transactions used.
+/// The list or register that both transactions used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     List(List),

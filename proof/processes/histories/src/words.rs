@@ -26,7 +26,7 @@ impl fmt::Display for Op {
     }
 }
 
-/// A list, shown by its end, because only the end matters to people.
+/// A list. Only its end is shown, because only the end matters to people.
 struct End<'a>(&'a [u64]);
 
 impl fmt::Display for End<'_> {
@@ -39,7 +39,7 @@ impl fmt::Display for End<'_> {
     }
 }
 
-/// Returns a transaction in one line.
+/// Describes a transaction in one line.
 pub fn transaction(number: usize, tx: &Tx) -> String {
     let fate = match tx.fate {
         Fate::Committed => "committed",
@@ -51,7 +51,7 @@ pub fn transaction(number: usize, tx: &Tx) -> String {
     format!("transaction {number} ({fate}{span}) {}", ops.join("; "))
 }
 
-/// Returns a cycle of transactions: which comes before which and why, and the operations of each.
+/// Describes a cycle of transactions: which comes before which and why, and the operations of each.
 pub fn circle(circle: &Circle, history: &[Tx]) -> String {
     let mut text = String::from("a circle:");
     for (nth, (from, why)) in circle.iter().enumerate() {

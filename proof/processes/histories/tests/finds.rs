@@ -64,21 +64,20 @@ fn what_is_not_found_any_more_was_replaced() {
     assert!(verdict(&history(&[(1, 15)], 7), &[(1, 16)]).unwrap_err().contains("rw, register 1"));
 }
 
-/// Where one reader belongs in the order follows only from another reader.
+/// Only another reader tells where in the order one reader belongs.
 #[test]
 fn one_read_tells_about_another_one() {
     let mut history = vec![
         any(&update(1, None, 15)),
         any(&update(1, 15, 16)),
-        // The reader comes before the first writer or after the second; the third register tells
-        // which.
+        // The reader comes before the first writer or after the second one. Register 3 tells which.
         any(&[find(5, &[]), Op::Look(3, Some(30))]),
         any(&[Op::Look(1, Some(15)), Op::Look(2, None)]),
         any(&[Op::Look(1, Some(16)), Op::Look(3, None), Op::Write(3, 30)]),
     ];
     verdict(&history, &[(1, 16), (3, 30)]).unwrap();
-    // The reader now comes after both writers, so a transaction that has seen neither cannot have
-    // seen it.
+    // The reader comes after both writers. So a transaction that has seen neither writer cannot have seen the
+    // reader's write.
     history[2].ops.extend(update(4, None, 40));
     history.push(any(&[Op::Look(4, Some(40)), Op::Look(1, None)]));
     verdict(&history, &[(1, 16), (3, 30), (4, 40)]).unwrap_err();

@@ -1,11 +1,11 @@
-//! Random histories. Transactions that ran one by one are accepted, and a read that is changed afterwards is
-//! noticed.
+//! Random histories. The checker accepts transactions that ran one by one, and notices a read that was changed
+//! afterwards.
 
 use duralite_histories::{Fate, Last, Op, Property, Tx, check};
 
 const KEYS: u64 = 6;
 
-/// xorshift64*.
+/// A random number generator, xorshift64*.
 struct Random(u64);
 
 impl Random {
@@ -17,7 +17,7 @@ impl Random {
     }
 }
 
-/// Runs an operation on the state. Returns it as the history has it.
+/// Runs an operation on the state. Returns it as operations of the history.
 fn run(state: &mut Last, next: &mut u64, random: &mut Random) -> Vec<Op> {
     let key = random.below(KEYS);
     *next += 1;
@@ -44,7 +44,8 @@ fn run(state: &mut Last, next: &mut u64, random: &mut Random) -> Vec<Op> {
     }
 }
 
-/// Returns a history of transactions that took effect one by one. Each began before its effect and ended after it.
+/// Returns a history of transactions that took effect one by one. Each transaction began before its effect and
+/// ended after it.
 fn history(seed: u64, transactions: u64) -> (Vec<Tx>, Last) {
     let (mut random, mut next, mut state) = (Random(seed * 2 + 1), 0, Last::default());
     let mut history = Vec::new();
@@ -74,7 +75,7 @@ fn what_took_effect_one_after_the_other_is_accepted() {
     }
 }
 
-/// Some transactions see the state of twenty transactions before.
+/// Some transactions see the state before the last twenty transactions.
 #[test]
 fn reads_of_an_old_state_are_noticed() {
     let mut noticed = [0; 4];
@@ -96,7 +97,7 @@ fn reads_of_an_old_state_are_noticed() {
         history[victim] = Tx { ops: vec![stale], fate: Fate::Committed, span: history[victim].span };
         noticed[kind] += u64::from(check(&history, &last).is_err());
     }
-    // A read of a value that no transaction has changed since is not old, so not every such history is
-    // noticed.
+    // If no transaction has changed a value since, a read of that value is not old. So the checker cannot
+    // notice every such history.
     assert!(noticed.iter().all(|times| *times >= 8), "{noticed:?}");
 }

@@ -77,7 +77,7 @@ fn the_checker_accepts_registers_and_snapshots_that_are_serializable() {
     let history = [
         at((1, 9), &[Op::Look(1, None), Op::Write(1, 10), Op::Write(1, 11), Op::Look(1, Some(11))]),
         at((2, 8), &[Op::Write(1, 12), Op::Append(1, 20)]),
-        // A transaction that began before another had ended may or may not have seen it.
+        // A transaction that began before another had ended may or may not have seen what the other wrote.
         at((3, 4), &[Op::Look(1, Some(11)), Op::Read(1, vec![])]),
         at((10, 11), &[Op::Look(1, Some(12)), Op::Scan(0, 5, vec![(1, vec![20])]), Op::Look(1, Some(12))]),
         Tx { ops: vec![Op::Write(2, 30)], fate: Fate::Unknown, span: Some((5, 6)) },
@@ -94,7 +94,7 @@ fn the_checker_catches_a_snapshot_that_is_behind_the_time() {
     assert!(why.contains("time") && why.contains("rw"), "{why}");
     let read = at((3, 4), &[Op::Read(1, vec![])]);
     assert!(verdict_of_both(&[at((1, 2), &[Op::Append(1, 10)]), read], &[(1, &[10])], &[]).is_err());
-    // A snapshot that was opened before a transaction began must not see it.
+    // A snapshot that was opened before a transaction began must not see what that transaction wrote.
     let early = at((1, 2), &[Op::Look(1, Some(10))]);
     assert!(verdict_of_both(&[early, Tx { span: Some((3, 4)), ..write }], &[], &[(1, 10)]).is_err());
 }
@@ -145,7 +145,7 @@ fn the_checker_catches_a_part_of_what_nobody_was_told_of() {
     verdict_of_both(&both, &[], &[]).unwrap();
     verdict_of_both(&both, &[(1, &[10])], &[(1, 20)]).unwrap();
     assert!(verdict_of_both(&both, &[(1, &[10])], &[]).unwrap_err().contains("gone"));
-    // A snapshot saw the value before the crash, so it must not be gone.
+    // A snapshot saw the value before the crash, so the value must not be gone.
     let unknown = Tx { ops: vec![Op::Write(1, 20)], fate: Fate::Unknown, span: None };
     let shown = committed(&[Op::Look(1, Some(20))]);
     assert!(verdict_of_both(&[unknown, shown], &[], &[]).unwrap_err().contains("gone"));

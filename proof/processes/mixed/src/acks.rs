@@ -1,4 +1,4 @@
-//! Which commits were acknowledged to which writer.
+//! Records which commits were acknowledged to which writer.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result};
 /// The number of a database, and a writer in it.
 pub(crate) type Place = (usize, i64);
 
-/// Appends the acknowledgements of a process, and reads those of all processes.
+/// Appends the acknowledgements of a process, and reads the acknowledgements of all processes.
 pub(crate) struct Acks {
     file: duralite_testkit::Acks<3>,
     newest: HashMap<Place, i64>,
@@ -26,7 +26,7 @@ impl Acks {
         Ok(self.file.record([i64::try_from(database)?, writer, seq])?)
     }
 
-    /// Returns the newest commit of each writer that was acknowledged before this call.
+    /// Returns, for each writer, its newest commit that was acknowledged before this call.
     pub(crate) fn refresh(&mut self) -> Result<&HashMap<Place, i64>> {
         for [database, writer, seq] in self.file.refresh()? {
             let newest = self.newest.entry((usize::try_from(database)?, writer)).or_default();

@@ -39,7 +39,7 @@ pub(crate) fn audit(plan: &Plan, paths: &Paths, side: Side) -> Result<()> {
         conn.busy_timeout(PATIENCE)?;
         let checked = check(&conn, paths, database);
         if checked.is_err() {
-            // The connection is not closed, so that the files stay unchanged.
+            // The audit does not close the connection, so that the files stay unchanged.
             std::mem::forget(conn);
         } else {
             conn.close().map_err(|(_, error)| error).context("closing")?;
@@ -76,8 +76,8 @@ fn check(conn: &Connection, paths: &Paths, database: usize) -> Result<()> {
     Ok(())
 }
 
-/// A writer may be one commit ahead of its last acknowledgement: it begins no further commit before that
-/// acknowledgement, unless the last commit failed.
+/// Checks that no writer has more commits than it can have tried. A writer may be one commit ahead of its last
+/// acknowledgement: it begins no further commit before that acknowledgement, unless the last commit failed.
 fn no_more_than_tried(view: &View, floors: &HashMap<(usize, i64), i64>, database: usize) -> Result<()> {
     for (writer, found) in &view.newest {
         let acknowledged = floors.get(&(database, *writer)).copied().unwrap_or(0);

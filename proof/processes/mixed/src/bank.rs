@@ -74,7 +74,7 @@ impl View {
         .query_row([], |row| Ok((row.get(0)?, row.get(1)?)))
     }
 
-    /// Returns a contradiction within this snapshot, if there is one.
+    /// Describes a contradiction within this snapshot, if there is one.
     pub(crate) fn contradiction(&self) -> Option<String> {
         let Self { counter, sum, newest, rows } = self;
         if *sum != ACCOUNTS * BALANCE {
@@ -98,7 +98,7 @@ impl View {
     }
 }
 
-/// Returns the newest number of a writer.
+/// Returns the number of a writer's newest commit.
 pub(crate) fn newest_of(conn: &Connection, database: usize, writer: i64) -> Result<i64> {
     let schema = SCHEMAS[database];
     conn.prepare_cached(&format!("SELECT coalesce(max(seq), 0) FROM {schema}.newest WHERE writer = ?"))?

@@ -5,8 +5,8 @@
 //! stopped. Each writer numbers its commits, and records each commit that SQLite has acknowledged. Every
 //! reader checks its snapshot against these records. At the end an audit checks the databases.
 //!
-//! [`run`] carries out one round according to a [`Plan`]. It starts the processes through a [`Worker`], and each of them runs
-//! [`worker_main`].
+//! [`run`] carries out one round according to a [`Plan`]. [`run`] starts the processes through a [`Worker`],
+//! and each process runs [`worker_main`].
 
 mod acks;
 mod audit;

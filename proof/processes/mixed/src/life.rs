@@ -16,13 +16,13 @@ use crate::site::Paths;
 use crate::slices::{Slices, now_ns};
 use crate::{Acknowledge, Plan, Side, Verdict, verdict};
 
-/// A connection that only [`Life::close`] closes. When a process that has found a loss ends, it must neither
-/// checkpoint nor delete a log.
+/// A connection that only [`Life::close`] closes. A process that has found a loss must end without a checkpoint
+/// and without deleting a log.
 type Kept = ManuallyDrop<Connection>;
 
-/// The limit for any wait, whichever processes are stopped or hold locks.
+/// The limit for any wait, whatever processes are stopped or hold locks.
 const LONG: Duration = Duration::from_secs(10);
-/// How often a commit is tried that finds the database busy.
+/// The number of times that a thread tries a commit that finds the database busy.
 const COMMITS: u32 = 40;
 const MODES: [&str; 6] = ["wal", "wal", "wal", "delete", "truncate", "persist"];
 const CHECKPOINTS: [&str; 4] = ["PASSIVE", "FULL", "RESTART", "TRUNCATE"];
@@ -97,7 +97,7 @@ impl Life<'_> {
             }
         }
         if self.rng.u32(..8) == 0 {
-            // Closes the connection in the middle of a transaction.
+            // Here the thread closes the connection in the middle of a transaction.
             let begun = conn.execute_batch("BEGIN IMMEDIATE").context("BEGIN IMMEDIATE");
             let begun = begun
                 .and_then(|()| if manner.read_only { Ok(()) } else { Ok(bank::reshuffle(&conn, 0, 3)?) });
@@ -140,8 +140,8 @@ impl Life<'_> {
         let conn = Connection::open(uri(0)).context("opening")?;
         conn.busy_timeout(manner.busy)?;
         if manner.exclusive {
-            // Set before SQLite reads the database, so that SQLite keeps the wal-index in the process's own
-            // memory.
+            // The mode is set before SQLite reads the database. So SQLite keeps the wal-index in the process's
+            // own memory.
             conn.execute_batch("PRAGMA locking_mode=EXCLUSIVE").context("locking_mode")?;
         }
         if manner.second {
@@ -201,8 +201,8 @@ impl Life<'_> {
             15..=16 => ("hold", self.look(conn, both, true)),
             17 => ("roll back", self.roll_back(conn, database)),
             18..=20 if self.plan.modes => ("mode", self.change_mode(conn, database)),
-            // A process that is opening the WAL right now may not have noticed the change of the mode when
-            // this commit begins.
+            // When this commit begins, a process that is opening the WAL may not have noticed the change of the
+            // mode.
             21..=22 if self.plan.modes => {
                 ("mode and commit", self.change_mode(conn, 0).and_then(|()| self.commit(conn, &[0])))
             }
@@ -240,7 +240,7 @@ impl Life<'_> {
                 bank::newest_of(conn, *database, self.mind.writer).context("reading the own number")?;
             let seq = self.mind.next(*database, found)?;
             if self.rng.u32(..10) == 0 {
-                // The changes cover more pages than a small cache holds.
+                // These changes cover more pages than a small cache holds.
                 bank::reshuffle(conn, *database, self.rng.i64(1..9)).context("reshuffling")?;
             }
             bank::change(conn, *database, self.mind.writer, seq, &mut self.rng).context("changing")?;
@@ -302,8 +302,8 @@ impl Life<'_> {
 
     fn change_mode(&mut self, conn: &Connection, database: usize) -> Result<()> {
         let (schema, mode) = (SCHEMAS[database], MODES[self.rng.usize(..MODES.len())]);
-        // When a connection leaves WAL mode, SQLite itself, at least since 3.40, may go on with outdated
-        // pages of its cache.
+        // When a connection leaves WAL mode, SQLite itself (at least since 3.40) may go on with outdated pages
+        // of its cache.
         conn.execute_batch("PRAGMA shrink_memory").context("shrink_memory")?;
         let pragma = format!("PRAGMA {schema}.journal_mode={mode}");
         let now: String = conn.query_row(&pragma, [], |row| row.get(0)).with_context(|| pragma.clone())?;

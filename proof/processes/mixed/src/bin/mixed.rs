@@ -1,5 +1,5 @@
-//! Runs rounds: `duralite-mixed rounds=300 engine=waldio seed=1 ...`. Without an engine, runs all engines and
-//! the control. Started with `worker`, it is one of the processes of a round.
+//! Runs rounds: `duralite-mixed rounds=300 engine=waldio seed=1 ...`. Without an engine, the program runs all
+//! engines and the control. If the program is started with `worker`, it is one of the processes of a round.
 
 use std::process::ExitCode;
 use std::time::Instant;
@@ -22,7 +22,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs rounds. Returns whether none of them found a failure.
+/// Runs rounds. Returns whether no round found a failure.
 fn attack(arguments: &[String]) -> Result<bool> {
     let program = std::env::current_exe().context("cannot find this program")?;
     let worker = Worker { program, arguments: vec!["worker".into()] };
