@@ -12,20 +12,20 @@ use crate::scenario::{Actor, Via};
 
 /// How long SQLite's own busy handler waits, in milliseconds of the process's own clock.
 const BUSY_MS: u64 = 30;
-/// How often an operation is attempted.
+/// The number of times that a process tries an operation.
 const TRIES: u32 = 3;
 /// The most rows that exist when a schedule begins, and the number of rows that each process may insert.
 const ROWS_BEFORE: usize = 4;
 const ROWS: usize = 10;
-/// How many of a process's rows are for its first life.
+/// The number of a process's rows that are for its first life.
 const ROWS_OF_A_LIFE: usize = 5;
 
-/// Returns the first row of a process in a schedule.
+/// Returns the number of the first row of a process in a schedule.
 pub fn first_row(process: usize) -> usize {
     ROWS_BEFORE + process * ROWS
 }
 
-/// Returns the first row of a restarted process. The rows of its first life may already be there.
+/// Returns the number of the first row of a restarted process. The rows of its first life may already be there.
 pub fn first_row_again(process: usize) -> usize {
     first_row(process) + ROWS_OF_A_LIFE
 }
@@ -51,7 +51,7 @@ pub fn run(process: usize, actor: Actor, first_row: usize) {
         board().note(process, Call::Ended, number as i32, code);
         board().operation_ended(process);
     }
-    // If the program does not close its connection, the process ends without closing it, as if killed.
+    // If the program does not close its connection, the process ends with the connection open, as if killed.
     std::mem::forget(run.connection.take());
 }
 
@@ -80,7 +80,7 @@ impl Run {
             ffi::SQLITE_OK => true,
             _ if self.actor.is_auditor => false,
             ffi::SQLITE_BUSY => true,
-            // A process that recovers the wal-index may be stalled for long.
+            // A process that recovers the wal-index may stand still for a long time.
             ffi::SQLITE_PROTOCOL => true,
             // The guard makes stock SQLite refuse the database.
             ffi::SQLITE_NOTADB if self.actor.via == Via::Stock => true,
@@ -130,7 +130,7 @@ impl Run {
     }
 
     fn sql(&mut self, sql: &str) -> Result<(), Error> {
-        // If the transaction could not begin, COMMIT is skipped.
+        // If the transaction could not begin, the process skips COMMIT.
         let goes = |connection: &&Connection| sql != "COMMIT" || !connection.is_autocommit();
         let Some(connection) = self.connection.as_ref().filter(goes) else { return Ok(()) };
         let mut statement = connection.prepare(sql)?;
@@ -189,7 +189,7 @@ impl Run {
     }
 }
 
-/// SQLite's extended result code; 1 for an error that is not SQLite's.
+/// Returns SQLite's extended result code; 1 for an error that is not SQLite's.
 fn code_of(error: &Error) -> i32 {
     match error {
         Error::SqliteFailure(failure, _) => failure.extended_code,

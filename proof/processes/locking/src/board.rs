@@ -1,5 +1,5 @@
-//! Memory that the processes of a schedule share with their leader: whose turn it is, which files each
-//! process has open, which locks it holds, its steps, and the acknowledged rows.
+//! Memory that the processes of a schedule share with their leader: which process has the turn, which files
+//! each process has open, which locks it holds, its steps, and the acknowledged rows.
 //!
 //! Only one process runs at a time. At a stop, a process hands over its turn, and waits for its next one. So
 //! only one process at a time stores to this memory. The words are atomic because several processes map them.
@@ -75,9 +75,9 @@ pub struct Process {
     pub files: [OpenFile; FILES],
     /// The number of files that the process has opened.
     pub opened: AtomicU32,
-    /// The time on the process's own clock.
+    /// The time on the process's own clock, in nanoseconds.
     pub clock_ns: AtomicU64,
-    /// The time when the process's operation began.
+    /// The time when the process's operation began, in nanoseconds.
     pub began_ns: AtomicU64,
 }
 
@@ -98,7 +98,7 @@ pub struct Entry {
 /// The shared memory. It starts as zeros.
 #[repr(C)]
 pub struct Board {
-    /// Whose turn it is: 0 for the leader, else the number of a process plus 1.
+    /// The process that has the turn: its number plus 1, or 0 for the leader.
     turn: AtomicU32,
     /// The step before which the leader gets its turn back.
     limit: AtomicU32,
@@ -124,7 +124,7 @@ pub fn board() -> &'static Board {
 }
 
 impl Process {
-    /// Clears the files of a process that has ended.
+    /// Marks the files of a process that has ended as closed.
     pub fn close_all(&self) {
         let opened = self.opened.swap(0, SeqCst) as usize;
         for file in self.files.iter().take(opened) {
@@ -152,7 +152,7 @@ impl Board {
     }
 
     /// Gives a process its turn, up to the step `limit`, and waits until the process hands the turn back.
-    /// `None` if that takes longer than `patience`.
+    /// Returns Returns `None` if that takes longer than `patience`.
     pub fn run(&self, process: usize, limit: u32, patience: Duration) -> Option<Stop> {
         self.limit.store(limit, SeqCst);
         self.hand(process as u32 + 1);
@@ -199,8 +199,8 @@ impl Board {
         }
     }
 
-    /// Called by a process that is about to take a step. Waits until the process may. Returns the step's
-    /// entry, for the result.
+    /// Waits until the process may take its next step. The process calls this just before the step. Returns the
+    /// step's entry, into which the process writes the result.
     pub fn step(&self, process: usize, call: Call, kind: Kind, argument: i32) -> &Entry {
         if self.step.load(SeqCst) == self.limit.load(SeqCst) {
             self.hand_over(process, Stop::Limit);
@@ -209,9 +209,9 @@ impl Board {
         self.enter(step, process, call, kind, argument)
     }
 
-    /// Called by a process that sleeps or naps. Outside a race this counts as a step, after which other
-    /// processes run. In a race it is no step, because a process that sleeps has nothing to do until another
-    /// process has taken a step.
+    /// Hands over the turn of a process that sleeps or naps. Outside a race this counts as a step, after which
+    /// other processes run. In a race it is no step, because a process that sleeps has nothing to do until
+    /// another process has taken a step.
     pub fn pause(&self, process: usize, call: Call, argument: i32) {
         if grain::is_race() {
             self.note(process, call, argument, 0);
@@ -225,19 +225,20 @@ impl Board {
         self.hand_over(process, if call == Call::Nap { Stop::Nap } else { Stop::Yield });
     }
 
-    /// Called by a process that has ended an operation of its program.
+    /// Hands over the turn of a process that has ended an operation of its program, if the leader wants to
+    /// know.
     pub fn operation_ended(&self, process: usize) {
         if self.wants_operations.load(SeqCst) {
             self.hand_over(process, Stop::Operation);
         }
     }
 
-    /// Called by a process that waits for all others.
+    /// Hands over the turn of a process that waits for all others.
     pub fn barrier(&self, process: usize) {
         self.hand_over(process, Stop::Barrier);
     }
 
-    /// Called by a process whose program has ended.
+    /// Hands over the turn of a process whose program has ended.
     pub fn done(&self, process: usize) {
         self.hand_over(process, Stop::Done);
     }
@@ -294,7 +295,7 @@ impl Board {
         &self.trace[..(self.entries.load(SeqCst) as usize).min(ENTRIES)]
     }
 
-    /// Returns the findings so far, a line for each.
+    /// Returns the findings so far, one line for each.
     pub fn findings(&self) -> Vec<String> {
         let bytes = self.text[..self.text_bytes.load(SeqCst) as usize].iter();
         let text: Vec<u8> = bytes.map(|byte| byte.load(SeqCst)).collect();

@@ -1,4 +1,4 @@
-//! A process of a schedule, as its leader starts, reaps and kills it.
+//! A process of a schedule. The leader starts, reaps and kills it.
 #![allow(unsafe_code)] // forks, and ends a child without what `exit` runs
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -12,13 +12,13 @@ use crate::watch;
 
 /// A process that has been started.
 pub struct Child {
-    /// Its number on the board.
+    /// The number of the process on the board.
     pub process: usize,
     pid: Pid,
 }
 
 impl Child {
-    /// Starts a process, which waits for its turn, does its work and ends. A panic of the work is a finding.
+    /// Starts a process. The process waits for its turn, runs `work` and ends. A panic in `work` is a finding.
     pub fn start(process: usize, work: impl FnOnce()) -> Self {
         board().processes[process].alive.store(true, SeqCst);
         // SAFETY: this program has one thread. The child calls only SQLite and Duralite.
@@ -27,7 +27,7 @@ impl Child {
         if let Some(pid) = Pid::from_raw(pid) {
             return Self { process, pid };
         }
-        // If the leader is killed, no process must stay behind and wait for a turn.
+        // If the leader is killed, this process must end too, and not wait for a turn for ever.
         rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).unwrap();
         me::become_process(process);
         watch::begin();

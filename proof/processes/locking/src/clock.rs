@@ -1,7 +1,7 @@
 //! The clock of a process in a schedule. Time passes only while the process sleeps, so no schedule depends on the machine's speed. Each
 //! sleep is a step.
 //!
-//! The functions here replace those of the C library in this program: the linker prefers them.
+//! The functions here replace functions of the C library in this program, because the linker prefers them.
 #![allow(unsafe_code)] // functions of the C library
 
 use std::ffi::{c_char, c_int};
@@ -16,7 +16,8 @@ use crate::grain;
 use crate::me::process;
 use crate::watch;
 
-/// The shortest sleep. A loop that polls at short intervals so reaches its time limit after fewer steps.
+/// The shortest sleep. Because of it, a loop that polls at short intervals reaches its time limit after fewer
+/// steps.
 const SHORTEST_NS: u64 = 250_000;
 /// The longest total time for which an operation may wait. The busy handler of its connection gives up far
 /// sooner. SQLite itself waits for ten seconds for a process that has stopped while it recovers the wal-index
@@ -24,7 +25,7 @@ const SHORTEST_NS: u64 = 250_000;
 const LONGEST_NS: u64 = 15_000_000_000;
 const START_NS: u64 = 1_000_000_000_000;
 
-/// Checks that the functions below replace those of the C library for all code that is linked into this program.
+/// Checks that the functions below replace those of the C library for all code of this program.
 pub fn check() {
     let pairs = [
         (libc::nanosleep as *const (), nanosleep as *const ()),
@@ -55,7 +56,7 @@ pub fn sleep(process: usize, ns: u64) {
     board().pause(process, Call::Sleep, i32::try_from(ns / 1000).unwrap_or(i32::MAX));
 }
 
-/// Called when an operation begins.
+/// Notes the time at which an operation begins.
 pub fn operation_begins(process: usize) {
     let state = &board().processes[process];
     state.began_ns.store(state.clock_ns.load(SeqCst), SeqCst);
@@ -67,9 +68,10 @@ pub fn has_waited(process: usize) -> Duration {
     Duration::from_nanos(state.clock_ns.load(SeqCst) - state.began_ns.load(SeqCst))
 }
 
-/// Waits, in real time, after a process was killed. A process that finds a lock in memory held asks the
-/// kernel whether the holder lives, but at most once in 2 ms, by a clock that is not replaced. Without this
-/// wait, whether a process notices the death at its next look would depend on the machine.
+/// Waits, in real time, after a process was killed. If a process finds that another one holds a lock in memory,
+/// it asks the kernel whether the holder lives. It asks at most once in 2 ms, by a clock that this module does
+/// not replace. Without the wait here, it would depend on the machine whether a process notices the death at
+/// its next look.
 pub fn let_death_be_noticed() {
     std::thread::sleep(Duration::from_micros(2200));
 }

@@ -1,5 +1,5 @@
-//! Runs many schedules of a scenario: all that have few deviations, or a seeded sample of them, and random
-//! ones.
+//! Runs many schedules of a scenario. These are all schedules with few deviations or a seeded sample of them,
+//! and random schedules.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -14,13 +14,13 @@ pub struct Bounds {
     pub preemptions: usize,
     /// The most deaths in a schedule.
     pub deaths: usize,
-    /// The most schedules with the same number of deviations. If there are more, this many are drawn from
-    /// them.
+    /// The most schedules with the same number of deviations. If there are more, the exploration draws this
+    /// many of them.
     pub limit: usize,
     /// The number of additional random schedules.
     pub random: u64,
     pub seed: u64,
-    /// The exploration ends with the first finding that contains this text.
+    /// A text. The exploration ends with the first finding that contains it.
     pub until: Option<String>,
 }
 
@@ -30,23 +30,23 @@ pub struct Report {
     pub schedules: u64,
     pub steps: u64,
     pub deaths: u64,
-    /// The number of schedules within the bounds. If it is larger than `schedules`, the explored schedules
-    /// are a sample of them.
+    /// The number of schedules within the bounds. If this number is larger than `schedules`, the explored
+    /// schedules are a sample.
     pub possible: u64,
-    /// Schedules whose first steps differed from those of the schedule that they extend.
+    /// The number of schedules whose first steps differed from those of the schedule that they extend.
     pub diverged: u64,
     /// Each kind of finding, with the plan of the first schedule that showed it, and the number of schedules
     /// that showed it. Plans with fewer deviations run first.
     pub findings: BTreeMap<String, (Plan, u64)>,
 }
 
-/// A schedule to run, and a hash of the beginning of the schedule that it extends.
+/// A schedule to run, and a hash of the steps with which the schedule that it extends began.
 struct Candidate {
     plan: Plan,
     begins: u64,
 }
 
-/// A random sample of at most `limit` candidates. Every candidate that was offered is in it with the same
+/// A random sample of at most `limit` candidates. Every offered candidate is in the sample with the same
 /// probability.
 struct Sample {
     kept: Vec<Candidate>,
@@ -75,18 +75,19 @@ fn with_step(hash: u64, step: &Step, code: i32) -> u64 {
     (hash ^ word ^ (code as u64) << 24).wrapping_mul(0x0100_0000_01b3)
 }
 
-/// Returns a hash of the first steps of a schedule. It leaves out the results of calls, because a process that is
-/// killed within a call leaves no result.
+/// Returns a hash of the first steps of a schedule. The hash leaves out the results of calls, because a process
+/// that is killed within a call leaves no result.
 fn beginning(steps: &[Step]) -> u64 {
     steps.iter().fold(NO_STEPS, |hash, step| with_step(hash, step, 0))
 }
 
-/// Returns the steps at which a deviation is worthwhile. A waiting process repeats the same steps between two sleeps;
-/// such a repetition is a round. If a process makes the same calls with the same results in several rounds, and no
-/// process does anything new, only the first round counts.
+/// Returns the steps at which a deviation is worthwhile. A waiting process repeats the same steps between two
+/// sleeps; such a repetition is a round. If a process makes the same calls with the same results in several
+/// rounds, and no process does anything new meanwhile, only the first round counts.
 fn worth_leaving_at(steps: &[Step]) -> Vec<bool> {
     let mut worth = vec![false; steps.len()];
-    // The present round of each process: its hash, how much was known when it began, and its steps.
+    // The present round of each process: the round's hash, how much was known when the round began, and its
+    // steps.
     let mut rounds: HashMap<u8, (u64, usize, Vec<usize>)> = HashMap::new();
     let (mut kinds, mut seen) = (HashSet::new(), HashSet::new());
     let mut end =
@@ -185,7 +186,7 @@ fn extend(plan: &Plan, steps: &[Step], bounds: &Bounds, next: &mut Sample, rando
             offer(Action::Kill);
             offer(Action::Restart);
         }
-        // After a nap another process runs in any case, so preempting would change nothing.
+        // After a nap another process runs in any case, so a preemption would change nothing.
         if may_preempt && step.call != Call::Nap {
             for to in (0..8).filter(|to| step.ready >> to & 1 == 1 && *to != step.process) {
                 offer(Action::Preempt(to));

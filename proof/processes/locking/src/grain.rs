@@ -1,5 +1,5 @@
-//! Decides where the processes of a race stop: either at a few steps of each transaction, so that all
-//! interleavings can be run, or at each call and each store that other processes could notice.
+//! Decides where the processes of a race stop: either at a few steps of each transaction, so that the
+//! exploration can run all interleavings; or at each call and each store that other processes could notice.
 //!
 //! This module has no effect outside a race, or in a process that does not race yet or has stopped racing.
 
@@ -14,7 +14,7 @@ use crate::call::{Call, Kind};
 pub enum Grain {
     /// A process stops before each operation. In a commit it also stops before the first store into the log,
     /// which follows validation, and after the transaction is sealed, before it is published. In a checkpoint
-    /// it stops before the first page goes home.
+    /// the process stops before it writes the first page home.
     Coarse = 1,
     /// A process stops before each lock of the wal-index, each read and write of the database file, each
     /// store into the log, and each store to the header of the wal-index. It also stops before and after each
@@ -25,19 +25,19 @@ pub enum Grain {
 /// The [`Grain`] of the race, as a number; 0 if there is no race. Forked processes inherit it.
 static GRAIN: AtomicU8 = AtomicU8::new(0);
 
-/// The most stops of one operation at one place. An engine that recovers what a dead process has left may
-/// store thousands of words, and a process that waits for the recovery gets a turn after each stop.
+/// The most stops of one operation at one place. An engine that recovers what a dead process has left may store
+/// thousands of words. A process that waits for this recovery gets a turn after each stop.
 const MOST: u32 = 80;
 
 thread_local! {
     /// Whether this process races.
     static RACES: Cell<bool> = const { Cell::new(false) };
-    /// How often this operation has come to each place where only one of the times is a stop of
-    /// [`Grain::Coarse`].
+    /// The number of times that this operation has come to each place. At these places only one of the times is
+    /// a stop of [`Grain::Coarse`].
     static TIMES: Cell<[u32; 3]> = const { Cell::new([0; 3]) };
 }
 
-/// Returns whether this program explores races, and not the locks of files.
+/// Returns whether this program explores races. Otherwise it explores the locks of files.
 pub fn is_race() -> bool {
     GRAIN.load(SeqCst) != 0
 }
@@ -62,8 +62,8 @@ pub fn operation_begins() {
     TIMES.set([0; 3]);
 }
 
-/// Counts that this process has come to the place, and returns whether it stops there. With [`Grain::Coarse`]
-/// it stops only at the time with the number `counts`.
+/// Counts that this process has come to the place, and returns whether the process stops there. With
+/// [`Grain::Coarse`] the process stops only at the time with the number `counts`.
 fn stops(place: usize, counts: u32) -> bool {
     if !RACES.get() {
         return false;

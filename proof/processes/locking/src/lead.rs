@@ -80,7 +80,7 @@ fn run_alone(process: usize, actor: Actor, first_row: usize) {
     lead(&[process as u8], vec![start(process, actor, first_row)], &mut Follow { left: &[] });
 }
 
-/// The processes of a schedule, as the leader knows them.
+/// What the leader knows about the processes of a schedule.
 struct Led<'a> {
     order: &'a [u8],
     players: Vec<Player>,
@@ -97,7 +97,7 @@ impl Led<'_> {
         self.alive & !self.stalled
     }
 
-    /// Returns the next process in the order, after `process`, that is ready.
+    /// Returns the next ready process after `process` in the order; `process` itself if no process is ready.
     fn next(&mut self, process: u8) -> u8 {
         let ready = self.ready();
         let at = self.order.iter().position(|one| *one == process).unwrap_or(0);
@@ -166,7 +166,7 @@ fn lead(order: &[u8], players: Vec<Player>, chooser: &mut impl Chooser) {
                 led.stalled |= 1 << process;
                 current = led.next(process);
             }
-            // (A barrier occurs only in a race.)
+            // A barrier occurs only in a race.
             Some(Stop::Operation | Stop::Barrier) => led.stalled = 0,
             Some(Stop::Done) => {
                 led.player(process).child.reap();
@@ -284,7 +284,7 @@ impl Rig {
     }
 }
 
-/// Counts steps from the beginning of the schedule's own processes, without the steps before it.
+/// Numbers steps from the beginning of the schedule's own processes, and leaves out the steps before.
 struct Shifted<'a, C> {
     chooser: &'a mut C,
     offset: u32,

@@ -11,11 +11,12 @@
 //! duralite-locking race replay MIX 'coarse 0011' [engine=nvwal]
 //! ```
 //!
-//! Every process is real and runs the real code. A VFS below it stops it before each call that other
-//! processes can notice. One process runs at a time, and time passes only in sleeps. So a schedule is the
-//! list of choices which process continues next, and its text reproduces it.
+//! Every process is real and runs the real code. A VFS below the process stops it before each call that other
+//! processes can notice. One process runs at a time, and time passes only in sleeps. So a schedule is a list of
+//! choices, each of which says which process continues next. The text of a schedule reproduces it.
 //!
-//! The scenarios are about the locks of files. The races, in [`race`], are about transactions that commit beside each other.
+//! The scenarios are about the locks of files. The races, in [`race`], are about transactions that commit at
+//! the same time.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failure ends the program, and the test sees it
 
 mod actor;
@@ -45,8 +46,8 @@ use scenario::{ENGINE, SCENARIOS, Scenario};
 /// The names of settings and of parts of a schedule.
 const NAMES: [&str; 8] = ["preemptions", "deaths", "limit", "random", "seed", "until", "engine", "order"];
 
-/// Refuses an unknown name. If it were ignored, the exploration would use a default, and prove less than it
-/// seems to.
+/// Refuses an unknown name. Otherwise the exploration would use a default instead, and prove less than it seems
+/// to prove.
 fn check_names(arguments: &[String]) {
     for (name, _) in arguments.iter().filter_map(|argument| argument.split_once('=')) {
         assert!(NAMES.contains(&name), "no setting {name}; there are {NAMES:?}");

@@ -1,9 +1,9 @@
 //! Schedules as text: the order in which processes follow each other, and deviations from that order.
 //!
 //! `order=1,0,2 57>0 80|2 91x`: process 1 begins. When a process pauses or ends, the next one in the order
-//! follows. Before step 57, process 0 continues instead. Before step 80, process 2 continues, and the
-//! previous process stands still until another one has ended an operation. Before step 91, the process that
-//! was about to take that step is killed. With `91r` it is killed and started again: its program begins at
+//! follows. Before step 57, process 0 continues instead. Before step 80, process 2 continues, and the previous
+//! process stands still until another one has ended an operation. Before step 91, the leader kills the process
+//! that was about to take that step. With `91r` the leader kills it and starts it again: its program begins at
 //! its first operation, in the same place in the order.
 
 use std::fmt;
@@ -16,9 +16,9 @@ pub enum Action {
     Preempt(u8),
     /// Another process, with this number, continues, and the previous one stands still for a while.
     Stall(u8),
-    /// The process that was about to take the step is killed.
+    /// The leader kills the process that was about to take the step.
     Kill,
-    /// The process is killed and its program is started again, but only once per process.
+    /// The leader kills the process and starts its program again, but only once per process.
     Restart,
 }
 
@@ -31,7 +31,7 @@ impl Action {
 /// A deviation of a schedule from its order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Deviation {
-    /// The deviation happens before this step.
+    /// The number of the step before which the deviation happens.
     pub step: u32,
     pub action: Action,
 }
@@ -40,12 +40,12 @@ pub struct Deviation {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Plan {
     pub order: Vec<u8>,
-    /// In ascending order of steps.
+    /// The deviations, in ascending order of their steps.
     pub deviations: Vec<Deviation>,
 }
 
 impl Plan {
-    /// This plan with one more deviation at its end.
+    /// Returns this plan with one more deviation at its end.
     pub fn with(&self, step: u32, action: Action) -> Self {
         let mut plan = self.clone();
         plan.deviations.push(Deviation { step, action });
@@ -104,8 +104,8 @@ impl FromStr for Plan {
 pub trait Chooser {
     /// Returns the next step before which the chooser wants to decide.
     fn limit(&self) -> u32;
-    /// Decides about the step that `process` is about to take. Each process in `ready` could take a step
-    /// instead.
+    /// Decides about the step that `process` is about to take. `ready` has a bit for each process that could
+    /// take a step instead.
     fn decide(&mut self, step: u32, process: u8, ready: u8) -> Option<Action>;
 }
 
@@ -136,7 +136,7 @@ pub struct Draw {
 }
 
 impl Draw {
-    /// Draws from this seed, with at most `kills` deaths.
+    /// Makes a chooser that draws from this seed, with at most `kills` deaths.
     pub fn new(seed: u64, kills: u32) -> Self {
         let mut random = fastrand::Rng::with_seed(seed);
         let next = random.u32(0..60);

@@ -14,10 +14,10 @@ pub enum Via {
 pub struct Actor {
     pub via: Via,
     pub read_only: bool,
-    /// Whether the process runs alone at the end, when no other process can be in its way.
+    /// Whether the process runs alone at the end, when no other process can hinder it.
     pub is_auditor: bool,
-    /// The operations: `open`, `close`, `insert` (one row), `read` (all rows), `yield` (others run), `nap`
-    /// (others run until one of them has ended an operation), or SQL. If the program does not end with
+    /// The operations: `open`, `close`, `insert` (one row), `read` (all rows), `yield` (lets others run), `nap`
+    /// (lets others run until one of them has ended an operation), or SQL. If the program does not end with
     /// `close`, the process ends as if killed.
     pub program: &'static [&'static str],
 }
@@ -26,7 +26,7 @@ pub struct Actor {
 pub static ENGINE: OnceLock<String> = OnceLock::new();
 
 impl Actor {
-    /// Returns the URI of the database.
+    /// Returns the URI by which the process opens the database.
     pub fn uri(&self) -> String {
         match (self.via, ENGINE.get().map(String::as_str)) {
             (Via::Stock, _) => "file:db?vfs=shim".to_owned(),
@@ -85,7 +85,7 @@ impl Start {
         })
     }
 
-    /// Returns the process that is killed when it is about to commit by deleting its journal.
+    /// Returns the process that the leader kills when it is about to commit by deleting its journal.
     pub fn interrupted(self) -> Option<Actor> {
         matches!(self, Self::HotJournal).then_some(stock(&["open", "UPDATE t SET filler = 1", "insert"]))
     }
@@ -96,7 +96,7 @@ pub struct Scenario {
     pub name: &'static str,
     pub about: &'static str,
     pub start: Start,
-    /// A process that runs before the others, alone.
+    /// A process that runs alone, before the others.
     pub before: Option<Actor>,
     pub actors: &'static [Actor],
     /// The auditors that run at the end, one after another.
@@ -112,10 +112,10 @@ pub fn named(name: &str) -> Option<&'static Scenario> {
 
 /// Reads page 1 and nothing else.
 ///
-/// Stock SQLite can lose commits when a connection leaves WAL mode while it has other pages in its cache: it
-/// checks only the change counter, which a commit through the WAL need not have changed. It can also lose
-/// commits of another process that opens the database while the connection leaves WAL mode: that process may
-/// commit to a new `-wal`, which the connection does not read. So in these scenarios a process that leaves
+/// Stock SQLite can lose commits when a connection leaves WAL mode with other pages in its cache. SQLite then
+/// checks only the change counter, which a commit through the WAL need not have changed. Stock SQLite can also
+/// lose commits of another process that opens the database while the connection leaves WAL mode. That process
+/// may commit to a new `-wal`, which the connection does not read. So in these scenarios a process that leaves
 /// WAL mode has read only page 1. While a stock process leaves WAL mode, no other stock process opens the
 /// database. The scenario `stock_leaves_wal` shows both losses.
 const PEEK: &str = "SELECT name FROM sqlite_master";

@@ -1,12 +1,13 @@
-//! Memory that a process shares with those that it forks.
+//! Memory that a process shares with the processes that it forks.
 #![allow(unsafe_code)] // memory that processes share
 
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 
-/// A type of which zeros are a value, and that is changed through shared references only: all its fields are atomic.
+/// A type for which zeros are a value, and whose values change through shared references only, because all
+/// fields are atomic.
 pub trait Zeroable: Sync {}
 
-/// New shared memory, full of zeros. It is never unmapped.
+/// Maps new shared memory, full of zeros. The memory is never unmapped.
 pub fn map<T: Zeroable>() -> &'static T {
     let (bytes, access) = (size_of::<T>(), ProtFlags::READ | ProtFlags::WRITE);
     // SAFETY: new memory at a place of the kernel's choice.

@@ -1,6 +1,6 @@
-//! Two VFSs. One is over SQLite's own VFS, and stops before each call that other processes can notice. The
-//! other is above Duralite's VFS, and sees what SQLite is told. The files of both begin with a header, and
-//! pass every call on.
+//! Two VFSs. One is over SQLite's own VFS, and stops the process before each call that other processes can
+//! notice. The other is above Duralite's VFS, and sees the answers that SQLite gets. The files of both begin
+//! with a header, and pass every call on to the file below.
 #![allow(unsafe_code)] // VFSs
 
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -20,7 +20,7 @@ use crate::grain;
 use crate::me;
 use crate::watch::{self, Layer, Seat};
 
-/// The header of an open file. The file object of the VFS below follows it in memory.
+/// The header of an open file. In memory, the file object of the VFS below follows the header.
 #[repr(C)]
 struct Head {
     methods: *const sqlite3_io_methods,
@@ -51,7 +51,7 @@ unsafe fn held(seat: Seat, call: Call, file: *mut sqlite3_file) -> Option<c_int>
     (code == Some(SQLITE_OK)).then_some(state)
 }
 
-/// Defines a function for each method, which passes the call on.
+/// Defines a function for each method. The function passes the call on to the file below.
 macro_rules! pass_on {
     ($($method:ident($($arg:ident: $type:ty),*), $call:expr, $argument:expr;)*) => {
         $(#[allow(non_snake_case)] // SQLite's name
@@ -207,8 +207,8 @@ unsafe extern "C" fn randomness(_vfs: *mut sqlite3_vfs, bytes: c_int, to: *mut c
     bytes
 }
 
-/// Registers the VFS `shim` as the default, Duralite's VFS over it, and `top` above that. Must be called once per
-/// program.
+/// Registers the VFS `shim` as the default, Duralite's VFS over it, and `top` above that. The program must call
+/// this exactly once.
 pub fn register() {
     // SAFETY: copies of registered VFSs, which are never freed. The methods that are not replaced belong to
     // the original VFSs, and do not depend on the table through which they are called.

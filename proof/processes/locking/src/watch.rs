@@ -1,4 +1,4 @@
-//! The rules that are checked at every step.
+//! The rules that this rig checks at every step.
 //!
 //! 1. After a call that succeeds, SQLite never believes that it holds a stronger lock on the database file than the
 //!    base VFS holds. The same applies while a call that succeeds reads or writes the file. (After a call that fails,
@@ -29,9 +29,9 @@ use crate::me;
 /// Identifies one of the two VFSs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Layer {
-    /// Below everything, over SQLite's own VFS.
+    /// The VFS below everything else, directly over SQLite's own VFS.
     Base,
-    /// Above Duralite's VFS.
+    /// The VFS above Duralite's VFS.
     Top,
 }
 
@@ -40,7 +40,7 @@ pub enum Layer {
 pub struct Seat {
     pub layer: Layer,
     pub kind: Kind,
-    /// The number of the file in its layer, from 0.
+    /// The number of the file in its layer, counted from 0.
     pub handle: usize,
 }
 
@@ -50,7 +50,7 @@ struct Belief {
     held: i32,
     /// The number of the database's file in the base VFS.
     base: Option<usize>,
-    /// Whether a violation was recorded. One for each database is enough.
+    /// Whether a violation was recorded. One violation for each database is enough.
     is_found: bool,
 }
 
@@ -58,15 +58,16 @@ thread_local! {
     static BELIEFS: RefCell<Vec<Belief>> = const { RefCell::new(Vec::new()) };
     /// SQLite's present call, which has not returned yet.
     static CURRENT: Cell<Option<(usize, Call)>> = const { Cell::new(None) };
-    /// The database that the top VFS is opening. The next file that the base VFS opens belongs to it.
+    /// The database that the top VFS is opening. The next file that the base VFS opens belongs to this
+    /// database.
     static OPENING: Cell<Option<usize>> = const { Cell::new(None) };
-    /// Whether, during that call, the base VFS has read or written under a weaker lock than SQLite believes
-    /// to hold.
+    /// Whether the base VFS has read or written during the present call under a weaker lock than SQLite
+    /// believes that it holds.
     static UNLOCKED: Cell<bool> = const { Cell::new(false) };
-    /// The number of files that SQLite has open as its `-wal`, including ordinary ones.
+    /// The number of files that SQLite has open as its `-wal`, including ordinary `-wal` files.
     static WALS_ABOVE: Cell<i32> = const { Cell::new(0) };
-    /// The database file, whose header the rules read. It is never closed, because closing it would release
-    /// the process's locks.
+    /// The database file, whose header the rules read. The rig never closes this file, because closing it would
+    /// release the process's locks.
     static HEADER: RefCell<Option<File>> = const { RefCell::new(None) };
 }
 
@@ -79,7 +80,7 @@ fn inode(path: &Path) -> u64 {
     std::fs::metadata(path).map_or(0, |found| found.ino())
 }
 
-/// Called before a file is opened. Returns the file's seat.
+/// Gives a file its seat. The VFSs call this before they open the file.
 pub fn opening(layer: Layer, kind: Kind) -> Seat {
     let handle = match (layer, me::process()) {
         (Layer::Base, Some(process)) => {
@@ -108,7 +109,7 @@ pub fn opening(layer: Layer, kind: Kind) -> Seat {
     seat
 }
 
-/// Called after the file was opened.
+/// Notes that a file was opened.
 pub fn opened(seat: Seat, path: &CStr) {
     match (seat.layer, me::process()) {
         (Layer::Base, Some(process)) => {
@@ -143,7 +144,7 @@ fn step(process: usize, kind: Kind, call: Call, argument: i64) -> &'static Entry
     board().step(process, call, kind, i32::try_from(argument).unwrap_or(i32::MAX))
 }
 
-/// Called when a call begins.
+/// Notes that a call begins, and takes the step if the call is one. Returns the step's entry.
 pub fn before(seat: Seat, call: Call, argument: i64) -> Option<&'static Entry> {
     let process = me::process()?;
     if seat.layer == Layer::Top {
@@ -165,7 +166,7 @@ pub fn before(seat: Seat, call: Call, argument: i64) -> Option<&'static Entry> {
     entry
 }
 
-/// Called after a call has returned. `held` is the lock that the base VFS holds now.
+/// Notes that a call has returned, and checks the rules. `held` is the lock that the base VFS holds now.
 pub fn after(seat: Seat, entry: Option<&Entry>, call: Call, argument: i64, code: i32, held: Option<i32>) {
     let Some(process) = me::process() else { return };
     if let Some(entry) = entry {
@@ -230,7 +231,8 @@ fn after_top(process: usize, seat: Seat, call: Call, argument: i64, code: i32) {
     }
 }
 
-/// Returns whether SQLite makes this call under the lock that it believes to hold, and relies on the result.
+/// Returns whether SQLite makes this call under the lock that it believes that it holds, and relies on the
+/// result.
 fn relies_on_lock(call: Call) -> bool {
     matches!(
         call,
@@ -244,7 +246,7 @@ fn relies_on_lock(call: Call) -> bool {
     )
 }
 
-/// Called after the top VFS has opened a file, or has failed to.
+/// Notes that the top VFS has opened a file, or has failed to open it.
 pub fn returned(code: i32) {
     OPENING.set(None);
     if let Some(process) = me::process().filter(|_| code == SQLITE_OK) {
@@ -386,8 +388,8 @@ fn check_commit(process: usize) {
     }
 }
 
-/// Returns a lock request on the wal-index as a number for the trace: 100 times the first slot, plus 10 times the
-/// number of slots, plus 1 if it takes the lock, plus 2 if the lock is exclusive.
+/// Encodes a lock request on the wal-index as a number for the trace: 100 times the first slot, plus 10 times
+/// the number of slots, plus 1 if the request takes the lock, plus 2 if the lock is exclusive.
 pub fn shm_argument(offset: i32, count: i32, flags: i32) -> i64 {
     let takes = i32::from(flags & SQLITE_SHM_LOCK != 0);
     i64::from(offset * 100 + count * 10 + takes + (flags & 8) / 4)

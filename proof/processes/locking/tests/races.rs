@@ -1,17 +1,17 @@
-//! Explores schedules of transactions that commit beside each other. Of each race, a test runs all schedules
-//! of coarse steps in which no process dies, or the first of them. It also draws random schedules, in which a
-//! process may die.
+//! Explores schedules of transactions that commit at the same time. For each race, a test runs schedules of
+//! coarse steps in which no process dies: all of them, or only the first ones. The test also draws random
+//! schedules, in which a process may die.
 //!
-//! A test that fails prints the schedules in which something was wrong. `duralite-locking race replay MIX 'SCHEDULE'` shows one
-//! of them step by step. `make test-long` sets `LOCKING_LONG=1`. Without that variable a test runs at most the first
-//! coarse schedules of a race, and draws a third of the random ones. `LOCKING_RACES=N` explores N times as many, and
-//! `LOCKING_SEED` draws others.
+//! A test that fails prints the schedules in which something was wrong. `duralite-locking race replay MIX
+//! 'SCHEDULE'` shows such a schedule step by step. `make test-long` sets `LOCKING_LONG=1`. Without that
+//! variable a test runs at most the first coarse schedules of a race, and draws a third of the random ones.
+//! With `LOCKING_RACES=N` a test explores N times as many, and with `LOCKING_SEED` it draws others.
 
 #![allow(clippy::unwrap_used)] // a failed helper is a failed test
 
 use std::process::{Command, Output};
 
-/// The variable that names a fault, which a build with the feature `controls` puts back.
+/// The variable that names a fault. A build with the feature `controls` puts this fault back.
 const CONTROL: &str = "LOCKING_CONTROL";
 
 fn number(variable: &str) -> u64 {
@@ -36,9 +36,9 @@ fn explore(mix: &str, settings: &[String], control: Option<&str>) -> Output {
     output
 }
 
-/// Explores a race in which nothing may be wrong: first coarse schedules without deaths, then random
-/// schedules, and some more random ones on the default engine, and on `ppl`, whose processes also wait for a
-/// lock in the segment. `all` says that `limit` must be enough for all coarse schedules.
+/// Explores a race in which nothing may be wrong: first coarse schedules without deaths, then random schedules.
+/// Then it explores some more random schedules on the default engine and on `ppl`, whose processes also wait
+/// for a lock in the segment. `all` says that `limit` must be enough for all coarse schedules.
 fn inv59_one_order_explains(mix: &str, limit: u64, all: bool, random: u64) {
     let (limit, all, random) = if is_long() {
         (limit, all, random)
@@ -56,7 +56,8 @@ fn inv59_one_order_explains(mix: &str, limit: u64, all: bool, random: u64) {
     }
 }
 
-/// Explores a race in which nothing may be wrong. Returns whether all schedules of coarse steps were run.
+/// Explores a race in which nothing may be wrong. Returns whether the exploration ran all schedules of coarse
+/// steps.
 fn is_explained(mix: &str, engine: &str, limit: u64, deaths: u64, random: u64) -> bool {
     let (times, seed) = (number("LOCKING_RACES"), number("LOCKING_SEED"));
     let settings = [
@@ -71,7 +72,7 @@ fn is_explained(mix: &str, engine: &str, limit: u64, deaths: u64, random: u64) -
     String::from_utf8_lossy(&output.stdout).contains(": all ")
 }
 
-/// Asserts that the exploration finds `what` when a rule is taken away.
+/// Checks that the exploration finds `what` with a fault put back.
 fn finds(mix: &str, control: &str, what: &str) {
     let settings = ["limit=2000", "deaths=0", "random=0", &format!("until={what}")].map(str::to_owned);
     let output = explore(mix, &settings, Some(control));
@@ -121,8 +122,8 @@ fn every_race_is_a_test() {
     assert_eq!(listed, RACES);
 }
 
-/// For each interleaving of coarse steps, and for each of its steps, one process dies at that step, or all
-/// processes die. A short run takes only the first interleavings.
+/// The test runs each interleaving of coarse steps, and kills one process or all processes at each of its
+/// steps. A short run takes only the first interleavings.
 #[test]
 fn inv59_one_order_explains_what_is_there_wherever_a_process_dies() {
     let limit = if is_long() { 1000 } else { COARSE };
@@ -130,8 +131,8 @@ fn inv59_one_order_explains_what_is_there_wherever_a_process_dies() {
     assert!(are_all || !is_long(), "there are more schedules");
 }
 
-/// Runs one schedule of a race, and asserts that nothing is wrong. Each pair is a process and the number of
-/// steps that it takes next; a letter is a process that dies (`a` is process 0).
+/// Runs one schedule of a race, and checks that nothing is wrong. Each pair is a process and the number of
+/// steps that it takes next. A letter stands for a process that dies (`a` is process 0).
 fn goes_well(mix: &str, steps: &[(char, usize)]) {
     let steps: String = steps.iter().flat_map(|(process, steps)| vec![*process; *steps]).collect();
     let program = env!("CARGO_BIN_EXE_duralite-locking");
@@ -141,16 +142,16 @@ fn goes_well(mix: &str, steps: &[(char, usize)]) {
 }
 
 /// A process died between its stores to the two copies of the header. Another process makes the wal-index
-/// again, while a third one reads by it. The third process once found pages as they were before the commits in
-/// the log.
+/// again, while a third process reads by the wal-index. The third process once found pages as they were before
+/// the commits in the log.
 #[test]
 fn inv15_a_reader_goes_on_while_the_wal_index_is_made_anew() {
     goes_well("long_read", &[('1', 6), ('0', 30), ('a', 1), ('2', 2), ('1', 20)]);
 }
 
 /// A process died while it started the log over: the header of the wal-index said already that the log has no
-/// frames, but not yet that none of them are home. Other processes then committed, and their first frames
-/// were once taken for home. Nobody saw these commits, and in the end they were lost.
+/// frames, but not yet that none of them are home. Other processes then committed, and once Duralite took their
+/// first frames for frames that are home. No process saw these commits, and in the end they were lost.
 #[test]
 fn inv15_commits_after_a_start_over_that_was_cut_short_are_not_taken_for_home() {
     goes_well("checkpoint", &[('2', 12), ('0', 38), ('a', 1), ('1', 75)]);
@@ -158,7 +159,7 @@ fn inv15_commits_after_a_start_over_that_was_cut_short_are_not_taken_for_home() 
     goes_well("log_that_starts_over", &[('1', 24), ('b', 1), ('2', 39), ('c', 1), ('0', 200)]);
 }
 
-/// The fault: the pages that a transaction has read do not count when it is validated.
+/// The fault: the validation of a transaction ignores the pages that the transaction has read.
 #[test]
 #[cfg_attr(not(feature = "controls"), ignore = "needs a build with the fault: --features controls")]
 fn control_inv58_unread() {
@@ -172,7 +173,7 @@ fn control_inv59_unvalidated() {
     finds("skew", "unvalidated", "finds other rows");
 }
 
-/// The fault: SQLite keeps its cache when others have committed.
+/// The fault: SQLite keeps its cache when other connections have committed.
 #[test]
 #[cfg_attr(not(feature = "controls"), ignore = "needs a build with the fault: --features controls")]
 fn control_inv61_undropped() {

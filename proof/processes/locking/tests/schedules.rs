@@ -38,7 +38,7 @@ fn finds_nothing(scenario: &str) {
     }
 }
 
-/// Asserts that the exploration finds `what`, with a fault put back into the guard, or without Duralite.
+/// Checks that the exploration finds `what`, with a fault put back into the guard, or without Duralite.
 fn finds(scenario: &str, control: Option<&str>, what: &str) {
     let output = explore(scenario, &["limit=400", "random=400", &format!("until={what}")], control);
     let text = String::from_utf8_lossy(&output.stdout);
@@ -77,7 +77,7 @@ scenarios! {
     ours_leaves_wal,
 }
 
-/// One process leaves WAL mode and dies at any step. Some of these deaths leave a hot journal while the other
+/// One process leaves WAL mode and dies at any step. Some of these deaths leave a hot journal while another
 /// process waits to open the log.
 #[test]
 fn finds_nothing_wherever_one_dies_that_leaves_wal() {

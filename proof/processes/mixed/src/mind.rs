@@ -1,5 +1,5 @@
-//! What one thread has learnt about the databases over all of its connections. Every snapshot is checked
-//! against it.
+//! What one thread has learnt about the databases over all of its connections. The thread checks every snapshot
+//! against this.
 
 use std::collections::HashMap;
 
@@ -16,7 +16,7 @@ pub(crate) struct Mind {
     /// The newest number of each writer that the thread has seen, acknowledged or not.
     seen: HashMap<Place, i64>,
     counters: [i64; 2],
-    /// For each database, the thread's newest commit that is certain, and its newest attempt.
+    /// For each database, the number of the thread's newest certain commit. `tried` has its newest attempt.
     certain: [i64; 2],
     tried: [i64; 2],
 }
@@ -31,8 +31,8 @@ impl Mind {
         Ok(self.acks.refresh()?.clone())
     }
 
-    /// Compares a snapshot with the commits that were acknowledged before it began, and with what this thread
-    /// has seen before.
+    /// Compares a snapshot with the commits that were acknowledged before the snapshot began, and with what
+    /// this thread has seen before.
     pub(crate) fn compare(
         &mut self,
         database: usize,

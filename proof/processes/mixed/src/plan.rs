@@ -7,7 +7,7 @@ use anyhow::{Context as _, Error, Result, bail};
 use duralite_testkit::{Acknowledge, Arguments, Engine};
 
 /// The plan of a round. Its text has `name=value` pairs, separated by spaces; [`Plan::parse`] reads it. The
-/// seed decides everything except which process the kernel runs when.
+/// seed decides everything except when the kernel runs which process.
 #[derive(Debug, Clone)]
 pub struct Plan {
     /// The engine of Duralite's logs; `None` in the control, where all processes use stock SQLite.
@@ -24,9 +24,9 @@ pub struct Plan {
     pub threads: u32,
     /// Whether every second thread of a Duralite process uses stock SQLite.
     pub both: bool,
-    /// Whether processes are killed.
+    /// Whether the round kills processes.
     pub kills: bool,
-    /// Whether processes are stopped for a while.
+    /// Whether the round stops processes for a while.
     pub stops: bool,
     /// Whether connections change the journal mode at any time.
     pub modes: bool,
@@ -38,7 +38,7 @@ pub struct Plan {
     pub onlookers: bool,
     /// Whether some connections attach the second database and commit in both.
     pub second: bool,
-    /// Whether databases are vacuumed.
+    /// Whether threads vacuum the databases.
     pub vacuum: bool,
     /// The length of a time slice in milliseconds. In some slices one side keeps away.
     pub slice_ms: u64,
@@ -46,9 +46,10 @@ pub struct Plan {
     pub settings: String,
     /// The page size of the databases, in bytes.
     pub page_bytes: u32,
-    /// Where to create the directory of the databases; `None` for the temporary directory.
+    /// The directory in which the round creates the directory of the databases; `None` for the temporary
+    /// directory.
     pub directory: Option<PathBuf>,
-    /// When a transaction is acknowledged.
+    /// When a writer records a transaction as acknowledged.
     pub acknowledge: Acknowledge,
 }
 
@@ -79,7 +80,7 @@ impl Plan {
             stock: rng.u32(1..=2),
             threads: rng.u32(1..=3),
             both: engine.is_some() && rng.u32(..4) == 0,
-            // Kills alone and stops alone find different losses, so each is drawn independently.
+            // Kills alone and stops alone find different losses, so the seed draws each independently.
             kills: rng.u32(..3) > 0,
             stops: rng.u32(..3) == 0,
             modes: rng.u32(..8) > 0,

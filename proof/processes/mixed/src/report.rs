@@ -14,15 +14,15 @@ use crate::worker::side_of;
 /// The counts of a round.
 #[derive(Debug, Clone, Default)]
 pub struct Report {
-    /// Commits that were acknowledged to processes of Duralite.
+    /// The number of commits that were acknowledged to processes of Duralite.
     pub ours: u64,
-    /// Commits that were acknowledged to processes of stock SQLite.
+    /// The number of commits that were acknowledged to processes of stock SQLite.
     pub stock: u64,
-    /// Processes started.
+    /// The number of started processes.
     pub started: u64,
-    /// Processes killed.
+    /// The number of killed processes.
     pub kills: u64,
-    /// Processes stopped for a while.
+    /// The number of times that a process was stopped for a while.
     pub stops: u64,
     /// How often each operation had each outcome, such as `ours commit ok` or `stock open rw 26`.
     pub events: BTreeMap<String, u64>,
@@ -52,7 +52,7 @@ impl Report {
         Ok(())
     }
 
-    /// Returns how many events have a name that starts with `beginning`.
+    /// Returns the number of events whose names start with `beginning`.
     #[must_use]
     pub fn events_like(&self, beginning: &str) -> u64 {
         self.events.iter().filter(|(name, _)| name.starts_with(beginning)).map(|(_, count)| count).sum()

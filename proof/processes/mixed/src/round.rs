@@ -17,10 +17,11 @@ const ENDING: Duration = Duration::from_secs(30);
 const LOOK: Duration = Duration::from_millis(1);
 const STOPS_MS: std::ops::Range<u64> = 1..150;
 
-/// Carries out a round. On return, all of its processes have ended.
+/// Carries out a round. When this returns, all processes of the round have ended.
 ///
 /// # Errors
-/// The loss or violation, the directories that are kept, and the arguments that repeat the round.
+/// A loss or a violation. The error names the directories that are kept, and the arguments that repeat the
+/// round.
 pub fn run(plan: &Plan, worker: &Worker) -> Result<Report> {
     let site = Site::new(plan)?;
     let mut round = Round {
@@ -47,7 +48,7 @@ struct Member {
     child: Child,
     side: Side,
     number: u32,
-    /// When a stopped process continues, and whether it is killed at that time instead.
+    /// If the process is stopped: when it continues, and whether the round kills it at that time instead.
     stopped: Option<(Instant, bool)>,
 }
 
@@ -86,7 +87,7 @@ impl Round<'_> {
         if self.plan.engine.is_some() {
             self.run_alone(Task::Audit, Side::Ours)?;
         }
-        // No process has the database open, so it is an ordinary database of SQLite.
+        // No process has the databases open, so they are ordinary databases of SQLite.
         self.run_alone(Task::Audit, Side::Stock)
     }
 
@@ -168,7 +169,8 @@ impl Round<'_> {
 
     /// Kills a process, and starts another one in its place.
     fn kill(&mut self, at: usize) -> Result<()> {
-        // A process that has already failed must count as a failure, so look for it before killing.
+        // A process that has already failed must count as a failure. So this function looks for failures before
+        // it kills.
         self.watch()?;
         let Some(member) = self.crowd.get_mut(at) else { return Ok(()) };
         member.child.kill()?;
@@ -180,7 +182,7 @@ impl Round<'_> {
         Ok(())
     }
 
-    /// Lets stopped processes continue whose time has come.
+    /// Lets those stopped processes continue whose time has come.
     fn go_on(&mut self, now: Instant) -> Result<()> {
         for at in 0..self.crowd.len() {
             match self.crowd.get(at).and_then(|member| member.stopped) {
@@ -230,7 +232,7 @@ fn signal(child: &Child, signal: Signal) -> Result<()> {
     Ok(kill_process(Pid::from_child(child), signal)?)
 }
 
-/// Tells where a process that does not end is waiting.
+/// Says where a process that does not end is waiting.
 fn where_is(child: &Child) -> String {
     let pid = child.id();
     let file = |name: &str| fs::read_to_string(format!("/proc/{pid}/{name}")).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! The directories of a round. They are deleted after a success, and kept and named after a failure.
+//! The directories of a round. After a success the round deletes them. After a failure it keeps and names them.
 
 use std::path::{Path, PathBuf};
 

@@ -1,5 +1,5 @@
 //! Divides a round into time slices. In some slices one side mostly keeps away. The other side gets the
-//! database to itself, and loses it again, so the guard comes and goes.
+//! databases to itself, and loses them again, so the guard comes and goes.
 
 use std::time::Duration;
 

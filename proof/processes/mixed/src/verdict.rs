@@ -43,7 +43,7 @@ pub fn verdict(side: Side, read_only: bool, guarded: bool, code: i32) -> Verdict
         // PROTOCOL: a stopped process holds the lock under which SQLite recovers the wal-index.
         ffi::SQLITE_BUSY | ffi::SQLITE_LOCKED | ffi::SQLITE_PROTOCOL | ffi::SQLITE_SCHEMA => Verdict::Again,
         ffi::SQLITE_NOTADB if meets_guard => Verdict::Reopen,
-        // SQLite remembers the write version that the guard had in page 1 until it reads page 1 again.
+        // SQLite remembers the write version that the guard put into page 1, until SQLite reads page 1 again.
         ffi::SQLITE_READONLY if meets_guard => Verdict::Reopen,
         // A read-only connection cannot roll back or recover what a dead process has left, and cannot create
         // missing files.

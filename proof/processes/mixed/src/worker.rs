@@ -21,7 +21,7 @@ use crate::{Plan, Side, audit};
 pub struct Worker {
     /// The program.
     pub program: PathBuf,
-    /// Arguments that precede those of [`worker_main`].
+    /// The arguments that precede those of [`worker_main`].
     pub arguments: Vec<OsString>,
 }
 
@@ -33,14 +33,14 @@ pub(crate) enum Task {
     Audit,
 }
 
-/// The orders for a process, its first argument. The round's plan follows, in the form in which a user
-/// would give it.
+/// The orders for a process, which are its first argument. The round's plan follows, in the form in which a
+/// user would give it.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Orders {
     pub(crate) task: Task,
     pub(crate) side: Side,
     pub(crate) parent: u32,
-    /// The number of the process, among all that the round starts.
+    /// The number of the process, among all processes that the round starts.
     pub(crate) number: u32,
     pub(crate) start_ns: u64,
     pub(crate) paths: Paths,
@@ -60,7 +60,7 @@ impl Orders {
     }
 }
 
-/// Returns the number under which a thread commits, which also encodes the side.
+/// Returns the number under which a thread commits, which also encodes the thread's side.
 fn writer_of(process: u32, thread: u32, side: Side) -> i64 {
     (i64::from(process) * 16 + i64::from(thread)) * 2 + i64::from(side == Side::Stock)
 }

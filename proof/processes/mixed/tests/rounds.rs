@@ -13,7 +13,7 @@ fn seed() -> u64 {
     std::env::var("DURALITE_SEED").map_or(1, |seed| seed.parse().unwrap())
 }
 
-/// The most rounds that a test runs until both sides have committed.
+/// The most rounds that a test runs while it waits for both sides to commit.
 const MOST_ROUNDS: u64 = 8;
 
 /// Runs two rounds: one with kills, and one in which no process is killed or stopped. In about one round of a
@@ -64,8 +64,8 @@ fn inv02_stock_sqlite_beside_scratchpad() {
     rounds(Some(Engine::SCRATCHPAD));
 }
 
-/// A control: if nothing could ever be lost, these tests would always pass. So a writer that acknowledges too
-/// early must be noticed.
+/// A control. If the tests could not notice a loss, they would always pass. So they must notice a writer that
+/// acknowledges too early.
 #[test]
 fn an_early_acknowledgement_is_found() {
     let plan =
@@ -74,7 +74,7 @@ fn an_early_acknowledgement_is_found() {
     let message = format!("{error:#}");
     assert!(message.contains("lost: "), "another failure: {message}");
     assert!(message.contains("to repeat: ") && message.contains("seed=3"), "{message}");
-    // The message names the kept directories, which are removed here.
+    // The message names the directories that the round has kept. The test removes them.
     for kept in message.split([' ', ',', ';']).filter(|word| word.contains("/duralite-mixed-")) {
         let _ = std::fs::remove_dir_all(kept);
     }
@@ -88,7 +88,7 @@ fn the_text_of_a_plan_repeats_it() {
                 directory: (seed % 3 == 0).then(|| "/somewhere".into()),
                 ..Plan::varied(engine, seed)
             };
-            // The text is quoted for a shell, so the quotes are removed.
+            // The text is quoted for a shell, so the test removes the quotes.
             let text = plan.to_string().replace('\'', "");
             assert_eq!(Plan::parse(text.split(' ')).unwrap().arguments(), plan.arguments());
         }

@@ -1,4 +1,4 @@
-//! A shared segment whose processes run under a schedule explorer and can die at any operation.
+//! A shared segment for tests. Its processes run under a schedule explorer, and can die at any operation.
 //!
 //! At every operation on the segment, the explorer may let another process run. [`Sleep`] says how sleeps end.
 //! No schedule depends on real time.
@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use duralite_medium::{LocalSegment, MediumError, PROCESS_SLOTS, Segment};
 
-/// Returns the number of schedules to explore. `all` is right if nothing emulates the processor. Otherwise the
-/// environment may name a share of it (`SCHEDULES_SHARE=10` for a tenth).
+/// Returns the number of schedules to explore. That is `all`, unless the environment names a share of it, as it
+/// may if the processor is emulated (`SCHEDULES_SHARE=10` for a tenth).
 #[must_use]
 pub fn rounds(all: usize) -> usize {
     let share = std::env::var("SCHEDULES_SHARE").ok().and_then(|share| share.parse().ok());
@@ -23,13 +23,14 @@ pub fn rounds(all: usize) -> usize {
 /// How a sleep ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sleep {
-    /// At any time, as the trait allows. Waits may then time out, which tests need if a process dies or is
-    /// stopped and cannot wake others.
+    /// A sleep may end at any time, as the trait allows. Waits may then time out, which tests need if a process
+    /// dies or is stopped and cannot wake others.
     MayEnd,
-    /// Only by a wake-up. A lost wake-up is then a deadlock, which the explorer reports. A sleep shorter than
-    /// [`SHORTEST_SLEEP`] is a pause that no process is expected to end; it ends by itself.
+    /// Only a wake-up ends a sleep. A lost wake-up is then a deadlock, which the explorer reports. A sleep
+    /// shorter than [`SHORTEST_SLEEP`] is a pause that no process is expected to end; it ends by itself.
     UntilWoken,
-    /// As [`Sleep::UntilWoken`], but every wake-up is lost: the control, which must fail.
+    /// Like [`Sleep::UntilWoken`], but every wake-up is lost. This is the control, in which the tests must
+    /// fail.
     ForEver,
 }
 
@@ -37,8 +38,8 @@ pub enum Sleep {
 pub const SHORTEST_SLEEP: Duration = Duration::from_millis(1);
 
 impl Sleep {
-    /// Returns how long to wait for a lock at a time. If time passes, until the next look at the lock; otherwise
-    /// until the wake-up.
+    /// Returns how long to wait for a lock at a time. If sleeps may end by themselves, a wait lasts until the
+    /// next look at the lock; otherwise it lasts until the wake-up.
     #[must_use]
     pub fn limit(self) -> Duration {
         if self == Self::MayEnd { Duration::from_millis(1) } else { Duration::from_secs(3600) }
@@ -81,14 +82,14 @@ struct State {
 pub struct ProcessSlot {
     memory: Arc<Memory>,
     index: usize,
-    /// Operations left before the process dies.
+    /// The number of operations left before the process dies; `None` if it does not die.
     left: Mutex<Option<u64>>,
-    /// Operations left before the process is stopped.
+    /// The number of operations left before the process is stopped; `None` if it is not stopped.
     runs: Mutex<Option<u64>>,
 }
 
 impl Memory {
-    /// Memory full of zeros.
+    /// Makes memory full of zeros.
     #[must_use]
     pub fn new(bytes: u64, sleep: Sleep) -> Arc<Self> {
         let state = State { alive: [false; PROCESS_SLOTS], clock_ns: 1 };
@@ -104,7 +105,8 @@ impl Memory {
         })
     }
 
-    /// Joins with a process slot. If `dies_at` is given, the process dies before its operation of that number.
+    /// Joins the memory with a process slot. If `dies_at` is given, the process dies before its operation of
+    /// that number.
     #[must_use]
     pub fn join(self: &Arc<Self>, index: usize, dies_at: Option<u64>) -> Arc<ProcessSlot> {
         self.lock().alive[index] = true;
@@ -116,12 +118,12 @@ impl Memory {
         })
     }
 
-    /// Stops a process at the point where it learns that another process is dead, before it acts on that.
+    /// Makes a process stop at the point where it learns that another process is dead, before it acts on that.
     pub fn stop_at_death(&self, index: usize) {
         self.stops.store(index as u64 + 1, Ordering::SeqCst);
     }
 
-    /// Stops a process before an operation, counted from now.
+    /// Makes a process stop before its operation of this number, counted from now.
     pub fn stop_at(&self, process_slot: &ProcessSlot, operation: u64) {
         *process_slot.runs.lock().unwrap_or_else(PoisonError::into_inner) = Some(operation);
         self.stops.store(process_slot.index as u64 + 1, Ordering::SeqCst);
@@ -160,7 +162,7 @@ impl Memory {
         self.woken.notify_all();
     }
 
-    /// Returns whether the process to stop has been stopped.
+    /// Returns whether the process that was to stop has stopped.
     #[must_use]
     pub fn is_stopped(&self) -> bool {
         self.stopped.load(Ordering::SeqCst)
@@ -172,7 +174,7 @@ impl Memory {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // No process holds this lock while another runs.
+        // No process holds this lock while another process runs.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -181,8 +183,8 @@ impl ProcessSlot {
     /// Runs the operation unless the process is dead. Operations of a dying process that unwinds have no
     /// effect.
     fn operate<T: Default>(&self, operation: impl FnOnce(&Memory) -> T) -> T {
-        // Here the explorer may switch to another process. A yield would make it prefer the others, and so
-        // turn a choice into a fixed rotation.
+        // At this load the explorer may switch to another process. A yield would make the explorer prefer the
+        // others, and so turn a choice into a fixed rotation.
         self.memory.steps.load(Ordering::SeqCst);
         if count_down(&self.left) {
             self.die();
@@ -194,7 +196,7 @@ impl ProcessSlot {
         operation(&self.memory)
     }
 
-    /// If this process is to be stopped, waits here until it may continue.
+    /// If this process is to stop, waits until it may continue.
     fn stop(&self) {
         let own = self.index as u64 + 1;
         while self.memory.stops.load(Ordering::SeqCst) == own {
@@ -260,7 +262,7 @@ impl Segment for ProcessSlot {
     }
 
     fn write(&self, at: u64, bytes: &[u8]) {
-        // Writes two parts: another process may see the first without the second.
+        // The two parts are separate operations, so another process may see the first part without the second.
         let (head, tail) = bytes.split_at(bytes.len() / 2);
         for (at, part) in [(at, head), (at + head.len() as u64, tail)] {
             self.operate(|memory| memory.words.write(at, part));

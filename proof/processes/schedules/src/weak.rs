@@ -1,4 +1,5 @@
-//! A shared segment under a weak memory model, by loom: it shows what a processor that reorders may show.
+//! A shared segment under loom's weak memory model. The segment behaves as on a processor that reorders memory
+//! operations.
 //!
 //! Copies are relaxed operations of 8 bytes. Operations on words acquire and release. loom has no
 //! sequentially consistent order, so [`Loads`] says how loads approximate it.
@@ -15,8 +16,8 @@ use loom::sync::atomic::{AtomicU64, fence};
 /// What a load of a word may return.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Loads {
-    /// Any value that acquire and release allow. This is less than the segment promises, so what holds here
-    /// holds with it.
+    /// Any value that acquire and release allow. This is less than the segment promises. So a property that
+    /// holds here also holds with the segment's promise.
     Old,
     /// The newest value, as in the single order of all operations on words. A test needs this if two
     /// processes announce something and then look. It hides reorderings of a copy before or after a word.
@@ -40,7 +41,7 @@ pub struct WeakProcess {
 }
 
 impl WeakMemory {
-    /// Memory of zeros, which has only the named ranges. Must be called within a model.
+    /// Makes memory of zeros, which has only the named ranges. The caller must be within a model.
     #[must_use]
     pub fn new(ranges: &[Range<u64>], loads: Loads) -> Arc<Self> {
         let words = ranges.iter().cloned().flat_map(|range| range.step_by(8));
@@ -49,7 +50,7 @@ impl WeakMemory {
         Arc::new(Self { words, bytes, loads, clock: std::sync::atomic::AtomicU64::new(1) })
     }
 
-    /// Joins with a process slot. No process ever dies.
+    /// Joins the memory with a process slot. No process ever dies.
     #[must_use]
     pub fn join(self: &Arc<Self>, index: usize) -> Arc<WeakProcess> {
         Arc::new(WeakProcess { memory: Arc::clone(self), index })

@@ -1,5 +1,5 @@
-//! How Duralite's processes, and the store's threads, use the memory that they share, under explored
-//! schedules.
+//! Tests under explored schedules how Duralite's processes, and the store's threads, use the memory that they
+//! share.
 
 mod archived;
 mod groups;
@@ -10,8 +10,8 @@ mod store_logs;
 mod store_snapshots;
 mod weak_locks;
 
-// The modules of the store that are explored. They are compiled here with the mutexes and atomics of `sync`
-// instead of their own. They name each other, `sync` and the formats by paths from the root.
+// The modules of the store that the tests explore. This program compiles them with the mutexes and atomics of
+// its own `sync` instead of the store's. They name each other, `sync` and the formats by paths from the root.
 #[path = "../../../../store/src/counter.rs"]
 mod counter;
 #[allow(dead_code)]

@@ -1,5 +1,5 @@
-//! Commits that wait for the archive under explored schedules: the sidecar acknowledges while they fall asleep, and
-//! dies on the way (invariant 70).
+//! Commits that wait for the archive, under explored schedules. The sidecar acknowledges commits while their
+//! processes fall asleep, and dies on the way (invariant 70).
 
 #![allow(clippy::expect_used, reason = "a failed expectation is a failed test")]
 
@@ -13,7 +13,7 @@ use duralite_wal::shared::archived::{ARCHIVED_BYTES, ArchivedWords, NotArchived}
 
 const LONG: Duration = Duration::from_secs(1 << 30);
 
-/// How far the archive has really come.
+/// The position up to which the archive has really come.
 #[derive(Default)]
 struct Archive(AtomicU64);
 
@@ -23,7 +23,7 @@ impl Archive {
     }
 }
 
-/// Commits `positions`, each of which has to wait.
+/// Commits at each of `positions`, and waits for the archive each time.
 fn commit(words: ArchivedWords<'_>, archive: &Archive, positions: &[u64]) {
     for position in positions {
         words.committed(*position);
@@ -32,7 +32,7 @@ fn commit(words: ArchivedWords<'_>, archive: &Archive, positions: &[u64]) {
     }
 }
 
-/// Archives one of the commits after the other, four of them.
+/// Archives the four commits one after the other.
 fn archive_all(words: ArchivedWords<'_>, archive: &Archive, apart: u64) {
     let from = archive.0.load(Ordering::SeqCst);
     words.announce(from, 0);
@@ -53,10 +53,12 @@ fn unless_it_dies(work: impl FnOnce()) {
     }
 }
 
-/// How far the positions of commits are apart: some sleep on one word, on neighbouring ones, or on any.
+/// The distances between the positions of commits. With them, commits sleep on the same word, on neighbouring
+/// words, or on distant ones.
 const APART: [u64; 3] = [1, 50, 500];
 
-/// Two processes commit. One sidecar dies at an operation, and another one goes on. One of the committers dies.
+/// Lets two processes commit. One sidecar may die at an operation, and then another one goes on. One of the two
+/// committers may die too.
 fn commits_wait(sleep: Sleep, apart: u64, sidecar_dies: Option<u64>, committer_dies: Option<u64>) {
     let memory = Memory::new(ARCHIVED_BYTES, sleep);
     let archive = Arc::new(Archive::default());
@@ -82,7 +84,7 @@ fn commits_wait(sleep: Sleep, apart: u64, sidecar_dies: Option<u64>, committer_d
 
 #[test]
 fn inv70_no_acknowledgement_is_missed_in_random_schedules() {
-    // A sleep ends only if it is woken, so a missed acknowledgement is a deadlock.
+    // Only a wake-up ends a sleep, so a missed acknowledgement is a deadlock.
     for apart in APART {
         shuttle::check_random(move || commits_wait(Sleep::UntilWoken, apart, None, None), rounds(5000));
     }
@@ -99,8 +101,8 @@ fn inv70_no_acknowledgement_is_missed_in_schedules_with_few_switches() {
 fn inv70_commits_go_on_when_processes_die_at_any_operation() {
     std::panic::set_hook(Box::new(|_| {}));
     let at = AtomicU64::new(0);
-    // Every schedule kills the processes at other operations. After the death of a sidecar between its two steps, the
-    // sleepers look on their own.
+    // Every schedule kills the processes at other operations. If a sidecar dies between its two steps, the
+    // sleepers have to look by themselves.
     shuttle::check_random(
         move || {
             let at = at.fetch_add(1, Ordering::SeqCst);

@@ -1,5 +1,5 @@
-//! Pins of followers under explored schedules: the log starts over while a follower pins it, and processes
-//! die on either side.
+//! Pins of followers under explored schedules. Writers start the log over while followers pin it, and writers
+//! and followers die.
 
 #![allow(clippy::expect_used, reason = "a failed expectation is a failed test")]
 
@@ -31,7 +31,7 @@ impl Log {
     }
 }
 
-/// The work of the holder of the WRITE lock: it commits, and then starts the log over if it may.
+/// Does the work of the holder of the WRITE lock: commits, and then starts the log over if that is allowed.
 fn write(pins: &Pins, log: &Log) {
     log.end.fetch_add(1, Ordering::SeqCst);
     let recycling = Recycling { oldest: log.oldest(), end: log.end(), is_full: false };
@@ -51,7 +51,8 @@ fn let_the_writer_look() {
     (0..PROCESS_SLOTS).for_each(|_| shuttle::thread::yield_now());
 }
 
-/// Pins the beginning of the log, checks that it is still there, reads to the end, and moves the pin there.
+/// Pins the beginning of the log, checks that the pinned part is still there, reads to the end, and moves the
+/// pin there.
 fn follow(pins: &Pins, log: &Log) {
     let mut position = log.oldest();
     if !pins.pin(position) {
@@ -61,7 +62,7 @@ fn follow(pins: &Pins, log: &Log) {
         }
     }
     if position < log.oldest() {
-        // The log started over before the pin was set.
+        // The log started over before this follower set its pin.
         pins.unpin();
         return;
     }
@@ -82,7 +83,7 @@ fn unless_it_dies(work: impl FnOnce()) {
     }
 }
 
-/// Returns a writer dies at an operation and another one follows it. One of two followers dies.
+/// Lets a writer die at an operation, and another one follow it. Also lets one of two followers die.
 fn a_log_starts_over_while_it_is_pinned(writer_dies: Option<u64>, follower_dies: Option<u64>) -> Arc<Log> {
     let memory = Memory::new(PINS_BYTES, Sleep::MayEnd);
     let log = Arc::new(Log::default());
@@ -109,7 +110,7 @@ fn a_log_starts_over_while_it_is_pinned(writer_dies: Option<u64>, follower_dies:
     });
     followers.into_iter().for_each(|follower| follower.join().expect("a follower"));
     writer.join().expect("the writers");
-    // The living followers have released their pins, and those of the dead do not count.
+    // The living followers have released their pins, and the pins of dead followers do not count.
     let before = log.oldest();
     write(&Pins::new(memory.join(4, None), 0), &log);
     assert!(log.oldest() > before, "nobody is in the way");

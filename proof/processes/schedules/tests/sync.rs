@@ -10,12 +10,12 @@ pub use shuttle::sync::atomic;
 use shuttle::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 std::thread_local! {
-    /// Whether sleeps end by themselves, as they do outside the explorer. One thread of the system runs all threads of an
-    /// exploration.
+    /// Whether sleeps end by themselves, as they do outside the explorer. The variable may be thread-local,
+    /// because one thread of the system runs all threads of an exploration.
     static SLEEPS_END: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Explores while sleeps end by themselves.
+/// Runs `explore` while sleeps end by themselves.
 pub fn with_sleeps_that_end(explore: impl FnOnce()) {
     SLEEPS_END.set(true);
     explore();

@@ -1,4 +1,4 @@
-//! The lock table under a weak memory model: the next holder of a lock sees what was written under it.
+//! The lock table under a weak memory model: the next holder of a lock sees what the holder before has written.
 
 #![allow(clippy::expect_used, reason = "a failed expectation is a failed test")]
 

@@ -1,19 +1,19 @@
 //! Judges whether one order of the transactions of a race explains what all processes have seen.
 //!
-//! The order is that in which the commits were published. The judge runs the transactions again in this
+//! The order is the one in which the commits were published. The judge runs the transactions again in this
 //! order, one at a time, on a plain SQLite, and compares:
 //!
-//! 1. A transaction that has committed got the same answers as at its place in the order.
-//! 2. Every other transaction (one that only read, was refused, or whose process died) got the same answers
-//!    as after some beginning of the order. That beginning has all commits that had returned before the
-//!    transaction began, and none that was published after its first answer.
+//! 1. A transaction that has committed got the answers that it gets at its place in the order.
+//! 2. Every other transaction (one that only read, was refused, or whose process died) got the answers that it
+//!    gets after some beginning of the order. That beginning has all commits that had returned before the
+//!    transaction began, and none that was published after the transaction's first answer.
 //! 3. At the end every process finds the rows that the whole order leaves. So a transaction that was refused
 //!    has left nothing.
 //! 4. A transaction whose process died in its commit, after it had begun to write to the log, may be in the
-//!    order, or may not. If it was sealed but not published, other processes do not see it until one of them
-//!    rebuilds the wal-index, as with stock SQLite. If another transaction commits before that, it takes
-//!    the place of the first one in the log. So only the last transaction of the order may appear late, and
-//!    once it has appeared it stays.
+//!    order or not. If the transaction was sealed but not published, other processes do not see it until one of
+//!    them rebuilds the wal-index, as with stock SQLite. If another transaction commits before that, the other
+//!    one takes its place in the log. So only the last transaction of the order may appear late, and once that
+//!    transaction has appeared it stays.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -35,17 +35,17 @@ struct Run {
     rows: String,
 }
 
-/// Runs transactions again.
+/// Runs transactions again, and compares their results with what the processes have seen.
 pub struct Judge {
     mix: &'static Mix,
     plain: Connection,
-    /// The results so far. The key is the order of transactions, of which the last is the one whose results
-    /// these are.
+    /// The known results. The key is a list of transactions in their order, and the value has the results of
+    /// the last one.
     known: RefCell<HashMap<Vec<Id>, Rc<Run>>>,
 }
 
 impl Judge {
-    /// Returns a judge of this race.
+    /// Makes a judge of this race.
     pub fn new(mix: &'static Mix) -> Self {
         let plain = Connection::open_in_memory().unwrap();
         plain.execute_batch(SETUP).unwrap();
@@ -79,8 +79,8 @@ impl Judge {
         run
     }
 
-    /// Returns what is wrong with a history, or `None`. `seen` are its transactions, and `found` the rows
-    /// that each process found at the end.
+    /// Returns what is wrong with a history, or `None`. `seen` are the transactions of the history. `found` has
+    /// the rows that each process found at the end.
     pub fn judge(&self, seen: &[Seen], found: &[(usize, String)]) -> Option<String> {
         // Nobody knows whether these transactions have committed, so the judge tries both for each.
         let doubtful: Vec<&Seen> =
@@ -140,7 +140,8 @@ impl Judge {
     }
 }
 
-/// Returns the numbers of commits that a transaction that is not in the order may have seen.
+/// Takes a transaction that is not in the order. Returns how many commits of the order it may have seen: the
+/// least number and the greatest.
 fn places(one: &Seen, order: &[&Seen]) -> std::ops::RangeInclusive<usize> {
     let returned = |other: &&&Seen| matches!(other.end, End::Committed { at, .. } if at < one.begun);
     let least = order.iter().rposition(|other| returned(&other)).map_or(0, |last| last + 1);
@@ -149,7 +150,7 @@ fn places(one: &Seen, order: &[&Seen]) -> std::ops::RangeInclusive<usize> {
     least..=most.max(least)
 }
 
-/// Describes the first row in which the two texts differ.
+/// Describes the first row in which two texts differ.
 fn difference(found: &str, expected: &str) -> String {
     let rows = |text: &str| text.split(';').map(str::to_owned).collect::<Vec<_>>();
     let (found, expected) = (rows(found), rows(expected));

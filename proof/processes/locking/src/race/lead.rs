@@ -1,5 +1,5 @@
-//! Runs one schedule of a race: starts new processes, brings all of them to the start, and lets one process
-//! at a time take a step.
+//! Runs one schedule of a race: starts new processes, brings all of them to the start of the race, and lets one
+//! process at a time take a step.
 
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
@@ -18,9 +18,9 @@ use crate::grain::{self, Grain};
 
 /// How long a process may take until its next stop, in real time. A process that takes longer counts as hung.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// A schedule with more steps counts as one that does not end.
+/// The most steps of a schedule. A schedule with more steps counts as one that does not end.
 const STEPS: usize = 5000;
-/// The number of the process that makes the database, and of the process that looks at the database at the
+/// The number of the process that makes the database, and also of the process that looks at the database at the
 /// end.
 const OUTSIDER: usize = 5;
 
@@ -28,8 +28,8 @@ const OUTSIDER: usize = 5;
 pub struct Outcome {
     pub schedule: Schedule,
     pub findings: Vec<String>,
-    /// The next three count the transactions: those that committed something, those that were refused, and
-    /// those whose process died.
+    /// The number of transactions that committed something. `refused` counts those that were refused, and
+    /// `died` those whose process died.
     pub committed: u64,
     pub refused: u64,
     pub died: u64,
@@ -39,7 +39,7 @@ pub struct Outcome {
 pub struct Rig {
     pub mix: &'static Mix,
     judge: Judge,
-    /// The database when a schedule begins.
+    /// The bytes of the database with which a schedule begins.
     database: Vec<u8>,
     _dir: TempDir,
 }
@@ -68,7 +68,7 @@ impl Child {
     }
 }
 
-/// The processes of a race, as the leader knows them.
+/// What the leader knows about the processes of a race.
 struct Race {
     children: Vec<Child>,
     /// A bit for each process that lives and has not come to the end of its transactions.
@@ -83,7 +83,7 @@ impl Race {
     fn ready(&mut self) -> Ready {
         let mut bits = self.runs & !self.asleep;
         if bits == 0 {
-            // All processes sleep, so time passes. The process that has slept least in total wakes up.
+            // All processes sleep, so time passes, and the process that has slept least in total wakes up.
             let running = (0..8).filter(|process| self.runs >> process & 1 == 1);
             let first = running.min_by_key(|process| board().processes[*process].clock_ns.load(SeqCst));
             bits = first.map_or(0, |process| 1 << process);
@@ -201,7 +201,7 @@ impl Rig {
         }
         let mut race = Race { children, runs, asleep: 0, last: None, choices: Vec::new() };
         race.run(chooser);
-        // The processes that have survived the race close their connections before the outsider comes.
+        // The processes that have survived the race close their connections before the outsider starts.
         race.children.iter().for_each(Child::finish);
         Child::start(OUTSIDER, || session::audit(OUTSIDER)).finish();
         self.outcome(Schedule { grain, choices: race.choices })
@@ -227,7 +227,7 @@ fn sees_log() -> bool {
     session::engine() == "nvwal"
 }
 
-/// Prints what the processes have seen in the schedule that was run last.
+/// Prints what the processes have seen in the last schedule.
 pub fn tell_seen() {
     for one in ledger().read(sees_log()).0 {
         println!("{one:?}");

@@ -1,6 +1,6 @@
 //! What the processes of a race have seen: each statement's answer and each transaction's end, in one order
-//! over all processes. The ledger is in memory that the processes share with the leader, so it outlives a
-//! process that is killed.
+//! over all processes. The processes share the memory of the ledger with the leader, so it outlives a process
+//! that is killed.
 
 use std::fmt;
 use std::sync::OnceLock;
@@ -9,11 +9,11 @@ use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering::SeqCst};
 use crate::board::PROCESSES;
 use crate::shared::{Zeroable, map};
 
-/// Bytes of text of a process.
+/// The most bytes of text that a process writes.
 const TEXT: usize = 1 << 16;
 
-/// The value of `sealed` while the process is not in a commit. What the process then does to the log, for
-/// example in a checkpoint, belongs to no transaction.
+/// The value of `sealed` while the process is not in a commit. What the process does to the log at such a time,
+/// for example in a checkpoint, belongs to no transaction.
 const NONE: u64 = u64::MAX;
 
 /// The shared memory.
@@ -27,10 +27,10 @@ pub struct Ledger {
 #[repr(C)]
 struct Page {
     bytes: AtomicU32,
-    /// When the process last changed the log in its present commit. The value is 0 if it has not changed the
-    /// log yet, and [`NONE`] if the process is in no commit. A process that changes the log in a commit has
-    /// WRITE, and the commit is published after its last change. So these moments have the order in which the
-    /// commits are published.
+    /// The moment at which the process last changed the log in its present commit; 0 if it has not changed the
+    /// log yet, and [`NONE`] if it is in no commit. A process that changes the log in a commit holds WRITE, and
+    /// publishes the commit after its last change. So these moments have the order in which the commits are
+    /// published.
     sealed: AtomicU64,
     text: [AtomicU8; TEXT],
 }
@@ -44,7 +44,7 @@ pub struct Seen {
     /// The number of the transaction among those of its process.
     pub number: usize,
     pub begun: u64,
-    /// The answers of its statements, each with the moment at which the statement had answered.
+    /// The answers of the transaction's statements, each with the moment of the answer.
     pub answers: Vec<(u64, String)>,
     pub end: End,
 }
@@ -105,8 +105,8 @@ impl Ledger {
         self.write(process, format_args!("commits {}", self.moment()));
     }
 
-    /// Notes that the process is about to change the log or the header of the wal-index, or has made its
-    /// changes durable.
+    /// Notes the moment at which the process is about to change the log or the header of the wal-index, or has
+    /// made its changes durable.
     pub fn changes_log(&self, process: usize) {
         let sealed = &self.pages[process].sealed;
         if sealed.load(SeqCst) != NONE {
@@ -142,9 +142,9 @@ impl Ledger {
         String::from_utf8_lossy(&text).lines().map(str::to_owned).collect()
     }
 
-    /// Returns all transactions that have begun, and the rows that each process has found at the end, in the order of
-    /// their moments. `sees_log` says whether the ledger notes each change of the log. If it does not, a transaction
-    /// may be sealed although no change was noted.
+    /// Returns all transactions that have begun, and the rows that each process has found at the end, in the
+    /// order of their moments. `sees_log` says whether the ledger notes each change of the log. If the ledger
+    /// does not, a transaction may be sealed although the ledger has no change of it.
     pub fn read(&self, sees_log: bool) -> (Vec<Seen>, Vec<(usize, String)>) {
         let (mut all, mut found): (Vec<Seen>, Vec<(u64, usize, String)>) = (Vec::new(), Vec::new());
         for process in 0..PROCESSES {

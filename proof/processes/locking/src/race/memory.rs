@@ -1,4 +1,5 @@
-//! Wraps the memory of a log, so that a process of a race stops at each store and fence, and lets others go on where it waits.
+//! Wraps the memory of a log, so that a process of a race stops at each store and fence. While the process
+//! waits for another one, it lets others go on.
 
 use std::fmt;
 use std::io;
@@ -178,8 +179,8 @@ impl Nvm for Stopping {
     }
 }
 
-/// The memory that processes share. A process that waits there for another one sleeps by its own clock: the other one may stand
-/// still, and would not go on before the first one stops.
+/// The memory that processes share. A process that waits there for another one sleeps by its own clock. The
+/// other process may stand still, and would not go on before the first one stops.
 struct Yielding {
     process: usize,
     below: Arc<dyn Segment>,

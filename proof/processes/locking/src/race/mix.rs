@@ -1,12 +1,12 @@
-//! The races. In each, a few processes run small transactions on one database. A race is named after what its
-//! transactions have in common.
+//! The races. In each race, a few processes run small transactions on one database. The name of a race says
+//! what its transactions have in common.
 
 /// A process of a race.
 #[derive(Debug, Clone, Copy)]
 pub struct Program {
     /// The setting `concurrent` of the process's connection.
     pub concurrent: &'static str,
-    /// Statements that the process runs before the race, while no other process does anything.
+    /// The statements that the process runs before the race, while no other process does anything.
     pub before: &'static [&'static str],
     /// The transactions of the process, each as a list of operations. The statements of one operation are
     /// separated by `;` and are one coarse step. A `COMMIT` is an operation of its own.
@@ -39,7 +39,7 @@ pub const SETUP: &str = "
 /// Commits something to the log, on a page that no race uses.
 pub const FILL: &str = "UPDATE filler SET v = v + 1";
 
-/// All rows.
+/// Reads all rows.
 pub const ROWS: &str = "SELECT 't', k, v FROM t UNION ALL SELECT 'big', k, length(v) FROM big
     UNION ALL SELECT 'huge', k, length(v) FROM huge ORDER BY 1, 2";
 
@@ -71,7 +71,7 @@ const fn after(before: &'static [&'static str], program: Program) -> Program {
 
 /// Fills the cache with all rows of `t`.
 const WARM: &[&str] = &["SELECT sum(v) FROM t"];
-/// A transaction after which its connection leases pages.
+/// A transaction after which its connection has leases of pages.
 const LEASES_BIG: &[&str] = &["BEGIN", "INSERT INTO big VALUES(10, zeroblob(1500))", "COMMIT"];
 const LEASES_HUGE: &[&str] = &["BEGIN", "INSERT INTO huge VALUES(10, zeroblob(1500))", "COMMIT"];
 

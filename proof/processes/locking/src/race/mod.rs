@@ -3,10 +3,10 @@
 //!
 //! Each process has one connection, through which it runs small transactions ([`mix`]). A process stops where
 //! other processes could notice what it does next ([`crate::grain`]). The stops are in the VFS above
-//! Duralite's, in the VFS below it, in the log's memory ([`memory`]) and in that of the wal-index ([`trap`]),
-//! so the product itself is as users run it. At each stop the leader ([`lead`]) lets any process go on, or
-//! kills one or all of them, as the schedule says ([`schedule`]). The [`ledger`] holds what all processes
-//! have seen, and the [`judge`] runs the transactions again, one after another.
+//! Duralite's, in the VFS below it, in the log's memory ([`memory`]) and in the memory of the wal-index
+//! ([`trap`]). So the product itself is the one that users run. At each stop the leader ([`lead`]) lets any
+//! process go on, or kills one or all of them, as the schedule says ([`schedule`]). The [`ledger`] holds what
+//! all processes have seen, and the [`judge`] runs the transactions again, one after another.
 
 mod judge;
 mod lead;
@@ -29,14 +29,15 @@ use schedule::{Deaths, Draw, Every, Follow, Schedule};
 
 /// The limits of an exploration.
 pub struct Bounds {
-    /// The most schedules of coarse steps. They are run in the order of their texts, from the first one on.
+    /// The most schedules of coarse steps. The exploration runs them in the order of their texts, from the
+    /// first one on.
     pub limit: usize,
     /// The most deaths in a schedule.
     pub deaths: usize,
     /// The number of additional random schedules. Every second one has fine steps.
     pub random: u64,
     pub seed: u64,
-    /// The exploration ends with the first finding that contains this text.
+    /// A text. The exploration ends with the first finding that contains it.
     pub until: Option<String>,
 }
 
@@ -44,16 +45,17 @@ pub struct Bounds {
 #[derive(Default)]
 struct Report {
     schedules: u64,
-    /// Whether all schedules of coarse steps were run.
+    /// Whether the exploration ran all schedules of coarse steps.
     is_complete: bool,
-    /// Whether a schedule could not be repeated.
+    /// Whether a schedule did not repeat.
     diverged: bool,
     random: u64,
     committed: u64,
     refused: u64,
     died: u64,
     took: Duration,
-    /// Each kind of finding, with the first schedule that showed it, and the number of schedules that did.
+    /// Each kind of finding, with the first schedule that showed it, and the number of schedules that showed
+    /// it.
     findings: BTreeMap<String, (Schedule, u64)>,
 }
 
@@ -90,8 +92,9 @@ impl fmt::Display for Report {
 fn explore(mix: &'static Mix, bounds: &Bounds) -> Report {
     let (rig, begun) = (Rig::new(mix), Instant::now());
     let mut report = Report::default();
-    // A transaction that `waldio` has published is durable only when it is acknowledged. Other processes may
-    // see it earlier. If all processes die in between, the transaction is gone, so the judge would report it.
+    // `waldio` publishes a transaction before it makes it durable and acknowledges it. So other processes may
+    // see the transaction earlier. If all processes die in between, the transaction is gone, and the judge
+    // would report that.
     let deaths = Deaths { most: bounds.deaths, of_all: session::engine() != "waldio" };
     let mut every = Every::new(deaths);
     while report.schedules < bounds.limit as u64 && !report.is_complete && !report.is_enough(bounds) {
@@ -117,7 +120,7 @@ fn named(name: &str) -> &'static Mix {
     mix::named(name).unwrap_or_else(|| panic!("no race {name}; `duralite-locking race list` shows them"))
 }
 
-/// Explores a race, and prints the findings. Returns whether there were none.
+/// Explores a race, and prints the findings. Returns whether there were no findings.
 pub fn explore_race(name: &str, bounds: &Bounds) -> bool {
     tell_report(name, &explore(named(name), bounds))
 }
@@ -147,7 +150,7 @@ pub fn explore_all(bounds: &Bounds) -> bool {
     is_good
 }
 
-/// Prints the findings of a race. Returns whether there were none, and every schedule could be repeated.
+/// Prints the findings of a race. Returns whether there were no findings, and every schedule repeated.
 fn tell_report(name: &str, report: &Report) -> bool {
     println!("{name}: {report}");
     for (finding, (schedule, count)) in &report.findings {

@@ -9,14 +9,14 @@ use std::str::FromStr;
 
 use crate::grain::Grain;
 
-/// What happens next.
+/// The leader's decision at a stop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Choice {
-    /// This process takes a step.
+    /// Let this process take a step.
     Step(u8),
-    /// This process is killed.
+    /// Kill this process.
     Kill(u8),
-    /// All processes are killed.
+    /// Kill all processes.
     KillAll,
 }
 
@@ -63,7 +63,7 @@ impl FromStr for Schedule {
 /// The processes that can take the next step.
 #[derive(Debug, Clone, Copy)]
 pub struct Ready {
-    /// A bit for each process that can.
+    /// A bit for each process that can take it.
     pub bits: u8,
     /// The process that took the last step, if it can go on.
     pub last: Option<u8>,
@@ -96,7 +96,7 @@ impl Chooser for Follow<'_> {
     }
 }
 
-/// Which deaths a schedule may have.
+/// The deaths that a schedule may have.
 #[derive(Debug, Clone, Copy)]
 pub struct Deaths {
     /// The most deaths.
@@ -108,11 +108,11 @@ pub struct Deaths {
 /// Runs through all schedules, one after the other.
 pub struct Every {
     deaths: Deaths,
-    /// The alternatives at each stop, and which of them is taken.
+    /// The alternatives at each stop, and the index of the one that the schedule takes.
     path: Vec<(Vec<Choice>, usize)>,
     at: usize,
     killed: usize,
-    /// Whether a schedule went another way than the previous one, although it made the same choices.
+    /// Whether a schedule came to other alternatives than the previous one, although it made the same choices.
     pub diverged: bool,
 }
 
@@ -163,11 +163,11 @@ pub struct Draw {
     switches: Switches,
 }
 
-/// When another process goes on.
+/// Says when another process goes on.
 enum Switches {
-    /// After each step, with a probability of one in this number.
+    /// Another process goes on after a step with a probability of one in this number.
     Often(u32),
-    /// After a stretch of steps. This many steps are left of the present stretch.
+    /// Another process goes on after a stretch of steps, of which this many are left.
     Stretches(u32),
 }
 
@@ -175,7 +175,7 @@ enum Switches {
 const STRETCH: u32 = 60;
 
 impl Draw {
-    /// Returns a schedule that this seed determines, with at most these deaths.
+    /// Makes a chooser whose schedule this seed determines, with at most these deaths.
     pub fn new(seed: u64, mut deaths: Deaths) -> Self {
         let mut random = fastrand::Rng::with_seed(seed);
         // In half of the schedules nobody dies.
@@ -233,7 +233,7 @@ mod tests {
         assert!("coarse 0x".parse::<Schedule>().is_err());
     }
 
-    /// Two processes with two steps each.
+    /// Returns the texts of all schedules of two processes with two steps each.
     fn schedules(most: usize) -> Vec<String> {
         let mut every = Every::new(Deaths { most, of_all: true });
         let mut all = Vec::new();

@@ -15,12 +15,12 @@ use crate::clock;
 use crate::grain;
 use crate::scenario::ENGINE;
 
-/// How long SQLite's busy handler waits, by the process's own clock, which passes only in sleeps. In a race a
-/// process that waits gets a turn at the latest after each step of another process. So it waits for this long
-/// only if no other process will ever give way.
+/// How long SQLite's busy handler waits, by the process's own clock, which passes only in sleeps. In a race, a
+/// waiting process gets a turn after each step of another process, or earlier. So it waits for this long only
+/// if no other process will ever give way.
 const BUSY: Duration = Duration::from_secs(12);
 
-/// Returns the engine of this exploration.
+/// Returns the name of the engine of this exploration.
 pub fn engine() -> &'static str {
     ENGINE.get().map_or("nvwal", String::as_str)
 }
@@ -47,13 +47,13 @@ pub fn statements(operation: &str) -> impl Iterator<Item = &str> {
     operation.split(';').map(str::trim)
 }
 
-/// Returns whether a statement's answer depends only on the rows of the database, and the statement changes nothing
-/// else.
+/// Returns whether a statement's answer depends only on the rows of the database, and the statement changes
+/// only rows.
 pub fn is_about_rows(sql: &str) -> bool {
     !["BEGIN", "COMMIT", "PRAGMA"].iter().any(|word| sql.starts_with(word))
 }
 
-/// Returns the answer of a statement, as one line.
+/// Runs a statement, and returns its answer as one line.
 pub fn answer(connection: &Connection, sql: &str) -> Result<String, Error> {
     let mut statement = connection.prepare(sql)?;
     let columns = statement.column_count();
@@ -75,7 +75,7 @@ pub fn answer(connection: &Connection, sql: &str) -> Result<String, Error> {
     Ok(if columns > 0 { text } else { format!("changes {}", connection.total_changes() - before) })
 }
 
-/// SQLite's extended result code; 1 for an error that is not SQLite's.
+/// Returns SQLite's extended result code; 1 for an error that is not SQLite's.
 fn code_of(error: &Error) -> i32 {
     match error {
         Error::SqliteFailure(failure, _) => failure.extended_code,
@@ -148,7 +148,8 @@ fn refused(process: usize, connection: &Connection, sql: &str, error: &Error) {
     ledger().refused(process, code);
 }
 
-/// Notes all rows that this process finds. First takes the lock to write, which no process may still hold.
+/// Notes all rows that this process finds. Before that, takes the WRITE lock, which no process may hold any
+/// more.
 fn look_at_all(process: usize, connection: &Connection) {
     clock::operation_begins(process);
     for sql in ["BEGIN IMMEDIATE", ROWS, "ROLLBACK"] {
@@ -177,7 +178,7 @@ fn close(process: usize, connection: Connection) {
     }
 }
 
-/// Runs the process that comes when all others are gone or idle, and checks the whole database.
+/// Runs the process that starts when all others are gone or idle. This process checks the whole database.
 pub fn audit(process: usize) {
     let connection = open("off");
     look_at_all(process, &connection);

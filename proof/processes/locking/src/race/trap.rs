@@ -1,19 +1,19 @@
 //! Stops a process of a race before each store to the header of the wal-index that all processes share. The
-//! header has two copies of the committed state, and what checkpoints and readers have noted. The process
-//! also stops before a store to the first word after the header, where the list of frames begins. Between
-//! these stores a process may die or stand still.
+//! header has two copies of the committed state, and the notes of checkpoints and readers. The process also
+//! stops before a store to the first word after the header, where the list of frames begins. Between these
+//! stores a process may die or stand still.
 //!
-//! No function that could be watched makes these stores. So the memory is write-protected while a process
-//! races. A store then causes a fault, and the handler of the fault is the stop. After the stop the processor
-//! makes this one store in a single step, and the memory is protected again. This works on x86-64 only; on
-//! other processors there are no such stops.
+//! These stores are no calls of a function that the rig could watch. So the memory is write-protected while a
+//! process races. A store then causes a fault, and the handler of the fault is the stop. After the stop the
+//! processor makes this one store in a single step, and then the memory is protected again. This works on
+//! x86-64 only; on other processors there are no such stops.
 #![allow(unsafe_code)] // handlers of signals, and protection of memory
 
-/// Begins to stop at these stores. The process must have the wal-index mapped.
+/// From now on stops this process at these stores. The process must have the wal-index mapped.
 #[cfg(not(target_arch = "x86_64"))]
 pub fn begin(_process: usize) {}
 
-/// Stops no more at these stores.
+/// From now on no longer stops this process at these stores.
 #[cfg(not(target_arch = "x86_64"))]
 pub fn end() {}
 
@@ -31,27 +31,28 @@ mod here {
     use crate::grain;
     use crate::race::ledger::ledger;
 
-    /// Bytes that are protected: a page of memory.
+    /// The number of protected bytes: a page of memory.
     const PAGE: usize = 4096;
-    /// The size of the two copies of the committed state.
+    /// The size in bytes of the two copies of the committed state.
     const COPIES: usize = 96;
-    /// The size of the header, and of the page number of the first frame after it.
+    /// The size in bytes of the header, together with the page number of the first frame after it.
     const HEADER: usize = 136 + 4;
-    /// In the file of the shared memory, the wal-index begins at a multiple of this, but not at 0.
+    /// A number of bytes. In the file of the shared memory, the wal-index begins at a multiple of it, but not
+    /// at 0.
     const ALIGNMENT: usize = 64 << 10;
     /// The processor's flag for single steps.
     const TRAP_FLAG: i64 = 0x100;
 
-    /// The first page of the wal-index; 0 while nothing is protected.
+    /// The address of the first page of the wal-index; 0 while nothing is protected.
     static FIRST: AtomicUsize = AtomicUsize::new(0);
     static PROCESS: AtomicUsize = AtomicUsize::new(0);
 
-    /// Returns where this process has mapped the beginning of the wal-index.
+    /// Returns the address at which this process has mapped the beginning of the wal-index.
     fn find() -> Option<usize> {
         let maps = std::fs::read_to_string("/proc/self/maps").ok()?;
         let here = std::env::current_dir().ok()?;
         let here = here.to_str()?;
-        // This search goes by the directory, because the file had no name yet when its maker mapped it.
+        // The search looks for the directory, because the file had no name yet when its maker mapped it.
         let places = maps.lines().filter(|line| line.contains(here)).filter_map(|line| {
             let mut words = line.split_whitespace();
             let start = words.next()?.split('-').next()?;
@@ -67,7 +68,8 @@ mod here {
         unsafe { libc::mprotect(page as *mut c_void, PAGE, protection) };
     }
 
-    /// Sets or clears the processor's flag for single steps, for when the process goes on after the signal.
+    /// Sets or clears the processor's flag for single steps, which counts when the process goes on after the
+    /// signal.
     ///
     /// # Safety
     /// `context` is that of a signal.
@@ -83,8 +85,8 @@ mod here {
         let at = unsafe { (*info).si_addr() } as usize;
         let page = FIRST.load(SeqCst);
         if page == 0 || !(page..page + PAGE).contains(&at) {
-            // This is another fault. Without the handler it comes again, and ends the process. SAFETY: sets
-            // what is in force without a handler.
+            // This is a fault for another reason. Without the handler the fault comes again, and ends the
+            // process. SAFETY: sets what is in force without a handler.
             unsafe { libc::signal(signal, libc::SIG_DFL) };
             return;
         }
@@ -123,7 +125,7 @@ mod here {
         assert_eq!(code, 0, "no handler for signal {signal}");
     }
 
-    /// Begins to stop at these stores. The process must have the wal-index mapped.
+    /// From now on stops this process at these stores. The process must have the wal-index mapped.
     pub fn begin(process: usize) {
         let Some(page) = find() else { panic!("the wal-index is not mapped") };
         PROCESS.store(process, SeqCst);
@@ -133,7 +135,7 @@ mod here {
         protect(page, libc::PROT_READ);
     }
 
-    /// Stops no more at these stores.
+    /// From now on no longer stops this process at these stores.
     pub fn end() {
         let page = FIRST.swap(0, SeqCst);
         if page != 0 {

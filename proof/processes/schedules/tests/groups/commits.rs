@@ -9,7 +9,7 @@ use super::world::{Rules, World};
 use duralite_format::waldio::Layout;
 use duralite_schedules::{Death, Sleep, rounds};
 
-/// Three processes commit twice each. One of them dies at operation `dies_at`, if that is given.
+/// Lets three processes commit twice each. If `dies_at` is given, one of the processes dies at that operation.
 fn processes_commit(layout: Layout, sleep: Sleep, dies_at: Option<u64>) {
     let (world, first) = World::new(&Rules { sleep, ..Rules::of(layout) });
     let mut first = Some(first);

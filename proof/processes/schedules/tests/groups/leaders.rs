@@ -18,8 +18,8 @@ fn lives(run: impl FnOnce()) -> bool {
     }
 }
 
-/// Three processes commit, and start the log over if `restarts` is set. The process in slot 1 dies at an
-/// operation. Others follow in its slot, and the first of these dies too.
+/// Lets three processes commit, and start the log over if `restarts` is set. The process in slot 1 dies at an
+/// operation. Other processes follow in its slot, and the first of these dies too.
 fn slots_are_used_again(rules: &Rules, dies_at: &[u64], restarts: bool) -> Arc<World> {
     let (world, first) = World::new(rules);
     let run = move |process: &mut Process, world: &World, number: u8| {
@@ -107,8 +107,8 @@ fn let_others_run() {
     (0..200).for_each(|_| shuttle::thread::yield_now());
 }
 
-/// A process finds that the leader is dead, and is held up before it frees the leader lock. Before it
-/// continues, another process takes the dead leader's slot, and leads.
+/// Tests that a late exchange fails. A process finds that the leader is dead, and stops before it frees the
+/// leader lock. Before that process continues, another one takes the dead leader's slot, and leads.
 fn a_late_exchange_finds_another_leader() {
     let (world, mut first) = World::new(&Rules::of(Layout::Delta));
     first.commit(&world, 1);
@@ -136,7 +136,8 @@ fn inv11_a_late_exchange_does_not_evict_the_leader_in_a_slot_that_is_used_again(
     shuttle::check_random(a_late_exchange_finds_another_leader, rounds(200));
 }
 
-/// A leader is stopped, and replaced. It ends while its successor is in a write.
+/// Stops a leader until another process has replaced it. The stopped leader ends while its successor is in a
+/// write.
 fn a_replaced_leader_ends() {
     let (world, mut first) = World::new(&Rules::of(Layout::Delta));
     first.commit(&world, 1);
@@ -170,7 +171,7 @@ fn inv11_a_replaced_leaders_late_write_hits_nothing() {
         let check = move || drop(slots_are_used_again(&rules, &[], true));
         shuttle::check_random(check.clone(), rounds(1000));
         // Without patience, two processes may take the lead from each other as long as no third process runs,
-        // and a scheduler by priorities may never let a third one run. Such a schedule is abandoned.
+        // and a scheduler by priorities may never let a third one run. The explorer abandons such a schedule.
         let mut config = shuttle::Config::new();
         config.max_steps = shuttle::MaxSteps::ContinueAfter(100_000);
         let scheduler = shuttle::scheduler::PctScheduler::new(3, rounds(500));
@@ -190,7 +191,7 @@ fn inv11_leaders_are_replaced_and_die_at_any_operation() {
     shuttle::check_random(check, rounds(1000));
 }
 
-/// A process is stopped in the write of a group. It continues after the others have finished.
+/// Stops a process in the write of a group. The process continues after the others have finished.
 fn a_leader_is_stopped(layout: Layout) {
     let rules = Rules { patience: Duration::from_millis(1), ..Rules::of(layout) };
     let (world, mut first) = World::new(&rules);
@@ -222,8 +223,9 @@ fn a_leader_is_stopped(layout: Layout) {
     assert_eq!(world.check_order(0), [1, 11, 2, 3, 4, 12, 5]);
 }
 
-/// A process is stopped at an operation of its commit. It continues after the others have finished, or after
-/// they can do no more because it holds the WRITE lock. Returns whether it reached that operation.
+/// Stops a process at an operation of its commit. The process continues after the others have finished, or
+/// after they can do no more because it holds the WRITE lock. Returns whether the process reached that
+/// operation.
 fn a_process_is_stopped(layout: Layout, at: u64) -> bool {
     let rules = Rules { patience: Duration::from_millis(1), ..Rules::of(layout) };
     let (world, mut first) = World::new(&rules);

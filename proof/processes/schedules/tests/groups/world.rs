@@ -62,7 +62,7 @@ pub struct SlowBlock {
     device: RecordingBlock,
     switch: shuttle::sync::atomic::AtomicU32,
     inside: AtomicU32,
-    /// The most concurrent writes so far.
+    /// The greatest number of concurrent writes so far.
     pub at_once: AtomicU32,
     /// The process that stops in its next write: its slot plus 1, or 0.
     pub stops: shuttle::sync::atomic::AtomicU32,
@@ -164,9 +164,9 @@ pub struct Index {
     header: WalHeader,
     frames: u64,
     sum: Checksum,
-    /// The numbers of the sealed transactions, in order.
+    /// The numbers of the sealed transactions, in their order.
     pub sealed: Vec<u8>,
-    /// How many of the frames are in the database file.
+    /// The number of frames that are in the database file.
     pub home: usize,
     restarts: u32,
 }
@@ -242,7 +242,7 @@ impl World {
         (1..=frames).map(|frame| page_of(&mut stream, frame)).collect()
     }
 
-    /// Returns whether a transaction would survive a power loss now, in the log or at home.
+    /// Returns whether a transaction would survive a power loss now, in the log or in the database file.
     pub fn is_durable(&self, number: u8) -> bool {
         let home = {
             let index = self.index.lock().expect("index");
@@ -251,9 +251,9 @@ impl World {
         home || self.recovered().contains(&number)
     }
 
-    /// Checks that the durable transactions were sealed in this order. Each dead process may have sealed one
-    /// more transaction of which no process knows, and whose place the next writer's transaction took.
-    /// Returns the transactions that survive.
+    /// Checks that the durable transactions are in the order in which they were sealed. Each dead process may
+    /// have sealed one more transaction, of which no process knows, and whose place the next writer's
+    /// transaction took. Returns the transactions that survive.
     pub fn check_order(&self, dead: usize) -> Vec<u8> {
         let index = self.index.lock().expect("index");
         let recovered = self.recovered();
@@ -307,12 +307,13 @@ impl Process {
         false
     }
 
-    /// Commits a transaction of one page. The transaction is durable on return.
+    /// Commits a transaction of one page. When this returns, the transaction is durable.
     pub fn commit(&mut self, world: &World, number: u8) {
         while !self.try_commit(world, number, u32::MAX) {}
     }
 
-    /// As [`Process::commit`], but gives up if another process keeps the WRITE lock.
+    /// Does the same as [`Process::commit`], but gives up if another process keeps the WRITE lock. Returns
+    /// whether it committed.
     pub fn commit_unless_locked(&mut self, world: &World, number: u8) -> bool {
         self.try_commit(world, number, 2)
     }
@@ -323,8 +324,8 @@ impl Process {
         }
         let mut page = [0; PAGE];
         page[100] = number;
-        // The index is copied here, and written back only at the end. So a process that dies in between has
-        // not changed it.
+        // The process copies the index here, and writes it back only at the end. So a process that dies in
+        // between has not changed the index.
         let (header, frames, sum) = {
             let index = world.index.lock().expect("index");
             (index.header, index.frames, index.sum)
@@ -360,7 +361,7 @@ impl Process {
         }
     }
 
-    /// Writes everything home and starts the log over, if all of it is settled. Returns whether it did.
+    /// If the whole log is settled, writes it home and starts it over. Returns whether it did so.
     pub fn restart(&mut self, world: &World) -> bool {
         if !self.take_write_within(2) {
             return false;
@@ -390,7 +391,7 @@ impl Process {
         done.is_ok()
     }
 
-    /// Reads the newest transaction; 0 if the log is empty.
+    /// Reads the number of the newest transaction; returns 0 if the log is empty.
     pub fn newest(&mut self) -> u8 {
         self.stream.engine_mut().refresh().expect("refresh");
         match self.stream.engine().committed() {

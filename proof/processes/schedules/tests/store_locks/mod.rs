@@ -21,7 +21,7 @@ fn range(from: u8, to: u8) -> Target {
     Target::Range(1, (Bound::Included([from][..].into()), Bound::Excluded([to][..].into())))
 }
 
-/// Runs each transaction on a thread. Returns the results.
+/// Runs each transaction on a thread of its own. Returns their results.
 fn run(
     locks: &Arc<Locks>,
     transactions: Vec<Vec<(Target, Mode)>>,

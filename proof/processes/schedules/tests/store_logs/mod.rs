@@ -1,7 +1,7 @@
 //! The logs of the store under the schedule explorer.
 //!
-//! Every thread's commit is durable when it returns, whichever thread made it durable. Each number is given once. No
-//! thread reuses discarded log space too early.
+//! Every thread's commit is durable when the commit returns, whichever thread made it durable. The log gives
+//! each number once. No thread reuses discarded log space too early.
 #![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 
 mod disk;
@@ -23,8 +23,8 @@ fn object(thread: u64, nth: u64) -> Vec<u8> {
     Object::build(ObjectKind::System, thread << 32 | nth, 0, &[7; 50], &[])
 }
 
-/// Threads append and commit. A commit may return only when `is_durable` says so. Returns the numbers that each thread
-/// got.
+/// Lets threads append and commit. Checks that each commit returns only when `is_durable` says so. Returns the
+/// numbers that each thread got.
 fn run(
     log: &Arc<dyn Log>,
     threads: u64,
@@ -51,8 +51,8 @@ fn run(
     threads.into_iter().map(|thread| thread.join().unwrap()).collect()
 }
 
-/// Checks that every number was given once, in ascending order within each thread, and that all objects are recovered as
-/// they were appended.
+/// Checks that the log gave every number once, in ascending order within each thread, and that it returns all
+/// objects as they were appended.
 fn check(numbers: &[Vec<Lsn>], from: Lsn, log: &dyn Log) {
     let all: BTreeSet<Lsn> = numbers.iter().flatten().copied().collect();
     assert_eq!(all.len(), numbers.iter().map(Vec::len).sum::<usize>());

@@ -23,7 +23,7 @@ fn try_crash(nvm: &RecordingNvm, seed: u64) -> Result<NvLog, Error> {
     NvLog::open(Arc::new(nvm.crash(seed)), NAMED, Flush::OnInsert, Arc::default(), &mut refuse)
 }
 
-/// Opens what a power failure leaves.
+/// Opens the log that a power failure leaves.
 fn crash(nvm: &RecordingNvm, seed: u64) -> NvLog {
     try_crash(nvm, seed).unwrap()
 }
@@ -85,7 +85,7 @@ fn inv32_a_fence_that_does_nothing_is_noticed() {
         let (nvm, log) = create(Flush::OnCommit);
         nvm.drop_fence(1);
         let medium = Arc::clone(&nvm);
-        // A gap in the log is refused, which shows the loss as well as a log that ends too early.
+        // Recovery refuses a log with a gap. That shows the loss just as a log does that ends too early.
         let has = move |seed, lsn| try_crash(&medium, seed).is_ok_and(|log| log.next() > lsn);
         run(&log, 2, 1, move |lsn: Lsn| (0..8).all(|seed| has(seed, lsn)));
     };

@@ -19,7 +19,7 @@ fn create() -> (Arc<RecordingNvm>, Arc<dyn Log>) {
     (nvm.clone(), Arc::new(RingsLog::create(nvm, layout, LARGEST, Arc::default()).unwrap()))
 }
 
-/// Opens what a power failure leaves.
+/// Opens the log that a power failure leaves.
 fn crash(nvm: &RecordingNvm, seed: u64) -> RingsLog {
     RingsLog::open(Arc::new(nvm.crash(seed)), NAMED, LARGEST, Arc::default(), &mut refuse).unwrap()
 }

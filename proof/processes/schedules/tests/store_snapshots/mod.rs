@@ -2,8 +2,8 @@
 //! by a mutex.
 //!
 //! Transfers between two rows keep the sum of all rows. Each snapshot must show that sum, and the same rows
-//! when it reads again, whatever is rolled back, whenever snapshots open and close, and while any thread
-//! purges versions.
+//! when its reader reads again. That must hold whatever transactions roll back, whenever snapshots open and
+//! close, and while any thread purges versions.
 #![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 
 use std::collections::BTreeMap;
@@ -107,7 +107,7 @@ impl World {
         let mut held = Some(held);
         if is_late {
             held = None;
-            // Long enough for another transaction to run.
+            // These yields are enough for another transaction to run.
             (0..300).for_each(|_| shuttle::thread::yield_now());
         }
         let noted = noting::end(&self.versions, undoable);
@@ -158,7 +158,7 @@ impl World {
         Some(value(image).unwrap_or(page).unwrap_or_else(|| panic!("row {row} is missing")))
     }
 
-    /// Returns all rows in order, read from either end.
+    /// Reads all rows from either end, and returns them in order.
     fn scan(&self, seen: &Seen, end: End) -> Option<Vec<(u8, u8)>> {
         let page = self.page.lock().clone();
         let everything: Edges<'_> = (Bound::Unbounded, Bound::Unbounded);
@@ -199,7 +199,7 @@ fn value(image: Option<Image>) -> Option<Option<u8>> {
     }
 }
 
-/// Runs two threads that transfer and two that read, in many schedules.
+/// Runs two threads that transfer and two threads that read, in many schedules.
 fn explore(limit: u64, breaks: Option<Break>, lasts: bool, rounds: usize) {
     shuttle::check_random(
         move || {
@@ -225,7 +225,7 @@ fn explore(limit: u64, breaks: Option<Break>, lasts: bool, rounds: usize) {
                 spawn(|world, lasts| assert!(world.look() || !lasts, "ended")),
             ];
             threads.into_iter().for_each(|thread| thread.join().unwrap());
-            // All versions are purged.
+            // The loop purges all versions.
             while world.versions.bytes() > 0 && !lasts {
                 let before = world.versions.bytes();
                 world.versions.keep_to_limit();
@@ -242,7 +242,7 @@ fn inv56_snapshots_show_one_moment_in_every_order() {
     explore(u64::MAX, None, true, rounds(20_000));
 }
 
-/// The limit has room for the versions of only one or two rows.
+/// The limit has room only for the versions of one or two rows.
 #[test]
 fn inv57_snapshots_that_are_ended_show_nothing_wrong() {
     explore(600, None, false, rounds(10_000));
