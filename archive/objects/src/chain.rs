@@ -67,8 +67,8 @@ impl Chain {
         self.objects.get(self.objects.partition_point(|object| object.max <= txid))
     }
 
-    /// Of the objects that follow on a state, returns the one that ends first; of several, the one on the lowest
-    /// level. If `least` is given, only objects that reach it count.
+    /// Returns the object that ends first, of those that follow on a state. If several end there, returns the one on
+    /// the lowest level. If `least` is given, only objects that reach it count.
     pub fn following(&self, txid: u64, least: Option<u64>) -> Option<&Object> {
         let least = least.unwrap_or(0).max(txid + 1);
         let from = self.objects.partition_point(|object| object.max < least);

@@ -32,7 +32,7 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// Returns how long a request that carries so many bytes may wait for the beginning of its answer.
+    /// Returns how long a request that carries `bytes` bytes may wait for the beginning of its answer.
     fn of(self, bytes: usize) -> Duration {
         self.least + Duration::from_secs(bytes as u64 / self.slowest.max(1))
     }

@@ -17,7 +17,8 @@ pub enum Rule {
     BaseBeforeAcknowledging,
     /// A primary takes an object that exists for its own only if the contents are equal.
     CompareContents,
-    /// If a generation continues another, only those transactions of the other count that its owner has found there.
+    /// If a generation continues another, only those transactions of the earlier one count that the owner of the
+    /// later one has found.
     EndOfParent,
     /// Compaction and pruning use only acknowledged transactions.
     OnlyAcknowledged,

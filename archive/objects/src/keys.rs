@@ -156,9 +156,9 @@ impl Object {
 /// The key of a record of an archive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Key {
-    /// Who has taken the generation.
+    /// The record that says who has taken the generation.
     Claim(Generation),
-    /// Where the generation begins.
+    /// The record that says where the generation begins.
     Start(Generation),
 }
 

@@ -30,7 +30,7 @@ pub enum Way {
     /// The log is the one with the mark, or begins where the last closed log ends. Before its commits the archive
     /// needs those of these closed logs, whose backlogs exist.
     Logs(Vec<Closed>),
-    /// Nothing leads on, so a new generation begins, which follows in this manner.
+    /// Nothing leads on, so a new generation has to begin, with this line.
     None(Line),
     /// Nothing leads on now. But a program may be about to close a log or to make one, and then there may be a way.
     NotYet(Line),

@@ -195,7 +195,7 @@ fn a_copy_whose_move_was_cut_short_begins_again() {
         command
     };
     done(&mut follow(&["--once"]));
-    // As long as another connection holds WRITE, the move has begun and changes nothing.
+    // While another connection holds WRITE, the move has begun but cannot change anything.
     let conn = stock(&replica);
     run(&conn, "BEGIN IMMEDIATE").unwrap();
     let mut moving = Sidecar::start(&mut follow(&["--txid", &moment]));

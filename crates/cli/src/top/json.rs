@@ -1,4 +1,4 @@
-//! One look as a JSON object. A key that `PRAGMA duralite` also has means the same as there, but counts all processes together.
+//! Writes one look as a JSON object. A key that `PRAGMA duralite` also has means the same as there, but counts all processes together.
 
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};

@@ -28,13 +28,13 @@ pub(crate) struct Process {
     pub(crate) pid: u64,
     /// The process's own commits since it opened the database.
     pub(crate) commits: u64,
-    /// For how long the process has had the database open.
+    /// How long the process has had the database open.
     pub(crate) age: Duration,
     /// The names of the locks that the process holds. A process holds read marks shared.
     pub(crate) locks: Vec<&'static str>,
     /// Whether the process only reserves WRITE for one of its connections.
     pub(crate) is_reserved: bool,
-    /// For how long the oldest reader in the process has been reading, if there is one.
+    /// How long the oldest reader in the process has been reading, if there is one.
     pub(crate) reads: Option<Duration>,
 }
 

@@ -1,4 +1,4 @@
-//! One look as lines of text.
+//! Writes one look as lines of text.
 
 use std::fmt::{Display, Write as _};
 use std::path::Path;

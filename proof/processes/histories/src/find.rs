@@ -61,7 +61,7 @@ pub fn note(
     Ok(unknown)
 }
 
-/// Of the registers that were not found, returns those whose version no other operation of the transaction
+/// Returns those of the registers that were not found whose version no other operation of the transaction
 /// tells.
 pub fn still_unknown(unknown: Vec<Unknown>, uses: &BTreeMap<Register, Use>) -> Result<Vec<Unknown>, String> {
     let mut left = Vec::new();

@@ -9,11 +9,11 @@
 //! x86-64 only; on other processors there are no such stops.
 #![allow(unsafe_code)] // handlers of signals, and protection of memory
 
-/// From now on stops this process at these stores. The process must have the wal-index mapped.
+/// Makes this process stop at these stores from now on. The process must have the wal-index mapped.
 #[cfg(not(target_arch = "x86_64"))]
 pub fn begin(_process: usize) {}
 
-/// From now on no longer stops this process at these stores.
+/// Makes this process stop no longer at these stores.
 #[cfg(not(target_arch = "x86_64"))]
 pub fn end() {}
 
@@ -125,7 +125,7 @@ mod here {
         assert_eq!(code, 0, "no handler for signal {signal}");
     }
 
-    /// From now on stops this process at these stores. The process must have the wal-index mapped.
+    /// Makes this process stop at these stores from now on. The process must have the wal-index mapped.
     pub fn begin(process: usize) {
         let Some(page) = find() else { panic!("the wal-index is not mapped") };
         PROCESS.store(process, SeqCst);
@@ -135,7 +135,7 @@ mod here {
         protect(page, libc::PROT_READ);
     }
 
-    /// From now on no longer stops this process at these stores.
+    /// Makes this process stop no longer at these stores.
     pub fn end() {
         let page = FIRST.swap(0, SeqCst);
         if page != 0 {
