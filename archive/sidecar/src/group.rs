@@ -1,6 +1,6 @@
 //! Makes one object of the archive from several commits: finds the pages that the object has, and encodes it. The
-//! commits come from a log (`source`) or from what a closed log has left (`backlog`). Equal commits make equal
-//! objects.
+//! commits come from a log (`source`) or from what a closed log has left (`backlog`). From here on both are handled
+//! in the same way.
 
 use std::collections::BTreeMap;
 

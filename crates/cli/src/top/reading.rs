@@ -80,8 +80,7 @@ pub(crate) struct Reading {
     pub(crate) index: Option<WalIndex>,
     pub(crate) readers: usize,
     pub(crate) oldest_reader: Option<Duration>,
-    /// The number of failed syncs of the database file since a checkpoint last wrote everything in the log to the file again and synced
-    /// it.
+    /// The number of failed syncs of the database file since everything in the log was last written to it again and synced.
     pub(crate) home_failures: u64,
     /// How far the archive has come; `None` if no sidecar has announced it.
     pub(crate) archive: Option<Archive>,

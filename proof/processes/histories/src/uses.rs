@@ -14,7 +14,7 @@ pub struct Use {
 
 impl Use {
     /// Returns the value that the transaction has to read: the one that it wrote, or else the one that it has
-    /// read. Returns Returns `None` if it may be any value.
+    /// read. Returns `None` if it may be any value.
     pub fn known(&self) -> Option<Option<Written>> {
         self.wrote.last().copied().map(Some).or(self.read)
     }

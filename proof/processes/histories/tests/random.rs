@@ -5,7 +5,7 @@ use duralite_histories::{Fate, Last, Op, Property, Tx, check};
 
 const KEYS: u64 = 6;
 
-/// A random number generator, A random number generator, xorshift64*.
+/// A random number generator, xorshift64*.
 struct Random(u64);
 
 impl Random {

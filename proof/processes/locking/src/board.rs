@@ -152,7 +152,7 @@ impl Board {
     }
 
     /// Gives a process its turn, up to the step `limit`, and waits until the process hands the turn back.
-    /// Returns Returns `None` if that takes longer than `patience`.
+    /// Returns `None` if that takes longer than `patience`.
     pub fn run(&self, process: usize, limit: u32, patience: Duration) -> Option<Stop> {
         self.limit.store(limit, SeqCst);
         self.hand(process as u32 + 1);

@@ -76,9 +76,8 @@ fn check(conn: &Connection, paths: &Paths, database: usize) -> Result<()> {
     Ok(())
 }
 
-/// Checks that no writer has more commits than it can have tried. Checks that no writer has more commits than
-/// it can have tried. A writer may be one commit ahead of its last acknowledgement: it begins no further commit
-/// before that acknowledgement, unless the last commit failed.
+/// Checks that no writer has more commits than it can have tried. A writer may be one commit ahead of its last
+/// acknowledgement: it begins no further commit before that acknowledgement, unless the last commit failed.
 fn no_more_than_tried(view: &View, floors: &HashMap<(usize, i64), i64>, database: usize) -> Result<()> {
     for (writer, found) in &view.newest {
         let acknowledged = floors.get(&(database, *writer)).copied().unwrap_or(0);
