@@ -94,24 +94,24 @@ pub unsafe extern "C" fn sqlite3_duralite_auto(
     unsafe { enter(db, message, routines, false, ffi::OK) }
 }
 
-/// The reason of the calling thread's last refusal, or of the process's last if this thread has had none.
-/// Null if nothing was refused. The text stays valid until this thread's next refusal or its next call of
-/// this function.
+/// Returns the reason of the calling thread's last refusal, or of the process's last if this thread has had
+/// none. Returns null if nothing was refused. The text stays valid until this thread's next refusal or its
+/// next call of this function.
 #[unsafe(no_mangle)]
 pub extern "C" fn duralite_last_error() -> *const c_char {
     catch_unwind(last_error_text).unwrap_or(std::ptr::null())
 }
 
-/// The number of the calling thread's last refusal among all refusals of the process, from 1; 0 for none. A
-/// caller that gets this number before and after a call of SQLite knows whether [`duralite_last_error`] is
-/// about that call.
+/// Returns the number of the calling thread's last refusal among all refusals of the process, from 1, or 0
+/// for none. A caller that gets this number before and after a call of SQLite knows whether
+/// [`duralite_last_error`] is about that call.
 #[unsafe(no_mangle)]
 pub extern "C" fn duralite_last_refusal() -> u64 {
     catch_unwind(last_refusal).unwrap_or(0)
 }
 
-/// The address of the number of refusals in this process. A caller can read the number before every call of
-/// SQLite, and call [`duralite_last_refusal`] only when one has failed.
+/// Returns the address of the number of refusals in this process. A caller can read the number before every
+/// call of SQLite, and call [`duralite_last_refusal`] only when one has failed.
 #[unsafe(no_mangle)]
 pub extern "C" fn duralite_refusal_count() -> *const u64 {
     COUNT.as_ptr()
@@ -123,9 +123,10 @@ pub extern "C" fn duralite_account_begin() {
     account::begin();
 }
 
-/// A line for each database that was opened since [`duralite_account_begin`]: which engine served it, with
-/// which guarantee and how many commits, or why it was plain SQLite. Empty if none was opened. Null if
-/// another thread calls this function at the same time. The text stays valid until the next call.
+/// Returns a line for each database that was opened since [`duralite_account_begin`]: which engine served it,
+/// with which guarantee and how many commits, or why it was plain SQLite. Returns an empty text if none was
+/// opened. Returns null if another thread calls this function at the same time. The text stays valid until
+/// the next call.
 #[unsafe(no_mangle)]
 pub extern "C" fn duralite_account() -> *const c_char {
     static TEXT: Mutex<Option<CString>> = Mutex::new(None);
@@ -135,8 +136,9 @@ pub extern "C" fn duralite_account() -> *const c_char {
     text.as_ptr()
 }
 
-/// The version, and the build id in brackets if the library was built with one: `0.1.0 (v0.1.0-3-gabcdef)`.
-/// The text stays valid while the library is loaded. `PRAGMA duralite` shows the same text.
+/// Returns the version, and the build id in brackets if the library was built with one: `0.1.0
+/// (v0.1.0-3-gabcdef)`. The text stays valid while the library is loaded. `PRAGMA duralite` shows the same
+/// text.
 #[unsafe(no_mangle)]
 pub extern "C" fn duralite_version() -> *const c_char {
     catch_unwind(version_text).unwrap_or(std::ptr::null())

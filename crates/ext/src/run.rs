@@ -66,19 +66,19 @@ pub struct Attempts {
 }
 
 impl Attempts {
-    /// Whether this attempt must take the write lock when it begins. Such an attempt is the last.
+    /// Returns whether this attempt must take the write lock when it begins. Such an attempt is the last.
     pub fn takes_lock(&self) -> bool {
         self.conflicts == CONFLICTS
     }
 
-    /// The statement that begins this attempt.
+    /// Returns the statement that begins this attempt.
     pub fn begin(&self) -> &'static str {
         if self.takes_lock() { "BEGIN IMMEDIATE" } else { "BEGIN" }
     }
 
-    /// How long to wait before the next attempt, after one that failed with this code and was rolled back.
-    /// `None` if there is no next attempt: the transaction has not lost to another connection, or this was
-    /// the last attempt.
+    /// Returns how long to wait before the next attempt, after one that failed with this code and was rolled
+    /// back. Returns `None` if there is no next attempt: the transaction has not lost to another connection,
+    /// or this was the last attempt.
     pub fn pause_after(&mut self, code: Option<i32>) -> Option<Duration> {
         let has_lost = code.is_some_and(|code| code & 0xff == ffi::BUSY);
         if self.takes_lock() || !has_lost {

@@ -4,9 +4,9 @@ use std::fmt::Write as _;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// The URI under which SQLite opens a database through Duralite: `file:app.db?vfs=duralite&strict=on`,
-/// followed by the settings. These are the settings of `docs/settings.md`, or parameters of SQLite such as
-/// `("mode", "ro")`.
+/// Returns the URI under which SQLite opens a database through Duralite:
+/// `file:app.db?vfs=duralite&strict=on`, followed by the settings. These are the settings of
+/// `docs/settings.md`, or parameters of SQLite such as `("mode", "ro")`.
 ///
 /// The URI says `strict=on` unless the settings say otherwise. Then Duralite refuses what plain SQLite would
 /// serve, such as the first write to a database that is not in WAL mode. Any path can be given, and a

@@ -28,7 +28,8 @@ fn a_database_whose_uri_says_so_goes_through_duralite_and_others_do_not() {
     assert!(is_stock(&plain));
 }
 
-/// Whether plain SQLite serves the database. Plain SQLite returns no row for a pragma that it does not know.
+/// Returns whether plain SQLite serves the database. Plain SQLite returns no row for a pragma that it does
+/// not know.
 fn is_stock(conn: &Connection) -> bool {
     matches!(status(conn), Err(rusqlite::Error::QueryReturnedNoRows))
 }

@@ -27,10 +27,10 @@ impl Deaths {
         Self { words, recovered: AtomicU64::new(0) }
     }
 
-    /// Whether it is time to ask the kernel again if `process`, whose lock is in the way, is alive. Asking
-    /// costs a system call, and most such processes are alive. So the segment stores the time of the last
-    /// check of each process. With a time for each process, checks of a living process do not delay the check
-    /// of a dead one. With the times in the segment, a process need not ask if another process has just
+    /// Returns whether it is time to ask the kernel again if `process`, whose lock is in the way, is alive.
+    /// Asking costs a system call, and most such processes are alive. So the segment stores the time of the
+    /// last check of each process. With a time for each process, checks of a living process do not delay the
+    /// check of a dead one. With the times in the segment, a process need not ask if another process has just
     /// asked.
     pub(crate) fn suspects(&self, process: usize, after: Duration) -> bool {
         let at = member(process) + EXAMINED;

@@ -74,7 +74,7 @@ pub enum Level {
 }
 
 impl Level {
-    /// The lock with this number in SQLite's interface. A number that is too large stands for
+    /// Returns the lock with this number in SQLite's interface. A number that is too large stands for
     /// [`Level::Exclusive`].
     #[must_use]
     pub fn of_code(level: i32) -> Self {
@@ -87,7 +87,7 @@ impl Level {
         }
     }
 
-    /// The number of this lock in SQLite's interface.
+    /// Returns the number of this lock in SQLite's interface.
     #[must_use]
     pub fn code(self) -> i32 {
         i32::from(self as u8)
@@ -109,7 +109,7 @@ pub trait LockedFile {
     /// for.
     fn unlock(&self, level: Level) -> Result<(), Code>;
 
-    /// The lock that the file holds; `None` if the file does not report it.
+    /// Returns the lock that the file holds, or `None` if the file does not report it.
     fn level(&self) -> Option<Level>;
 }
 
@@ -130,25 +130,25 @@ fn level_of(word: &AtomicU8) -> Level {
 }
 
 impl<F: LockedFile> FileLock<F> {
-    /// The lock of a file that is not locked yet.
+    /// Makes the lock of a file that is not locked yet.
     pub fn new(file: F) -> Self {
         let none = || AtomicU8::new(Level::None as u8);
         Self { file, believed: none(), taken: none(), reserved: AtomicBool::new(false) }
     }
 
-    /// The lock that SQLite believes it holds.
+    /// Returns the lock that SQLite believes it holds.
     #[inline]
     pub fn believed(&self) -> Level {
         level_of(&self.believed)
     }
 
-    /// The lock that the file holds.
+    /// Returns the lock that the file holds.
     pub fn held(&self) -> Level {
         self.file.level().unwrap_or_else(|| level_of(&self.taken))
     }
 
-    /// Whether SQLite is writing with a rollback journal. SQLite takes RESERVED only for such a transaction,
-    /// neither in WAL mode nor to roll back a journal that another process has left.
+    /// Returns whether SQLite is writing with a rollback journal. SQLite takes RESERVED only for such a
+    /// transaction, neither in WAL mode nor to roll back a journal that another process has left.
     pub fn in_rollback_transaction(&self) -> bool {
         self.reserved.load(Ordering::Relaxed)
     }
@@ -162,7 +162,7 @@ impl<F: LockedFile> FileLock<F> {
         debug_assert!(self.is_held(level), "inv44: SQLite believes in {level:?}, held is {:?}", self.held());
     }
 
-    /// Whether the file holds a lock that is strong enough for code that believes it holds `level`.
+    /// Returns whether the file holds a lock that is strong enough for code that believes it holds `level`.
     fn is_held(&self, level: Level) -> bool {
         self.held() >= if level == Level::Exclusive { level } else { level.min(Level::Shared) }
     }
@@ -225,13 +225,15 @@ impl<F: LockedFile> FileLock<F> {
         self.believe(before);
     }
 
-    /// The lock that SQLite holds. `None` if SQLite holds no lock, or if the file holds less than SQLite
-    /// believes. In the second case nothing may be concluded, and SQLite has to begin again (`SQLITE_BUSY`).
+    /// Returns the lock that SQLite holds. Returns `None` if SQLite holds no lock, or if the file holds less
+    /// than SQLite believes. In the second case nothing may be concluded, and SQLite has to begin again
+    /// (`SQLITE_BUSY`).
     pub fn sqlites(&self) -> Option<Held<'_, F>> {
         self.is_held(self.believed().max(Level::Shared)).then_some(Held { lock: self })
     }
 
-    /// EXCLUSIVE, if SQLite holds it. `None` if the file does not hold EXCLUSIVE, whatever SQLite believes.
+    /// EXCLUSIVE, if SQLite holds it. Returns `None` if the file does not hold EXCLUSIVE, whatever SQLite
+    /// believes.
     pub fn sqlites_exclusive(&self) -> Option<Exclusive<'_, F>> {
         (self.held() >= Level::Exclusive).then_some(Exclusive { lock: self, goes_back: false })
     }
@@ -315,12 +317,12 @@ pub struct Own<'l, F: LockedFile> {
 }
 
 impl<'l, F: LockedFile> Own<'l, F> {
-    /// The lock, for drawing conclusions from it.
+    /// Returns the lock, for drawing conclusions from it.
     pub fn held(&self) -> &Held<'l, F> {
         &self.held
     }
 
-    /// The lock, for taking EXCLUSIVE.
+    /// Returns the lock, for taking EXCLUSIVE.
     pub fn held_mut(&mut self) -> &mut Held<'l, F> {
         &mut self.held
     }
@@ -366,12 +368,12 @@ pub struct Concluded<'h, T> {
 }
 
 impl<'h, T> Concluded<'h, T> {
-    /// The value itself, for a caller that forgets it before the lock is given back.
+    /// Returns the value itself, for a caller that forgets it before the lock is given back.
     pub fn keep(self) -> T {
         self.value
     }
 
-    /// A conclusion that follows from this one, under the same lock.
+    /// Returns a conclusion that follows from this one, under the same lock.
     pub fn map<U>(self, then: impl FnOnce(T) -> U) -> Concluded<'h, U> {
         Concluded { value: then(self.value), lock: PhantomData }
     }

@@ -22,9 +22,9 @@ pub(crate) const HIGH: u64 = 0;
 
 const MEMBERS_OFFSET: u64 = 8 * LINE;
 
-/// Where the line of a process begins. The line's first word contains the locks that the process holds
-/// (shared in the lowest bits, exclusive from [`HELD`] up), those that it claims ([`CLAIMED`]), the flag
-/// [`RESERVED`], and the [`EPOCH`].
+/// Returns where the line of a process begins. The line's first word contains the locks that the process
+/// holds (shared in the lowest bits, exclusive from [`HELD`] up), those that it claims ([`CLAIMED`]), the
+/// flag [`RESERVED`], and the [`EPOCH`].
 pub(crate) const fn member(process: usize) -> u64 {
     MEMBERS_OFFSET + process as u64 * LINE
 }
@@ -38,7 +38,7 @@ pub(crate) const EPOCH: u64 = 1 << 32;
 /// Offset in a process's line: when the process's reservation ends.
 pub(crate) const RESERVED_UNTIL: u64 = 8;
 
-/// Where a process's line says since when the process has held a read mark.
+/// Returns where a process's line says since when the process has held a read mark.
 pub(crate) const fn read_since(process: usize, slot: usize) -> u64 {
     member(process) + 16 + 8 * (slot - FIRST_READ) as u64
 }

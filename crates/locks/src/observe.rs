@@ -66,7 +66,7 @@ impl Table {
         }
     }
 
-    /// Whether any connection waits for WRITE.
+    /// Returns whether any connection waits for WRITE.
     #[must_use]
     pub fn has_waiters(&self) -> bool {
         !self.queue.is_empty()
@@ -95,7 +95,7 @@ impl Table {
         Ok((count, Duration::from_nanos(oldest)))
     }
 
-    /// Whether another connection, of this process or of another one, is in a read transaction. The
+    /// Returns whether another connection, of this process or of another one, is in a read transaction. The
     /// connection that asks must be in one itself.
     ///
     /// # Errors
@@ -105,7 +105,7 @@ impl Table {
         Ok(own > 1 || self.has_other_readers()?)
     }
 
-    /// Whether another living process holds a read mark.
+    /// Returns whether another living process holds a read mark.
     ///
     /// # Errors
     /// If the kernel does not report which processes are alive.

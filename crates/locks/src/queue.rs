@@ -28,14 +28,14 @@ const NOWHERE: u64 = 4 * LINE;
 /// until this number changes.
 const ARRIVALS: u64 = 5 * LINE;
 
-/// The word that says who has the place with this number: ticket and process, or 0 if the place is free. A
-/// ticket is never drawn twice, so the word of a dead waiter cannot be mistaken for another waiter's. These
-/// words stand together, because each hand-over of WRITE looks through all of them.
+/// Returns the word that says who has the place with this number: ticket and process, or 0 if the place is
+/// free. A ticket is never drawn twice, so the word of a dead waiter cannot be mistaken for another waiter's.
+/// These words stand together, because each hand-over of WRITE looks through all of them.
 const fn waiter(index: usize) -> u64 {
     WAITERS_OFFSET + index as u64 * 8
 }
 
-/// Where the rest of a place begins, which is on a cache line of its own.
+/// Returns where the rest of a place begins, which is on a cache line of its own.
 pub(crate) const fn place(index: usize) -> u64 {
     PLACES_OFFSET + index as u64 * LINE
 }
@@ -56,7 +56,7 @@ pub(crate) const SLICE: Duration = Duration::from_millis(10);
 /// How long the others wait for a waiter that does not stamp its place.
 const PRESENCE: Duration = SLICE.saturating_mul(5);
 
-/// The process that a waiter's word names.
+/// Returns the process that a waiter's word names.
 fn process_of(waiter: u64) -> Option<usize> {
     (waiter % TICKET).checked_sub(1).map(|process| process as usize)
 }
@@ -78,14 +78,14 @@ impl Queue {
         Self { words, process, turn, empty_at: AtomicU64::new(u64::MAX) }
     }
 
-    /// The places in use, each with its waiter's word.
+    /// Returns the places in use, each with its waiter's word.
     fn waiters(&self) -> impl Iterator<Item = (u64, usize)> + '_ {
         let high = (self.words.load(HIGH_WAITER) as usize).min(WAITERS);
         (0..high).map(|index| (self.words.load(waiter(index)), index)).filter(|(waiter, _)| *waiter != 0)
     }
 
-    /// Whether no connection waits. A connection that queues after this call announces itself first, and then
-    /// looks whether WRITE is free, so it does not depend on being seen here.
+    /// Returns whether no connection waits. A connection that queues after this call announces itself first,
+    /// and then looks whether WRITE is free, so it does not depend on being seen here.
     pub(crate) fn is_empty(&self) -> bool {
         let arrivals = self.words.load(ARRIVALS);
         if self.empty_at.load(Ordering::Relaxed) == arrivals {
@@ -98,7 +98,7 @@ impl Queue {
         empty
     }
 
-    /// The place and the word of the waiter that is next.
+    /// Returns the place and the word of the waiter that is next.
     pub(crate) fn oldest(&self) -> Option<(usize, u64)> {
         let mut absent = 0;
         loop {
@@ -118,13 +118,13 @@ impl Queue {
         self.words.store(TURN_ENDS, end);
     }
 
-    /// The time that is left of the turn of the running connections.
+    /// Returns the time that is left of the turn of the running connections.
     pub(crate) fn left_of_turn(&self) -> Duration {
         let end = self.words.load(TURN_ENDS);
         Duration::from_nanos(end.saturating_sub(self.words.segment().clock_ns()))
     }
 
-    /// Whether a connection that has not queued may take WRITE if it is free.
+    /// Returns whether a connection that has not queued may take WRITE if it is free.
     pub(crate) fn may_overtake(&self, deaths: &Deaths) -> Result<bool, MediumError> {
         if self.is_empty() || !self.left_of_turn().is_zero() {
             return Ok(true);
@@ -244,7 +244,7 @@ impl Waiter<'_> {
         self.queue.words.store(place(self.index) + SEEN, self.queue.words.segment().clock_ns());
     }
 
-    /// How often this waiter was woken. The caller passes this to [`Waiter::sleep`].
+    /// Returns how often this waiter was woken. The caller passes this to [`Waiter::sleep`].
     pub(crate) fn wakes(&self) -> u64 {
         self.queue.words.load(place(self.index) + FUTEX)
     }

@@ -177,7 +177,7 @@ impl Table {
         self.words.segment().clock_ns()
     }
 
-    /// The highest process slot that was ever used, plus 1.
+    /// Returns the highest process slot that was ever used, plus 1.
     pub(crate) fn high(&self) -> usize {
         (self.words.load(HIGH) as usize).min(PROCESS_SLOTS)
     }
@@ -193,21 +193,21 @@ impl Holder {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The table that contains the locks.
+    /// Returns the table that contains the locks.
     #[must_use]
     pub fn table(&self) -> &Arc<Table> {
         &self.table
     }
 
-    /// Whether the connection is between transactions: it holds nothing, does not wait for WRITE, and has no
-    /// reservation.
+    /// Returns whether the connection is between transactions: it holds nothing, does not wait for WRITE, and
+    /// has no reservation.
     #[must_use]
     pub fn begins(&self) -> bool {
         let held = self.held();
         held.shared == 0 && held.exclusive == 0 && held.ticket == 0
     }
 
-    /// Whether the connection holds a shared lock, as in a read transaction.
+    /// Returns whether the connection holds a shared lock, as in a read transaction.
     #[must_use]
     pub fn is_reading(&self) -> bool {
         self.held().shared != 0
@@ -257,8 +257,8 @@ fn mask_of(first: usize, count: usize) -> u8 {
     (((1u16 << count) - 1) << first) as u8
 }
 
-/// Whether these locks are all read marks but the first. SQLite takes those together, exclusively, only to
-/// start the log over; a checkpoint and recovery take marks one by one.
+/// Returns whether these locks are all read marks but the first. SQLite takes those together, exclusively,
+/// only to start the log over; a checkpoint and recovery take marks one by one.
 #[must_use]
 pub const fn is_start_over(first: usize, count: usize) -> bool {
     first == FIRST_READ + 1 && count == SLOTS - FIRST_READ - 1
@@ -387,9 +387,9 @@ impl Table {
         }
     }
 
-    /// Whether the process that holds WRITE also holds CHECKPOINT. If it is this process, one connection must
-    /// hold both. Both are held during a checkpoint that keeps writers out, for example to wait for readers,
-    /// and for a moment when the log starts over.
+    /// Returns whether the process that holds WRITE also holds CHECKPOINT. If it is this process, one
+    /// connection must hold both. Both are held during a checkpoint that keeps writers out, for example to
+    /// wait for readers, and for a moment when the log starts over.
     #[must_use]
     pub fn is_write_taken_to_checkpoint(&self) -> bool {
         let both = (1 << WRITE | 1 << CHECKPOINT) << HELD;
@@ -403,7 +403,7 @@ impl Table {
         })
     }
 
-    /// Whether some process has WRITE, for a connection or reserved for one.
+    /// Returns whether some process has WRITE, for a connection or reserved for one.
     #[must_use]
     pub fn is_write_taken(&self) -> bool {
         (0..self.high()).any(|process| self.words.load(member(process)) & 1 << HELD != 0)
@@ -579,12 +579,12 @@ impl Table {
 }
 
 impl Shares {
-    /// Whether any connection shares a lock. While the mutex is held, a count of 0 stays 0.
+    /// Returns whether any connection shares a lock. While the mutex is held, a count of 0 stays 0.
     pub(crate) fn any(&self, slot: usize) -> bool {
         self.0[slot].0.load(Ordering::Acquire) > 0
     }
 
-    /// The number of connections that share a lock.
+    /// Returns the number of connections that share a lock.
     pub(crate) fn count(&self, slot: usize) -> u32 {
         self.0[slot].0.load(Ordering::Acquire)
     }
@@ -625,7 +625,7 @@ impl Shares {
 // Readers who may not write the segment, called outside readers. The reasoning is in lib.rs.
 
 impl Table {
-    /// Whether outside readers permit this process to hold exclusively the locks that it has claimed.
+    /// Returns whether outside readers permit this process to hold exclusively the locks that it has claimed.
     /// `checkpoints` says whether this process holds CHECKPOINT.
     fn outside_permits(&self, checkpoints: bool, first: usize, count: usize) -> Result<bool, LockError> {
         if !self.can_be_read_only {
@@ -646,7 +646,7 @@ impl Table {
         (0..self.high()).any(|process| self.words.load(member(process)) & mask != 0)
     }
 
-    /// Whether an outside reader holds one of these marks.
+    /// Returns whether an outside reader holds one of these marks.
     pub(crate) fn has_outside(&self, first: usize, count: usize) -> Result<bool, LockError> {
         let possible = self.can_be_read_only && self.words.load(OUTSIDE) != 0;
         Ok(possible && self.words.segment().has_outside_readers(first, count)?)
@@ -672,7 +672,7 @@ impl Table {
         }
     }
 
-    /// Whether no living process holds or claims a lock exclusively.
+    /// Returns whether no living process holds or claims a lock exclusively.
     fn is_free(&self, slot: usize) -> Result<bool, LockError> {
         let mask = 1 << slot << HELD | 1 << slot << CLAIMED;
         for process in 0..self.high() {

@@ -94,7 +94,7 @@ impl Memory {
         })
     }
 
-    /// A process with this slot, and its table on this memory.
+    /// Returns a process with this slot, and its table on this memory.
     fn process(self: &Arc<Self>, index: usize) -> (Arc<Table>, Arc<ProcessSlot>) {
         let process = self.join(index);
         // With a clock that stands still, a turn would never end.

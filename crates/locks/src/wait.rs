@@ -167,8 +167,8 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    /// Records what the waiter sees at the time `now`. Returns whether the lock is available; `None` while that
-    /// is not known. `left` is the rest of the turn of the running connections.
+    /// Records what the waiter sees at the time `now`. Returns whether the lock is available, or `None` while
+    /// that is not known. `left` is the rest of the turn of the running connections.
     pub(crate) fn see(&mut self, is_taken: bool, left: Duration, now: u64) -> Option<bool> {
         match (is_taken, self.free_since) {
             (false, _) if left.is_zero() => return Some(true),

@@ -24,7 +24,7 @@ pub enum FlushInstruction {
 }
 
 impl FlushInstruction {
-    /// The name in the processor's manual, in lower case, or `"no flush"`.
+    /// Returns the name in the processor's manual, in lower case, or `"no flush"`.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -38,7 +38,7 @@ impl FlushInstruction {
     }
 }
 
-/// The best instruction that this processor has.
+/// Returns the best instruction that this processor has.
 #[must_use]
 #[cfg(target_arch = "x86_64")]
 pub fn detect_flush_instruction() -> FlushInstruction {
@@ -59,7 +59,7 @@ pub fn detect_flush_instruction() -> FlushInstruction {
     }
 }
 
-/// The best instruction that this processor has.
+/// Returns the best instruction that this processor has.
 #[must_use]
 #[cfg(target_arch = "aarch64")]
 pub fn detect_flush_instruction() -> FlushInstruction {
@@ -70,7 +70,7 @@ pub fn detect_flush_instruction() -> FlushInstruction {
     }
 }
 
-/// The best instruction that this processor has.
+/// Returns the best instruction that this processor has.
 #[must_use]
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 pub fn detect_flush_instruction() -> FlushInstruction {

@@ -74,9 +74,9 @@ fn bump(cell: &AtomicU64, by: u64) {
 }
 
 impl CounterCells {
-    /// The shard of this thread. The address of the thread's stack selects the shard, because that costs less
-    /// than a thread-local variable in a loaded library. So one thread may use several shards, and two
-    /// threads may share one.
+    /// Returns the shard of this thread. The address of the thread's stack selects the shard, because that
+    /// costs less than a thread-local variable in a loaded library. So one thread may use several shards, and
+    /// two threads may share one.
     #[inline(always)]
     fn own(&self) -> &Shard {
         let on_the_stack = 0_u8;

@@ -105,7 +105,7 @@ impl Watched {
         Self(place)
     }
 
-    /// Whether an access to the mapping has found nothing there.
+    /// Returns whether an access to the mapping has found nothing there.
     #[inline]
     pub(crate) fn is_cut(&self) -> bool {
         self.0.cut.load(Ordering::Acquire)

@@ -28,7 +28,7 @@ impl PersistenceDomain {
     }
 }
 
-/// The persistence domain of the memory that holds the file system of `dir`.
+/// Returns the persistence domain of the memory that holds the file system of `dir`.
 #[must_use]
 pub fn persistence_domain(dir: &Path) -> PersistenceDomain {
     fs::metadata(dir).map_or(PersistenceDomain::Unknown, |metadata| {
@@ -37,9 +37,9 @@ pub fn persistence_domain(dir: &Path) -> PersistenceDomain {
     })
 }
 
-/// Like [`persistence_domain`], for a block device in the sysfs mounted at `sysfs`. A partition or a
-/// namespace is a directory below its region (`/sys/devices/.../regionN/namespaceN.M/block/pmemN`). A mapped
-/// device is only as safe as the least safe of its parts.
+/// Does the same as [`persistence_domain`], for a block device in the sysfs mounted at `sysfs`. A partition
+/// or a namespace is a directory below its region (`/sys/devices/.../regionN/namespaceN.M/block/pmemN`). A
+/// mapped device is only as safe as the least safe of its parts.
 fn of_device(sysfs: &Path, major: u32, minor: u32) -> PersistenceDomain {
     let device = sysfs.join(format!("dev/block/{major}:{minor}"));
     fs::canonicalize(device).map_or(PersistenceDomain::Unknown, |device| of_block(&device))

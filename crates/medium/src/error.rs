@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use rustix::io::Errno;
 
-/// The system's words for an error; and what to do about it, if those words do not say so.
+/// Returns the system's words for an error; and what to do about it, if those words do not say so.
 #[must_use]
 pub fn in_words(error: &std::io::Error) -> String {
     match Errno::from_io_error(error) {
@@ -84,13 +84,13 @@ pub enum MediumError {
 }
 
 impl MediumError {
-    /// Whether a flush has failed, so that nothing is known about what was written before it.
+    /// Returns whether a flush has failed, so that nothing is known about what was written before it.
     #[must_use]
     pub fn is_failed_flush(&self) -> bool {
         matches!(self, Self::Io { op: "fsync" | "fdatasync", .. })
     }
 
-    /// The error of a failed system call.
+    /// Returns the error of a failed system call.
     #[must_use]
     pub fn from_errno(op: &'static str, source: Errno) -> Self {
         if source == Errno::NOSPC || source == Errno::DQUOT {

@@ -112,15 +112,16 @@ impl fmt::Display for Guarantee {
 /// Every method that takes a range and returns no [`Result`] panics if the range is not inside
 /// [`len`](Nvm::len). So the caller must check a position that it has read from the medium before using it.
 pub trait Nvm: Send + Sync + fmt::Debug {
-    /// Bytes that the medium backs, as this process last learnt it.
+    /// Returns the number of bytes that the medium backs, as this process last learnt it.
     fn len(&self) -> u64;
 
-    /// Whether the medium backs nothing yet.
+    /// Returns whether the medium backs nothing yet.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Bytes of address space that are reserved: the most that [`len`](Nvm::len) can become.
+    /// Returns the number of bytes of address space that are reserved: the most that [`len`](Nvm::len) can
+    /// become.
     fn capacity(&self) -> u64;
 
     /// Makes the medium `len` bytes long, with storage behind every byte. Does nothing if the medium is that
@@ -158,7 +159,7 @@ pub trait Nvm: Send + Sync + fmt::Debug {
         Ok(())
     }
 
-    /// Whether a store is durable without a flush.
+    /// Returns whether a store is durable without a flush.
     fn is_durable_on_store(&self) -> bool {
         false
     }
@@ -174,8 +175,8 @@ pub trait Nvm: Send + Sync + fmt::Debug {
     /// Copies the bytes from `at` on into `buf`.
     fn read(&self, at: u64, buf: &mut [u8]);
 
-    /// The first place from `at` on that may hold something other than zeros, or the end of the medium. `at`
-    /// itself if the medium cannot tell.
+    /// Returns the first place from `at` on that may hold something other than zeros, or the end of the
+    /// medium. `at` itself if the medium cannot tell.
     fn next_data(&self, at: u64) -> u64 {
         at
     }
@@ -256,7 +257,7 @@ pub trait Nvm: Send + Sync + fmt::Debug {
     /// Counters of what was done through this object so far.
     fn counters(&self) -> Counters;
 
-    /// What survives once [`fence`](Nvm::fence) has returned.
+    /// Returns what survives once [`fence`](Nvm::fence) has returned.
     fn guarantee(&self) -> Guarantee;
 
     /// One line for people: what the medium is, where it is, and what is emulated.
@@ -266,18 +267,18 @@ pub trait Nvm: Send + Sync + fmt::Debug {
     /// takes some milliseconds.
     fn set_latency(&self, latency: Latency);
 
-    /// The added latency in force.
+    /// Returns the added latency in force.
     fn latency(&self) -> Latency;
 }
 
-/// Number of lines that `len` bytes at `at` touch.
+/// Returns the number of lines that `len` bytes at `at` touch.
 #[inline]
 #[must_use]
 pub fn lines_touched(at: u64, len: u64) -> u64 {
     if len == 0 { 0 } else { (at + len - 1) / LINE_BYTES - at / LINE_BYTES + 1 }
 }
 
-/// The end of the range of `len` bytes at `at`, checked not to exceed `limit`.
+/// Returns the end of the range of `len` bytes at `at`, checked not to exceed `limit`.
 ///
 /// # Errors
 /// [`MediumError::OutOfBounds`] if the end exceeds `limit`.

@@ -49,7 +49,7 @@ impl ProcessId {
         look_closely()
     }
 
-    /// Whether this is the calling process, and not one that it was forked from.
+    /// Returns whether this is the calling process, and not one that it was forked from.
     #[inline]
     #[must_use]
     pub fn is_current(self) -> bool {
@@ -248,7 +248,7 @@ fn close_inherited(number: u64) {
     }
 }
 
-/// The size in bytes of every mapping that [`map_for_this_process`] makes.
+/// Returns the size in bytes of every mapping that [`map_for_this_process`] makes.
 pub(crate) fn piece_bytes() -> usize {
     const REGION: usize = 32 << 10;
     REGION.max(rustix::param::page_size())
@@ -337,7 +337,7 @@ impl OwnFile {
         open().and_then(off_standard_streams).map(Self::from)
     }
 
-    /// Whether this process opened the file, rather than a process that it was forked from.
+    /// Returns whether this process opened the file, rather than a process that it was forked from.
     #[must_use]
     pub fn is_own(&self) -> bool {
         self.process.is_current()
@@ -468,14 +468,14 @@ impl<T: Default + Send + Sync + 'static> PerProcess<T> {
         Self { current: AtomicPtr::new(ptr::null_mut()) }
     }
 
-    /// The state of this process.
+    /// Returns the state of this process.
     pub fn get(&self) -> &'static T {
         self.get_after(|_| ())
     }
 
-    /// The state of this process. In a child that has no state yet, first calls `inherit` with the parent's
-    /// state. `inherit` must not wait for a lock in that state, because a thread that does not exist in the
-    /// child may hold it.
+    /// Returns the state of this process. In a child that has no state yet, first calls `inherit` with the
+    /// parent's state. `inherit` must not wait for a lock in that state, because a thread that does not exist
+    /// in the child may hold it.
     pub fn get_after(&self, inherit: impl FnOnce(&'static T)) -> &'static T {
         let process = ProcessId::current();
         loop {

@@ -64,7 +64,7 @@ unsafe extern "C" fn plan(file: *const c_char, flags: c_int) -> Plan {
     Plan { real: real(), flags: i64::from(flags) }
 }
 
-/// The linker's own function.
+/// Returns the linker's own function.
 fn real() -> *mut c_void {
     static REAL: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
     let known = REAL.load(Ordering::Relaxed);
@@ -77,8 +77,8 @@ fn real() -> *mut c_void {
     real
 }
 
-/// Whether a file names SQLite's library. A name without a slash, for which the linker would search, is not
-/// looked into.
+/// Returns whether a file names SQLite's library. A name without a slash, for which the linker would search,
+/// is not looked into.
 fn is_linked_to_sqlite(file: &CStr) -> bool {
     let path = OsStr::from_bytes(file.to_bytes());
     let is_small = std::fs::metadata(path).is_ok_and(|meta| meta.len() <= MOST_BYTES);

@@ -23,7 +23,7 @@ pub struct Library {
 
 static LIBRARY: OnceLock<Result<Library, String>> = OnceLock::new();
 
-/// The library `libduralite.so`, loaded at the first call.
+/// Returns the library `libduralite.so`, loaded at the first call.
 ///
 /// # Errors
 /// The linker's message.
@@ -31,7 +31,7 @@ pub fn library() -> Result<&'static Library, &'static str> {
     LIBRARY.get_or_init(load).as_ref().map_err(String::as_str)
 }
 
-/// The library, if it has been loaded.
+/// Returns the library, if it has been loaded.
 pub fn if_loaded() -> Option<&'static Library> {
     LIBRARY.get()?.as_ref().ok()
 }
@@ -72,7 +72,7 @@ fn linker_error() -> String {
     )
 }
 
-/// A copy of the text that a function of the library returns; empty if it returns null.
+/// Returns a copy of the text that a function of the library returns, or empty if it returns null.
 pub fn said(function: Text) -> String {
     // SAFETY: null or a text that stays until the next call, which is not made before the copy is.
     let text = unsafe { function().as_ref().map(|text| CStr::from_ptr(text)) };

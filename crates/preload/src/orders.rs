@@ -33,7 +33,7 @@ impl Orders {
     }
 }
 
-/// The orders for this process.
+/// Returns the orders for this process.
 pub fn orders() -> &'static Orders {
     static ORDERS: LazyLock<Orders> =
         LazyLock::new(|| Orders::read(&std::env::var(VARIABLE).unwrap_or_default()));

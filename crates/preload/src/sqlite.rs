@@ -24,7 +24,7 @@ macro_rules! functions {
         }
 
         impl Sqlite {
-            /// The SQLite whose functions the linker finds through this handle.
+            /// Returns the SQLite whose functions the linker finds through this handle.
             fn within(handle: *mut c_void) -> Option<Self> {
                 Some(Self { $($name: {
                     let symbol = symbol(handle, concat!("sqlite3_", stringify!($name), "\0"))?;
@@ -57,7 +57,7 @@ fn symbol(handle: *mut c_void, name: &str) -> Option<*mut c_void> {
     (!symbol.is_null()).then_some(symbol)
 }
 
-/// The file that contains the code at an address; `None` for the program itself.
+/// Returns the file that contains the code at an address, or `None` for the program itself.
 fn object_of(address: *const c_void) -> Option<&'static CStr> {
     /// The public fields of `struct link_map`.
     #[repr(C)]
@@ -87,8 +87,9 @@ fn object_of(address: *const c_void) -> Option<&'static CStr> {
 }
 
 impl Sqlite {
-    /// The SQLite that the code at `caller` is linked to, in the caller's own object or in one of that
-    /// object's libraries. If neither has a SQLite, this is the first one in the process after this library.
+    /// Returns the SQLite that the code at `caller` is linked to, in the caller's own object or in one of
+    /// that object's libraries. If neither has a SQLite, this is the first one in the process after this
+    /// library.
     pub fn of(caller: *const c_void) -> Option<Self> {
         let object = object_of(caller).and_then(|name| {
             // SAFETY: a text. Nothing is loaded. The handle is never closed, which only leaves a reference
@@ -99,8 +100,8 @@ impl Sqlite {
         object.and_then(Self::within).or_else(|| Self::within(libc::RTLD_NEXT))
     }
 
-    /// The SQLite that the program itself contains, if the dynamic linker can see one. The program's calls go
-    /// there and not to this library.
+    /// Returns the SQLite that the program itself contains, if the dynamic linker can see one. The program's
+    /// calls go there and not to this library.
     pub fn of_program() -> Option<Self> {
         Self::within(libc::RTLD_DEFAULT).filter(|sqlite| object_of(sqlite.open_v2 as *const c_void).is_none())
     }

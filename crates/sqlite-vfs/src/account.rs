@@ -32,7 +32,7 @@ pub struct Summary {
 
 /// A log in use.
 pub trait Accounted: Send + Sync {
-    /// What the log has done so far; `None` while another thread uses it.
+    /// Returns what the log has done so far, or `None` while another thread uses it.
     fn summary(&self) -> Option<Summary>;
 }
 
@@ -76,13 +76,13 @@ pub fn begin() {
     IS_ON.store(true, Ordering::Relaxed);
 }
 
-/// Whether the account is kept.
+/// Returns whether the account is kept.
 pub fn is_on() -> bool {
     IS_ON.load(Ordering::Relaxed)
 }
 
-/// A line for each database that was opened since [`begin`]: what served it, or why nothing did. Empty when
-/// no database was opened.
+/// Returns a line for each database that was opened since [`begin`]: what served it, or why nothing did.
+/// Returns an empty text when no database was opened.
 #[must_use]
 pub fn text() -> String {
     let mut text = String::new();

@@ -25,7 +25,7 @@ impl Failure {
         Self { reason: Some(reason.into()), ..self }
     }
 
-    /// A text that is the same at each try that fails for the same reason.
+    /// Returns a text that is the same at each try that fails for the same reason.
     pub fn reason(&self) -> &str {
         self.reason.as_ref().unwrap_or(&self.message)
     }
@@ -72,7 +72,7 @@ pub enum During {
 }
 
 impl During {
-    /// The I/O error that belongs to the operation.
+    /// Returns the I/O error that belongs to the operation.
     fn io_error(self) -> c_int {
         match self {
             Self::Open => ffi::CANTOPEN,

@@ -51,20 +51,20 @@ pub fn record(reason: &str) {
     });
 }
 
-/// The reason of this thread's last refusal, or of the process's last if this thread has had none.
+/// Returns the reason of this thread's last refusal, or of the process's last if this thread has had none.
 pub fn last() -> Option<CString> {
     let own = OWN.try_with(|own| own.borrow().last.clone()).ok().flatten();
     own.or_else(|| with_process(TRIES, |last| last.clone()).flatten())
 }
 
-/// The number of this thread's last refusal among all refusals of the process, from 1; 0 for none. If it is
-/// greater than [`COUNT`] was before a call of SQLite, something was refused in that call.
+/// Returns the number of this thread's last refusal among all refusals of the process, from 1, or 0 for none.
+/// If it is greater than [`COUNT`] was before a call of SQLite, something was refused in that call.
 #[must_use]
 pub fn last_refusal() -> u64 {
     OWN.try_with(|own| own.borrow().number).unwrap_or(0)
 }
 
-/// The reason of this thread's last refusal, or of the process's last if this thread has had none.
+/// Returns the reason of this thread's last refusal, or of the process's last if this thread has had none.
 #[must_use]
 pub fn last_error() -> Option<String> {
     last().map(|text| text.to_string_lossy().into_owned())

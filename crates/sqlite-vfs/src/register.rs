@@ -95,8 +95,8 @@ unsafe fn register_through(db: *mut Connection, api: Api, entry: Entry) -> Resul
     Ok(())
 }
 
-/// The registration of this SQLite, made now if there is none. `None` if another copy of the library has
-/// registered the VFS.
+/// Returns the registration of this SQLite, made now if there is none. Returns `None` if another copy of the
+/// library has registered the VFS.
 fn register_with(api: Api, make_default: bool) -> Result<Option<&'static Registration>, RegisterError> {
     let _one_at_a_time = REGISTERING.get().lock().unwrap_or_else(PoisonError::into_inner);
     let (find, register) = (api.vfs_find, api.vfs_register);

@@ -61,17 +61,17 @@ impl Registration {
         self.databases.get_after(disown).lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The database whose WAL has its name at this address.
+    /// Returns the database whose WAL has its name at this address.
     pub fn database_of_wal(&self, wal_name: *const c_char) -> Option<Arc<Db>> {
         self.databases().by_wal.get(&wal_name.addr()).cloned()
     }
 
-    /// The database whose rollback journal has its name at this address.
+    /// Returns the database whose rollback journal has its name at this address.
     pub fn database_of_journal(&self, journal_name: *const c_char) -> Option<Arc<Db>> {
         self.databases().by_journal.get(&journal_name.addr()).cloned()
     }
 
-    /// The databases that are open now.
+    /// Returns the databases that are open now.
     pub fn databases_now(&self) -> Vec<Arc<Db>> {
         self.databases().by_wal.values().cloned().collect()
     }
@@ -86,8 +86,8 @@ impl Registration {
         checked.find(Result::is_err).unwrap_or(Ok(()))
     }
 
-    /// The databases with this rollback journal whose logs are kept until SQLite shows whether it is closing
-    /// the database.
+    /// Returns the databases with this rollback journal whose logs are kept until SQLite shows whether it is
+    /// closing the database.
     pub fn kept_with_journal(&self, journal: &Path) -> Vec<Arc<Db>> {
         let databases = self.databases();
         let kept = databases.by_wal.values().filter(|db| db.is_kept() && db.beside("-journal") == journal);

@@ -23,12 +23,12 @@ const CONCURRENCY: [(&str, Counter); 7] = [
     ("snapshots_moved", Counter::SnapshotsMoved),
 ];
 
-/// The value as a number, if its text is exactly that of a number.
+/// Returns the value as a number, if its text is exactly that of a number.
 pub fn number(value: &str) -> Option<i64> {
     value.parse().ok().filter(|number: &i64| number.to_string() == value)
 }
 
-/// The settings in force: those of the log in use, else this connection's.
+/// Returns the settings in force: those of the log in use, else this connection's.
 pub fn in_force(db: &Db) -> Settings {
     match db.in_service() {
         Some(attachment) => {
@@ -44,7 +44,7 @@ pub fn in_force(db: &Db) -> Settings {
     }
 }
 
-/// The status of a database that is open through Duralite.
+/// Returns the status of a database that is open through Duralite.
 pub fn of(db: &Db) -> Status {
     let settings = in_force(db);
     let Some(attachment) = db.in_service() else {
@@ -79,7 +79,7 @@ pub fn of(db: &Db) -> Status {
     status
 }
 
-/// The status of a database that Duralite does not serve; `why` says how it is open.
+/// Returns the status of a database that Duralite does not serve; `why` says how it is open.
 pub fn plain(why: &str) -> Status {
     idle("off", format!("off: {why}"))
 }
@@ -95,7 +95,7 @@ pub fn account_for(db: &Db) {
     }
 }
 
-/// The engine that would serve the database, and the reason why none does now.
+/// Returns the engine that would serve the database, and the reason why none does now.
 fn why_idle(db: &Db, settings: &Settings) -> (&'static str, String) {
     let engine = match settings.placement(&db.path) {
         Ok(placement) => placement.engine.name,

@@ -3,7 +3,7 @@
 use std::ffi::{CStr, CString, c_char};
 use std::sync::OnceLock;
 
-/// The version, and in brackets the value of `DURALITE_BUILD_ID` when this was compiled.
+/// Returns the version, and in brackets the value of `DURALITE_BUILD_ID` when this was compiled.
 ///
 /// A build from the source tree has no build id. The id contains no time and no path, so the same source
 /// gives the same bytes.

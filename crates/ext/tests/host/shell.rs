@@ -37,13 +37,14 @@ impl Host {
         self.path("pool")
     }
 
-    /// The logs in the log directory.
+    /// Returns the logs in the log directory.
     pub fn logs(&self) -> Vec<PathBuf> {
         let paths = std::fs::read_dir(self.log_dir()).unwrap().map(|entry| entry.unwrap().path());
         paths.filter(|path| !path.to_string_lossy().ends_with("-shm")).collect()
     }
 
-    /// A URI that opens the database with `nvwal`, in emulated NVRAM, with the log in the log directory.
+    /// Returns a URI that opens the database with `nvwal`, in emulated NVRAM, with the log in the log
+    /// directory.
     pub fn uri(&self, name: &str) -> String {
         format!(
             "file:{}?vfs=duralite&journal=nvwal&nvram=emulate&nvram_dir={}",
@@ -52,7 +53,7 @@ impl Host {
         )
     }
 
-    /// The shell, without Duralite's environment variables of the test's own process.
+    /// Returns the shell, without Duralite's environment variables of the test's own process.
     pub fn command(&self) -> Command {
         let mut command = Command::new("sqlite3");
         for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("DURALITE_")) {
@@ -95,8 +96,8 @@ impl Host {
         said(child.wait_with_output().unwrap())
     }
 
-    /// How often the shell syncs a file while it opens the URI and runs the SQL. `None` if the machine has no
-    /// strace.
+    /// Returns how often the shell syncs a file while it opens the URI and runs the SQL. Returns `None` if
+    /// the machine has no strace.
     pub fn syncs(&self, uri: &str, sql: &str) -> Option<usize> {
         let trace = self.path("trace");
         let shell = self.command();
@@ -131,7 +132,7 @@ impl Host {
         self.run(&commands)
     }
 
-    /// The first bytes of a file on disk.
+    /// Returns the first bytes of a file on disk.
     pub fn header(&self, name: &str) -> Vec<u8> {
         let bytes = std::fs::read(self.path(name)).unwrap();
         bytes[..100].to_vec()
@@ -146,7 +147,7 @@ fn said(output: Output) -> Said {
     }
 }
 
-/// The library that was built together with this test.
+/// Returns the library that was built together with this test.
 pub fn library() -> PathBuf {
     let test = std::env::current_exe().unwrap();
     let deps = test.parent().unwrap();

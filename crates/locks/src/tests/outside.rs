@@ -12,7 +12,7 @@ fn memory() -> Arc<Memory> {
     memory
 }
 
-/// An outside reader, and its table on this memory.
+/// Returns an outside reader, and its table on this memory.
 fn reader(memory: &Arc<Memory>) -> (Arc<Table>, Arc<ProcessSlot>) {
     memory.process(PROCESS_SLOTS)
 }

@@ -38,9 +38,9 @@ pub(super) struct Direct {
 }
 
 impl Direct {
-    /// Opens an open file a second time, for direct I/O. `None` if the file system has no direct I/O. Kernels
-    /// before 6.1 do not report the alignment. On those it is found by trial reads of the file itself, or, if
-    /// the file is empty, of a temporary file in `dir`.
+    /// Opens an open file a second time, for direct I/O. Returns `None` if the file system has no direct I/O.
+    /// Kernels before 6.1 do not report the alignment. On those it is found by trial reads of the file
+    /// itself, or, if the file is empty, of a temporary file in `dir`.
     pub(super) fn open(file: &File, path: &Path, dir: &Path) -> Option<Self> {
         let direct = reopen(file, path, OFlags::DIRECT)?;
         let (offset_align, memory_align) = match told_alignment(&direct) {
@@ -63,16 +63,16 @@ impl Direct {
     }
 }
 
-/// The alignments of positions and of memory that the kernel reports. Zeros mean that the file has no direct
-/// I/O, although it could be opened for it.
+/// Returns the alignments of positions and of memory that the kernel reports. Zeros mean that the file has no
+/// direct I/O, although it could be opened for it.
 pub(super) fn told_alignment(direct: &File) -> Option<(u32, u32)> {
     let stat = statx(direct, c"", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN).ok()?;
     let told = stat.stx_mask & StatxFlags::DIOALIGN.bits() != 0;
     told.then_some((stat.stx_dio_offset_align, stat.stx_dio_mem_align))
 }
 
-/// The alignments of positions and of memory, found by reading a file that has at least two of the largest
-/// sectors. `None` if nothing can be read directly.
+/// Returns the alignments of positions and of memory, found by reading a file that has at least two of the
+/// largest sectors. Returns `None` if nothing can be read directly.
 pub(super) fn tried_alignment(direct: &File) -> Option<(u32, u32)> {
     let mut buffer = AlignedBuf::default();
     buffer.resize(2 * LARGEST_SECTOR as usize);
@@ -84,7 +84,7 @@ pub(super) fn tried_alignment(direct: &File) -> Option<(u32, u32)> {
     Some((align, align))
 }
 
-/// Opens the same file again, with more flags. `None` if that fails.
+/// Opens the same file again, with more flags. Returns `None` if that fails.
 fn reopen(file: &File, path: &Path, flags: OFlags) -> Option<File> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).custom_flags(flags.bits().cast_signed());

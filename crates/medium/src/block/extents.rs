@@ -60,26 +60,26 @@ struct Request {
     extents: [RawExtent; BATCH],
 }
 
-/// The present extents of a file's first `len` bytes. Does not write back data that is still in the page
-/// cache. `None` if the file system does not report extents.
+/// Returns the present extents of a file's first `len` bytes. Does not write back data that is still in the
+/// page cache. Returns `None` if the file system does not report extents.
 #[must_use]
 pub fn extents(file: &File, len: u64) -> Option<Vec<Extent>> {
     extents_between(file, 0, len, 0)
 }
 
 /// Writes back the page cache, and returns whether every byte below `len` is then allocated and initialised.
-/// `None` if the file system does not report this.
+/// Returns `None` if the file system does not report this.
 #[must_use]
 pub fn is_initialised(file: &File, len: u64) -> Option<bool> {
     is_range_initialised(file, 0, len)
 }
 
-/// Like [`is_initialised`], for the bytes `from..to`.
+/// Does the same as [`is_initialised`], for the bytes `from..to`.
 pub(super) fn is_range_initialised(file: &File, from: u64, to: u64) -> Option<bool> {
     Some(covers(&extents_between(file, from, to, FLAG_SYNC)?, from, to))
 }
 
-/// Whether the written extents cover all of `from..to`. The extents are in the order of the file.
+/// Returns whether the written extents cover all of `from..to`. The extents are in the order of the file.
 fn covers(extents: &[Extent], from: u64, to: u64) -> bool {
     let mut reached = from;
     for extent in extents {

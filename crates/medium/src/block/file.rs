@@ -91,7 +91,7 @@ fn failed_flush(op: &'static str) -> impl Fn(io::Error) -> MediumError {
     move |error| MediumError::Io { op, source: Errno::from_io_error(&error).unwrap_or(Errno::IO) }
 }
 
-/// Whether the kernel or the file system does not know an operation.
+/// Returns whether the kernel or the file system does not know an operation.
 fn is_unknown(errno: Errno) -> bool {
     errno == Errno::OPNOTSUPP || errno == Errno::NOSYS
 }

@@ -99,13 +99,14 @@ const KNOWN_MOUNTS: usize = 16;
 /// The type that `statfs` reports for every file system in user space.
 const FUSE: u32 = 0x6573_5546;
 
-/// The mount that a path is in; `None` on kernels before 5.8.
+/// Returns the mount that a path is in, or `None` on kernels before 5.8.
 fn mount_id(path: &Path) -> Option<u64> {
     let stat = statx(CWD, path, AtFlags::empty(), StatxFlags::MNT_ID).ok()?;
     (stat.stx_mask & StatxFlags::MNT_ID.bits() != 0).then_some(stat.stx_mnt_id)
 }
 
-/// A number of this mount that no other mount has had since the system started. `None` on kernels before 6.8.
+/// Returns a number of this mount that no other mount has had since the system started. `None` on kernels
+/// before 6.8.
 fn unique_mount_id(path: &Path) -> Option<u64> {
     const MNT_ID_UNIQUE: StatxFlags = StatxFlags::from_bits_retain(0x4000);
     let stat = statx(CWD, path, AtFlags::empty(), MNT_ID_UNIQUE).ok()?;
@@ -180,8 +181,8 @@ impl<'a> Listed<'a> {
     }
 }
 
-/// The mount of a path: by the mount's number, else by its device, else by the path itself. The path is
-/// needed because the files of some file systems have another device than their mount.
+/// Returns the mount of a path: by the mount's number, else by its device, else by the path itself. The path
+/// is needed because the files of some file systems have another device than their mount.
 fn find<'a>(mounts: &'a str, mount: Option<u64>, device: &str, path: &Path) -> Option<Listed<'a>> {
     let entries = || mounts.lines().filter_map(Listed::parse);
     let by_mount = mount.and_then(|mount| entries().find(|entry| entry.number == mount));

@@ -70,13 +70,13 @@ pub struct BlockCounters {
 ///
 /// Writers to different blocks, and readers, may run at the same time, in any thread or process.
 pub trait Block: Send + Sync + fmt::Debug {
-    /// Bytes in a block. Positions and lengths of writes are multiples of this.
+    /// Returns the number of bytes in a block. Positions and lengths of writes are multiples of this.
     fn block_bytes(&self) -> u32;
 
-    /// Number of preallocated bytes, as this object last learnt it.
+    /// Returns the number of preallocated bytes, as this object last learnt it.
     fn len(&self) -> u64;
 
-    /// Whether nothing is preallocated yet.
+    /// Returns whether nothing is preallocated yet.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -161,10 +161,10 @@ pub trait Block: Send + Sync + fmt::Debug {
     /// and does not wait for them. If that fails, the later read reports the error.
     fn will_read(&self, _at: u64, _len: u64) {}
 
-    /// The first range from `at` on that may hold something other than zeros. The range ends where the next
-    /// bytes are known to be zeros. So searching a sparse file takes only as long as its data requires.
-    /// Returns an empty range at [`len`](Block::len) if only zeros follow, and everything from `at` on if the
-    /// medium cannot tell.
+    /// Returns the first range from `at` on that may hold something other than zeros. The range ends where
+    /// the next bytes are known to be zeros. So searching a sparse file takes only as long as its data
+    /// requires. Returns an empty range at [`len`](Block::len) if only zeros follow, and everything from `at`
+    /// on if the medium cannot tell.
     ///
     /// # Errors
     /// An error of the file system.
@@ -191,14 +191,14 @@ pub trait Block: Send + Sync + fmt::Debug {
     /// An error of the device.
     fn flush(&self) -> Result<(), MediumError>;
 
-    /// What has been done through this object so far.
+    /// Returns what has been done through this object so far.
     fn counters(&self) -> BlockCounters;
 
-    /// What survives once [`flush`](Block::flush) has returned.
+    /// Returns what survives once [`flush`](Block::flush) has returned.
     fn guarantee(&self) -> Guarantee;
 
-    /// Whether a write that has returned has reached the device, so that it survives a crash of the system.
-    /// `false` if writes go through the page cache.
+    /// Returns whether a write that has returned has reached the device, so that it survives a crash of the
+    /// system. Returns `false` if writes go through the page cache.
     fn writes_reach_device(&self) -> bool {
         false
     }
@@ -235,13 +235,13 @@ impl AlignedBuf {
         self.len = len;
     }
 
-    /// The bytes.
+    /// Returns the bytes.
     #[must_use]
     pub fn as_slice(&self) -> &[u8] {
         &self.bytes[self.start..self.start + self.len]
     }
 
-    /// The bytes, mutable.
+    /// Returns the bytes, mutable.
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
         &mut self.bytes[self.start..self.start + self.len]
     }

@@ -184,8 +184,8 @@ impl Way {
     }
 }
 
-/// The device's physical block size, namely the number of bytes that the device can write without rewriting
-/// bytes beside them. `None` if it is not known.
+/// Returns the device's physical block size, namely the number of bytes that the device can write without
+/// rewriting bytes beside them. Returns `None` if it is not known.
 fn physical_block(device: u64) -> Option<u32> {
     let read = |name: &str| sysfs::read(device, name);
     let own = read("queue/physical_block_size")?.trim().parse().ok()?;

@@ -37,7 +37,7 @@ struct Line {
 }
 
 impl Remembered {
-    /// The file of this user.
+    /// Returns the file of this user.
     pub(super) fn own() -> Self {
         Self::within(Path::new(DIR))
     }
@@ -46,7 +46,7 @@ impl Remembered {
         Self(dir.join(format!("duralite-probes-{}", geteuid().as_raw())))
     }
 
-    /// The times of a device, if they were measured not long ago.
+    /// Returns the times of a device, if they were measured not long ago.
     pub(super) fn times(&self, device: u64) -> Option<Times> {
         let now = now()?;
         let line = self.lines().into_iter().find(|line| line.device == device)?;
@@ -80,7 +80,7 @@ impl Remembered {
         }
     }
 
-    /// The lines of the file, if the file is this user's and nobody else can write it.
+    /// Returns the lines of the file, if the file is this user's and nobody else can write it.
     fn lines(&self) -> Vec<Line> {
         self.read().map(|text| text.lines().filter_map(parse).collect()).unwrap_or_default()
     }

@@ -111,7 +111,7 @@ fn what_is_cut_off_is_gone_and_comes_back_as_zeros() {
     assert!(read_only.shrink(0).is_err());
 }
 
-/// A mapping that uses one page of addresses at first.
+/// Returns a mapping that uses one page of addresses at first.
 fn map_narrowly(file: &std::fs::File, watched: bool) -> FileNvm {
     let options = MapOptions { capacity: 1 << 40, first_bytes: Some(4096), watched, ..MapOptions::default() };
     FileNvm::map(file.try_clone().unwrap(), Path::new("app.db"), &options).unwrap()

@@ -22,12 +22,12 @@ use crate::mapped::{map_sparse, write_zeros};
 use crate::process::{self, OwnFile};
 use crate::{MediumError, checked_end};
 
-/// The byte whose lock shows that the process in this slot is alive.
+/// Returns the byte whose lock shows that the process in this slot is alive.
 fn lock_of(process: usize) -> i64 {
     locks::PROCESSES_AT + process as i64
 }
 
-/// The byte that a reader locks who may not write the segment.
+/// Returns the byte that a reader locks who may not write the segment.
 fn lock_of_mark(mark: usize, live: bool) -> i64 {
     locks::READER_AT + 2 * mark as i64 + i64::from(!live)
 }
@@ -86,7 +86,7 @@ fn addressable(bytes: u64) -> Result<usize, MediumError> {
         .map_err(|_| MediumError::Unsupported { what: "a segment beyond the address space" })
 }
 
-/// Whether some class of users may read a file but not write it.
+/// Returns whether some class of users may read a file but not write it.
 fn some_may_only_read(file: &File) -> Result<bool, MediumError> {
     let stat = rustix::fs::fstat(file).map_err(|errno| MediumError::from_errno("fstat", errno))?;
     Ok([6, 3, 0].into_iter().any(|shift| stat.st_mode >> shift & 6 == 4))
@@ -170,15 +170,15 @@ impl FileSegment {
         Ok(Self { base, bytes, file, process: PROCESS_SLOTS, index, readable, marks: Mutex::default() })
     }
 
-    /// Whether some user may read the file but not write it.
+    /// Returns whether some user may read the file but not write it.
     #[must_use]
     pub fn is_readable(&self) -> bool {
         self.readable
     }
 
-    /// Whether a reader who may not write holds a mark of the kind that reads along with processes that have
-    /// a slot, even if all these processes have died since. If so, the segment in this file is in use, and
-    /// processes have used it during the life of that reader's process.
+    /// Returns whether a reader who may not write holds a mark of the kind that reads along with processes
+    /// that have a slot, even if all these processes have died since. If so, the segment in this file is in
+    /// use, and processes have used it during the life of that reader's process.
     ///
     /// # Errors
     /// If the kernel does not report this.
@@ -199,13 +199,13 @@ impl FileSegment {
         locks::others_hold(file, lock_of_mark(0, true), 2 * MARKS)
     }
 
-    /// The segment's file.
+    /// Returns the segment's file.
     #[must_use]
     pub fn file(&self) -> &File {
         &self.file
     }
 
-    /// Whether the file has a name.
+    /// Returns whether the file has a name.
     ///
     /// # Errors
     /// If the kernel does not report this.
@@ -228,7 +228,7 @@ impl FileSegment {
         Ok(())
     }
 
-    /// Whether any process has a slot of the segment in this file.
+    /// Returns whether any process has a slot of the segment in this file.
     ///
     /// # Errors
     /// If the kernel does not report this.
@@ -236,7 +236,7 @@ impl FileSegment {
         locks::others_hold(file, lock_of(0), PROCESS_SLOTS)
     }
 
-    /// Whether any other process has a slot.
+    /// Returns whether any other process has a slot.
     ///
     /// # Errors
     /// If the kernel does not report this.
@@ -267,8 +267,9 @@ impl FileSegment {
         locks::clear(&self.file, kind.at());
     }
 
-    /// The address of a region of the wal-index ([`super::REGION_BYTES`] long). The address stays the same as
-    /// long as this object exists. `None` if no process has made the region and `extend` is `false`.
+    /// Returns the address of a region of the wal-index ([`super::REGION_BYTES`] long). The address stays the
+    /// same as long as this object exists. Returns `None` if no process has made the region and `extend` is
+    /// `false`.
     ///
     /// # Errors
     /// [`MediumError::NoSpace`], or an error of the system.
@@ -299,7 +300,7 @@ impl FileSegment {
         unsafe { AtomicU64::from_ptr(self.at(at, 8).cast()) }
     }
 
-    /// The low half of a word.
+    /// Returns the low half of a word.
     fn half(&self, at: u64) -> &AtomicU32 {
         assert!(at.is_multiple_of(8), "{at} is not the place of a word");
         let low = if cfg!(target_endian = "big") { at + 4 } else { at };

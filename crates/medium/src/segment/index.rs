@@ -58,7 +58,7 @@ impl Index {
         Ok(Self { file: again, write, start, piece: piece_bytes(), pieces: Mutex::default() })
     }
 
-    /// The description through which everything is mapped. It carries no lock.
+    /// Returns the description through which everything is mapped. It carries no lock.
     pub(super) fn file(&self) -> &File {
         &self.file
     }
@@ -94,8 +94,8 @@ impl Index {
         }
     }
 
-    /// The address of a region, which stays the same as long as this object exists. `None` if the file does
-    /// not reach to the region and `extend` is `false`.
+    /// Returns the address of a region, which stays the same as long as this object exists. Returns `None` if
+    /// the file does not reach to the region and `extend` is `false`.
     pub(super) fn region(&self, number: u64, extend: bool) -> Result<Option<NonNull<u8>>, MediumError> {
         let piece = self.piece;
         let within = number * REGION_BYTES;

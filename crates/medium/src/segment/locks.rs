@@ -88,7 +88,7 @@ pub fn clear(file: &File, at: i64) {
     let _ = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const lock) };
 }
 
-/// Whether any of these bytes is locked through another open file description than this file's.
+/// Returns whether any of these bytes is locked through another open file description than this file's.
 ///
 /// # Errors
 /// If the kernel does not report this.

@@ -39,15 +39,15 @@ pub const PROCESS_SLOTS: usize = 128;
 /// Every method panics on a position that is out of bounds or not aligned. Positions come from the layout,
 /// never from the content.
 pub trait Segment: Send + Sync {
-    /// The length in bytes.
+    /// Returns the length in bytes.
     fn len(&self) -> u64;
 
-    /// Whether the segment has no bytes.
+    /// Returns whether the segment has no bytes.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The word at `at`.
+    /// Returns the word at `at`.
     fn load(&self, at: u64) -> u64;
 
     /// Replaces the word at `at`.
@@ -96,11 +96,11 @@ pub trait Segment: Send + Sync {
     /// Wakes up to `count` threads that sleep on the word.
     fn wake(&self, at: u64, count: u32);
 
-    /// The time in nanoseconds, by a clock that never goes back and is the same in every process.
+    /// Returns the time in nanoseconds, by a clock that never goes back and is the same in every process.
     fn clock_ns(&self) -> u64;
 
-    /// The value of the clock of [`Segment::clock_ns`] at its last tick, a few milliseconds ago. Reading this
-    /// value takes a quarter of the time.
+    /// Returns the value of the clock of [`Segment::clock_ns`] at its last tick, a few milliseconds ago.
+    /// Reading this value takes a quarter of the time.
     fn coarse_clock_ns(&self) -> u64 {
         self.clock_ns()
     }
@@ -108,26 +108,26 @@ pub trait Segment: Send + Sync {
     /// This process's slot.
     fn process_slot(&self) -> usize;
 
-    /// Whether a process holds the slot. This process's own slot counts as held.
+    /// Returns whether a process holds the slot. This process's own slot counts as held.
     ///
     /// # Errors
     /// If the kernel does not report this.
     fn is_alive(&self, process: usize) -> Result<bool, MediumError>;
 
-    /// Whether this process may only read the segment, and so has no process slot. In such a process,
+    /// Returns whether this process may only read the segment, and so has no process slot. In such a process,
     /// operations that would change a word have no effect.
     fn is_read_only(&self) -> bool {
         false
     }
 
-    /// Whether there can be readers who may only read the segment.
+    /// Returns whether there can be readers who may only read the segment.
     fn can_be_read_only(&self) -> bool {
         false
     }
 
-    /// Whether a reader who may only read the segment holds one of the `count` marks from `first` on. A
-    /// reader that takes its mark too late to be found here sees what this process announced in words before
-    /// the call.
+    /// Returns whether a reader who may only read the segment holds one of the `count` marks from `first` on.
+    /// A reader that takes its mark too late to be found here sees what this process announced in words
+    /// before the call.
     ///
     /// # Errors
     /// If the kernel does not report this.

@@ -32,29 +32,29 @@ unsafe impl Send for Words {}
 // SAFETY: threads may share a segment and a slice of atomics.
 unsafe impl Sync for Words {}
 
-/// The number of the word at byte `at`. The rotation turns the low bits of `at` into the highest bits of the
-/// number. So if `at` is not a multiple of 8, no slice has a word of that number.
+/// Returns the number of the word at byte `at`. The rotation turns the low bits of `at` into the highest bits
+/// of the number. So if `at` is not a multiple of 8, no slice has a word of that number.
 #[inline]
 fn number(at: u64) -> usize {
     usize::try_from(at.rotate_right(3)).unwrap_or(usize::MAX)
 }
 
 impl Words {
-    /// The `count` words from byte `base` of a segment on.
+    /// Makes the `count` words from byte `base` of a segment on.
     #[must_use]
     pub fn new(segment: Arc<dyn Segment>, base: u64, count: usize) -> Self {
         let memory = NonNull::from(segment.words(base, count));
         Self { segment, base, memory }
     }
 
-    /// The segment, for everything that is not an operation on a word.
+    /// Returns the segment, for everything that is not an operation on a word.
     #[inline]
     #[must_use]
     pub fn segment(&self) -> &dyn Segment {
         &*self.segment
     }
 
-    /// The word at `at`, if the words are memory.
+    /// Returns the word at `at`, if the words are memory.
     #[inline]
     fn word(&self, at: u64) -> Option<&AtomicU64> {
         // SAFETY: the words are borrowed from the object behind `segment`. That object stays where it is as
@@ -62,7 +62,7 @@ impl Words {
         unsafe { self.memory.as_ref() }.get(number(at))
     }
 
-    /// The word at `at`.
+    /// Returns the word at `at`.
     #[inline]
     #[must_use]
     pub fn load(&self, at: u64) -> u64 {

@@ -26,8 +26,8 @@ use super::{Attachment, Key, attached};
 /// acknowledged even if the log has just been deleted.
 const LOOK_EVERY_NS: u64 = 100_000_000;
 
-/// Whether [`LOOK_EVERY_NS`] have passed since the time in `last`. If so, stores `now_ns` there. Of threads
-/// that ask at the same time only one gets `true`, so only one of them acts.
+/// Returns whether [`LOOK_EVERY_NS`] have passed since the time in `last`. If so, stores `now_ns` there. Of
+/// threads that ask at the same time only one gets `true`, so only one of them acts.
 fn is_due(last: &AtomicU64, now_ns: u64) -> bool {
     let before = last.load(Ordering::Relaxed);
     now_ns.saturating_sub(before) >= LOOK_EVERY_NS
@@ -35,8 +35,8 @@ fn is_due(last: &AtomicU64, now_ns: u64) -> bool {
 }
 
 impl Attachment {
-    /// The log, locked for a write of `bytes` bytes by the holder of the WRITE lock. If the write has to wait
-    /// for a flush, this waits before it locks the log, because readers need the mutex too.
+    /// Returns the log, locked for a write of `bytes` bytes by the holder of the WRITE lock. If the write has
+    /// to wait for a flush, this waits before it locks the log, because readers need the mutex too.
     pub fn log_for_write(&self, bytes: usize) -> Result<MutexGuard<'_, Log>, LogError> {
         self.check_home()?;
         self.check_found()?;
@@ -76,13 +76,13 @@ impl Attachment {
         self.archived().committed(sealed.position);
     }
 
-    /// How far the archive of the log has come.
+    /// Returns how far the archive of the log has come.
     pub fn archived(&self) -> ArchivedWords<'_> {
         ArchivedWords::new(&*self.segment, ARCHIVED_OFFSET)
     }
 
-    /// Whether the database may have an archive for which nothing is on record yet. An archive that is set later gets a
-    /// sidecar first, which sets the words before anything of the log is archived.
+    /// Returns whether the database may have an archive for which nothing is on record yet. An archive that
+    /// is set later gets a sidecar first, which sets the words before anything of the log is archived.
     pub fn may_be_archived(&self) -> bool {
         !self.has_looked_for_line.load(Ordering::Relaxed) || self.archived().have_been_set()
     }
@@ -121,7 +121,7 @@ impl Attachment {
         }
     }
 
-    /// Whether this process has this log attached and knows that the log was deleted.
+    /// Returns whether this process has this log attached and knows that the log was deleted.
     pub fn is_here_deleted(identity: &DatabaseIdentity, log: LogId) -> bool {
         let slot = attached().get(&Key::of(identity, log)).map(Arc::clone);
         let here = slot.and_then(|slot| slot.try_lock().ok().and_then(|place| place.upgrade()));
@@ -144,7 +144,7 @@ impl Attachment {
         }
     }
 
-    /// Whether the log is known to have been deleted.
+    /// Returns whether the log is known to have been deleted.
     #[inline]
     pub fn is_deleted(&self) -> bool {
         self.segment.load(LOG_DELETED) != 0
@@ -166,8 +166,8 @@ impl Attachment {
         self.check_found()
     }
 
-    /// As [`Self::check_found_after_commit`], for a commit with a rollback journal. Such a commit is in the
-    /// database file already, so it is refused only if somebody has copied the deleted log.
+    /// Does the same as [`Self::check_found_after_commit`], for a commit with a rollback journal. Such a
+    /// commit is in the database file already, so it is refused only if somebody has copied the deleted log.
     #[inline]
     pub fn check_not_copied_after_commit(&self) -> Result<(), LogError> {
         fence(Ordering::SeqCst);
@@ -180,9 +180,9 @@ impl Attachment {
         LogError::Deleted(self.log().path().to_path_buf())
     }
 
-    /// Whether this thread should try now to write a deleted log home. The caller asks each time that a
-    /// commit is refused, because readers may have kept earlier tries from writing everything. The answer is
-    /// `true` at most once in a tenth of a second.
+    /// Returns whether this thread should try now to write a deleted log home. The caller asks each time that
+    /// a commit is refused, because readers may have kept earlier tries from writing everything. The answer
+    /// is `true` at most once in a tenth of a second.
     pub fn is_to_be_saved(&self) -> bool {
         is_due(&self.saved_ns, self.clock_ns())
     }

@@ -18,7 +18,7 @@ pub struct HotPage {
 }
 
 impl HotPage {
-    /// What the page belongs to, or `unknown`.
+    /// Returns what the page belongs to, or `unknown`.
     pub fn owner(&self) -> &str {
         self.owner.as_deref().unwrap_or("unknown")
     }
@@ -64,7 +64,7 @@ impl Conflicts {
         }
     }
 
-    /// The pages that are remembered, those with the most conflicts first.
+    /// Returns the pages that are remembered, those with the most conflicts first.
     pub fn list(&self) -> Vec<HotPage> {
         let mut list = self.pages().clone();
         list.sort_by_key(|hot| (std::cmp::Reverse(hot.count), hot.page));
@@ -78,7 +78,7 @@ impl Conflicts {
         }
     }
 
-    /// How often this process has counted an event since it attached the log.
+    /// Returns how often this process has counted an event since it attached the log.
     pub fn events(&self, counter: Counter) -> u64 {
         self.events.get(counter as usize).map_or(0, |count| count.load(Ordering::Relaxed))
     }

@@ -24,7 +24,7 @@ thread_local! {
     static IS_WORKER: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether this is a background thread.
+/// Returns whether this is a background thread.
 pub fn is_worker() -> bool {
     IS_WORKER.get()
 }
@@ -93,7 +93,7 @@ impl Maintenance {
     }
 
     /// Waits until the background thread has finished its present work, and keeps it from beginning more
-    /// while the result lives. `None` when called on the background thread itself.
+    /// while the result lives. Returns `None` when called on the background thread itself.
     pub fn turn(self: &Arc<Self>) -> Option<Turn> {
         if IS_WORKER.get() {
             return None;
@@ -104,8 +104,8 @@ impl Maintenance {
     }
 
     /// Waits until the background thread has finished its present work, and keeps it from checkpoints while
-    /// the result lives. Flushes go on, since Group Synch needs them in exclusive locking mode too. `None`
-    /// when called on the background thread itself.
+    /// the result lives. Flushes go on, since Group Synch needs them in exclusive locking mode too. Returns
+    /// `None` when called on the background thread itself.
     pub fn hold_off(self: &Arc<Self>) -> Option<HoldOff> {
         if IS_WORKER.get() {
             return None;
@@ -114,9 +114,9 @@ impl Maintenance {
         Some(HoldOff(Arc::clone(self)))
     }
 
-    /// Takes the turn for the background thread, which calls this. `None` when the thread must stop. `None`
-    /// also when it wants to checkpoint while checkpoints are held off; the next commit then asks for a
-    /// checkpoint again.
+    /// Takes the turn for the background thread, which calls this. Returns `None` when the thread must stop.
+    /// Returns `None` also when it wants to checkpoint while checkpoints are held off; the next commit then
+    /// asks for a checkpoint again.
     pub fn own_turn(self: &Arc<Self>, checkpoint: bool) -> Option<Turn> {
         let mut needed = self.wait_while(|needed| needed.turn && !needed.stop);
         if needed.stop || checkpoint && needed.holding_off > 0 {
@@ -136,7 +136,7 @@ impl Maintenance {
         self.needed().flush = false;
     }
 
-    /// Sleeps until work is needed. Returns whether that is a checkpoint and whether it is a flush; `None`
+    /// Sleeps until work is needed. Returns whether that is a checkpoint and whether it is a flush, or `None`
     /// when the thread must stop.
     pub fn next(&self) -> Option<(bool, bool)> {
         let idle = |needed: &mut Needed| !needed.checkpoint && !needed.flush && !needed.stop;

@@ -208,7 +208,7 @@ impl Attachment {
         Ok(new)
     }
 
-    /// The log.
+    /// Returns the log.
     pub fn log(&self) -> MutexGuard<'_, Log> {
         self.log.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -226,8 +226,8 @@ impl Attachment {
         }
     }
 
-    /// Whether the log can start over. The holder of the WRITE lock asks this. After an error the answer is
-    /// `true`, because the write that starts the log over meets the same error and can report it.
+    /// Returns whether the log can start over. The holder of the WRITE lock asks this. After an error the
+    /// answer is `true`, because the write that starts the log over meets the same error and can report it.
     pub fn may_start_over(&self) -> bool {
         let settled = self.durability_waiter().is_none_or(|waiter| waiter.settle().unwrap_or(true));
         settled && self.log().may_start_over().unwrap_or(true)
@@ -239,25 +239,26 @@ impl Attachment {
         self.log().ask_followers().unwrap_or(Followers::None)
     }
 
-    /// The home through which the database file is accessed; `None` if the log has none. Whether it has one
-    /// never changes.
+    /// Returns the home through which the database file is accessed, or `None` if the log has none. Whether
+    /// it has one never changes.
     pub fn home(&self) -> Option<Arc<dyn Home>> {
         self.home.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The database's rollback journal in the log; `None` if SQLite keeps rollback journals in files.
+    /// Returns the database's rollback journal in the log, or `None` if SQLite keeps rollback journals in
+    /// files.
     pub fn rollback_journal(&self) -> Option<Arc<dyn RollbackJournal>> {
         self.journal.clone()
     }
 
-    /// Whether the log has a rollback journal that may be hot.
+    /// Returns whether the log has a rollback journal that may be hot.
     pub fn has_hot_journal(&self) -> Result<bool, Failure> {
         let hot = self.journal.as_ref().map(rollback::counts).transpose();
         hot.map(|hot| hot.unwrap_or(false)).map_err(|error| Failure::of(&error, During::Delete))
     }
 
-    /// Whether the log has commits, or a rollback journal that may be hot. The caller must keep such a log,
-    /// because the next reader of the database needs what a crash may have left there.
+    /// Returns whether the log has commits, or a rollback journal that may be hot. The caller must keep such
+    /// a log, because the next reader of the database needs what a crash may have left there.
     pub fn holds_anything(&self) -> Result<bool, Failure> {
         let pages = self.log().db_pages().map_err(|error| Failure::of(&error, During::Delete))?;
         Ok(pages > 0 || self.has_hot_journal()?)
@@ -271,13 +272,13 @@ impl Attachment {
         Ok(is_live)
     }
 
-    /// The settings that the log runs with.
+    /// Returns the settings that the log runs with.
     pub fn in_force(&self) -> MutexGuard<'_, Settings> {
         self.in_force.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The object through which a commit waits for durability; `None` if transactions are durable when they
-    /// are sealed, or if this user may only read.
+    /// Returns the object through which a commit waits for durability, or `None` if transactions are durable
+    /// when they are sealed, or if this user may only read.
     pub fn durability_waiter(&self) -> Option<&dyn DurabilityWaiter> {
         match &self.access {
             Access::Full(waiter) => waiter.as_deref(),
@@ -285,7 +286,7 @@ impl Attachment {
         }
     }
 
-    /// The log as a user who may only read it sees it; `None` for all others.
+    /// Returns the log as a user who may only read it sees it, or `None` for all others.
     pub fn outside(&self) -> Option<&Outside> {
         match &self.access {
             Access::Full(_) => None,
@@ -301,18 +302,18 @@ impl Attachment {
         self.maintenance.set(started)
     }
 
-    /// The longest time after which an acknowledged commit is flushed (Group Synch); `None` if nothing has to
-    /// be flushed in the background.
+    /// Returns the longest time after which an acknowledged commit is flushed (Group Synch), or `None` if
+    /// nothing has to be flushed in the background.
     pub fn flush_interval(&self) -> Option<Duration> {
         self.flush_interval
     }
 
-    /// The background thread, if there is one.
+    /// Returns the background thread, if there is one.
     pub fn maintenance(&self) -> Option<&Arc<Maintenance>> {
         self.maintenance.get()
     }
 
-    /// The locks of the wal-index.
+    /// Returns the locks of the wal-index.
     pub fn locks(&self) -> &Arc<Table> {
         &self.locks
     }
@@ -322,13 +323,14 @@ impl Attachment {
         &self.leases
     }
 
-    /// The pages on which transactions of this process were overtaken, and this process's counts of events.
+    /// Returns the pages on which transactions of this process were overtaken, and this process's counts of
+    /// events.
     pub fn conflicts(&self) -> &Conflicts {
         &self.conflicts
     }
 
-    /// An attachment that this process has to any log of this file; `None` if it has none, or is just making
-    /// it.
+    /// Returns an attachment that this process has to any log of this file, or `None` if it has none, or is
+    /// just making it.
     pub fn here(identity: &DatabaseIdentity) -> Option<Arc<Self>> {
         let is_its = |key: &Key| key.file == identity.numbers();
         let slots: Vec<Slot> = {
@@ -343,7 +345,7 @@ impl Attachment {
         self.writer.store(if has_write { this_thread() } else { 0 }, Ordering::Relaxed);
     }
 
-    /// Whether this thread holds WRITE, through another connection.
+    /// Returns whether this thread holds WRITE, through another connection.
     pub fn writer_is_here(&self) -> bool {
         self.writer.load(Ordering::Relaxed) == this_thread()
     }
@@ -361,23 +363,23 @@ impl Attachment {
         self.home_cut.get().map_or(Ok(()), |why| Err(LogError::Poisoned(why.clone())))
     }
 
-    /// What this process knows about the size of the log.
+    /// Returns what this process knows about the size of the log.
     pub fn bound(&self) -> &Bound {
         &self.bound
     }
 
-    /// What this process knows about the room that is left in the log.
+    /// Returns what this process knows about the room that is left in the log.
     pub fn room(&self) -> &Room {
         &self.room
     }
 
-    /// The turn to start the log over, which one connection of all processes can take.
+    /// Returns the turn to start the log over, which one connection of all processes can take.
     pub fn restart_turn(&self) -> TimedTurn<'_> {
         TimedTurn { segment: &*self.segment, word: RESTART_UNTIL }
     }
 
-    /// A turn like [`Self::restart_turn`], also for one connection of all processes. While a connection has
-    /// it, transactions of concurrent connections do not begin.
+    /// Returns a turn like [`Self::restart_turn`], also for one connection of all processes. While a
+    /// connection has it, transactions of concurrent connections do not begin.
     pub fn gate(&self) -> TimedTurn<'_> {
         TimedTurn { segment: &*self.segment, word: BEGINS_AFTER }
     }
@@ -387,7 +389,7 @@ impl Attachment {
         let _ = self.segment.compare_exchange(OVERDUE_BEFORE, 0, 1);
     }
 
-    /// Whether there has been a concurrent connection since the log was opened.
+    /// Returns whether there has been a concurrent connection since the log was opened.
     pub fn has_had_concurrent(&self) -> bool {
         self.segment.load(OVERDUE_BEFORE) != 0
     }
@@ -398,7 +400,7 @@ impl Attachment {
         self.segment.store(OVERDUE_BEFORE, time_ns);
     }
 
-    /// Whether a transaction that began to write at this time has been asked to end.
+    /// Returns whether a transaction that began to write at this time has been asked to end.
     pub fn is_overdue(&self, since_ns: u64) -> bool {
         since_ns < self.segment.load(OVERDUE_BEFORE)
     }
@@ -431,7 +433,7 @@ impl Attachment {
     }
 }
 
-/// A number above 0 that identifies this thread in this process.
+/// Returns a number above 0 that identifies this thread in this process.
 fn this_thread() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     thread_local! {
@@ -440,7 +442,7 @@ fn this_thread() -> u64 {
     OWN.try_with(|own| *own).unwrap_or(u64::MAX)
 }
 
-/// What the log has done for this process.
+/// Returns what the log has done for this process.
 fn summary_of(log: &Log) -> Summary {
     let commits = log.metrics().into_iter().find(|(name, _)| *name == "commits");
     let commits = commits.and_then(|(_, value)| value.parse().ok()).unwrap_or_default();

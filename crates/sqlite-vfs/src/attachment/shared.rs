@@ -26,8 +26,8 @@ const FRAMES: usize = 16;
 const BACKFILLED: usize = BACKFILLED_WORD * 4;
 
 impl Attachment {
-    /// The kind of guard that was last put into the database's header. `None` if the caller has to look at
-    /// the header.
+    /// Returns the kind of guard that was last put into the database's header. Returns `None` if the caller
+    /// has to look at the header.
     pub fn guard_kind(&self) -> Option<JournalKind> {
         match self.segment.load(GUARD_KIND) {
             GUARD_WAL => Some(JournalKind::Wal),
@@ -52,14 +52,14 @@ impl Attachment {
         self.segment.store(GUARD_KIND, REPLACED);
     }
 
-    /// Whether another log may have replaced this one. If so, a connection that has this log attached checks
-    /// that the database still names it before it begins anything.
+    /// Returns whether another log may have replaced this one. If so, a connection that has this log attached
+    /// checks that the database still names it before it begins anything.
     #[inline]
     pub fn may_be_replaced(&self) -> bool {
         self.segment.load(GUARD_KIND) == REPLACED
     }
 
-    /// Whether log and guard are known to be durable, and the guard to be final, not provisional.
+    /// Returns whether log and guard are known to be durable, and the guard to be final, not provisional.
     pub fn guard_is_confirmed(&self) -> bool {
         self.segment.load(GUARD_CONFIRMED) != 0
     }
@@ -69,8 +69,8 @@ impl Attachment {
         self.segment.store(GUARD_CONFIRMED, 1);
     }
 
-    /// How often a sync of the database file has failed, in any process, since all committed pages were last
-    /// written to it again.
+    /// Returns how often a sync of the database file has failed, in any process, since all committed pages
+    /// were last written to it again.
     pub fn home_failures(&self) -> u64 {
         self.segment.load(HOME_FAILURES)
     }
@@ -87,7 +87,8 @@ impl Attachment {
         self.segment.fetch_add(HOME_WRITES, 1);
     }
 
-    /// The number of writes so far. The caller of [`Self::home_synced`] takes it before the sync begins.
+    /// Returns the number of writes so far. The caller of [`Self::home_synced`] takes it before the sync
+    /// begins.
     pub fn home_writes(&self) -> u64 {
         self.segment.load(HOME_WRITES)
     }
@@ -103,8 +104,8 @@ impl Attachment {
         self.segment.store(HOME_SYNCED, 0);
     }
 
-    /// Whether everything in the database file is durable, including the guard. `false` at first in shared
-    /// memory that was set up again, because another process may have died before its sync.
+    /// Returns whether everything in the database file is durable, including the guard. Returns `false` at
+    /// first in shared memory that was set up again, because another process may have died before its sync.
     pub fn home_is_synced(&self) -> bool {
         self.home_failures() == 0 && self.segment.load(HOME_SYNCED) == self.home_writes() + 1
     }
@@ -115,20 +116,20 @@ impl Attachment {
         let _ = self.segment.compare_exchange(HOME_FAILURES, failures, 0);
     }
 
-    /// The address of a region of the wal-index. The wal-index belongs to the log, so all users of a log
-    /// share one wal-index, by whatever path they opened the database (invariant 15).
+    /// Returns the address of a region of the wal-index. The wal-index belongs to the log, so all users of a
+    /// log share one wal-index, by whatever path they opened the database (invariant 15).
     pub fn index_region(&self, number: u64, extend: bool) -> Result<Option<NonNull<u8>>, MediumError> {
         self.segment.index_region(number, extend)
     }
 
-    /// How often the database has been changed, by SQLite's count. SQLite takes a snapshot to be old if this
-    /// count has changed since.
+    /// Returns how often the database has been changed, by SQLite's count. SQLite takes a snapshot to be old
+    /// if this count has changed since.
     pub fn changes(&self) -> u32 {
         self.word_of_index(CHANGES)
     }
 
-    /// The number of committed frames, as the wal-index has it. A smaller number than this process last saw
-    /// shows that another process has started the log over.
+    /// Returns the number of committed frames, as the wal-index has it. A smaller number than this process
+    /// last saw shows that another process has started the log over.
     pub fn indexed_frames(&self) -> u32 {
         self.word_of_index(FRAMES)
     }
@@ -157,7 +158,7 @@ impl Attachment {
         self.index_region(0, false).ok().flatten()
     }
 
-    /// A word of the header, in the first region.
+    /// Returns a word of the header, in the first region.
     #[allow(unsafe_code, reason = "memory that others change")]
     fn word(&self, first: NonNull<u8>, offset: usize) -> &AtomicU32 {
         // SAFETY: inside the region, which stays mapped as long as `self` lives, and aligned. SQLite's own accesses are
@@ -165,12 +166,12 @@ impl Attachment {
         unsafe { AtomicU32::from_ptr(first.add(offset).cast().as_ptr()) }
     }
 
-    /// The memory that all users of the log share.
+    /// Returns the memory that all users of the log share.
     pub fn segment(&self) -> &FileSegment {
         &self.segment
     }
 
-    /// A clock that is the same for all users of the log.
+    /// Returns a clock that is the same for all users of the log.
     pub fn clock_ns(&self) -> u64 {
         self.segment.clock_ns()
     }

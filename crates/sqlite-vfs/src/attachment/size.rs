@@ -71,7 +71,8 @@ impl Bound {
         let _ = self.checkpointed.compare_exchange(0, frames, Ordering::Relaxed, Ordering::Relaxed);
     }
 
-    /// The number of frames above which the log is too large; `None` where no connection checkpoints.
+    /// Returns the number of frames above which the log is too large, or `None` where no connection
+    /// checkpoints.
     fn limit(&self) -> Option<u32> {
         match self.checkpointed.load(Ordering::Relaxed) {
             0 => None,
@@ -79,14 +80,14 @@ impl Bound {
         }
     }
 
-    /// Whether it is time to start the log over.
+    /// Returns whether it is time to start the log over.
     pub fn is_outgrown(&self) -> bool {
         let postponed = self.postponed.load(Ordering::Relaxed);
         self.limit().is_some_and(|limit| self.frames.load(Ordering::Relaxed) > limit.max(postponed))
     }
 
-    /// Whether transactions that have been writing for long should be asked to end, because too many tries
-    /// have failed while a reader stays.
+    /// Returns whether transactions that have been writing for long should be asked to end, because too many
+    /// tries have failed while a reader stays.
     pub fn is_far_outgrown(&self) -> bool {
         self.failures.load(Ordering::Relaxed) >= PATIENT_TRIES
     }
@@ -151,7 +152,7 @@ impl Room {
         self.is_refused.store(true, Ordering::Relaxed);
     }
 
-    /// Whether it is time to make room.
+    /// Returns whether it is time to make room.
     pub fn is_wanted(&self) -> bool {
         self.is_refused.load(Ordering::Relaxed) || self.is_due()
     }
@@ -161,14 +162,14 @@ impl Room {
             && self.used.load(Ordering::Relaxed) >= self.postponed.load(Ordering::Relaxed)
     }
 
-    /// Whether so little is left that a writer has to wait until room has been made. `false` after a failed
-    /// try, until the next one is due.
+    /// Returns whether so little is left that a writer has to wait until room has been made. `false` after a
+    /// failed try, until the next one is due.
     pub fn is_scarce(&self) -> bool {
         let limit = self.limit.load(Ordering::Relaxed);
         self.is_due() && self.used.load(Ordering::Relaxed) >= limit / 4 * 3
     }
 
-    /// Whether a try at this time may wait for connections that are in the way.
+    /// Returns whether a try at this time may wait for connections that are in the way.
     pub fn is_patient(&self, now_ns: u64) -> bool {
         let last = self.patient_at.load(Ordering::Relaxed);
         last == 0 || self.is_due() || now_ns.saturating_sub(last) >= PATIENT_EVERY_NS
@@ -217,7 +218,7 @@ impl TimedTurn<'_> {
             .then_some(turn)
     }
 
-    /// Whether a connection has the turn.
+    /// Returns whether a connection has the turn.
     pub fn is_taken(&self) -> bool {
         self.is_held(self.segment.load(self.word))
     }
@@ -227,8 +228,8 @@ impl TimedTurn<'_> {
         let _ = self.segment.compare_exchange(self.word, turn, 0);
     }
 
-    /// Whether the turn in this word lasts. If the kernel does not tell whether a process lives, it counts as
-    /// alive.
+    /// Returns whether the turn in this word lasts. If the kernel does not tell whether a process lives, it
+    /// counts as alive.
     fn is_held(&self, word: u64) -> bool {
         let is_on = word != 0 && word & !SLOT > self.segment.clock_ns();
         is_on && self.segment.is_alive((word & SLOT) as usize).unwrap_or(true)

@@ -26,7 +26,7 @@ struct Question<'a> {
     work: &'a mut dyn FnMut(&Db),
 }
 
-/// Answers [`OPERATION`]. `false` if another copy of the library asks.
+/// Answers [`OPERATION`]. Returns `false` if another copy of the library asks.
 ///
 /// # Safety
 /// `argument` is the argument of a file control with this number, from which a pointer can be read.

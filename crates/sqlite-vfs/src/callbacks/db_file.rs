@@ -32,7 +32,7 @@ pub struct DbFile {
 pub const HEADER_BYTES: c_int = 24;
 const _: () = assert!(size_of::<DbFile>() == HEADER_BYTES as usize && align_of::<DbFile>() <= 8);
 
-/// Where the base VFS's file lies in the memory of this VFS's file.
+/// Returns where the base VFS's file lies in the memory of this VFS's file.
 ///
 /// # Safety
 /// `file` has room for `HEADER_BYTES` bytes and a file of the base VFS.
@@ -90,7 +90,7 @@ static METHODS_1: IoMethods = methods(1);
 static METHODS_2: IoMethods = methods(2);
 static METHODS_3: IoMethods = methods(3);
 
-/// The database behind an open file of this VFS.
+/// Returns the database behind an open file of this VFS.
 ///
 /// # Safety
 /// `file` was made by [`install`] and is not closed before the result's last use.
@@ -289,7 +289,7 @@ unsafe extern "C" fn file_control(file: *mut File, op: c_int, arg: *mut c_void) 
     })
 }
 
-/// Does what a file control asks of this VFS. `None` if the call goes on to the base VFS.
+/// Does what a file control asks of this VFS. Returns `None` if the call goes on to the base VFS.
 ///
 /// # Safety
 /// `arg` is what belongs to the operation `op`.

@@ -49,8 +49,8 @@ unsafe extern "C" fn file_control(_file: *mut File, _op: c_int, _arg: *mut c_voi
     ffi::NOTFOUND
 }
 
-/// SQLite's buffer to fill, zeroed here, and the position to read at. `None` if the position or the length is
-/// negative.
+/// SQLite's buffer to fill, zeroed here, and the position to read at. Returns `None` if the position or the
+/// length is negative.
 ///
 /// # Safety
 /// `buf` has room for `len` bytes, which no other code reads or writes as long as the result is used.
@@ -64,8 +64,8 @@ pub unsafe fn to_fill<'a>(buf: *mut c_void, len: c_int, offset: i64) -> Option<(
     Some((buf, offset))
 }
 
-/// The bytes that SQLite wants written, and the position to write at. `None` if the position or the length is
-/// negative.
+/// Returns the bytes that SQLite wants written, and the position to write at. Returns `None` if the position
+/// or the length is negative.
 ///
 /// # Safety
 /// `data` are `len` bytes that do not change as long as the result is used.

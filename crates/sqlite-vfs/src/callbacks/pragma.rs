@@ -105,13 +105,13 @@ fn change(db: &Db, setting: &str, value: &str) -> Result<String, String> {
     read(db, setting)
 }
 
-/// A line for each name and value, with a tab in between.
+/// Returns a line for each name and value, with a tab in between.
 fn lines(status: &Status) -> String {
     status.iter().map(|(name, value)| format!("{name}\t{value}")).collect::<Vec<_>>().join("\n")
 }
 
-/// A line for each page on which transactions were overtaken: how many transactions, the page's number, and
-/// the table or index that it belongs to, with tabs in between.
+/// Returns a line for each page on which transactions were overtaken: how many transactions, the page's
+/// number, and the table or index that it belongs to, with tabs in between.
 fn conflicts(db: &Db) -> String {
     let line = |hot: &HotPage| {
         // A name of a table may contain tabs and line ends, which separate the columns and lines here.

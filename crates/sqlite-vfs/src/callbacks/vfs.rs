@@ -23,7 +23,7 @@ use crate::sqlite::VFS_NAME;
 use crate::sqlite::base::{BaseFile, BaseVfs, PagerName, method};
 use crate::status;
 
-/// The table of a VFS that is stacked on `parent`.
+/// Returns the table of a VFS that is stacked on `parent`.
 pub fn table(parent: BaseVfs, app_data: *mut c_void) -> Vfs {
     Vfs {
         version: method!(parent, version).min(3),
@@ -51,7 +51,7 @@ pub fn table(parent: BaseVfs, app_data: *mut c_void) -> Vfs {
     }
 }
 
-/// The registration that a VFS of this library belongs to.
+/// Returns the registration that a VFS of this library belongs to.
 ///
 /// # Safety
 /// `vfs` was made by [`table`] with a registration that is never freed.
@@ -60,7 +60,7 @@ unsafe fn registration_of(vfs: *mut Vfs) -> &'static Registration {
     unsafe { &*(*vfs).app_data.cast::<Registration>() }
 }
 
-/// The registration behind a VFS, if this copy of the library made the VFS.
+/// Returns the registration behind a VFS, if this copy of the library made the VFS.
 ///
 /// # Safety
 /// `vfs` is null or registered.
@@ -150,7 +150,7 @@ unsafe extern "C" fn open(
     })
 }
 
-/// Opens a rollback journal that this VFS keeps or watches. `false` if the base VFS opens the file.
+/// Opens a rollback journal that this VFS keeps or watches. Returns `false` if the base VFS opens the file.
 ///
 /// # Safety
 /// `file` is memory for a file of this VFS, and `name` ends with a zero.
@@ -266,7 +266,7 @@ unsafe fn open_database(
     Ok(ffi::OK)
 }
 
-/// The path that SQLite passes as `name`.
+/// Returns the path that SQLite passes as `name`.
 ///
 /// # Safety
 /// `name` ends with a zero and outlives the result.
@@ -369,7 +369,8 @@ unsafe extern "C" fn access(vfs: *mut Vfs, name: *const c_char, flags: c_int, fo
     })
 }
 
-/// Whether a WAL or journal of this name exists, if it may be in a log. `None` if only the base VFS can tell.
+/// Returns whether a WAL or journal of this name exists, if it may be in a log. Returns `None` if only the
+/// base VFS can tell.
 ///
 /// # Safety
 /// `name` ends with a zero.

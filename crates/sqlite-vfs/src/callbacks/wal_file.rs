@@ -138,8 +138,8 @@ impl Wal {
     }
 }
 
-/// Whether this is the header of a commit frame. Only a commit frame gives the size of the database; other
-/// frames have 0 there.
+/// Returns whether this is the header of a commit frame. Only a commit frame gives the size of the database;
+/// other frames have 0 there.
 fn is_commit_header(data: &[u8]) -> bool {
     data.len() == FRAME_HEADER_BYTES && data[4..8] != [0; 4]
 }

@@ -212,7 +212,7 @@ impl State {
         }
     }
 
-    /// The facts that callbacks need at each call, as bits.
+    /// Returns the facts that callbacks need at each call, as bits.
     fn at_a_glance(&self) -> u8 {
         let Some(log) = self.attached() else { return 0 };
         let of_log = if log.has_home { HAS_HOME } else { 0 }
@@ -277,7 +277,7 @@ impl Db {
         if self.is_own() { Ok(()) } else { Err(self.refuse_child(code)) }
     }
 
-    /// Whether this process opened the database.
+    /// Returns whether this process opened the database.
     #[inline]
     pub fn is_own(&self) -> bool {
         self.opened.process.is_current()
@@ -293,12 +293,12 @@ impl Db {
         self.sqlite.fail(&Failure::new(code, message))
     }
 
-    /// Whether a connection of the VFS's own opened the database.
+    /// Returns whether a connection of the VFS's own opened the database.
     pub fn is_helper(&self) -> bool {
         self.opened.is_helper
     }
 
-    /// Whether plain SQLite must not serve this database (`strict=on`).
+    /// Returns whether plain SQLite must not serve this database (`strict=on`).
     pub fn is_strict(&self) -> bool {
         self.opened.is_strict
     }
@@ -307,35 +307,35 @@ impl Db {
         locked(&self.opened.settings)
     }
 
-    /// Where a new log of this database goes, or a message that says why there can be none.
+    /// Returns where a new log of this database goes, or a message that says why there can be none.
     pub fn placement(&self) -> Result<&LogPlacement, &str> {
         let found = self.opened.placement.get_or_init(|| self.settings().placement(&self.path));
         found.as_ref().map_err(String::as_str)
     }
 
-    /// The identity by which a log recognises this file.
+    /// Returns the identity by which a log recognises this file.
     pub fn identity(&self) -> Result<DatabaseIdentity, Failure> {
         self.file.identity(&self.path)
     }
 
-    /// Whether the file has no name any more, and only open descriptors lead to it.
+    /// Returns whether the file has no name any more, and only open descriptors lead to it.
     pub fn has_no_name(&self) -> bool {
         self.file.has_no_name()
     }
 
-    /// Whether another file has the path by which this database was opened.
+    /// Returns whether another file has the path by which this database was opened.
     pub fn path_is_anothers(&self) -> bool {
         self.base.has_moved() && !matches!(self.path.try_exists(), Ok(false))
     }
 
-    /// Whether somebody has put a copy of the database file in the file's place. Then the file itself has no
-    /// name any more, and the copy, which has its path, names the same log. So the copy needs what the log
-    /// holds (invariant 3).
+    /// Returns whether somebody has put a copy of the database file in the file's place. Then the file itself
+    /// has no name any more, and the copy, which has its path, names the same log. So the copy needs what the
+    /// log holds (invariant 3).
     pub fn is_replaced_by_copy(&self, id: LogId) -> bool {
         self.has_no_name() && names_log(self.sqlite.parent, &self.path, id)
     }
 
-    /// The database file for code that attaches a log, and may map the file.
+    /// Returns the database file for code that attaches a log, and may map the file.
     pub fn mappable(&self) -> Mappable<'_> {
         self.file.mappable(self.base, &self.path)
     }
@@ -351,12 +351,12 @@ impl Db {
         self.file.close_left_mapping(&self.lock, self.was_served());
     }
 
-    /// Whether an engine may serve this database: `journal` is not `off`.
+    /// Returns whether an engine may serve this database: `journal` is not `off`.
     pub fn is_capable(&self) -> bool {
         self.settings().journal != settings::Journal::Off
     }
 
-    /// Whether a transaction with a rollback journal may put the guard on.
+    /// Returns whether a transaction with a rollback journal may put the guard on.
     pub fn may_raise_for_journal(&self) -> bool {
         !self.read_only && self.may_keep_rollback_journals()
     }
@@ -365,7 +365,7 @@ impl Db {
         self.is_capable() && self.placement().is_ok_and(|placement| placement.engine.rollback_journals)
     }
 
-    /// Whether rollback journals are in the log, or the next one would be.
+    /// Returns whether rollback journals are in the log, or the next one would be.
     pub fn keeps_rollback_journals(&self) -> bool {
         match self.attached() {
             Some(attachment) => attachment.rollback_journal().is_some(),
@@ -373,8 +373,8 @@ impl Db {
         }
     }
 
-    /// Whether the VFS has to look for a guard which says that the rollback journal is in a log: the engine
-    /// of this database keeps rollback journals, or this connection has seen such a guard.
+    /// Returns whether the VFS has to look for a guard which says that the rollback journal is in a log: the
+    /// engine of this database keeps rollback journals, or this connection has seen such a guard.
     pub fn looks_for_rollback_guard(&self) -> bool {
         self.mode.saw_rollback_guard.load(Ordering::Relaxed) || self.may_keep_rollback_journals()
     }
@@ -392,15 +392,15 @@ impl Db {
         }
     }
 
-    /// Whether SQLite has left WAL mode, so that its cache may be out of date. Only the first call after that
-    /// returns `true`.
+    /// Returns whether SQLite has left WAL mode, so that its cache may be out of date. Only the first call
+    /// after that returns `true`.
     pub fn end_doubting_cache(&self) -> bool {
         self.mode.doubts_cache.load(Ordering::Relaxed)
             && self.mode.doubts_cache.swap(false, Ordering::Relaxed)
     }
 
-    /// Whether SQLite has deleted the WAL and has done nothing since. Only the first call after the deletion
-    /// returns `true`.
+    /// Returns whether SQLite has deleted the WAL and has done nothing since. Only the first call after the
+    /// deletion returns `true`.
     pub fn end_leaving_wal(&self) -> bool {
         self.mode.leaving_wal.swap(false, Ordering::Relaxed)
     }
@@ -412,8 +412,8 @@ impl Db {
         drop(previous);
     }
 
-    /// What [`Self::prepare`] noted, if the note still holds. A noted log goes to the caller, so only the
-    /// first call returns it.
+    /// Returns what [`Self::prepare`] noted, if the note still holds. A noted log goes to the caller, so only
+    /// the first call returns it.
     pub fn take_prepared(&self) -> Option<Prepared> {
         let mut prepared = locked(&self.service.prepared);
         match &*prepared {
@@ -422,7 +422,7 @@ impl Db {
         }
     }
 
-    /// Whether [`Self::prepare`] noted a log; `None` if it noted nothing.
+    /// Returns whether [`Self::prepare`] noted a log, or `None` if it noted nothing.
     pub fn prepared_log(&self) -> Option<bool> {
         locked(&self.service.prepared).as_ref().map(|prepared| matches!(prepared, Prepared::Log(_)))
     }
@@ -465,17 +465,17 @@ impl Db {
         self.service.at_a_glance.load(Ordering::Relaxed) & bit != 0
     }
 
-    /// The log, whatever it serves.
+    /// Returns the log, whatever it serves.
     pub fn attached(&self) -> Option<Arc<Attachment>> {
         self.state().attachment().map(Arc::clone)
     }
 
-    /// The log, if the WAL is open.
+    /// Returns the log, if the WAL is open.
     pub fn active(&self) -> Option<Arc<Attachment>> {
         self.attached_for(Serving::Wal)
     }
 
-    /// Whether the WAL is open and served by a log.
+    /// Returns whether the WAL is open and served by a log.
     #[inline]
     pub fn is_active(&self) -> bool {
         self.is_so_at_a_glance(WAL_IS_OPEN)
@@ -489,19 +489,19 @@ impl Db {
         }
     }
 
-    /// The log, if it serves `serving`.
+    /// Returns the log, if it serves `serving`.
     pub fn attached_for(&self, serving: Serving) -> Option<Arc<Attachment>> {
         let state = self.state();
         state.attachment().filter(|_| state.serving() == Some(serving)).map(Arc::clone)
     }
 
-    /// The log, and what it serves.
+    /// Returns the log, and what it serves.
     pub fn serving(&self) -> Option<(Arc<Attachment>, Serving)> {
         let state = self.state();
         state.attachment().map(Arc::clone).zip(state.serving())
     }
 
-    /// The log that serves SQLite's WAL or its rollback journals now.
+    /// Returns the log that serves SQLite's WAL or its rollback journals now.
     pub fn in_service(&self) -> Option<Arc<Attachment>> {
         let serving = self.serving().filter(|(_, serving)| *serving != Serving::Lingering);
         serving.map(|(attachment, _)| attachment)
@@ -524,13 +524,13 @@ impl Db {
         previous.let_go();
     }
 
-    /// Whether the attached log has a home, through which accesses to the database file go.
+    /// Returns whether the attached log has a home, through which accesses to the database file go.
     #[inline]
     pub fn has_home(&self) -> bool {
         self.is_so_at_a_glance(HAS_HOME)
     }
 
-    /// The home of the attached log, if it has one.
+    /// Returns the home of the attached log, if it has one.
     pub fn attached_home(&self) -> Option<Arc<dyn Home>> {
         self.attached().and_then(|attachment| attachment.home())
     }
@@ -542,7 +542,7 @@ impl Db {
         self.commit.has_main_elsewhere.store(true, Ordering::Relaxed);
     }
 
-    /// Whether this user may only read the attached log.
+    /// Returns whether this user may only read the attached log.
     #[inline]
     pub fn is_outside(&self) -> bool {
         self.is_so_at_a_glance(IS_OUTSIDE)
@@ -561,7 +561,7 @@ impl Db {
         *locked(&self.service.past) = Past::Refused(segment);
     }
 
-    /// The path that [`Self::set_refused_exclusive`] noted last, if it noted any.
+    /// Returns the path that [`Self::set_refused_exclusive`] noted last, if it noted any.
     pub fn refused_exclusive(&self) -> Option<PathBuf> {
         match &*locked(&self.service.past) {
             Past::Refused(segment) => Some(segment.clone()),
@@ -569,7 +569,7 @@ impl Db {
         }
     }
 
-    /// Whether a log has ever served the database.
+    /// Returns whether a log has ever served the database.
     pub fn was_served(&self) -> bool {
         !matches!(*locked(&self.service.past), Past::Unserved)
     }
@@ -623,8 +623,8 @@ impl Db {
         }
     }
 
-    /// Whether SQLite writes the log into this file when it closes the WAL for the last time. SQLite does so
-    /// even if the file was moved, unless a copy of the file needs the log.
+    /// Returns whether SQLite writes the log into this file when it closes the WAL for the last time. SQLite
+    /// does so even if the file was moved, unless a copy of the file needs the log.
     pub fn takes_log_home(&self) -> bool {
         let serving = self.serving().filter(|(_, serving)| *serving != Serving::Journal);
         serving.is_some_and(|(attachment, _)| !self.is_replaced_by_copy(attachment.id()))
@@ -670,7 +670,7 @@ impl Db {
         })
     }
 
-    /// Whether guard and log stay if SQLite closes the database next.
+    /// Returns whether guard and log stay if SQLite closes the database next.
     #[inline]
     pub fn is_kept(&self) -> bool {
         self.is_so_at_a_glance(IS_KEPT)
@@ -772,12 +772,12 @@ impl Db {
         self.commit.has_written_plain.store(true, Ordering::Relaxed);
     }
 
-    /// Whether somebody has called [`Self::note_plain_write`] since the last call of this function.
+    /// Returns whether somebody has called [`Self::note_plain_write`] since the last call of this function.
     pub fn end_plain_write(&self) -> bool {
         self.commit.has_written_plain.swap(false, Ordering::Relaxed)
     }
 
-    /// The path of the file beside the database whose name is the database's name followed by `end`.
+    /// Returns the path of the file beside the database whose name is the database's name followed by `end`.
     pub fn beside(&self, end: &str) -> PathBuf {
         let mut name = self.path.clone().into_os_string();
         name.push(end);

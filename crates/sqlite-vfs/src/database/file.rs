@@ -32,7 +32,7 @@ pub struct OpenedFile {
 }
 
 impl OpenedFile {
-    /// The file that the base VFS has just opened by this path.
+    /// Returns the file that the base VFS has just opened by this path.
     pub fn of(base: BaseFile, path: &Path) -> Self {
         Self { named: named_file(base, path), mapped: AtomicBool::new(false) }
     }
@@ -41,7 +41,7 @@ impl OpenedFile {
         self.named.as_ref().ok().and_then(Option::as_ref)
     }
 
-    /// The identity by which a log belongs to this file.
+    /// Returns the identity by which a log belongs to this file.
     pub fn identity(&self, path: &Path) -> Result<DatabaseIdentity, Failure> {
         let shown = path.display();
         match &self.named {
@@ -59,14 +59,14 @@ impl OpenedFile {
         }
     }
 
-    /// Whether the file has no name any more, and only open descriptors lead to it.
+    /// Returns whether the file has no name any more, and only open descriptors lead to it.
     pub fn has_no_name(&self) -> bool {
         let links = self.descriptor().and_then(|file| rustix::fs::fstat(file).ok());
         links.is_some_and(|stat| stat.st_nlink == 0)
     }
 
-    /// The file, for code that attaches a log and may map the file. A mapping needs a descriptor, which stays
-    /// open until some connection to the same file is closed ([`Self::close_left_mapping`]).
+    /// Returns the file, for code that attaches a log and may map the file. A mapping needs a descriptor,
+    /// which stays open until some connection to the same file is closed ([`Self::close_left_mapping`]).
     pub fn mappable<'a>(&'a self, base: BaseFile, path: &'a Path) -> Mappable<'a> {
         Mappable { base, file: self, path }
     }
@@ -88,8 +88,8 @@ impl OpenedFile {
     }
 }
 
-/// Opens a descriptor that identifies the file that the base VFS has just opened by this path. `None` when
-/// the path leads to another file by now.
+/// Opens a descriptor that identifies the file that the base VFS has just opened by this path. Returns `None`
+/// when the path leads to another file by now.
 fn named_file(base: BaseFile, path: &Path) -> Result<Option<OwnedFd>, Errno> {
     let file = match rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()) {
         Ok(file) => {
@@ -101,8 +101,8 @@ fn named_file(base: BaseFile, path: &Path) -> Result<Option<OwnedFd>, Errno> {
     Ok((!base.has_moved()).then_some(file))
 }
 
-/// Whether the file with this path is a database that names this log. The answer is also `true` if that cannot
-/// be told, because the answer decides whether the log may be deleted.
+/// Returns whether the file with this path is a database that names this log. The answer is also `true` if
+/// that cannot be told, because the answer decides whether the log may be deleted.
 pub fn names_log(vfs: BaseVfs, path: &Path, id: LogId) -> bool {
     let Ok(name) = CString::new(path.as_os_str().as_bytes()) else { return false };
     // Looked at first, because the base VFS reports a file that it cannot open to SQLite's error log.

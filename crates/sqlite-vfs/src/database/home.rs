@@ -28,8 +28,8 @@ const HEADER_TRIES: u32 = 5;
 const HEADER_PAUSE_US: c_int = 1000;
 
 impl Db {
-    /// The bytes at the file's beginning as they are on disk, and how many there are. If a home holds the
-    /// header, the bytes on disk are out of date until the home is drained, except for the guard.
+    /// Returns the bytes at the file's beginning as they are on disk, and how many there are. If a home holds
+    /// the header, the bytes on disk are out of date until the home is drained, except for the guard.
     pub fn raw_header(&self) -> Result<([u8; HEADER_BYTES], usize), Failure> {
         let mut header = [0; HEADER_BYTES];
         let failed =
@@ -53,7 +53,7 @@ impl Db {
         }
     }
 
-    /// What the file's header says about the database, including the guard as it is on disk.
+    /// Returns what the file's header says about the database, including the guard as it is on disk.
     pub fn header(&self) -> Result<DatabaseHeader, Failure> {
         for _ in 1..HEADER_TRIES {
             let (header, len) = self.raw_header()?;
@@ -66,9 +66,9 @@ impl Db {
         Ok(self.note_guard(guard::inspect(&header[..len])))
     }
 
-    /// Whether pages end in reserved bytes. A VFS above this one fills them, with checksums for example, when
-    /// SQLite writes pages to the database file. This library's own connections would bypass that VFS, so
-    /// they must not write pages if the answer is `true`.
+    /// Returns whether pages end in reserved bytes. A VFS above this one fills them, with checksums for
+    /// example, when SQLite writes pages to the database file. This library's own connections would bypass
+    /// that VFS, so they must not write pages if the answer is `true`.
     pub fn reserves_bytes(&self) -> Result<bool, Failure> {
         let (header, len) = self.raw_header()?;
         Ok(header[..len].get(guard::RESERVED_BYTES).is_some_and(|bytes| *bytes > 0))
@@ -81,8 +81,8 @@ impl Db {
         found
     }
 
-    /// The kind of the guard that is on while the log is attached. The guard changes only under EXCLUSIVE, so
-    /// the answer holds as long as SQLite holds SHARED.
+    /// Returns the kind of the guard that is on while the log is attached. The guard changes only under
+    /// EXCLUSIVE, so the answer holds as long as SQLite holds SHARED.
     pub fn guard_kind(&self, attachment: &Attachment) -> Result<JournalKind, Failure> {
         if let Some(kind) = attachment.guard_kind() {
             return Ok(kind);
@@ -158,8 +158,8 @@ impl Db {
         Err(Failure::new(ffi::BUSY, message))
     }
 
-    /// The database as the home of the attached log shows it; `None` if SQLite's accesses go straight to the
-    /// base VFS's file.
+    /// Returns the database as the home of the attached log shows it, or `None` if SQLite's accesses go
+    /// straight to the base VFS's file.
     #[inline]
     fn homed(&self) -> Option<Homed<'_>> {
         if self.has_home() {
@@ -197,7 +197,7 @@ impl Db {
         }
     }
 
-    /// The size of the database in bytes.
+    /// Returns the size of the database in bytes.
     pub fn size(&self) -> Result<u64, Failure> {
         match self.homed() {
             None => self
@@ -300,13 +300,13 @@ impl Db {
         }
     }
 
-    /// The answer to SQLite for an operation of the home.
+    /// Returns the answer to SQLite for an operation of the home.
     fn done(&self, result: Result<(), LogError>, during: During) -> Result<c_int, Failure> {
         result.map(|()| ffi::OK).map_err(|error| self.home_failure(&error, during))
     }
 
-    /// The answer to SQLite for a failure of the home. If the file was truncated under its mapping, nothing
-    /// more is acknowledged until the log is attached again (invariant 9).
+    /// Returns the answer to SQLite for a failure of the home. If the file was truncated under its mapping,
+    /// nothing more is acknowledged until the log is attached again (invariant 9).
     fn home_failure(&self, error: &LogError, during: During) -> Failure {
         if let LogError::Medium { source: MediumError::Cut { .. }, .. } = error
             && let Some(attachment) = self.attached()
@@ -316,8 +316,8 @@ impl Db {
         Failure::of(error, during)
     }
 
-    /// The failure to report to SQLite when it cannot read a page. If this thread holds WRITE, a statement
-    /// may be in the middle of its writes, so the code is that of [`Failure::amid_writes`].
+    /// Returns the failure to report to SQLite when it cannot read a page. If this thread holds WRITE, a
+    /// statement may be in the middle of its writes, so the code is that of [`Failure::amid_writes`].
     #[cold]
     pub fn read_failure(&self, failure: Failure) -> Failure {
         let is_writing = self.attached().is_some_and(|attachment| attachment.writer_is_here());
@@ -360,11 +360,11 @@ impl Db {
         self.sync(flags)
     }
 
-    /// Whether a later sync covers what a checkpoint has just written. That is so while connections queue for
-    /// WRITE, and when the database is being closed. A close shows as EXCLUSIVE with a mapped wal-index,
-    /// since SQLite maps no wal-index with `locking_mode=EXCLUSIVE`. The answer is `false` for a log that a
-    /// power loss destroys (`process-crash`). Of such a log only what was checkpointed survives, so each
-    /// checkpoint is synced.
+    /// Returns whether a later sync covers what a checkpoint has just written. That is so while connections
+    /// queue for WRITE, and when the database is being closed. A close shows as EXCLUSIVE with a mapped
+    /// wal-index, since SQLite maps no wal-index with `locking_mode=EXCLUSIVE`. The answer is `false` for a
+    /// log that a power loss destroys (`process-crash`). Of such a log only what was checkpointed survives,
+    /// so each checkpoint is synced.
     fn is_synced_later(&self, log: &Attachment) -> bool {
         let begun_later =
             log.locks().has_waiters() || self.lock.believed() >= Level::Exclusive && self.index.is_mapped();
@@ -413,7 +413,7 @@ impl Db {
         Ok(true)
     }
 
-    /// The code for SQLite. Records a failure for `duralite_last_error()`.
+    /// Returns the code for SQLite. Records a failure for `duralite_last_error()`.
     pub fn answer(&self, result: Result<c_int, Failure>) -> c_int {
         result.unwrap_or_else(|failure| self.sqlite.fail(&failure))
     }
@@ -522,7 +522,7 @@ impl Db {
         Err(Failure::new(ffi::IOERR_FSYNC, message))
     }
 
-    /// The size of the base VFS's `-wal` file; `None` when there is none.
+    /// Returns the size of the base VFS's `-wal` file, or `None` when there is none.
     pub fn base_wal_bytes(&self) -> Result<Option<u64>, Failure> {
         let name = self.beside("-wal");
         // The base VFS is asked second, because it says of an empty file that the file does not exist.

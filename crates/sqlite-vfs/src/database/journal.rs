@@ -23,7 +23,8 @@ use crate::sqlite::base::BaseFile;
 /// by zeroing its first bytes.
 const HEADER_BYTES: usize = 512;
 
-/// Whether this write by SQLite begins a journal, so that the journal now belongs to a new transaction.
+/// Returns whether this write by SQLite begins a journal, so that the journal now belongs to a new
+/// transaction.
 pub fn begins_journal(data: &[u8], offset: u64) -> bool {
     offset == 0 && data.len() >= HEADER_BYTES
 }
@@ -68,8 +69,9 @@ impl Journal {
         *state = State::Closed { was_in_memory };
     }
 
-    /// Whether the journal that was open last was in memory. SQLite closes a journal before it deletes it. A
-    /// journal in memory is gone once it is closed, so the base VFS has nothing to delete. `true` only once.
+    /// Returns whether the journal that was open last was in memory. SQLite closes a journal before it
+    /// deletes it. A journal in memory is gone once it is closed, so the base VFS has nothing to delete.
+    /// Returns `true` only once.
     pub fn forget_closed(&self) -> bool {
         match &mut *self.state() {
             State::Closed { was_in_memory } => std::mem::take(was_in_memory),
@@ -77,17 +79,17 @@ impl Journal {
         }
     }
 
-    /// Whether this VFS keeps or watches an open rollback journal.
+    /// Returns whether this VFS keeps or watches an open rollback journal.
     pub fn is_open(&self) -> bool {
         matches!(*self.state(), State::Open(_))
     }
 
-    /// Whether the open journal is a file of the base VFS.
+    /// Returns whether the open journal is a file of the base VFS.
     pub fn is_base(&self) -> bool {
         matches!(*self.state(), State::Open(JournalStore::Base(_)))
     }
 
-    /// Whether the open journal is still in memory.
+    /// Returns whether the open journal is still in memory.
     pub fn is_in_memory(&self) -> bool {
         matches!(*self.state(), State::Open(JournalStore::Memory(_)))
     }
@@ -163,7 +165,7 @@ impl Journal {
         self.with(During::Sync, |store| store.sync())
     }
 
-    /// The size of the journal in bytes.
+    /// Returns the size of the journal in bytes.
     pub fn size(&self) -> Result<u64, Failure> {
         self.with(During::Size, |store| store.size())
     }
@@ -174,7 +176,7 @@ impl Journal {
         self.makes_database.store(makes, Ordering::Relaxed);
     }
 
-    /// Whether this transaction makes the database.
+    /// Returns whether this transaction makes the database.
     pub fn makes_database(&self) -> bool {
         self.makes_database.load(Ordering::Relaxed)
     }
@@ -247,7 +249,7 @@ impl JournalStore {
         }
     }
 
-    /// The size of the journal in bytes.
+    /// Returns the size of the journal in bytes.
     pub fn size(&self) -> Result<u64, LogError> {
         match self {
             Self::Memory(bytes) => Ok(bytes.len() as u64),

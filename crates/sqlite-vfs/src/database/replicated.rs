@@ -54,7 +54,7 @@ pub fn wait_to_read(db: &Db, attachment: &Attachment) -> Result<(), Failure> {
     wait_for(db, attachment, position, limit, UNREADABLE)
 }
 
-/// How long a commit of this connection waits for the archive; `None` if it does not wait.
+/// Returns how long a commit of this connection waits for the archive, or `None` if it does not wait.
 fn limit(db: &Db) -> Option<Duration> {
     let settings = db.settings();
     settings.replicated.then(|| Duration::from_millis(settings.replicated_timeout))
@@ -76,8 +76,8 @@ fn wait_for(
     waited.map_err(|why| failed(&db.path, what, why, limit))
 }
 
-/// What is known of the sidecar. If none runs, the last one may have noted beside the database that the archive was taken
-/// over: the shared memory in which it has said so too may be gone since.
+/// Returns what is known of the sidecar. If none runs, the last one may have noted beside the database that
+/// the archive was taken over: the shared memory in which it has said so too may be gone since.
 fn sidecar(db: &Db, attachment: &Attachment) -> Sidecar {
     let known = attachment.archived().look().sidecar;
     let is_there = !matches!(known, Sidecar::None | Sidecar::Died);

@@ -127,15 +127,15 @@ pub fn start_over_if_due(db: &Db, attachment: &Attachment) -> bool {
     false
 }
 
-/// Whether a checkpoint on this thread would be in the way of the checkpoint that starts the log over. The
-/// caller then leaves its own checkpoint out, because nothing waits for it. Otherwise every commit would try
-/// a checkpoint, and one of them would always be in the way.
+/// Returns whether a checkpoint on this thread would be in the way of the checkpoint that starts the log
+/// over. The caller then leaves its own checkpoint out, because nothing waits for it. Otherwise every commit
+/// would try a checkpoint, and one of them would always be in the way.
 pub fn is_in_the_way(attachment: &Attachment) -> bool {
     !RESTARTING.get() && attachment.restart_turn().is_taken()
 }
 
-/// Whether a transaction that has just got WRITE should wait, because the log is nearly full, and can soon
-/// start over since no reader stays long. The connection gets *busy*, and begins again. The first
+/// Returns whether a transaction that has just got WRITE should wait, because the log is nearly full, and can
+/// soon start over since no reader stays long. The connection gets *busy*, and begins again. The first
 /// connection to begin again starts the log over.
 pub fn must_make_room(attachment: &Attachment, holder: &Holder) -> bool {
     let room = attachment.room();
@@ -235,7 +235,7 @@ impl Drop for Gate<'_> {
     }
 }
 
-/// Whether a connection may have had a read mark since before this moment.
+/// Returns whether a connection may have had a read mark since before this moment.
 fn is_inside_since(attachment: &Attachment, moment: Instant) -> bool {
     attachment.locks().readers().is_ok_and(|(count, oldest)| count > 0 && oldest >= moment.elapsed())
 }

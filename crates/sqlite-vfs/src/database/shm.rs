@@ -20,9 +20,9 @@ use crate::attachment::Attachment;
 use crate::errors::{During, Failure};
 
 impl Db {
-    /// The address of a region of the wal-index, with the code for SQLite. The address is null when the
-    /// region does not exist and `extend` does not ask to make it. `None` while no log is open; the index is
-    /// then the base VFS's.
+    /// Returns the address of a region of the wal-index, with the code for SQLite. The address is null when
+    /// the region does not exist and `extend` does not ask to make it. Returns `None` while no log is open;
+    /// the index is then the base VFS's.
     pub fn map_index(&self, region: c_int, extend: bool) -> Option<Result<(c_int, *mut c_void), Failure>> {
         let attachment = self.active()?;
         let number = u64::try_from(region).ok()?;
@@ -59,8 +59,8 @@ impl Db {
         })
     }
 
-    /// The address of a region of this connection's private wal-index; `None` if the connection uses the
-    /// shared one.
+    /// Returns the address of a region of this connection's private wal-index, or `None` if the connection
+    /// uses the shared one.
     fn map_own(
         &self,
         attachment: &Arc<Attachment>,
@@ -103,7 +103,8 @@ impl Db {
         self.is_active()
     }
 
-    /// Whether a connection of another process is in a read transaction; `None` while no log is open.
+    /// Returns whether a connection of another process is in a read transaction, or `None` while no log is
+    /// open.
     pub fn has_external_reader(&self) -> Option<bool> {
         let attachment = self.active()?;
         Some(attachment.locks().has_other_readers().unwrap_or(true))
@@ -117,7 +118,7 @@ impl Db {
         self.index.unmap() || is_own
     }
 
-    /// The locks of the log, if the WAL is open. This writes only to memory of this connection. The
+    /// Returns the locks of the log, if the WAL is open. This writes only to memory of this connection. The
     /// attachment has a reference count, which all connections share. If this changed the count, its cache
     /// line would move from processor to processor with each transaction that reads.
     pub(in crate::database) fn index_locks(&self) -> Option<Arc<IndexLocks>> {
@@ -130,8 +131,8 @@ impl Db {
         })?
     }
 
-    /// Takes or releases locks of the wal-index as `xShmLock` asks. `None` while no log is open; the locks
-    /// are then the base VFS's.
+    /// Takes or releases locks of the wal-index as `xShmLock` asks. Returns `None` while no log is open; the
+    /// locks are then the base VFS's.
     pub fn lock_shared_memory(&self, first: c_int, count: c_int, flags: c_int) -> Option<c_int> {
         let asked = Asked::of(first, count, flags & ffi::SHM_SHARED != 0)?;
         if let Some(concurrent) = self.index.concurrent() {
@@ -215,7 +216,7 @@ impl Db {
         code
     }
 
-    /// The answer to SQLite if another connection holds the lock, or the lock cannot be taken.
+    /// Returns the answer to SQLite if another connection holds the lock, or the lock cannot be taken.
     fn not_locked(&self, locks: &IndexLocks, asked: &Asked, error: LockError) -> c_int {
         let IndexLocks { attachment, holder } = locks;
         match error {
@@ -325,9 +326,9 @@ impl Db {
         self.answer(durable.and_then(|()| replicated::wait_to_read(self, attachment)).map(|()| ffi::OK))
     }
 
-    /// Whether the wal-index, which SQLite has just seen half written or empty, is complete by now or soon
-    /// will be. SQLite takes WRITE to learn whether a writer is at work. SQLite has just got WRITE. So either
-    /// a writer has finished the wal-index, or a process that has just opened the log is about to.
+    /// Returns whether the wal-index, which SQLite has just seen half written or empty, is complete by now or
+    /// soon will be. SQLite takes WRITE to learn whether a writer is at work. SQLite has just got WRITE. So
+    /// either a writer has finished the wal-index, or a process that has just opened the log is about to.
     fn will_be_whole(&self, outside: &Outside) -> bool {
         self.index.first_is_whole() || outside.has_processes().unwrap_or(false)
     }
@@ -356,7 +357,7 @@ impl Asked {
         Some(Self { first, count, shared })
     }
 
-    /// Whether a reader takes its mark.
+    /// Returns whether a reader takes its mark.
     fn is_mark(&self) -> bool {
         self.shared && self.first >= FIRST_READ
     }
@@ -365,7 +366,7 @@ impl Asked {
         !self.shared && self.first == WRITE
     }
 
-    /// Whether SQLite takes these locks to start the log over.
+    /// Returns whether SQLite takes these locks to start the log over.
     fn starts_over(&self) -> bool {
         !self.shared && is_start_over(self.first, self.count)
     }
@@ -407,7 +408,7 @@ impl Asked {
     }
 }
 
-/// The region of the wal-index that holds the frame whose header is at this offset.
+/// Returns the region of the wal-index that holds the frame whose header is at this offset.
 fn region_of(offset: u64, page_bytes: u32) -> u64 {
     let frame_bytes = FRAME_HEADER_BYTES as u64 + u64::from(page_bytes);
     let before = offset.saturating_sub(WAL_HEADER_BYTES as u64) / frame_bytes;

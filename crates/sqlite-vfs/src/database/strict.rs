@@ -42,7 +42,7 @@ impl Refuser {
         }
     }
 
-    /// What would come of what is refused.
+    /// Returns what would come of what is refused.
     fn outcome(self) -> &'static str {
         match self {
             Self::Strict => "would be plain SQLite",
@@ -56,8 +56,8 @@ fn refused(who: Refuser, path: &Path, why: &str) -> Failure {
     Failure::cannot_open(format!("{setting}=on refuses {path}, which {outcome}: {why}"))
 }
 
-/// The setting that refuses transactions with a rollback journal; `None` if none does. `strict=on` permits those
-/// whose journal a log keeps.
+/// Returns the setting that refuses transactions with a rollback journal, or `None` if none does. `strict=on`
+/// permits those whose journal a log keeps.
 fn refuses_journals(db: &Db) -> Option<Refuser> {
     if db.settings().replicated {
         return Some(Refuser::Replicated);

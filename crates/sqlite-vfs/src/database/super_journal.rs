@@ -53,7 +53,7 @@ pub fn forget() {
     }
 }
 
-/// Whether this thread has a super-journal open; `true` also where that cannot be known.
+/// Returns whether this thread has a super-journal open; `true` also where that cannot be known.
 pub fn is_open() -> bool {
     OPEN.try_with(|open| open.borrow().is_some()).unwrap_or(true)
 }

@@ -56,8 +56,8 @@ pub fn for_room() {
     let _ = ROOM.try_with(|room| room.set(Room::Wanted));
 }
 
-/// How long this thread may wait for the log to start over, if it begins its transaction again for that
-/// reason; else `None`. Only the first call after the busy handler's sleep returns a time.
+/// Returns how long this thread may wait for the log to start over, if it begins its transaction again for
+/// that reason; else `None`. Only the first call after the busy handler's sleep returns a time.
 pub fn for_room_until() -> Option<Duration> {
     match ROOM.try_with(|room| room.replace(Room::Unwanted)) {
         Ok(Room::Awaited(limit)) => Some(limit),
@@ -156,7 +156,7 @@ impl Patience {
         self.spend(took.min(pause * OVERSLEPT));
     }
 
-    /// The patience that is left.
+    /// Returns the patience that is left.
     pub fn left(&self) -> Duration {
         LIMIT.saturating_sub(Duration::from_micros(self.waited_us.load(Ordering::Relaxed)))
     }

@@ -81,7 +81,7 @@ impl Index {
         first.insert(unsafe { FirstRegion::new(shared) }).address()
     }
 
-    /// Whether SQLite has the wal-index mapped.
+    /// Returns whether SQLite has the wal-index mapped.
     pub fn is_mapped(&self) -> bool {
         self.mapped().is_some()
     }
@@ -93,13 +93,13 @@ impl Index {
         }
     }
 
-    /// Whether SQLite has a copy of the first region, and the region's header is whole now.
+    /// Returns whether SQLite has a copy of the first region, and the region's header is whole now.
     pub fn first_is_whole(&self) -> bool {
         let mapped = self.mapped();
         mapped.as_ref().and_then(|mapped| mapped.first.as_ref()).is_some_and(FirstRegion::is_whole)
     }
 
-    /// The connection's private wal-index, if it is concurrent.
+    /// Returns the connection's private wal-index, if it is concurrent.
     #[inline]
     pub fn concurrent(&self) -> Option<&Concurrent> {
         // SAFETY: from `Box::into_raw`. `set_concurrent` gives it back: where SQLite maps its wal-index, when there
@@ -124,7 +124,7 @@ impl Index {
         self.mapped().take().is_some()
     }
 
-    /// The locks that this connection holds, or has held.
+    /// Returns the locks that this connection holds, or has held.
     pub fn locks(&self) -> MutexGuard<'_, Option<Arc<IndexLocks>>> {
         self.locks.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -134,14 +134,14 @@ impl Index {
         self.seen_changes.store(changes, Ordering::Relaxed);
     }
 
-    /// How often the database had been changed when SQLite last took a read mark.
+    /// Returns how often the database had been changed when SQLite last took a read mark.
     pub fn seen_changes(&self) -> u32 {
         self.seen_changes.load(Ordering::Relaxed)
     }
 }
 
-/// The mapping of this log's wal-index. Drops the mapping of an earlier log, which SQLite no longer uses once
-/// it maps this one.
+/// Returns the mapping of this log's wal-index. Drops the mapping of an earlier log, which SQLite no longer
+/// uses once it maps this one.
 fn mapping(mapped: &mut Option<Mapped>, attachment: Arc<Attachment>) -> &mut Mapped {
     drop(mapped.take_if(|mapped| !Arc::ptr_eq(&mapped.attachment, &attachment)));
     mapped.get_or_insert(Mapped { attachment, first: None })
@@ -176,12 +176,12 @@ impl FirstRegion {
         copy
     }
 
-    /// Whether this is a copy of the region `shared`.
+    /// Returns whether this is a copy of the region `shared`.
     fn is_of(&self, shared: NonNull<u8>) -> bool {
         self.shared == shared
     }
 
-    /// The address at which SQLite reads the copy.
+    /// Returns the address at which SQLite reads the copy.
     fn address(&self) -> *mut c_void {
         self.words.as_ptr().cast_mut().cast()
     }
@@ -217,8 +217,8 @@ impl FirstRegion {
         fence(Ordering::SeqCst);
     }
 
-    /// Whether the header is one that SQLite accepts: two copies that agree, each with ten numbers and their
-    /// checksum.
+    /// Returns whether the header is one that SQLite accepts: two copies that agree, each with ten numbers
+    /// and their checksum.
     fn is_whole(&self) -> bool {
         let head = self.head();
         let words = std::array::from_fn(|at| {

@@ -40,7 +40,7 @@ pub fn super_journal_opened(for_reading: bool) {
     let _ = READS_SUPER_JOURNAL.try_with(|reads| reads.set(for_reading));
 }
 
-/// The database that a journal with this path belongs to, if this thread is reading a super-journal.
+/// Returns the database that a journal with this path belongs to, if this thread is reading a super-journal.
 pub fn database_of(journal: &Path) -> Option<PathBuf> {
     if !READS_SUPER_JOURNAL.try_with(Cell::get).unwrap_or(true) {
         return None;
@@ -59,7 +59,8 @@ pub struct ChildJournal {
 }
 
 impl ChildJournal {
-    /// The journal of this database in its log. `None` if the journal is in a file, or does not exist.
+    /// Returns the journal of this database in its log. Returns `None` if the journal is in a file, or does
+    /// not exist.
     pub fn find(registration: &'static Registration, database: &Path) -> Result<Option<Self>, Failure> {
         let path = CString::new(database.as_os_str().as_bytes());
         let Ok(path) = path.map_err(drop) else { return Ok(None) };
@@ -119,7 +120,7 @@ impl ChildJournal {
         Err(missing.unwrap_or_else(|| Failure::cannot_open(format!("no log of {}", database.display()))))
     }
 
-    /// Whether the journal may be hot.
+    /// Returns whether the journal may be hot.
     pub fn counts(&self) -> Result<bool, Failure> {
         counts(&self.journal).map_err(|error| Failure::of(&error, During::Open))
     }
@@ -136,14 +137,14 @@ impl ChildJournal {
         }
     }
 
-    /// The size of the journal in bytes.
+    /// Returns the size of the journal in bytes.
     pub fn size(&self) -> Result<u64, c_int> {
         let size = self.journal.size().map(|size| size.unwrap_or(0));
         size.map_err(|error| self.registration.sqlite.fail(&Failure::of(&error, During::Size)))
     }
 }
 
-/// Whether this path is that of a database file that is not empty.
+/// Returns whether this path is that of a database file that is not empty.
 pub fn is_database(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|found| found.is_file() && found.len() > 0)
 }

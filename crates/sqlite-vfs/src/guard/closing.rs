@@ -16,7 +16,8 @@ use crate::errors::Failure;
 
 /// Deletes the WAL: lifts the guard if the database file holds all that the log holds (invariant 1). If the
 /// log may stay at the last close, changes nothing until SQLite has shown whether it closes: see
-/// [`lift_kept`]. `false` if the database has no guard of WAL mode; then the base VFS deletes the file.
+/// [`lift_kept`]. Returns `false` if the database has no guard of WAL mode; then the base VFS deletes the
+/// file.
 pub fn delete_wal(db: &Db) -> Result<bool, Failure> {
     let DatabaseHeader::Guarded { log_id, kind: JournalKind::Wal, provisional, .. } = db.header()? else {
         db.detach_lingering();
@@ -70,8 +71,8 @@ pub fn lift_for_journal(db: &Db) -> Result<(), Failure> {
     }
 }
 
-/// Lifts the guard of the attached log, and detaches the log whether or not that succeeds. `false` if no log
-/// is attached.
+/// Lifts the guard of the attached log, and detaches the log whether or not that succeeds. Returns `false` if
+/// no log is attached.
 fn lift_and_detach(db: &Db) -> Result<bool, Failure> {
     let Some(attachment) = db.attached() else { return Ok(false) };
     let lifted = match db.lock.sqlites_exclusive() {

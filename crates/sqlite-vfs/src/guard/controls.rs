@@ -46,8 +46,8 @@ fn has_base_wal(db: &Db) -> Result<bool, Failure> {
     Ok(db.base_wal_bytes()?.is_some_and(|bytes| bytes > 0))
 }
 
-/// Whether SQLite gets SHARED although no log was prepared, so that the log is opened only when SQLite opens
-/// the WAL.
+/// Returns whether SQLite gets SHARED although no log was prepared, so that the log is opened only when
+/// SQLite opens the WAL.
 pub fn leaves_log_for_later(db: &Db) -> Result<bool, Failure> {
     if !is_in_wal_mode(db)? {
         return Ok(false);

@@ -61,9 +61,9 @@ fn helping<T>(work: impl FnOnce() -> T) -> T {
     work()
 }
 
-/// Opens a connection that may write, for a connection that may not and holds no lock of the file. `None` if
-/// this user may not write, if pages have reserved bytes, if the caller is a helper itself, or after an
-/// error, which goes to SQLite's error log.
+/// Opens a connection that may write, for a connection that may not and holds no lock of the file. Returns
+/// `None` if this user may not write, if pages have reserved bytes, if the caller is a helper itself, or
+/// after an error, which goes to SQLite's error log.
 pub fn writer(db: &Db, purpose: &'static str) -> Option<OwnConnection<'static>> {
     if HELPING.get() || !may_write(db) || db.reserves_bytes().unwrap_or(true) {
         return None;
@@ -129,12 +129,12 @@ impl Lifter {
     }
 }
 
-/// Whether any process uses the log with this shared memory, or the log is gone.
+/// Returns whether any process uses the log with this shared memory, or the log is gone.
 fn is_used_or_gone(segment: &Path) -> bool {
     File::open(segment).map_or(true, |segment| FileSegment::has_processes(&segment).unwrap_or(true))
 }
 
-/// Whether this user may write the `-wal` and the `-shm`, as far as they exist.
+/// Returns whether this user may write the `-wal` and the `-shm`, as far as they exist.
 pub fn may_write_base_wal(db: &Db) -> bool {
     let may = |end| {
         !matches!(access(db.beside(end), Access::WRITE_OK), Err(Errno::ACCESS | Errno::PERM | Errno::ROFS))

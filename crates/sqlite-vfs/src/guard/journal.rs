@@ -30,8 +30,8 @@ use crate::attachment::{Attachment, Entering};
 use crate::database::{Db, JournalStore, Serving};
 use crate::errors::{During, Failure};
 
-/// The rollback journal in the log of this database, which is attached for it if need be. `None` if the base
-/// VFS would keep the journal. SQLite holds SHARED.
+/// Returns the rollback journal in the log of this database, which is attached for it if need be. Returns
+/// `None` if the base VFS would keep the journal. SQLite holds SHARED.
 fn journal_of(db: &Db) -> Result<Option<Arc<dyn RollbackJournal>>, Failure> {
     if let Some(attachment) = db.attached() {
         return Ok(attachment.rollback_journal());
@@ -87,7 +87,7 @@ pub fn renew(db: &Db) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Whether there is a rollback journal that may be hot. `None` if only the base VFS can tell.
+/// Returns whether there is a rollback journal that may be hot. Returns `None` if only the base VFS can tell.
 pub fn is_there(db: &Db) -> Result<Option<bool>, Failure> {
     match journal_of(db)? {
         Some(journal) => counts(&journal).map(Some).map_err(|error| Failure::of(&error, During::Open)),
@@ -148,7 +148,8 @@ pub fn open(db: &Db, flags: std::ffi::c_int) -> Result<Opened, Failure> {
     Ok(Opened::Here)
 }
 
-/// Whether this header can carry a guard: SQLite wrote it, for a journal mode that has a kind of guard.
+/// Returns whether this header can carry a guard: SQLite wrote it, for a journal mode that has a kind of
+/// guard.
 fn can_carry_guard(header: &[u8; HEADER_BYTES], page_bytes: u32) -> bool {
     guard::page_size_is_valid(page_bytes) && guard::kind_of_page(0, header).is_some()
 }
@@ -206,7 +207,8 @@ pub fn raise_for_journal(db: &Db) -> Result<(), Failure> {
     db.journal.pour(journal).map_err(|error| Failure::of(&error, During::Write))
 }
 
-/// Deletes the rollback journal; this deletion is SQLite's commit. `false` if the base VFS has to delete it.
+/// Deletes the rollback journal; this deletion is SQLite's commit. Returns `false` if the base VFS has to
+/// delete it.
 pub fn delete(db: &Db) -> Result<bool, Failure> {
     if db.journal.forget_closed() {
         // The base VFS may have a journal file from before there was a guard. Nothing needs it any more.

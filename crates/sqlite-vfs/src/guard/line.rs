@@ -17,8 +17,8 @@ use crate::attachment::Attachment;
 use crate::database::Db;
 use crate::errors::{During, Failure};
 
-/// Whether the database is what the line of its logs has led to. Asked before a log is made, which may allocate space for
-/// the database file.
+/// Returns whether the database is what the line of its logs has led to. Asked before a log is made, which
+/// may allocate space for the database file.
 pub fn is_intact(db: &Db, _alone: &Alone<'_>, kind: JournalKind, page_bytes: u32) -> bool {
     if kind == JournalKind::Rollback || db.journal.is_open() {
         // What is committed with a rollback journal is in no log. The header still says WAL mode while a transaction with
@@ -41,9 +41,9 @@ pub fn begin(db: &Db, _alone: &Alone<'_>, log: LogId, intact: bool) {
     });
 }
 
-/// Keeps a backlog of what the archive may not have, before the pages of a home are written to the database file: some
-/// engines need the file as it was to rebuild older versions of pages (invariant 73). Returns whether there is a backlog;
-/// `None` if nothing is to be recorded of the log.
+/// Keeps a backlog of what the archive may not have, before the pages of a home are written to the database
+/// file: some engines need the file as it was to rebuild older versions of pages (invariant 73). Returns
+/// whether there is a backlog, or `None` if nothing is to be recorded of the log.
 pub fn keep(db: &Db, attachment: &Attachment, log: &mut Log) -> Option<bool> {
     unless_it_fails(db, |db| {
         let Some((file, identity)) = open(db)? else { return Ok(None) };
@@ -100,7 +100,7 @@ pub fn break_off(db: &Db, log: LogId) -> Result<(), Failure> {
     file.append(&[Record::Begin { log, intact: false }]).map_err(failed)
 }
 
-/// The file, if the database has an archive.
+/// Returns the file, if the database has an archive.
 fn open(db: &Db) -> Result<Option<(ArchiveFile, DatabaseIdentity)>, Failure> {
     let identity = db.identity()?;
     let Some(file) = ArchiveFile::open(&identity).map_err(failed)? else { return Ok(None) };

@@ -157,19 +157,19 @@ fn decide<'h, 'd>(db: &'d Db, held: &'h Held<'_, BaseFile>) -> Result<Need<'h, '
     }
 }
 
-/// Whether an ordinary `-wal` has anything in it.
+/// Returns whether an ordinary `-wal` has anything in it.
 fn has_base_wal(db: &Db) -> Result<bool, Failure> {
     Ok(db.base_wal_bytes()?.is_some_and(|bytes| bytes > 0))
 }
 
-/// Whether stock SQLite can checkpoint the ordinary `-wal` for this connection. It must not do so if pages
-/// end in reserved bytes, because only the application's SQLite checkpoints through the VFS above this one
-/// that fills those bytes.
+/// Returns whether stock SQLite can checkpoint the ordinary `-wal` for this connection. It must not do so if
+/// pages end in reserved bytes, because only the application's SQLite checkpoints through the VFS above this
+/// one that fills those bytes.
 fn can_absorb(db: &Db) -> Result<bool, Failure> {
     Ok(!db.reserves_bytes()? && helper::may_write_base_wal(db))
 }
 
-/// Whether the log fits the database: it is made for pages of the database's size, and it is not
+/// Returns whether the log fits the database: it is made for pages of the database's size, and it is not
 /// [`is_outdated`].
 fn fits(db: &Db, log: &Attachment, page_bytes: u32) -> Result<bool, Failure> {
     let has_size = log.log().page_bytes() == page_bytes;
@@ -177,7 +177,7 @@ fn fits(db: &Db, log: &Attachment, page_bytes: u32) -> Result<bool, Failure> {
 }
 
 /// Takes SHARED for SQLite, which has no lock and relies on nothing yet. Before that, does what the database
-/// needs. `SQLITE_BUSY` if other connections are in the way for longer than
+/// needs. Returns `SQLITE_BUSY` if other connections are in the way for longer than
 /// [`crate::database::Db::patience`] lasts.
 pub fn begin(db: &Db) -> Result<c_int, Failure> {
     let mut opening =
@@ -198,9 +198,9 @@ pub fn begin(db: &Db) -> Result<c_int, Failure> {
     Err(contended(db))
 }
 
-/// Whether the connection that is in the way may be opening or closing the log, so that waiting makes sense.
-/// In rollback mode SQLite also commits under EXCLUSIVE. A connection that has the log attached knows that it
-/// meets such a commit, and reports busy at once, as stock SQLite does.
+/// Returns whether the connection that is in the way may be opening or closing the log, so that waiting makes
+/// sense. In rollback mode SQLite also commits under EXCLUSIVE. A connection that has the log attached knows
+/// that it meets such a commit, and reports busy at once, as stock SQLite does.
 fn may_be_opening(db: &Db) -> bool {
     db.is_capable()
         && match db.header() {
@@ -405,8 +405,8 @@ impl Opening<'_> {
     }
 }
 
-/// Whether SQLite is about to open the WAL of a database whose log has kept rollback journals for this
-/// connection until now.
+/// Returns whether SQLite is about to open the WAL of a database whose log has kept rollback journals for
+/// this connection until now.
 fn opens_wal_next(db: &Db) -> Result<bool, Failure> {
     match db.attached_for(Serving::Journal) {
         Some(attachment) => Ok(db.guard_kind(&attachment)? == JournalKind::Wal),
@@ -444,7 +444,7 @@ fn lift_empty(db: &Db, old: &Attachment, alone: &Alone<'_>) -> Result<(), Failur
     lift(db, alone, old)
 }
 
-/// Whether there is a WAL. `None` if only the base VFS can tell.
+/// Returns whether there is a WAL. Returns `None` if only the base VFS can tell.
 pub fn has_wal(db: &Db) -> Result<Option<bool>, Failure> {
     match db.prepared_log() {
         Some(true) => return Ok(Some(true)),
@@ -525,10 +525,10 @@ fn serve(db: &Db, used: Use) -> Result<Prepared, Failure> {
     Ok(Prepared::Log(used))
 }
 
-/// Whether an ordinary `-wal` has commits while the log has none. No such file exists when a guard is put on,
-/// and none can be made under a guard. So if there is one, a process has lifted the guard and died before
-/// that was durable, stock SQLite has used the database since, and a power loss has brought the guard back.
-/// The log was retired before the guard was lifted, so it has nothing to lose.
+/// Returns whether an ordinary `-wal` has commits while the log has none. No such file exists when a guard is
+/// put on, and none can be made under a guard. So if there is one, a process has lifted the guard and died
+/// before that was durable, stock SQLite has used the database since, and a power loss has brought the guard
+/// back. The log was retired before the guard was lifted, so it has nothing to lose.
 fn is_outdated(db: &Db, attachment: &Attachment) -> Result<bool, Failure> {
     let may_be = !db.read_only && attachment.outside().is_none();
     let has_none = may_be && (!attachment.log().was_begun() || Guard::of(db, attachment)?.is_provisional());

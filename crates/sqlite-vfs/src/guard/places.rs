@@ -110,7 +110,7 @@ fn check_guarded(db: &Db, log_id: LogId, ignores_wal: bool) -> Result<(), Failur
 }
 
 /// Writes home the log that was made for this file, where the file's torn header does not name the log any
-/// more. `None` if there is no such log.
+/// more. Returns `None` if there is no such log.
 fn put_torn_home(db: &Db) -> Result<Option<()>, Failure> {
     if !db.is_capable() {
         return Ok(None);
@@ -143,8 +143,8 @@ fn put_home(db: &Db, identity: &DatabaseIdentity, log: &FoundLog, adopt: bool) -
     Ok(())
 }
 
-/// As [`check_open`], for a database that does not exist yet: fails before the file is made, if the database
-/// could not be served.
+/// Does the same as [`check_open`], for a database that does not exist yet: fails before the file is made, if
+/// the database could not be served.
 pub fn check_new(settings: &Settings, path: &Path) -> Result<(), Failure> {
     let placement = settings.placement(path);
     check_log_dir(settings, placement.as_ref().map_err(String::as_str))
@@ -163,7 +163,7 @@ fn check_log_dir(settings: &Settings, placement: Result<&LogPlacement, &str>) ->
     placement.check().map_err(Failure::cannot_open)
 }
 
-/// Where a log may be: in the configured places, in shared memory, and beside the database.
+/// Returns where a log may be: in the configured places, in shared memory, and beside the database.
 fn log_dirs(db: &Db) -> Vec<LogPlacement> {
     // `placement` locks the settings itself, so it is called before they are locked below.
     let configured = db.placement().ok();
@@ -207,12 +207,12 @@ pub fn attach(db: &Db, id: LogId) -> Result<Arc<Attachment>, Failure> {
     Attachment::get(&identity, id, &settings, &pause, attach)
 }
 
-/// The log that a database names.
+/// Returns the log that a database names.
 pub fn find(db: &Db, identity: &DatabaseIdentity, id: LogId) -> Result<FoundLog, Failure> {
     find_in(log_dirs(db), db.placement().ok(), &db.path, identity, id)
 }
 
-/// As [`find`], for a database that is not open. Looks where these settings say.
+/// Does the same as [`find`], for a database that is not open. Looks where these settings say.
 pub fn find_with(
     settings: &Settings,
     path: &Path,
@@ -262,7 +262,7 @@ pub fn damaged(db: &Db) -> Failure {
     ))
 }
 
-/// The failure of a commit to a log that the database does not name any more.
+/// Returns the failure of a commit to a log that the database does not name any more.
 pub fn unguarded(db: &Db) -> Failure {
     let message =
         format!("{} does not name its log any more: close the database and open it again", db.path.display());

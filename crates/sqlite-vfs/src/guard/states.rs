@@ -57,7 +57,7 @@ pub struct Unconfirmed<'a> {
 }
 
 impl<'a> Guard<'a> {
-    /// The state of the guard for this log. This does not show whether the guard is still on;
+    /// Returns the state of the guard for this log. This does not show whether the guard is still on;
     /// [`is_guarded_by`] looks at the header for that.
     pub fn of(db: &'a Db, attachment: &'a Attachment) -> Result<Self, Failure> {
         if attachment.guard_is_confirmed() {
@@ -72,13 +72,13 @@ impl<'a> Guard<'a> {
         })
     }
 
-    /// Whether the guard is provisional, so that the log has no commits.
+    /// Returns whether the guard is provisional, so that the log has no commits.
     pub fn is_provisional(&self) -> bool {
         matches!(self, Self::Provisional(_))
     }
 }
 
-/// Whether the header has a guard that names this log.
+/// Returns whether the header has a guard that names this log.
 pub fn is_guarded_by(db: &Db, id: LogId) -> Result<bool, Failure> {
     Ok(matches!(db.header()?, DatabaseHeader::Guarded { log_id, .. } if log_id == id))
 }
@@ -109,7 +109,8 @@ impl Plain {
         Ok(guard::kind_of_page(0, &header).map(|kind| Self { header, page_bytes, kind }))
     }
 
-    /// The header with a guard that names this log. The guard is provisional if the log is not durable yet.
+    /// Returns the header with a guard that names this log. The guard is provisional if the log is not
+    /// durable yet.
     fn masked(&self, log: &Log) -> [u8; HEADER_BYTES] {
         let mut masked = self.header;
         if log.is_provisional() {
@@ -179,7 +180,7 @@ pub fn check_path(db: &Db) -> Result<(), Failure> {
     if db.path_is_anothers() { Err(moved(db)) } else { Ok(()) }
 }
 
-/// The failure of a connection whose file was replaced.
+/// Returns the failure of a connection whose file was replaced.
 pub fn moved(db: &Db) -> Failure {
     let message = format!(
         "{} is another file now than the one that this connection has opened: close the connection, and open \
@@ -190,7 +191,7 @@ pub fn moved(db: &Db) -> Failure {
 }
 
 /// Deletes an empty `-wal` and the `-shm` of the base VFS. No connection uses them now, and the log has a
-/// wal-index of its own. `false` if the `-wal` is not empty.
+/// wal-index of its own. Returns `false` if the `-wal` is not empty.
 fn remove_base_files(db: &Db) -> Result<bool, Failure> {
     match db.base_wal_bytes()? {
         None => {}

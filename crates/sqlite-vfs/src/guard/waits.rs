@@ -32,7 +32,7 @@ const PENDING_TRIES: u32 = (PENDING.as_micros() / PENDING_PAUSE.as_micros()) as 
 const LOOKS_AT_LOCKS: u32 = 8;
 
 /// Takes EXCLUSIVE. Waits a short time for connections that hold SHARED; meanwhile PENDING keeps other
-/// connections from taking SHARED. `None` if a connection does not release SHARED in that time.
+/// connections from taking SHARED. Returns `None` if a connection does not release SHARED in that time.
 pub fn take_alone<'h>(db: &Db, held: &'h mut Held<'_, BaseFile>) -> Result<Option<Alone<'h>>, Failure> {
     let pending = |tries| tries < PENDING_TRIES && db.patience.sleep(PENDING_PAUSE);
     held.exclusive(pending).map_err(cannot_lock(db))
@@ -43,13 +43,14 @@ pub fn cannot_lock(db: &Db) -> impl Fn(Code) -> Failure + '_ {
     |code| Failure::new(code, format!("cannot lock {}", db.path.display()))
 }
 
-/// The failure when a connection that does not use the log keeps this VFS from taking EXCLUSIVE. The message
-/// names the processes that have the file locked, as far as this process can see.
+/// Returns the failure when a connection that does not use the log keeps this VFS from taking EXCLUSIVE. The
+/// message names the processes that have the file locked, as far as this process can see.
 pub fn in_use(db: &Db) -> Failure {
     in_use_by(&db.path, who_locks(db))
 }
 
-/// The failure when other connections of this VFS open, use or close the log, and patience has run out.
+/// Returns the failure when other connections of this VFS open, use or close the log, and patience has run
+/// out.
 pub fn contended(db: &Db) -> Failure {
     let path = db.path.display();
     let reason = format!("other connections open, use or close the log of {path} just now; try again");
@@ -60,7 +61,7 @@ pub fn contended(db: &Db) -> Failure {
     Failure::new(ffi::BUSY, message).because_of(reason)
 }
 
-/// The failure when what SQLite has read under its lock of the file is out of date.
+/// Returns the failure when what SQLite has read under its lock of the file is out of date.
 pub fn out_of_date(db: &Db) -> Failure {
     let path = db.path.display();
     let message = format!(
@@ -87,8 +88,8 @@ fn in_use_by(path: &Path, who: Option<String>) -> Failure {
     Failure::new(ffi::BUSY, message).because_of(reason)
 }
 
-/// The other processes that hold locks of the database file. `None` if none can be seen, for example because
-/// they run in another container.
+/// Returns the other processes that hold locks of the database file. Returns `None` if none can be seen, for
+/// example because they run in another container.
 fn who_locks(db: &Db) -> Option<String> {
     let meta = std::fs::metadata(&db.path).ok()?;
     let file =
@@ -110,8 +111,8 @@ fn who_locks(db: &Db) -> Option<String> {
     (!named.is_empty()).then(|| named.join(", "))
 }
 
-/// The processes that `/proc/locks` names for this file, each once. Leaves out numbers of 0 or less, which
-/// stand for processes of another container.
+/// Returns the processes that `/proc/locks` names for this file, each once. Leaves out numbers of 0 or less,
+/// which stand for processes of another container.
 fn processes_with(locks: &str, file: &str) -> Vec<u32> {
     let mut processes = Vec::new();
     for line in locks.lines() {
@@ -139,7 +140,7 @@ type Gates = HashMap<(u64, u64, u64), Weak<Gate>>;
 static GATES: PerProcess<Mutex<Gates>> = PerProcess::new();
 
 impl Gate {
-    /// The gate of a database file.
+    /// Returns the gate of a database file.
     pub fn of(db: &Db) -> Result<Arc<Self>, Failure> {
         let identity = db.identity()?;
         let mut gates = GATES.get().lock().unwrap_or_else(PoisonError::into_inner);

@@ -44,14 +44,14 @@ pub fn set_defaults(settings: &[(&str, &str)]) -> Result<(), String> {
     }
 }
 
-/// The value of a setting for all databases of this process: what the program has set, else the environment
-/// variable `name`.
+/// Returns the value of a setting for all databases of this process: what the program has set, else the
+/// environment variable `name`.
 pub fn variable(name: &str) -> Option<String> {
     let given = GIVEN.get().into_iter().flatten().find(|(given, _)| given == name);
     given.map(|(_, value)| value.clone()).or_else(|| std::env::var(name).ok())
 }
 
-/// Whether `strict` is on where a URI does not say otherwise.
+/// Returns whether `strict` is on where a URI does not say otherwise.
 pub fn is_strict() -> bool {
     let value = variable(&variable_of(STRICT)).unwrap_or_default();
     !value.is_empty() && !is_off(&value)
@@ -98,25 +98,25 @@ impl Settings {
         find(name).ok_or_else(|| unknown(name))?.set(self, value)
     }
 
-    /// The text of a setting, as [`Settings::set`] reads it; `None` for an unknown name.
+    /// Returns the text of a setting, as [`Settings::set`] reads it, or `None` for an unknown name.
     pub fn value_of(&self, name: &str) -> Option<String> {
         find(name).map(|setting| setting.get(self))
     }
 
-    /// The settings that were given, as URI parameters for another connection to the same log.
+    /// Returns the settings that were given, as URI parameters for another connection to the same log.
     /// `background_checkpoint` is left out, because the thread belongs to the log and not to a connection.
     pub fn parameters(&self) -> Vec<(&'static str, String)> {
         let given = self.explicit.iter().filter(|name| **name != "background_checkpoint");
         given.filter_map(|name| Some((*name, self.value_of(name)?))).collect()
     }
 
-    /// The same values, but marked as defaults, so that they conflict with no other settings.
+    /// Returns the same values, but marked as defaults, so that they conflict with no other settings.
     pub fn not_given(mut self) -> Self {
         self.explicit.clear();
         self
     }
 
-    /// A message about the first setting that was given here and differs from that of a log in use.
+    /// Returns a message about the first setting that was given here and differs from that of a log in use.
     pub fn conflict_with(&self, in_force: &Self) -> Option<String> {
         let shared = rows().into_iter().filter(|setting| setting.is_shared()).map(|setting| setting.name());
         shared.filter(|name| self.explicit.contains(name)).find_map(|name| {
@@ -130,7 +130,8 @@ impl Settings {
         })
     }
 
-    /// Where a new log of the database at this path goes, or a message that says why there can be none.
+    /// Returns where a new log of the database at this path goes, or a message that says why there can be
+    /// none.
     pub fn placement(&self, database: &Path) -> Result<LogPlacement, String> {
         let media = || MediaSet::named(&self.options.media, database);
         match self.journal {
@@ -140,8 +141,8 @@ impl Settings {
         }
     }
 
-    /// The longest time after which an acknowledged commit in a log of this engine is flushed (Group Synch).
-    /// `None` if nothing has to be flushed in the background.
+    /// Returns the longest time after which an acknowledged commit in a log of this engine is flushed (Group
+    /// Synch). Returns `None` if nothing has to be flushed in the background.
     pub fn flush_interval(&self, engine: &Descriptor) -> Option<Duration> {
         (engine.flush_interval)(&self.options)
     }
@@ -325,7 +326,8 @@ mod tests {
         assert!(eager.conflict_with(&lazy).unwrap().contains("sync=lazy"));
     }
 
-    /// The name, the values and whether there is a star, for every row of the table in the documentation.
+    /// Returns the name, the values and whether there is a star, for every row of the table in the
+    /// documentation.
     fn documented() -> Vec<(String, String, bool)> {
         let page = include_str!("../../../../docs/settings.md");
         let section = page.split("\n## ").next().unwrap();

@@ -90,7 +90,7 @@ fn begins_as_ours(name: &str) -> bool {
     OWN_PREFIXES.into_iter().chain(engines).any(|prefix| name.starts_with(prefix))
 }
 
-/// The message about an unknown name where only a setting is allowed.
+/// Returns the message about an unknown name where only a setting is allowed.
 pub fn unknown(name: &str) -> String {
     match setting_meant(name) {
         Some(meant) => format!("{name} is not a setting; did you mean {meant}?"),
@@ -98,7 +98,7 @@ pub fn unknown(name: &str) -> String {
     }
 }
 
-/// The environment variable of a setting.
+/// Returns the environment variable of a setting.
 pub fn variable_of(name: &str) -> String {
     format!("{VARIABLE_PREFIX}{}", name.to_uppercase())
 }
@@ -135,7 +135,7 @@ fn setting_meant(name: &str) -> Option<&'static str> {
     meant(name, &candidates)
 }
 
-/// The candidate that `name` was probably meant to be.
+/// Returns the candidate that `name` was probably meant to be.
 fn meant<'a>(name: &str, candidates: &[&'a str]) -> Option<&'a str> {
     let name = plain(name);
     // The part of the name after the name of the product or of an engine.
@@ -155,20 +155,20 @@ fn meant<'a>(name: &str, candidates: &[&'a str]) -> Option<&'a str> {
     })
 }
 
-/// The name in lower case, with `_` between its words as in settings.
+/// Returns the name in lower case, with `_` between its words as in settings.
 fn plain(name: &str) -> String {
     name.to_lowercase().replace(['-', '.', ' '], "_")
 }
 
-/// Whether one of the names is the other with words before or after it.
+/// Returns whether one of the names is the other with words before or after it.
 fn is_within(name: &str, candidate: &str) -> bool {
     let contains = |long: &str, short: &str| format!("_{long}_").contains(&format!("_{short}_"));
     let distinct = |short: &str| short.contains('_') || short.len() >= DISTINCT_BYTES;
     distinct(candidate) && contains(name, candidate) || name.contains('_') && contains(candidate, name)
 }
 
-/// The least number of insertions, deletions, substitutions and swaps of neighbouring characters that turn
-/// one word into the other.
+/// Returns the least number of insertions, deletions, substitutions and swaps of neighbouring characters that
+/// turn one word into the other.
 fn distance(from: &str, to: &str) -> usize {
     let (from, to): (Vec<char>, Vec<char>) = (from.chars().collect(), to.chars().collect());
     let mut rows: Vec<Vec<usize>> = vec![(0..=to.len()).collect()];

@@ -101,23 +101,24 @@ impl Row {
         ask!(self, setting => setting.name)
     }
 
-    /// The values that may be given, in words.
+    /// Returns the values that may be given, in words.
     #[cfg(test)]
     pub fn values(&self) -> String {
         ask!(self, setting => setting.values.to_string())
     }
 
-    /// Whether the setting belongs to a log in use, so that all connections of a process must agree on it.
+    /// Returns whether the setting belongs to a log in use, so that all connections of a process must agree
+    /// on it.
     pub fn is_shared(&self) -> bool {
         ask!(self, setting => setting.shared)
     }
 
-    /// Whether the setting can be changed while a log is in use.
+    /// Returns whether the setting can be changed while a log is in use.
     pub fn is_changeable(&self) -> bool {
         ask!(self, setting => setting.changeable)
     }
 
-    /// Whether the status of a log in use shows the setting.
+    /// Returns whether the status of a log in use shows the setting.
     pub fn is_shown(&self) -> bool {
         ask!(self, setting => setting.shown)
     }
@@ -130,7 +131,7 @@ impl Row {
         }
     }
 
-    /// The text of the setting, as [`Row::set`] reads it.
+    /// Returns the text of the setting, as [`Row::set`] reads it.
     pub fn get(&self, settings: &Settings) -> String {
         match self {
             Self::Connection(setting) => setting.get(settings),
@@ -155,12 +156,12 @@ pub fn rows() -> Vec<Row> {
     rows
 }
 
-/// The setting of this name.
+/// Returns the setting of this name.
 pub fn find(name: &str) -> Option<Row> {
     rows().into_iter().find(|setting| setting.name() == name)
 }
 
-/// The names of all settings, for messages.
+/// Returns the names of all settings, for messages.
 pub fn names() -> String {
     rows().iter().map(Row::name).collect::<Vec<_>>().join(", ")
 }
@@ -228,7 +229,7 @@ const OFF: &str = "off";
 const UPGRADE: &str = "upgrade";
 const ON: &str = "on";
 
-/// The values that `journal` takes, in words.
+/// Returns the values that `journal` takes, in words.
 fn journals() -> String {
     let engines: Vec<&str> = engines::all().map(|engine| engine.name).collect();
     format!("{AUTO}, {} or {OFF}", engines.join(", "))
@@ -260,7 +261,7 @@ fn concurrency(given: &Given<'_>) -> Result<Concurrency, String> {
 }
 
 impl Concurrency {
-    /// The text that the setting has for this value.
+    /// Returns the text that the setting has for this value.
     pub fn name(self) -> &'static str {
         match self {
             Self::Off => OFF,

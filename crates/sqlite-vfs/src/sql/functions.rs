@@ -62,7 +62,7 @@ const FUNCTIONS: [Function; 3] = [
     Function { name: c"duralite_json", arguments: 1, risk: ffi::DIRECTONLY, copies: copies!(status) },
 ];
 
-/// The SQLite to which the functions of this number belong.
+/// Returns the SQLite to which the functions of this number belong.
 fn owner(copy: usize) -> Option<&'static Sqlite> {
     // SAFETY: null, or one that is never freed.
     OWNERS.get(copy).and_then(|owner| unsafe { owner.load(Ordering::Acquire).as_ref() })

@@ -84,7 +84,7 @@ pub unsafe fn add(sqlite: &'static Sqlite, db: *mut Connection) {
     }
 }
 
-/// The table behind the pointer that SQLite passes.
+/// Returns the table behind the pointer that SQLite passes.
 ///
 /// # Safety
 /// `table` was made by [`connect`] and not disconnected.
@@ -93,7 +93,7 @@ unsafe fn table_of<'a>(table: *mut VTab) -> &'a Table {
     unsafe { &*table.cast::<Table>() }
 }
 
-/// The cursor behind the pointer that SQLite passes. No other code uses it during the call.
+/// Returns the cursor behind the pointer that SQLite passes. No other code uses it during the call.
 ///
 /// # Safety
 /// `cursor` was made by [`open`] and not closed.

@@ -10,7 +10,7 @@ use super::views::Cell;
 use crate::refusals;
 use crate::sqlite::Api;
 
-/// The name of the schema that a value gives; `main` for null.
+/// Returns the name of the schema that a value gives; `main` for null.
 ///
 /// # Safety
 /// `value` is null, or an argument of a call that has not returned, of the SQLite that `api` is from.

@@ -31,11 +31,11 @@ impl Cell {
 
 /// The rows of a table, as they were at one moment.
 pub trait Rows {
-    /// The number of rows.
+    /// Returns the number of rows.
     fn count(&self) -> usize;
 
-    /// The value of a column in a row, both counted from 0. `row` is less than the count, and `column` is not
-    /// the hidden one.
+    /// Returns the value of a column in a row, both counted from 0. `row` is less than the count, and
+    /// `column` is not the hidden one.
     fn cell(&self, row: usize, column: usize) -> Cell;
 }
 
@@ -64,7 +64,7 @@ fn status_rows(subject: &Subject<'_>) -> Result<Box<dyn Rows>, Failure> {
     Ok(Box::new(status_of(subject)))
 }
 
-/// The status of a database, whether or not Duralite serves it.
+/// Returns the status of a database, whether or not Duralite serves it.
 pub fn status_of(subject: &Subject<'_>) -> Status {
     match subject {
         Subject::Ours(db) => status::of(db),
@@ -167,7 +167,7 @@ impl Rows for Vec<HotPage> {
     }
 }
 
-/// A JSON object. A value whose text is that of a number becomes a number, any other a string.
+/// Returns a JSON object. A value whose text is that of a number becomes a number, any other a string.
 pub fn json_object(status: &Status) -> String {
     let mut json = String::from("{");
     for (i, (name, value)) in status.iter().enumerate() {
@@ -183,7 +183,7 @@ pub fn json_object(status: &Status) -> String {
     json
 }
 
-/// A JSON array.
+/// Returns a JSON array.
 fn json_array(numbers: &[u32]) -> String {
     let mut json = String::from("[");
     for (i, number) in numbers.iter().enumerate() {

@@ -51,7 +51,7 @@ impl BaseFile {
         self.0
     }
 
-    /// The file's methods; `None` when it is not open.
+    /// Returns the file's methods, or `None` when it is not open.
     pub fn methods(self) -> Option<&'static IoMethods> {
         // SAFETY: `new` promised that the first word is null or the table of an open file, and
         // VFSs keep their tables for good.
@@ -96,7 +96,8 @@ impl BaseFile {
         if rc == ffi::OK { u64::try_from(size).map_err(|_| ffi::IOERR_FSTAT) } else { Err(rc) }
     }
 
-    /// Whether the file's name no longer leads to this file. `false` if the base VFS cannot tell.
+    /// Returns whether the file's name no longer leads to this file. Returns `false` if the base VFS cannot
+    /// tell.
     pub fn has_moved(self) -> bool {
         let mut moved: c_int = 0;
         let at = (&raw mut moved).cast::<c_void>();
@@ -155,7 +156,7 @@ unsafe impl Send for OwnFile {}
 unsafe impl Sync for OwnFile {}
 
 impl OwnFile {
-    /// Opens a database for reading. `None` if that fails.
+    /// Opens a database for reading. Returns `None` if that fails.
     pub fn open(vfs: BaseVfs, path: &CStr) -> Option<Self> {
         // SQLite's layout of a database's name: four zeros before it, and here no parameters after it.
         let name = [&[0; 4], path.to_bytes(), &[0; 4]].concat();
@@ -173,7 +174,7 @@ impl OwnFile {
         (code == ffi::OK).then_some(own)
     }
 
-    /// The file.
+    /// Returns the file.
     pub fn base(&self) -> BaseFile {
         self.file
     }
@@ -217,7 +218,7 @@ impl BaseVfs {
         unsafe { delete(self.0, name, sync_directory) }
     }
 
-    /// Whether the file exists.
+    /// Returns whether the file exists.
     pub fn exists(self, name: *const c_char) -> Result<bool, c_int> {
         let Some(access) = method!(self, access) else { return Err(ffi::IOERR_ACCESS) };
         let mut found: c_int = 0;

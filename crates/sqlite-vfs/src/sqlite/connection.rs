@@ -19,7 +19,7 @@ thread_local! {
     static OPENING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether this thread is opening a connection of the VFS's own.
+/// Returns whether this thread is opening a connection of the VFS's own.
 pub fn is_opening() -> bool {
     OPENING.try_with(Cell::get).unwrap_or(false)
 }
@@ -149,7 +149,7 @@ impl<'a> OwnConnection<'a> {
         Ok(own)
     }
 
-    /// Whether the last wait ended because no time was left.
+    /// Returns whether the last wait ended because no time was left.
     pub fn gave_up(&self) -> bool {
         // SAFETY: alive as long as the connection is.
         unsafe { &*self.busy }.gave_up.get()
@@ -161,7 +161,8 @@ impl<'a> OwnConnection<'a> {
         Failure::new(code, format!("{}: {}", self.purpose, text.to_string_lossy()))
     }
 
-    /// Runs one statement. Returns the first column of its first row, as a number; `None` if it has no row.
+    /// Runs one statement. Returns the first column of its first row, as a number, or `None` if it has no
+    /// row.
     pub fn run(&self, sql: &CStr) -> Result<Option<c_int>, Failure> {
         let mut statement: *mut Statement = ptr::null_mut();
         // SAFETY: an open connection and a terminated text; no tail is wanted.
@@ -188,7 +189,7 @@ impl<'a> OwnConnection<'a> {
     }
 }
 
-/// The URI of the database at `path`, with these parameters.
+/// Returns the URI of the database at `path`, with these parameters.
 pub fn uri_of(path: &Path, parameters: &[(&str, String)]) -> Result<CString, Failure> {
     let mut uri = b"file:".to_vec();
     escape(&mut uri, path.as_os_str().as_bytes());

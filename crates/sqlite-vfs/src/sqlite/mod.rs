@@ -176,7 +176,7 @@ impl Api {
     }
 }
 
-/// The entry for `sqlite3_db_name`; `None` if this SQLite is too old to have it.
+/// Returns the entry for `sqlite3_db_name`, or `None` if this SQLite is too old to have it.
 ///
 /// # Safety
 /// `routines` is the table that a SQLite of this version passes to extensions.
@@ -188,7 +188,7 @@ unsafe fn db_name(routines: *const ApiRoutines, version: c_int) -> Option<ffi::D
     unsafe { routines.cast::<Option<ffi::DbName>>().add(ffi::DB_NAME_WORD).read() }
 }
 
-/// The entry for `sqlite3_txn_state`; `None` where this SQLite is older than it.
+/// Returns the entry for `sqlite3_txn_state`, or `None` where this SQLite is older than it.
 ///
 /// # Safety
 /// `routines` is the table that a SQLite of this version passes to extensions.
@@ -201,7 +201,7 @@ unsafe fn txn_state(routines: *const ApiRoutines, version: c_int) -> Option<ffi:
 }
 
 impl Api {
-    /// Whether several threads may call this SQLite.
+    /// Returns whether several threads may call this SQLite.
     pub fn is_threadsafe(&self) -> bool {
         // SAFETY: takes nothing, returns a number.
         unsafe { (self.threadsafe)() != 0 }
@@ -249,10 +249,10 @@ impl Sqlite {
         failure.code
     }
 
-    /// Whether the main database of a connection is a file of another VFS than this one, so that SQLite opens
-    /// super-journals through that VFS. A main database without a name, such as one in memory, needs no
-    /// super-journals, so the answer is `false`. If there is no main database yet, the answer is `false` too,
-    /// because the database that is being opened becomes the main one.
+    /// Returns whether the main database of a connection is a file of another VFS than this one, so that
+    /// SQLite opens super-journals through that VFS. A main database without a name, such as one in memory,
+    /// needs no super-journals, so the answer is `false`. If there is no main database yet, the answer is
+    /// `false` too, because the database that is being opened becomes the main one.
     ///
     /// # Safety
     /// `connection` is open, or is being opened, on this thread.
@@ -271,7 +271,7 @@ impl Sqlite {
         }
     }
 
-    /// The text in memory that SQLite frees; null if SQLite is out of memory.
+    /// Returns the text in memory that SQLite frees, or null if SQLite is out of memory.
     pub fn text(&self, text: &str) -> *mut c_char {
         let text = refusals::c_text(text);
         // SAFETY: the format takes one string, which lives across the call.

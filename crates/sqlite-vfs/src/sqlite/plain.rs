@@ -37,7 +37,7 @@ impl PlainDatabase {
     }
 }
 
-/// The first database file that the connection has open without Duralite, if there is one.
+/// Returns the first database file that the connection has open without Duralite, if there is one.
 ///
 /// # Safety
 /// `db` is an open connection of the SQLite that `api` is from.
@@ -96,7 +96,7 @@ unsafe fn look_at(
     Some(PlainDatabase { file: path, vfs, on_purpose })
 }
 
-/// The names of the VFSs through which a database is open, from the top of the stack.
+/// Returns the names of the VFSs through which a database is open, from the top of the stack.
 ///
 /// # Safety
 /// As for [`plain_database`]; `name` is not null, and ends with a zero.

@@ -6,8 +6,8 @@ use crate::block::is_initialised;
 use std::fs::OpenOptions;
 use std::process::{Command, Stdio};
 
-/// A directory next to the test program, because that is more likely to be on a disk than the directory for
-/// temporary files.
+/// Returns a directory next to the test program, because that is more likely to be on a disk than the
+/// directory for temporary files.
 fn temporary() -> tempfile::TempDir {
     let test = std::env::current_exe().unwrap();
     tempfile::tempdir_in(test.parent().unwrap()).unwrap()

@@ -47,8 +47,8 @@ struct Part {
 }
 
 impl Concurrent {
-    /// Whether the images that SQLite has written may have taken or freed pages. If nobody else has written page 1 since
-    /// the snapshot either, the list and the size are what they were.
+    /// Returns whether the images that SQLite has written may have taken or freed pages. If nobody else has
+    /// written page 1 since the snapshot either, the list and the size are what they were.
     pub(super) fn may_allocate(&self, newest: &Snapshot, images: &Images<'_>, pages: u32) -> bool {
         // SQLite writes page 1 with every page that it takes or frees. A trunk of the connection's own list is not to
         // be committed.
@@ -108,8 +108,8 @@ impl Concurrent {
         Ok(())
     }
 
-    /// The pages that are free once a transaction ends with these images, in the part of the free list that it has written,
-    /// which is the beginning.
+    /// Returns the pages that are free once a transaction ends with these images, in the part of the free
+    /// list that it has written, which is the beginning.
     pub(super) fn free_at_the_end(&self, db: &Db, images: &Images<'_>) -> Result<BTreeSet<u32>, Failure> {
         let Some(first) = images.get(1) else { return Ok(BTreeSet::new()) };
         let list = self.part(db, head(first), |page| Ok(images.get(page).map(<[u8]>::to_vec)), None)?;
@@ -213,8 +213,9 @@ impl Concurrent {
         Ok(Allocation { pages: size, is_larger: size != pages, lease: settled(view) })
     }
 
-    /// The allocation of a transaction that has WRITE, and whose pages are in the log as SQLite has written them:
-    /// `written` finds the last image of a page. Puts into `images` what belongs to the list and is not in the log.
+    /// Returns the allocation of a transaction that has WRITE, and whose pages are in the log as SQLite has
+    /// written them: `written` finds the last image of a page. Puts into `images` what belongs to the list
+    /// and is not in the log.
     pub(super) fn allocate_as_written(
         &self,
         db: &Db,
@@ -266,9 +267,9 @@ impl Concurrent {
         Allocation { pages, is_larger: true, lease }
     }
 
-    /// The part of the list that begins at `at` and consists of trunks that only this connection knows: those
-    /// in `written`, and those of the view. With `until`, the part goes on through the snapshot's list to the
-    /// trunk that `until` names.
+    /// Returns the part of the list that begins at `at` and consists of trunks that only this connection
+    /// knows: those in `written`, and those of the view. With `until`, the part goes on through the
+    /// snapshot's list to the trunk that `until` names.
     fn part(
         &self,
         db: &Db,
@@ -303,9 +304,9 @@ impl Concurrent {
         Ok(part)
     }
 
-    /// How many more pages a transaction that already writes `images` pages may write. Pages that nobody
-    /// needs yet must not fill a log that has room for the transaction itself, so they take at most half of
-    /// the room that is left.
+    /// Returns how many more pages a transaction that already writes `images` pages may write. Pages that
+    /// nobody needs yet must not fill a log that has room for the transaction itself, so they take at most
+    /// half of the room that is left.
     fn room_for_pages(&self, images: usize) -> usize {
         let (fill, _) = self.attachment.log().fill();
         if fill.limit_bytes == 0 {

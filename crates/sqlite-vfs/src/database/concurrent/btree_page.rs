@@ -58,7 +58,7 @@ impl<'a> BTreePage<'a> {
             .filter_map(move |at| bytes.get(at..))
     }
 
-    /// The pages below this one, from the left; none below a leaf.
+    /// Returns the pages below this one, from the left; none below a leaf.
     pub fn children(&self) -> Vec<u32> {
         if self.is_leaf() {
             return Vec::new();
@@ -67,7 +67,7 @@ impl<'a> BTreePage<'a> {
         self.cells().filter_map(|cell| number(cell, 0)).chain(last).filter(|page| *page != 0).collect()
     }
 
-    /// What the cells store.
+    /// Returns what the cells store.
     pub fn payloads(&self) -> impl Iterator<Item = Payload<'a>> {
         let (kind, usable) = (self.kind, self.usable);
         self.cells().filter_map(move |cell| {
@@ -87,7 +87,7 @@ impl<'a> BTreePage<'a> {
     }
 }
 
-/// The payload of this many bytes that begins here.
+/// Returns the payload of this many bytes that begins here.
 fn payload(cell: &[u8], bytes: u64, usable: usize, is_table: bool) -> Option<Payload<'_>> {
     let most = if is_table { usable - 35 } else { (usable - 12) * 64 / 255 - 23 };
     let Some(total) = usize::try_from(bytes).ok().filter(|total| *total > most) else {
@@ -110,7 +110,7 @@ pub enum Encoding {
 }
 
 impl Encoding {
-    /// The encoding that page 1 names.
+    /// Returns the encoding that page 1 names.
     pub fn of(first: &[u8]) -> Self {
         match number(first, 56) {
             Some(2) => Self::Utf16Le,
@@ -142,8 +142,8 @@ pub struct Entry {
     pub root: u32,
 }
 
-/// The row of `sqlite_schema` whose record begins with these bytes; `None` if the row has no b-tree, or if
-/// the bytes are too few to tell.
+/// Returns the row of `sqlite_schema` whose record begins with these bytes, or `None` if the row has no
+/// b-tree, or if the bytes are too few to tell.
 pub fn entry(record: &[u8], encoding: Encoding) -> Option<Entry> {
     let (header, mut at) = varint(record)?;
     let mut body = usize::try_from(header).ok()?;
@@ -177,7 +177,7 @@ fn short(bytes: &[u8], at: usize) -> Option<usize> {
     bytes.get(at..at + 2)?.try_into().ok().map(|bytes| usize::from(u16::from_be_bytes(bytes)))
 }
 
-/// A number of four bytes.
+/// Returns a number of four bytes.
 pub fn number(bytes: &[u8], at: usize) -> Option<u32> {
     bytes.get(at..at.checked_add(4)?)?.try_into().ok().map(u32::from_be_bytes)
 }
@@ -201,7 +201,7 @@ pub fn varint(bytes: &[u8]) -> Option<(u64, usize)> {
 mod tests {
     use super::*;
 
-    /// A record of texts, with a number of one byte before the last one.
+    /// Returns a record of texts, with a number of one byte before the last one.
     fn record(texts: [&[u8]; 4], root: u8) -> Vec<u8> {
         let [kind, name, table, sql] = texts;
         let text = |text: &[u8]| (text.len() * 2 + 13) as u8;

@@ -128,13 +128,13 @@ impl Concurrent {
         Ok(ffi::OK)
     }
 
-    /// Whether all frames of the log are in the database.
+    /// Returns whether all frames of the log are in the database.
     fn is_home(&self, db: &Db) -> Result<bool, Failure> {
         Ok(self.index().backfilled()? == self.settled_header(db, false)?.frames())
     }
 
-    /// Writes to the database what no reader needs in the log, as SQLite's `walCheckpoint` does. Returns whether
-    /// that is all of the log; `None` where another connection checkpoints.
+    /// Writes to the database what no reader needs in the log, as SQLite's `walCheckpoint` does. Returns
+    /// whether that is all of the log, or `None` where another connection checkpoints.
     fn write_home(&self, db: &Db) -> Result<Option<bool>, Failure> {
         // Whoever recovers the wal-index needs CHECKPOINT.
         self.settled_header(db, false)?;

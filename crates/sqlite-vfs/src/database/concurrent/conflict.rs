@@ -88,7 +88,7 @@ fn record(db: &Db, conflict: &Conflict) -> Option<String> {
 }
 
 impl Concurrent {
-    /// The table or index that a page belongs to in the transaction's own snapshot.
+    /// Returns the table or index that a page belongs to in the transaction's own snapshot.
     fn owner(&self, db: &Db, page: u32) -> Option<String> {
         let snapshot = self.state().snapshot?;
         let read = |page| if snapshot.may_have(page) { self.page_at(db, &snapshot, page).ok() } else { None };
@@ -97,9 +97,10 @@ impl Concurrent {
 }
 
 impl Db {
-    /// The pages on which transactions of this process were overtaken, those with the most conflicts first,
-    /// each with the table or index that it belongs to at the newest commit. A connection that does not use
-    /// the log yet, or uses it for rollback journals, shows the tables and indexes that were known before.
+    /// Returns the pages on which transactions of this process were overtaken, those with the most conflicts
+    /// first, each with the table or index that it belongs to at the newest commit. A connection that does
+    /// not use the log yet, or uses it for rollback journals, shows the tables and indexes that were known
+    /// before.
     pub fn hot_pages(&self) -> Vec<HotPage> {
         let served = self.serving();
         let is_wal = served.as_ref().is_some_and(|(_, serving)| *serving == Serving::Wal);
@@ -122,9 +123,9 @@ impl Db {
         list
     }
 
-    /// The tables and indexes that pages belong to at the newest commit. The function takes a read mark of
-    /// its own, because the connection may be in a transaction that reads an older state, or in none. `None`
-    /// if no mark is free.
+    /// Returns the tables and indexes that pages belong to at the newest commit. The function takes a read
+    /// mark of its own, because the connection may be in a transaction that reads an older state, or in none.
+    /// Returns `None` if no mark is free.
     fn owners_now(&self, attachment: &Attachment, wanted: &BTreeSet<u32>) -> Option<BTreeMap<u32, String>> {
         let index = SharedIndex::of(attachment);
         // A connection in exclusive locking mode keeps its wal-index for itself.

@@ -19,7 +19,7 @@ pub enum Control {
 }
 
 impl Control {
-    /// Whether this rule is taken away now.
+    /// Returns whether this rule is taken away now.
     pub fn is_on(self) -> bool {
         let name = match self {
             Self::Unread => "unread",

@@ -38,7 +38,7 @@ fn set_number(page: &mut [u8], at: Range<usize>, number: u32) {
     }
 }
 
-/// The size of the database in pages, as page 1 tells it.
+/// Returns the size of the database in pages, as page 1 tells it.
 pub fn size_in(first: &[u8]) -> u32 {
     number(first, SIZE)
 }
@@ -48,44 +48,44 @@ pub fn set_size(first: &mut [u8], pages: u32) {
     set_number(first, SIZE, pages);
 }
 
-/// The number of free pages, as page 1 tells it.
+/// Returns the number of free pages, as page 1 tells it.
 pub fn free_pages(first: &[u8]) -> u32 {
     number(first, COUNT)
 }
 
-/// The first trunk; 0 where no page is free.
+/// Returns the first trunk, or 0 where no page is free.
 pub fn head(first: &[u8]) -> u32 {
     number(first, HEAD)
 }
 
-/// Whether the database has pointer maps, whose pages change with each allocation.
+/// Returns whether the database has pointer maps, whose pages change with each allocation.
 pub fn has_pointer_maps(first: &[u8]) -> bool {
     number(first, LARGEST_ROOT) != 0
 }
 
-/// The next trunk; 0 for the last one.
+/// Returns the next trunk, or 0 for the last one.
 pub fn next(trunk: &[u8]) -> u32 {
     number(trunk, NEXT)
 }
 
-/// The number of bytes at the end of each page that are not SQLite's.
+/// Returns the number of bytes at the end of each page that are not SQLite's.
 pub fn reserved(first: &[u8]) -> usize {
     first.get(RESERVED).copied().map_or(0, usize::from)
 }
 
-/// The most leaves that SQLite puts on a trunk.
+/// Returns the most leaves that SQLite puts on a trunk.
 fn most_leaves(first: &[u8]) -> usize {
     (first.len() - reserved(first)) / 4 - 8
 }
 
-/// The leaves of a trunk; `None` for a page that is no trunk.
+/// Returns the leaves of a trunk, or `None` for a page that is no trunk.
 pub fn leaves(trunk: &[u8]) -> Option<Vec<u32>> {
     let count = number(trunk, LEAVES) as usize;
     let leaves = trunk.get(FIRST_LEAF..FIRST_LEAF.checked_add(count.checked_mul(4)?)?)?;
     Some(leaves.chunks_exact(4).map(|leaf| number(leaf, 0..4)).collect())
 }
 
-/// A trunk with these leaves.
+/// Returns a trunk with these leaves.
 pub fn trunk(page_bytes: usize, next: u32, leaves: &[u32]) -> Vec<u8> {
     let mut trunk = vec![0; page_bytes];
     set_number(&mut trunk, NEXT, next);
@@ -115,7 +115,7 @@ pub struct FreeList<'a> {
 const MOST_TRUNKS: usize = 1 << 16;
 
 impl<'a> FreeList<'a> {
-    /// The list of a database with this page 1, whose pages `read` reads.
+    /// Makes the list of a database with this page 1, whose pages `read` reads.
     pub fn new(first: Vec<u8>, read: ReadPage<'a>) -> Self {
         Self { first, read, trunks: BTreeMap::new(), changed: BTreeSet::new() }
     }
@@ -211,7 +211,7 @@ mod tests {
 
     const PAGE: usize = 512;
 
-    /// All free pages, by what page 1 and the pages say.
+    /// Returns all free pages, by what page 1 and the pages say.
     fn all(first: &[u8], pages: &BTreeMap<u32, Vec<u8>>) -> BTreeSet<u32> {
         let (mut found, mut at) = (BTreeSet::new(), head(first));
         while at != 0 {

@@ -65,17 +65,17 @@ impl Host {
         if place.is_null() { ptr::null_mut() } else { unsafe { *place } }
     }
 
-    /// Whether the application has begun a transaction, with `BEGIN` or `SAVEPOINT`. The answer is no while
-    /// the `BEGIN` or `SAVEPOINT` itself runs; `BEGIN IMMEDIATE` takes WRITE in that time. `None` if SQLite
-    /// has not told the VFS which connection uses the database.
+    /// Returns whether the application has begun a transaction, with `BEGIN` or `SAVEPOINT`. The answer is no
+    /// while the `BEGIN` or `SAVEPOINT` itself runs; `BEGIN IMMEDIATE` takes WRITE in that time. Returns
+    /// `None` if SQLite has not told the VFS which connection uses the database.
     pub fn is_in_transaction(&self, sqlite: &Sqlite) -> Option<bool> {
         let connection = self.connection();
         // SAFETY: the connection is working, on this thread.
         (!connection.is_null()).then(|| unsafe { (sqlite.api.get_autocommit)(connection) == 0 })
     }
 
-    /// Whether the connection has, for all that is known, no database besides its main one and the one for
-    /// temporary tables.
+    /// Returns whether the connection has, for all that is known, no database besides its main one and the
+    /// one for temporary tables.
     pub fn has_one_database(&self, sqlite: &Sqlite) -> bool {
         const FIRST_ATTACHED: c_int = 2;
         let connection = self.connection();
@@ -84,7 +84,7 @@ impl Host {
         unsafe { db_name(connection, FIRST_ATTACHED).is_null() }
     }
 
-    /// Whether the transaction is known to have read nothing yet, because its first statement is just
+    /// Returns whether the transaction is known to have read nothing yet, because its first statement is just
     /// beginning it. If that statement finds the database busy, SQLite calls the busy handler and begins the
     /// transaction again.
     pub fn has_read_nothing(&self, sqlite: &Sqlite) -> bool {
@@ -95,21 +95,23 @@ impl Host {
         unsafe { txn_state(connection, ptr::null()) == NOT_BEGUN }
     }
 
-    /// Whether the statement that commits is the `RELEASE` of the savepoint that began the transaction.
+    /// Returns whether the statement that commits is the `RELEASE` of the savepoint that began the
+    /// transaction.
     pub fn is_releasing(&self, sqlite: &Sqlite) -> bool {
         let mut is_releasing = false;
         self.each_running(sqlite, |_, text| is_releasing |= begins_with(text, &[b"RELEASE"]));
         is_releasing
     }
 
-    /// Whether a `PRAGMA` runs.
+    /// Returns whether a `PRAGMA` runs.
     pub fn is_in_pragma(&self, sqlite: &Sqlite) -> bool {
         let mut is_in_pragma = false;
         self.each_running(sqlite, |_, text| is_in_pragma |= begins_with(text, &[b"PRAGMA"]));
         is_in_pragma
     }
 
-    /// Whether a single statement runs, and it only reads: a `SELECT`, and none that ends a transaction.
+    /// Returns whether a single statement runs, and it only reads: a `SELECT`, and none that ends a
+    /// transaction.
     pub fn is_in_select(&self, sqlite: &Sqlite) -> bool {
         let (mut running, mut selects) = (0, 0);
         self.each_running(sqlite, |statement, text| {
@@ -121,7 +123,7 @@ impl Host {
         (running, selects) == (1, 1)
     }
 
-    /// Whether a single statement runs, for all that is known.
+    /// Returns whether a single statement runs, for all that is known.
     pub fn runs_one_statement(&self, sqlite: &Sqlite) -> bool {
         let mut running = 0;
         self.each_running(sqlite, |_, _| running += 1);
@@ -159,7 +161,7 @@ impl Host {
     }
 }
 
-/// Whether a statement begins with one of these words, not counting spaces and comments before it.
+/// Returns whether a statement begins with one of these words, not counting spaces and comments before it.
 fn begins_with(statement: &[u8], words: &[&[u8]]) -> bool {
     let mut rest = statement.trim_ascii_start();
     loop {

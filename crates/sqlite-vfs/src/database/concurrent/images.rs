@@ -14,7 +14,7 @@ pub struct Images<'a> {
 }
 
 impl<'a> Images<'a> {
-    /// The last one of each page's images.
+    /// Returns the last one of each page's images.
     pub fn last_of(images: impl IntoIterator<Item = (u32, Image<'a>)>) -> Self {
         let mut images = images.into_iter();
         let (first, second) = (images.next(), images.next());
@@ -38,7 +38,7 @@ impl<'a> Images<'a> {
         self.one.as_ref().map_or(&self.any, std::slice::from_ref)
     }
 
-    /// All images, in a list to which more can be added.
+    /// Returns all images, in a list to which more can be added.
     fn any(&mut self) -> &mut Vec<(u32, Image<'a>)> {
         self.any.extend(self.one.take());
         &mut self.any
@@ -48,12 +48,12 @@ impl<'a> Images<'a> {
         self.all().binary_search_by_key(&page, |(page, _)| *page)
     }
 
-    /// The page's image.
+    /// Returns the page's image.
     pub fn get(&self, page: u32) -> Option<&[u8]> {
         self.place(page).ok().map(|place| &*self.all()[place].1)
     }
 
-    /// The page's image, to be changed.
+    /// Returns the page's image, to be changed.
     pub fn get_mut(&mut self, page: u32) -> Option<&mut Vec<u8>> {
         let place = self.place(page).ok()?;
         self.any().get_mut(place).map(|(_, image)| image.to_mut())
@@ -71,7 +71,7 @@ impl<'a> Images<'a> {
         }
     }
 
-    /// As [`Self::insert`], for many pages.
+    /// Does the same as [`Self::insert`], for many pages.
     pub fn extend(&mut self, images: impl IntoIterator<Item = (u32, Vec<u8>)>) {
         let new = images.into_iter().map(|(page, image)| (page, image.into()));
         *self = Self::last_of(std::mem::take(self.any()).into_iter().chain(new));
@@ -86,18 +86,18 @@ impl<'a> Images<'a> {
         self.all().len()
     }
 
-    /// The pages.
+    /// Returns the pages.
     pub fn pages(&self) -> impl Iterator<Item = u32> + '_ {
         self.all().iter().map(|(page, _)| *page)
     }
 
-    /// The pages whose images are SQLite's own, and have not been made or changed here.
+    /// Returns the pages whose images are SQLite's own, and have not been made or changed here.
     pub fn written(&self) -> impl Iterator<Item = u32> + '_ {
         let is_its = |image: &Image<'_>| matches!(image, Cow::Borrowed(_));
         self.all().iter().filter(move |(_, image)| is_its(image)).map(|(page, _)| *page)
     }
 
-    /// The pages with their images.
+    /// Returns the pages with their images.
     pub fn iter(&self) -> impl Iterator<Item = (u32, &[u8])> {
         self.all().iter().map(|(page, image)| (*page, &**image))
     }

@@ -20,7 +20,7 @@ impl InLog {
         Self { base, pages: Vec::new(), begun: None, overwritten: None }
     }
 
-    /// The number that a frame has in the log.
+    /// Returns the number that a frame has in the log.
     pub fn number(&self, at: usize) -> u32 {
         self.base.frames() + u32::try_from(at + 1).unwrap_or(u32::MAX)
     }

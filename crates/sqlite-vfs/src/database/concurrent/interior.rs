@@ -24,8 +24,8 @@ struct Child {
 /// an interior page of a table.
 const NUMBERS_LOOK_INTERIOR: u32 = (INTERIOR_OF_TABLE as u32) << 24;
 
-/// Whether both are images of an interior page of a table, in a database of this many pages, and each child in `used`
-/// hangs between the same rowids in both.
+/// Returns whether both are images of an interior page of a table, in a database of this many pages, and each
+/// child in `used` hangs between the same rowids in both.
 pub fn is_same_for(before: &[u8], after: &[u8], pages: u32, used: impl Fn(u32) -> bool) -> bool {
     if pages >= NUMBERS_LOOK_INTERIOR {
         return false;
@@ -39,12 +39,12 @@ pub fn is_same_for(before: &[u8], after: &[u8], pages: u32, used: impl Fn(u32) -
     })
 }
 
-/// Whether this is an image of an interior page of a table.
+/// Returns whether this is an image of an interior page of a table.
 pub fn is_interior(page: &[u8]) -> bool {
     page.first() == Some(&INTERIOR_OF_TABLE)
 }
 
-/// The children of an interior page of a table, from the left; `None` for any other page.
+/// Returns the children of an interior page of a table, from the left, or `None` for any other page.
 fn children(page: &[u8]) -> Option<Vec<Child>> {
     if !is_interior(page) {
         return None;
@@ -75,7 +75,7 @@ mod tests {
     /// The size of a database in pages.
     const PAGES: u32 = 1000;
 
-    /// An interior page of a table with these children, and the rowids between them.
+    /// Returns an interior page of a table with these children, and the rowids between them.
     fn page(children: &[u32], rowids: &[u64]) -> Vec<u8> {
         let mut page = vec![0; 512];
         page[0] = INTERIOR_OF_TABLE;

@@ -34,7 +34,7 @@ const IN_MEMORY: usize = 4 << 20;
 const MOST_IN_MEMORY: usize = 4 * IN_MEMORY;
 
 impl Concurrent {
-    /// Whether the transaction should be made a large one before SQLite writes another frame.
+    /// Returns whether the transaction should be made a large one before SQLite writes another frame.
     pub(super) fn is_outgrown(&self, state: &State) -> bool {
         let written = state.wal.len().saturating_sub(self.committed_bytes(state));
         written >= state.large_from.max(IN_MEMORY)
@@ -89,8 +89,8 @@ impl Concurrent {
         }
     }
 
-    /// The pages that the open transaction has in memory, in ascending order. SQLite has not read those among them that it
-    /// has taken from the free list.
+    /// Returns the pages that the open transaction has in memory, in ascending order. SQLite has not read
+    /// those among them that it has taken from the free list.
     fn buffered_pages(&self) -> Vec<u32> {
         let state = self.state();
         let frames = state.wal.get(self.committed_bytes(&state)..).unwrap_or_default();
@@ -100,7 +100,7 @@ impl Concurrent {
         pages
     }
 
-    /// The error for SQLite if a transaction can neither stay in memory nor go to the log.
+    /// Returns the error for SQLite if a transaction can neither stay in memory nor go to the log.
     fn is_stuck(&self, db: &Db, failure: Failure) -> Failure {
         self.state().luck.lost(false);
         let message = format!(
@@ -134,7 +134,7 @@ impl Concurrent {
         Ok(())
     }
 
-    /// Where a frame of SQLite's WAL is in the real log, if it belongs to a large transaction.
+    /// Returns where a frame of SQLite's WAL is in the real log, if it belongs to a large transaction.
     pub(super) fn place_in_log(&self, state: &State, frame: u32) -> Option<u64> {
         let at = frame.checked_sub(state.committed + 1)? as usize;
         let large = state.large.as_ref().filter(|large| at < large.pages.len())?;

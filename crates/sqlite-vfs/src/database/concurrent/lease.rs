@@ -55,12 +55,12 @@ impl Lease {
         }
     }
 
-    /// Whether the connection leases pages.
+    /// Returns whether the connection leases pages.
     pub fn is_wanted(&self) -> bool {
         self.wanted > 0
     }
 
-    /// Whether the connection wants pages, and SQLite has not been shown any yet.
+    /// Returns whether the connection wants pages, and SQLite has not been shown any yet.
     pub fn is_to_come(&self) -> bool {
         self.is_wanted() && self.view.is_none()
     }
@@ -70,15 +70,15 @@ impl Lease {
         self.wanted = (2 * self.wanted).clamp(AT_FIRST, AT_MOST);
     }
 
-    /// Whether to show SQLite another order, because few leased pages are left, or because the connection
-    /// believes that it is alone.
+    /// Returns whether to show SQLite another order, because few leased pages are left, or because the
+    /// connection believes that it is alone.
     pub fn is_to_be_renewed(&self, has_others: bool) -> bool {
         let is_over = self.is_wanted() && !has_others;
         is_over || !self.is_short && self.pages.len() < self.wanted / 8
     }
 
-    /// By how many pages a transaction that allocates should make the database larger, if the database has
-    /// this many free pages.
+    /// Returns by how many pages a transaction that allocates should make the database larger, if the
+    /// database has this many free pages.
     pub fn pages_to_add(&self, free: u32) -> usize {
         let free = free as usize;
         let is_enough = free >= self.wanted && !self.is_short || free >= MOST_FREE * self.wanted;
@@ -110,14 +110,14 @@ impl Lease {
         self.view = Some(view);
     }
 
-    /// Whether what SQLite is shown depends on this page: the page is leased, or it is a trunk that SQLite
-    /// sees with other content.
+    /// Returns whether what SQLite is shown depends on this page: the page is leased, or it is a trunk that
+    /// SQLite sees with other content.
     pub fn is_of(&self, page: u32) -> bool {
         let depends = |view: &View| self.pages.contains(&page) || view.trunks.contains_key(&page);
         self.view.as_ref().is_some_and(depends)
     }
 
-    /// What SQLite is shown instead of this page.
+    /// Returns what SQLite is shown instead of this page.
     pub fn page(&self, page: u32) -> Option<&[u8]> {
         let view = self.view.as_ref()?;
         if page == 1 { Some(&view.first) } else { view.trunks.get(&page).map(Vec::as_slice) }

@@ -26,7 +26,7 @@ pub(super) struct Luck {
 const LONGEST_DETOUR: u8 = 32;
 
 impl Luck {
-    /// Whether a transaction had better take WRITE.
+    /// Returns whether a transaction had better take WRITE.
     pub fn is_out(&self) -> bool {
         self.left > 0
     }
@@ -60,7 +60,7 @@ impl Luck {
 mod tests {
     use super::*;
 
-    /// How many transactions take WRITE until the next one is tried without.
+    /// Returns how many transactions take WRITE until the next one is tried without.
     fn detour(luck: &mut Luck) -> usize {
         let takes_write = |_: &usize| {
             let is_out = luck.is_out();

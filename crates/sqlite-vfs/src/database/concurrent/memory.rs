@@ -60,14 +60,14 @@ impl Region<'_> {
         words
     }
 
-    /// The header; `None` while a connection writes it, or if one died while it wrote it.
+    /// Returns the header, or `None` while a connection writes it, or if one died while it wrote it.
     pub fn header(self) -> Option<IndexHeader> {
         let first = self.copy(0);
         fence(Ordering::Acquire);
         IndexHeader::of(first).filter(|_| self.copy(1) == first)
     }
 
-    /// Whether the header is this one, and whole.
+    /// Returns whether the header is this one, and whole.
     #[inline]
     pub fn is_header(self, header: &IndexHeader) -> bool {
         let same =
@@ -114,14 +114,15 @@ impl First {
         Self { region: region.map(NonNull::cast), _attachment: attachment }
     }
 
-    /// The region, if it could be had.
+    /// Returns the region, if it could be had.
     pub fn region(&self) -> Option<Region<'_>> {
         // SAFETY: as for `shared`; the attachment lives as long as `self`.
         self.region.map(|region| Region(unsafe { region.as_ref() }))
     }
 }
 
-/// A region of the wal-index of this log. `None` where it does not exist and `extend` does not ask for it.
+/// Returns a region of the wal-index of this log. Returns `None` where it does not exist and `extend` does
+/// not ask for it.
 pub fn shared(attachment: &Attachment, number: u32, extend: bool) -> Result<Option<Region<'_>>, MediumError> {
     let region = attachment.index_region(u64::from(number), extend)?;
     // SAFETY: mapped as long as the attachment lives, and aligned to its size. Every access from here is
@@ -135,7 +136,8 @@ pub fn shared(attachment: &Attachment, number: u32, extend: bool) -> Result<Opti
 pub struct Private(Vec<Arc<[AtomicU32; WORDS]>>);
 
 impl Private {
-    /// The address of a region, for SQLite. `None` where it does not exist and `extend` does not ask for it.
+    /// Returns the address of a region, for SQLite. Returns `None` where it does not exist and `extend` does
+    /// not ask for it.
     pub fn address(&mut self, number: usize, extend: bool) -> Option<*mut c_void> {
         while extend && self.0.len() <= number {
             self.0.push(Arc::new([const { AtomicU32::new(0) }; WORDS]));
@@ -143,7 +145,7 @@ impl Private {
         self.0.get(number).map(|region| region.as_ptr().cast_mut().cast())
     }
 
-    /// The page of a frame; `None` where there is no such frame.
+    /// Returns the page of a frame, or `None` where there is no such frame.
     pub fn page_of(&self, frame: u32) -> Option<u32> {
         let place = Place::of(frame);
         let region = self.0.get(place.region as usize)?;
@@ -162,7 +164,7 @@ impl Private {
         }
     }
 
-    /// The first region. Exists once its address was asked for.
+    /// Returns the first region. Exists once its address was asked for.
     pub fn first(&self) -> Option<Region<'_>> {
         self.0.first().map(|region| Region(region))
     }

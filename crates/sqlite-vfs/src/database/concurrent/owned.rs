@@ -13,8 +13,8 @@ pub struct Owned<T>(RefCell<T>);
 unsafe impl<T: Send> Sync for Owned<T> {}
 
 impl<T> Owned<T> {
-    /// The value. If the value is already in use, that is a fault of this crate: this call panics, which ends
-    /// SQLite's call.
+    /// Returns the value. If the value is already in use, that is a fault of this crate: this call panics,
+    /// which ends SQLite's call.
     #[inline]
     pub fn get(&self) -> RefMut<'_, T> {
         self.0.borrow_mut()

@@ -117,7 +117,8 @@ impl<Read: FnMut(u32) -> Option<Vec<u8>>> Search<Read> {
         entries
     }
 
-    /// A row of `sqlite_schema`. The SQL statement at the end of the row is not needed, and may be long.
+    /// Returns a row of `sqlite_schema`. The SQL statement at the end of the row is not needed, and may be
+    /// long.
     fn row(&mut self, payload: &Payload<'_>, encoding: Encoding) -> Option<Entry> {
         if let Some(entry) = entry(payload.local, encoding) {
             return Some(entry);
@@ -152,7 +153,7 @@ impl<Read: FnMut(u32) -> Option<Vec<u8>>> Search<Read> {
         }
     }
 
-    /// The pages below those of one level. If the first of these pages is a leaf, all are.
+    /// Returns the pages below those of one level. If the first of these pages is a leaf, all are.
     fn children(&mut self, name: &str, pages: &[u32]) -> Vec<u32> {
         let mut children = Vec::new();
         for at in pages {
@@ -277,7 +278,7 @@ mod tests {
         }
     }
 
-    /// A row of `sqlite_schema`.
+    /// Returns a row of `sqlite_schema`.
     fn row(kind: &str, name: &str, table: &str, root: u8) -> Vec<u8> {
         let text = |text: &str| (text.len() * 2 + 13) as u8;
         let mut record = vec![6, text(kind), text(name), text(table), 1, 13];
@@ -290,7 +291,7 @@ mod tests {
         [&page.to_be_bytes()[..], &[1]].concat()
     }
 
-    /// A cell of a leaf of a table with 39 bytes here, and the rest on two other pages.
+    /// Returns a cell of a leaf of a table with 39 bytes here, and the rest on two other pages.
     fn long(first: u32) -> Vec<u8> {
         let bytes = 39 + 2 * 508_u64;
         let length = [(bytes >> 7) as u8 | 0x80, (bytes & 0x7f) as u8, 1];

@@ -8,7 +8,7 @@ pub struct PageSet {
 }
 
 impl PageSet {
-    /// Whether the page is in the set.
+    /// Returns whether the page is in the set.
     pub fn contains(&self, page: u32) -> bool {
         let (word, bit) = place(page);
         self.bits.get(word).is_some_and(|bits| bits & bit != 0)

@@ -35,7 +35,7 @@ pub fn read_page(
 }
 
 impl Concurrent {
-    /// A page as of a snapshot.
+    /// Returns a page as of a snapshot.
     pub(super) fn page_at(&self, db: &Db, snapshot: &Snapshot, page: u32) -> Result<Vec<u8>, Failure> {
         let mut image = vec![0; self.page_bytes];
         read_page(db, self.index(), snapshot, page, &mut image)?;

@@ -263,8 +263,8 @@ impl Concurrent {
         db.begins_to_write();
     }
 
-    /// Whether a checkpoint has WRITE and waits for this connection to give its snapshot back, so that neither
-    /// goes on before the time of one is up. `None` where that cannot be told.
+    /// Returns whether a checkpoint has WRITE and waits for this connection to give its snapshot back, so
+    /// that neither goes on before the time of one is up. Returns `None` where that cannot be told.
     pub(super) fn keeps_a_checkpoint_waiting(&self) -> Result<Option<bool>, Failure> {
         let snapshot = self.state().snapshot.filter(|_| self.holder.table().is_write_taken_to_checkpoint());
         snapshot.map_or(Ok(Some(false)), |snapshot| snapshot.is_in_the_way(self.index()))
@@ -313,7 +313,8 @@ impl Concurrent {
         state.lease.drop_pages(self.attachment.leases());
     }
 
-    /// `xRead` of the database file. `None` if SQLite has no snapshot, or reads something that is no page.
+    /// `xRead` of the database file. Returns `None` if SQLite has no snapshot, or reads something that is no
+    /// page.
     pub fn read(&self, db: &Db, buf: &mut [u8], offset: u64) -> Option<Result<c_int, Failure>> {
         let page_bytes = self.page_bytes as u64;
         let mut state = self.state();
@@ -381,8 +382,8 @@ impl Concurrent {
         at.and_then(|at| self.read(db, buf, at)).unwrap_or(Ok(ffi::IOERR_READ))
     }
 
-    /// The frame of SQLite's WAL, counted from 1, that has this offset, and where in the frame that is. `None`
-    /// within the header of the WAL.
+    /// Returns the frame of SQLite's WAL, counted from 1, that has this offset, and where in the frame that
+    /// is. `None` within the header of the WAL.
     pub(super) fn frame_at(&self, offset: u64) -> Option<(u32, usize)> {
         let behind = usize::try_from(offset).ok()?.checked_sub(WAL_HEADER_BYTES)?;
         let frame = u32::try_from(behind / self.frame_bytes()).ok()?.checked_add(1)?;
@@ -439,8 +440,8 @@ impl Db {
         Ok(Some(Box::new(new)))
     }
 
-    /// How this connection's transactions run beside others now. This is less than the setting asks for if
-    /// the connection cannot have that.
+    /// Returns how this connection's transactions run beside others now. This is less than the setting asks
+    /// for if the connection cannot have that.
     pub fn concurrency_in_force(&self) -> Concurrency {
         match self.concurrent().map(|concurrent| concurrent.mode) {
             // A SQLite without this function cannot say whether another database is attached.

@@ -158,8 +158,8 @@ impl Concurrent {
         done.map_err(|failure| lost(db, failure)).map(|()| ffi::OK)
     }
 
-    /// The transaction that these frames make: the last image of each page, and the size that the last frame
-    /// gives the database. `last` is the page of the last frame, if the buffer lacks that page.
+    /// Returns the transaction that these frames make: the last image of each page, and the size that the
+    /// last frame gives the database. `last` is the page of the last frame, if the buffer lacks that page.
     fn transaction<'a>(
         &self,
         snapshot: Snapshot,
@@ -194,8 +194,8 @@ impl Concurrent {
         }
     }
 
-    /// Whether others have committed pages that this transaction writes, between the state `since` and the
-    /// transaction's snapshot.
+    /// Returns whether others have committed pages that this transaction writes, between the state `since`
+    /// and the transaction's snapshot.
     fn has_met_others(&self, since: &IndexHeader, transaction: &Transaction<'_>) -> Result<bool, Failure> {
         let Transaction { snapshot, images, .. } = transaction;
         let (first, last) = (since.frames().saturating_add(1), snapshot.header.frames());
@@ -292,8 +292,8 @@ impl Concurrent {
         Ok(())
     }
 
-    /// The state of the log after which a transaction writes, once the log has started over, if it can. The caller
-    /// has WRITE, and `newest` is the newest commit.
+    /// Returns the state of the log after which a transaction writes, once the log has started over, if it
+    /// can. The caller has WRITE, and `newest` is the newest commit.
     pub(super) fn base_for(
         &self,
         db: &Db,
@@ -401,10 +401,10 @@ impl Concurrent {
     }
 }
 
-/// The failure to report for a transaction that was overtaken. After any failure but `SQLITE_BUSY`, SQLite
-/// counts the transaction as over. That is right for `COMMIT`. After a `RELEASE`, SQLite keeps the savepoint
-/// all the same, and a second `RELEASE` would succeed, with nothing to commit. So a `RELEASE` is told that
-/// the database is busy, until the application sends a `ROLLBACK`.
+/// Returns the failure to report for a transaction that was overtaken. After any failure but `SQLITE_BUSY`,
+/// SQLite counts the transaction as over. That is right for `COMMIT`. After a `RELEASE`, SQLite keeps the
+/// savepoint all the same, and a second `RELEASE` would succeed, with nothing to commit. So a `RELEASE` is
+/// told that the database is busy, until the application sends a `ROLLBACK`.
 #[cold]
 fn lost(db: &Db, failure: Failure) -> Failure {
     if failure.code != ffi::BUSY_SNAPSHOT || !db.host.is_releasing(db.sqlite) {
@@ -437,7 +437,7 @@ pub(super) fn put(wal: &mut Vec<u8>, at: usize, data: &[u8]) {
     wal.extend_from_slice(behind);
 }
 
-/// The header of the frame that begins here; zeros where SQLite has not written it.
+/// Returns the header of the frame that begins here, or zeros where SQLite has not written it.
 pub(super) fn frame_header(wal: &[u8], at: usize) -> FrameHeader {
     let bytes = wal.get(at..at + FRAME_HEADER_BYTES).and_then(|bytes| bytes.try_into().ok());
     FrameHeader::parse(bytes.unwrap_or(&[0; FRAME_HEADER_BYTES]))

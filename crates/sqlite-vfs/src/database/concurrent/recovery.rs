@@ -20,7 +20,7 @@ const AT_ONCE: u32 = 10;
 const PAUSE: Duration = Duration::from_millis(1);
 
 impl Concurrent {
-    /// The header of the real wal-index. If the wal-index is broken and nobody else recovers it, this
+    /// Returns the header of the real wal-index. If the wal-index is broken and nobody else recovers it, this
     /// connection does. `has_write` says whether the connection has WRITE.
     ///
     /// # Errors
@@ -84,7 +84,7 @@ impl Concurrent {
         index.publish(&header)
     }
 
-    /// The wal-index header that the log gives, and the page of each frame.
+    /// Returns the wal-index header that the log gives, and the page of each frame.
     fn header_of_log(&self, db: &Db) -> Result<(IndexHeader, Vec<u32>), Failure> {
         let failed = |error| Failure::of(&error, During::Read);
         let mut log = self.attachment.log();

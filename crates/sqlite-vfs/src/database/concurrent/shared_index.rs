@@ -61,8 +61,8 @@ impl<'a> SharedIndex<'a> {
         Ok(())
     }
 
-    /// The header; `None` while a connection writes it, if one died while it wrote it, or before the first
-    /// connection has made the wal-index.
+    /// Returns the header, or `None` while a connection writes it, if one died while it wrote it, or before
+    /// the first connection has made the wal-index.
     pub fn header(self) -> Result<Option<IndexHeader>, Failure> {
         if let Some(first) = self.first {
             return Ok(first.header());
@@ -71,18 +71,18 @@ impl<'a> SharedIndex<'a> {
         Ok(region.and_then(Region::header))
     }
 
-    /// Whether the header is still this one, once the caller has taken a mark.
+    /// Returns whether the header is still this one, once the caller has taken a mark.
     pub fn is_still(self, header: &IndexHeader) -> Result<bool, Failure> {
         fence(Ordering::SeqCst);
         self.shows(header)
     }
 
-    /// Whether the header is this one.
+    /// Returns whether the header is this one.
     pub fn shows(self, header: &IndexHeader) -> Result<bool, Failure> {
         Ok(self.first()?.is_header(header))
     }
 
-    /// How many frames a checkpoint has written to the database.
+    /// Returns how many frames a checkpoint has written to the database.
     pub fn backfilled(self) -> Result<u32, Failure> {
         Ok(self.first()?.load(BACKFILLED_WORD))
     }
@@ -109,7 +109,7 @@ impl<'a> SharedIndex<'a> {
         Ok(())
     }
 
-    /// The newest frame with this page from `from` to `last`.
+    /// Returns the newest frame with this page from `from` to `last`.
     pub fn find(self, page: u32, from: u32, last: u32) -> Result<Option<u32>, Failure> {
         if last == 0 || from > last {
             return Ok(None);
@@ -182,7 +182,7 @@ impl<'a> SharedIndex<'a> {
     }
 }
 
-/// The newest frame of a region with this page from `from` to `last`.
+/// Returns the newest frame of a region with this page from `from` to `last`.
 fn find_in(
     region: Region<'_>,
     place: Place,
@@ -284,7 +284,7 @@ mod tests {
     use super::*;
     use crate::database::concurrent::memory::Private;
 
-    /// What a reader of the first `last` frames finds of each page.
+    /// Returns what a reader of the first `last` frames finds of each page.
     fn found(region: Region<'_>, last: u32) -> Vec<Option<u32>> {
         (1..50).map(|page| find_in(region, Place::of(1), page, 1, last).unwrap()).collect()
     }

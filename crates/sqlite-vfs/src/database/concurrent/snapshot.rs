@@ -45,7 +45,7 @@ impl Snapshot {
         Err(Failure::new(ffi::PROTOCOL, "cannot begin to read: the wal-index changes all the time"))
     }
 
-    /// Tries once to take the snapshot. `None` if the connection has to begin again.
+    /// Tries once to take the snapshot. Returns `None` if the connection has to begin again.
     fn of(index: SharedIndex<'_>, holder: &Holder, header: &IndexHeader) -> Result<Option<Self>, Failure> {
         let frames = header.frames();
         if index.backfilled()? == frames && lock(holder, 0)? {
@@ -68,8 +68,8 @@ impl Snapshot {
         Ok(None)
     }
 
-    /// Begins to read again at the same moment. `None` if this is no longer the newest commit, or if the
-    /// connection has to look for the newest commit again.
+    /// Begins to read again at the same moment. Returns `None` if this is no longer the newest commit, or if
+    /// the connection has to look for the newest commit again.
     pub fn again(&self, index: SharedIndex<'_>, holder: &Holder) -> Result<Option<Self>, Failure> {
         let frames = self.header.frames();
         let is_home = index.backfilled()? == frames;
@@ -89,14 +89,14 @@ impl Snapshot {
         Ok(None)
     }
 
-    /// Whether the database may have a page with this number, which may come from a damaged page. A log without
-    /// commits does not know how large the database is, so any number but 0 passes.
+    /// Returns whether the database may have a page with this number, which may come from a damaged page. A
+    /// log without commits does not know how large the database is, so any number but 0 passes.
     pub fn may_have(&self, page: u32) -> bool {
         let pages = self.header.db_pages();
         page != 0 && (pages == 0 || page <= pages)
     }
 
-    /// The frame that holds this page; `None` if the snapshot finds the page in the database file.
+    /// Returns the frame that holds this page, or `None` if the snapshot finds the page in the database file.
     pub fn find(&self, index: SharedIndex<'_>, page: u32) -> Result<Option<u32>, Failure> {
         index.find(page, self.first, self.header.frames())
     }
@@ -106,15 +106,16 @@ impl Snapshot {
         holder.unlock_shared(FIRST_READ + self.mark);
     }
 
-    /// Whether the connection reads only the database file, so that the log may start over during this
-    /// snapshot.
+    /// Returns whether the connection reads only the database file, so that the log may start over during
+    /// this snapshot.
     pub fn is_in_file(&self) -> bool {
         self.mark == 0
     }
 
-    /// Whether a checkpoint that has WRITE waits for the end of this snapshot; `None` if nobody can tell. The
-    /// checkpoint may not write home what is newer than the mark, nor let the log start over. The checkpoint
-    /// may also have looked at the mark before the mark was set to the newest frame, and wait all the same.
+    /// Returns whether a checkpoint that has WRITE waits for the end of this snapshot, or `None` if nobody
+    /// can tell. The checkpoint may not write home what is newer than the mark, nor let the log start over.
+    /// The checkpoint may also have looked at the mark before the mark was set to the newest frame, and wait
+    /// all the same.
     pub fn is_in_the_way(&self, index: SharedIndex<'_>) -> Result<Option<bool>, Failure> {
         let Some(newest) = index.header()? else { return Ok(Some(false)) };
         let is_home = index.backfilled()? == newest.frames();
@@ -124,8 +125,8 @@ impl Snapshot {
         Ok((is_home || index.mark(self.mark)? < newest.frames()).then_some(true))
     }
 
-    /// The frames that were committed after this snapshot, up to `newest`. `None` if nobody can tell any more
-    /// which frames these are.
+    /// Returns the frames that were committed after this snapshot, up to `newest`. Returns `None` if nobody
+    /// can tell any more which frames these are.
     ///
     /// While the connection holds any mark but the first, the log does not start over. While it holds the
     /// first mark, the log may start over, but only once: nothing of the new generation gets into the
@@ -145,8 +146,8 @@ impl Snapshot {
     }
 }
 
-/// The first of this many frames that may not be in the database file. More frames count as home than the log has only if
-/// a process died while it started the log over.
+/// Returns the first of this many frames that may not be in the database file. More frames count as home than
+/// the log has only if a process died while it started the log over.
 fn first_not_home(index: SharedIndex<'_>, frames: u32) -> Result<u32, Failure> {
     Ok(index.backfilled()?.min(frames).saturating_add(1))
 }

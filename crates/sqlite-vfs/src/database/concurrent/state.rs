@@ -140,12 +140,12 @@ impl Concurrent {
         self.state().index.address(number, extend)
     }
 
-    /// Whether the connection holds a snapshot.
+    /// Returns whether the connection holds a snapshot.
     pub fn is_reading(&self) -> bool {
         self.state().snapshot.is_some()
     }
 
-    /// Where a frame begins in a WAL, counted from 1.
+    /// Returns where a frame begins in a WAL, counted from 1.
     pub(super) fn offset_of(&self, frame: u32) -> usize {
         WAL_HEADER_BYTES + (frame as usize - 1) * self.frame_bytes()
     }
@@ -154,18 +154,18 @@ impl Concurrent {
         FRAME_HEADER_BYTES + self.page_bytes
     }
 
-    /// How many bytes of `wal` belong to transactions that have committed.
+    /// Returns how many bytes of `wal` belong to transactions that have committed.
     pub(super) fn committed_bytes(&self, state: &State) -> usize {
         state.committed.saturating_sub(state.base) as usize * self.frame_bytes()
     }
 
-    /// The size of the database in bytes, as of the snapshot.
+    /// Returns the size of the database in bytes, as of the snapshot.
     pub fn size(&self) -> Option<u64> {
         let pages = self.state().snapshot?.header.db_pages();
         (pages > 0).then(|| u64::from(pages) * self.page_bytes as u64)
     }
 
-    /// The size of the WAL in bytes.
+    /// Returns the size of the WAL in bytes.
     pub fn wal_bytes(&self) -> usize {
         let state = self.state();
         match (state.base, state.wal.len()) {
@@ -211,7 +211,7 @@ impl State {
         self.says_home(self.frames(), self.frames());
     }
 
-    /// How many frames SQLite's WAL has.
+    /// Returns how many frames SQLite's WAL has.
     pub fn frames(&self) -> u32 {
         self.index.first().map_or(0, |first| first.load(FRAMES_WORD))
     }
@@ -272,7 +272,7 @@ pub(super) fn fill(buf: &mut [u8], bytes: &[u8], at: usize) -> c_int {
     if rest.is_empty() { ffi::OK } else { ffi::IOERR_SHORT_READ }
 }
 
-/// A number for a salt, which tells one generation of a log from others.
+/// Returns a number for a salt, which tells one generation of a log from others.
 pub(super) fn random() -> u32 {
     use std::hash::{BuildHasher, RandomState};
     (RandomState::new().hash_one(0_u8) >> 32) as u32

@@ -49,8 +49,8 @@ impl Concurrent {
         }
     }
 
-    /// As [`Self::move_to_newest`], for a transaction that has written the pages `written`, in ascending order. Returns
-    /// what is in the way.
+    /// Does the same as [`Self::move_to_newest`], for a transaction that has written the pages `written`, in
+    /// ascending order. Returns what is in the way.
     pub(super) fn try_to_move(&self, db: &Db, written: &[u32]) -> Result<Option<Conflict>, Failure> {
         let mut state = self.state();
         let Some(snapshot) = state.snapshot else { return Ok(None) };
@@ -114,8 +114,8 @@ impl Concurrent {
         Err(overtaken(db, &conflict))
     }
 
-    /// The frames of the commits from the snapshot to `newest`: the page of each, and the size of the database in the
-    /// last frame of a commit. `None` if the log has started over since the snapshot.
+    /// Returns the frames of the commits from the snapshot to `newest`: the page of each, and the size of the
+    /// database in the last frame of a commit. Returns `None` if the log has started over since the snapshot.
     fn frames_of_others(
         &self,
         snapshot: &Snapshot,
@@ -126,7 +126,8 @@ impl Concurrent {
         Ok(Some(others.map_err(|error| Failure::of(&error, During::Read))?))
     }
 
-    /// Whether others have written a page that the transaction uses and that is no interior page of a table.
+    /// Returns whether others have written a page that the transaction uses and that is no interior page of a
+    /// table.
     fn meets_on_rows(
         &self,
         db: &Db,
@@ -147,7 +148,7 @@ impl Concurrent {
         Ok(false)
     }
 
-    /// What the commits from the snapshot to `newest`, whose frames are `others`, have overtaken.
+    /// Returns what the commits from the snapshot to `newest`, whose frames are `others`, have overtaken.
     fn conflict(
         &self,
         db: &Db,
@@ -183,7 +184,7 @@ impl Concurrent {
         Ok(others.iter().any(|(_, pages)| is_smaller(*pages)).then_some(Conflict::Shrunk))
     }
 
-    /// Whether the transaction depends on this page. Others have written the page.
+    /// Returns whether the transaction depends on this page. Others have written the page.
     fn is_touched(
         &self,
         db: &Db,
