@@ -8,7 +8,8 @@ use std::sync::Mutex;
 use duralite_sqlite_ffi::{self as ffi, ApiRoutines, Connection};
 use duralite_sqlite_vfs::{COUNT, Entry, account, last_error_text, last_refusal, register, version_text};
 
-/// With this variable set to `1`, every entry point registers the VFS as the default one.
+/// The environment variable with which every entry point registers the VFS as the default one, if it is set
+/// to `1`.
 const MAKE_DEFAULT_VARIABLE: &str = "DURALITE_MAKE_DEFAULT";
 
 fn is_default_by_environment() -> bool {
@@ -38,7 +39,7 @@ unsafe fn enter(
     .unwrap_or(ffi::ERROR)
 }
 
-/// Entry point under SQLite's general name: registers the VFS `duralite`, not as the default.
+/// Registers the VFS `duralite`, not as the default. This is the entry point under SQLite's general name.
 ///
 /// # Safety
 /// Only SQLite may call this, as the entry point of an extension.
@@ -52,7 +53,7 @@ pub unsafe extern "C" fn sqlite3_extension_init(
     unsafe { enter(db, message, routines, false, ffi::OK_LOAD_PERMANENTLY) }
 }
 
-/// Entry point under the library's name. It does the same as [`sqlite3_extension_init`].
+/// Does the same as [`sqlite3_extension_init`]. This is the entry point under the library's name.
 ///
 /// # Safety
 /// Only SQLite may call this, as the entry point of an extension.
@@ -66,7 +67,7 @@ pub unsafe extern "C" fn sqlite3_duralite_init(
     unsafe { enter(db, message, routines, false, ffi::OK_LOAD_PERMANENTLY) }
 }
 
-/// Entry point that also makes the VFS the default one.
+/// Registers the VFS `duralite` as the default one.
 ///
 /// # Safety
 /// Only SQLite may call this, as the entry point of an extension.
@@ -80,7 +81,8 @@ pub unsafe extern "C" fn sqlite3_duralitedefault_init(
     unsafe { enter(db, message, routines, true, ffi::OK_LOAD_PERMANENTLY) }
 }
 
-/// Entry point for `sqlite3_auto_extension`, which takes any result but `SQLITE_OK` for an error.
+/// Registers the VFS `duralite`, not as the default. This is the entry point for `sqlite3_auto_extension`,
+/// which takes any result but `SQLITE_OK` for an error.
 ///
 /// # Safety
 /// Only SQLite may call this, as an automatic extension.
@@ -102,9 +104,9 @@ pub extern "C" fn duralite_last_error() -> *const c_char {
     catch_unwind(last_error_text).unwrap_or(std::ptr::null())
 }
 
-/// Returns the number of the calling thread's last refusal among all refusals of the process, from 1, or 0
-/// for none. A caller that gets this number before and after a call of SQLite knows whether
-/// [`duralite_last_error`] is about that call.
+/// Returns the number of the calling thread's last refusal among all refusals of the process, counted from 1.
+/// Returns 0 if nothing was refused. A caller that reads this number before and after a call of SQLite knows
+/// whether [`duralite_last_error`] is about that call.
 #[unsafe(no_mangle)]
 pub extern "C" fn duralite_last_refusal() -> u64 {
     catch_unwind(last_refusal).unwrap_or(0)
@@ -123,10 +125,10 @@ pub extern "C" fn duralite_account_begin() {
     account::begin();
 }
 
-/// Returns a line for each database that was opened since [`duralite_account_begin`]: which engine served it,
-/// with which guarantee and how many commits, or why it was plain SQLite. Returns an empty text if none was
-/// opened. Returns null if another thread calls this function at the same time. The text stays valid until
-/// the next call.
+/// Returns a line for each database that was opened since [`duralite_account_begin`]. The line says which
+/// engine served the database, with which guarantee and how many commits, or why plain SQLite served it.
+/// Returns an empty text if no database was opened. Returns null if another thread calls this function at the
+/// same time. The text stays valid until the next call.
 #[unsafe(no_mangle)]
 pub extern "C" fn duralite_account() -> *const c_char {
     static TEXT: Mutex<Option<CString>> = Mutex::new(None);

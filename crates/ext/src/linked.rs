@@ -20,8 +20,8 @@ pub fn register() -> Result<(), RegisterError> {
     registered().map(|_| ())
 }
 
-/// As [`register`], and makes Duralite the default: it also serves databases that are opened by plain name,
-/// if they are in WAL mode.
+/// Registers the VFS as [`register`] does, and makes Duralite the default. Duralite then also serves
+/// databases that are opened by plain name, if they are in WAL mode.
 ///
 /// `settings` are for all databases of this process. They win over environment variables, and a URI wins over
 /// both. `strict` is `on` unless `settings` say otherwise. With `strict`, a database that is not in WAL mode
@@ -44,8 +44,8 @@ pub fn register_default(settings: &[(&str, &str)]) -> Result<(), RegisterError> 
     }
 }
 
-/// Registers the VFS and finds it in SQLite's list. SQLite hands its table of routines only to extensions, so
-/// this makes the entry point an automatic extension and opens a database in memory.
+/// Registers the VFS and finds it in SQLite's list. SQLite hands its table of routines only to extensions. So
+/// this function makes the entry point an automatic extension and opens a database in memory.
 fn registered() -> Result<*mut Vfs, RegisterError> {
     let before = last_refusal();
     // SAFETY: an entry point that exists as long as the program. If another thread opens a connection at this

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use duralite_sqlite_ffi as ffi;
 
-/// After this many conflicts a transaction takes the write lock when it begins.
+/// The number of conflicts after which a transaction takes the write lock when it begins.
 const CONFLICTS: u32 = 5;
 /// The longest pause before the second attempt, in microseconds. The limit doubles with each further attempt.
 const PAUSE: u64 = 2000;
@@ -58,8 +58,8 @@ pub fn run<T, E>(
     }
 }
 
-/// Counts the attempts at one transaction. Asynchronous drivers, which cannot wait as [`run`] does, use this
-/// directly.
+/// A count of the attempts at one transaction. Asynchronous drivers, which cannot wait as [`run`] does, use
+/// this type directly.
 #[derive(Debug, Default)]
 pub struct Attempts {
     conflicts: u32,
@@ -76,9 +76,9 @@ impl Attempts {
         if self.takes_lock() { "BEGIN IMMEDIATE" } else { "BEGIN" }
     }
 
-    /// Returns how long to wait before the next attempt, after one that failed with this code and was rolled
-    /// back. Returns `None` if there is no next attempt: the transaction has not lost to another connection,
-    /// or this was the last attempt.
+    /// Returns how long to wait before the next attempt, after an attempt that failed with this code and was
+    /// rolled back. Returns `None` if there is no next attempt: the transaction has not lost to another
+    /// connection, or this was the last attempt.
     pub fn pause_after(&mut self, code: Option<i32>) -> Option<Duration> {
         let has_lost = code.is_some_and(|code| code & 0xff == ffi::BUSY);
         if self.takes_lock() || !has_lost {

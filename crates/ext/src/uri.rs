@@ -8,13 +8,13 @@ use std::path::Path;
 /// `file:app.db?vfs=duralite&strict=on`, followed by the settings. These are the settings of
 /// `docs/settings.md`, or parameters of SQLite such as `("mode", "ro")`.
 ///
-/// The URI says `strict=on` unless the settings say otherwise. Then Duralite refuses what plain SQLite would
-/// serve, such as the first write to a database that is not in WAL mode. Any path can be given, and a
-/// relative path stays relative. A path with a zero byte names no file. The URI keeps that byte, so that
-/// making a C string of the URI fails.
+/// The URI says `strict=on` unless the settings say otherwise. With `strict=on` Duralite refuses what plain
+/// SQLite would serve, such as the first write to a database that is not in WAL mode. Any path can be given,
+/// and a relative path stays relative. A path with a zero byte names no file. The URI keeps that byte, so
+/// that making a C string of the URI fails.
 ///
-/// Settings are checked when the database is opened. [`last_error`](crate::last_error) has the reason of a
-/// refusal.
+/// Duralite checks the settings when the database is opened. [`last_error`](crate::last_error) returns the
+/// reason of a refusal.
 pub fn uri(path: impl AsRef<Path>, settings: &[(&str, &str)]) -> String {
     let path = path.as_ref();
     let mut text = String::from(if path.is_absolute() { "file://" } else { "file:" });

@@ -7,18 +7,18 @@ use duralite_medium::{MediumError, Words};
 
 use crate::layout::{EPOCH, EXAMINED, member};
 
-/// The shortest time between two checks of a process whose lock is in the way. So a dead process may stay
+/// The shortest time between two checks of a process whose lock is in the way. A dead process may stay
 /// unnoticed for this long. Connections that can wait use this value: a queued connection tries again anyway,
 /// and a connection that begins to read can choose another mark.
 pub(crate) const SUSPICION: Duration = Duration::from_millis(2);
-/// Like [`SUSPICION`], but for a connection that cannot wait, and would get *busy* because of the dead
+/// The same time as [`SUSPICION`] for a connection that cannot wait, and would get *busy* because of the dead
 /// process. No program can learn in a shorter time that the process has died.
 pub(crate) const SUSPICION_AT_ONCE: Duration = Duration::from_micros(200);
 
 /// Finds dead processes, and frees the locks that they have left.
 pub(crate) struct Deaths {
     words: Words,
-    /// How many times this process has freed what a dead process held.
+    /// The number of times that this process has freed what a dead process held.
     pub(crate) recovered: AtomicU64,
 }
 

@@ -3,14 +3,14 @@
 //!
 //! SQLite takes SHARED before it reads. Everything that SQLite concludes is valid until SQLite gives SHARED
 //! back. So while SQLite believes that it holds SHARED or EXCLUSIVE, the file holds that lock without a gap,
-//! because this type has no operation that gives it back. (That need not hold for RESERVED, which only
-//! announces a transaction, because under SHARED no other connection can commit one. See
+//! because this type has no operation that gives the lock back. (The file need not hold RESERVED without a
+//! gap, which only announces a transaction, because under SHARED no other connection can commit one. See
 //! [`FileLock::refuse_exclusive`].) Sometimes this library must give up its lock, because another connection
 //! needs the file for itself. It does so only while SQLite believes that it holds nothing, under an [`Own`]
 //! lock.
 //!
 //! What this library itself concludes under a lock is a [`Concluded`] value, which borrows from that lock,
-//! and so cannot outlive it. The compiler refuses to use such a value after the lock was given back:
+//! and so cannot outlive the lock. The compiler refuses to use such a value after the lock was given back:
 //!
 //! ```compile_fail,E0505
 //! # use duralite_locks::file::{FileLock, LockedFile};
@@ -61,7 +61,7 @@ pub type Code = i32;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Level {
-    /// No lock: what was read may have changed since.
+    /// No lock. What the connection has read may have changed since.
     None,
     /// Other connections may read too, and none changes the file.
     Shared,
@@ -105,8 +105,7 @@ pub trait LockedFile {
     /// Gives back everything stronger than SHARED, or the whole lock.
     ///
     /// # Errors
-    /// SQLite's code. The file then holds the previous lock, or a weaker one that is at least what was asked
-    /// for.
+    /// SQLite's code. The file then holds the previous lock, or a weaker one that is at least `level`.
     fn unlock(&self, level: Level) -> Result<(), Code>;
 
     /// Returns the lock that the file holds, or `None` if the file does not report it.
@@ -119,7 +118,8 @@ pub struct FileLock<F> {
     file: F,
     /// The lock that SQLite believes it holds.
     believed: AtomicU8,
-    /// The lock that was last taken and not given back. It is stored for files that do not report their lock.
+    /// The lock that was last taken and not given back. This type stores it for files that do not report
+    /// their lock.
     taken: AtomicU8,
     /// Whether SQLite has taken RESERVED since it had SHARED.
     reserved: AtomicBool,
@@ -179,7 +179,7 @@ impl<F: LockedFile> FileLock<F> {
         Ok(())
     }
 
-    /// `xLock`: takes a lock for SQLite. If this succeeds, SQLite believes that it holds the lock.
+    /// Takes a lock for SQLite (`xLock`). On success SQLite believes that it holds the lock.
     ///
     /// # Errors
     /// SQLite's code. What SQLite believes does not change.
@@ -189,7 +189,7 @@ impl<F: LockedFile> FileLock<F> {
         Ok(())
     }
 
-    /// `xUnlock`: gives a lock back for SQLite.
+    /// Gives a lock back for SQLite (`xUnlock`).
     ///
     /// # Errors
     /// SQLite's code. SQLite then nevertheless believes that it has given the lock back, although the file
@@ -200,8 +200,8 @@ impl<F: LockedFile> FileLock<F> {
         given_back
     }
 
-    /// Lets SQLite believe that it has given its lock back down to this level, although the file goes on
-    /// holding the lock. This ends when SQLite gives back more, or takes more and gives that back.
+    /// Lets SQLite believe that it has given its lock back down to this level, although the file still holds
+    /// the lock. The file holds it until SQLite gives back more, or takes more and gives that back.
     pub fn keep_for_sqlite(&self, level: Level) {
         self.believe(level.min(self.believed()));
     }
@@ -214,8 +214,8 @@ impl<F: LockedFile> FileLock<F> {
         }
     }
 
-    /// Takes back EXCLUSIVE, which [`Self::lock_for_sqlite`] has just taken, so that SQLite again believes
-    /// that it holds the lock `before`. The file keeps SHARED all the time, so no other connection commits.
+    /// Gives back EXCLUSIVE, which [`Self::lock_for_sqlite`] has just taken. SQLite then believes again that
+    /// it holds the lock `before`. The file keeps SHARED all the time, so no other connection commits.
     /// Another connection may take RESERVED during this call. In that case neither connection can commit
     /// before the other has ended its transaction.
     pub fn refuse_exclusive(&self, before: Level) {
@@ -226,20 +226,20 @@ impl<F: LockedFile> FileLock<F> {
     }
 
     /// Returns the lock that SQLite holds. Returns `None` if SQLite holds no lock, or if the file holds less
-    /// than SQLite believes. In the second case nothing may be concluded, and SQLite has to begin again
-    /// (`SQLITE_BUSY`).
+    /// than SQLite believes. In the second case no caller may conclude anything, and SQLite has to begin
+    /// again (`SQLITE_BUSY`).
     pub fn sqlites(&self) -> Option<Held<'_, F>> {
         self.is_held(self.believed().max(Level::Shared)).then_some(Held { lock: self })
     }
 
-    /// EXCLUSIVE, if SQLite holds it. Returns `None` if the file does not hold EXCLUSIVE, whatever SQLite
-    /// believes.
+    /// Returns EXCLUSIVE if SQLite holds it. Returns `None` if the file does not hold EXCLUSIVE, whatever
+    /// SQLite believes.
     pub fn sqlites_exclusive(&self) -> Option<Exclusive<'_, F>> {
         (self.held() >= Level::Exclusive).then_some(Exclusive { lock: self, goes_back: false })
     }
 
-    /// EXCLUSIVE, as SQLite believes that it holds it, even if the file does not. This is a fault that a test
-    /// has to find.
+    /// Returns EXCLUSIVE as if SQLite held it, because SQLite believes that it does, even if the file does
+    /// not hold it. This is a fault that a test has to find.
     #[cfg(feature = "controls")]
     pub fn believed_exclusive(&self) -> Exclusive<'_, F> {
         Exclusive { lock: self, goes_back: false }
@@ -274,9 +274,9 @@ impl<F: LockedFile> Held<'_, F> {
     }
 
     /// Takes EXCLUSIVE. Returns `None` if another connection is in the way. PENDING keeps other connections
-    /// from beginning, and this connection waits for those that are just finishing: between two attempts it
-    /// calls `wait`, which sleeps, and returns whether to try again. No conclusion drawn before this call can
-    /// be used after it.
+    /// from beginning, and this connection waits for those that are just finishing. Between two attempts this
+    /// call calls `wait`, which sleeps, and returns whether to try again. No conclusion that was drawn before
+    /// this call can be used after it.
     ///
     /// # Errors
     /// SQLite's code. The file still holds the lock that it held before.
@@ -368,7 +368,7 @@ pub struct Concluded<'h, T> {
 }
 
 impl<'h, T> Concluded<'h, T> {
-    /// Returns the value itself, for a caller that forgets it before the lock is given back.
+    /// Returns the value itself, for a caller that forgets the value before the lock is given back.
     pub fn keep(self) -> T {
         self.value
     }

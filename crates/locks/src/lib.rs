@@ -2,8 +2,8 @@
 //!
 //! **State.** There is no global lock state. Each process has one word, which says which locks the process
 //! holds shared, which it holds exclusively, and which it claims. Within a process the table counts the
-//! connections ([`Holder`]s) that share a lock. Only the first of them to take the lock, and the last to give
-//! it back, change the word, under a mutex. The others take no mutex.
+//! connections ([`Holder`]s) that share a lock. Only the first connection that takes the lock, and the last
+//! that gives it back, change the word, under a mutex. The other connections take no mutex.
 //!
 //! **Mutual exclusion.** Each process announces itself before it looks. A process that wants a lock sets its
 //! bit and then reads the words of all others. Every operation is sequentially consistent, so of two
@@ -11,9 +11,9 @@
 //! that excludes this one, the lock is *busy*. Of two processes that claim a lock exclusively, the one with
 //! the lower process slot goes on, and waits until the other has withdrawn its claim. A process that wants
 //! the lock shared also waits until a claim is settled. A claim waits only for claims with a higher slot, so
-//! no circle of waiters can arise. The process that has withdrawn its claim on WRITE waits, without a claim,
-//! until the other one is settled, and then tries again: if the other one does not get WRITE either, because
-//! a third process has it, that third process may have given it back meanwhile.
+//! no circle of waiters can arise. A process that has withdrawn its claim on WRITE waits, without a claim,
+//! until the other process's claim is settled, and then tries again. The other process may not have got WRITE
+//! either, because a third process had it, and the third process may have given WRITE back meanwhile.
 //!
 //! **Death.** Only a process itself sets its word. A process that finds the word of a dead process in its way
 //! clears that word by a compare-and-exchange. The word contains an epoch, which the next process in the slot
@@ -22,10 +22,10 @@
 //!
 //! **Fairness of WRITE.** SQLite handles *busy* by dropping its snapshot and calling the busy handler, which
 //! sleeps in the VFS. That sleep is [`Holder::wait_for_write`]. During this sleep the connection is in the
-//! queue. It is woken when it is the oldest waiter, and then the lock is *reserved* for it. So SQLite finds
-//! the lock free when it tries again with a new snapshot. Two kinds of connections do not sleep there, and
-//! have no place in the queue: those whose busy handler does not use the VFS, and those that have already
-//! read in their transaction, for which SQLite calls no busy handler.
+//! queue. When it is the oldest waiter, another connection wakes it, and then the lock is *reserved* for it.
+//! So SQLite finds the lock free when it tries again with a new snapshot. Two kinds of connections do not
+//! sleep there, and have no place in the queue: those whose busy handler does not use the VFS, and those that
+//! have already read in their transaction, for which SQLite calls no busy handler.
 //!
 //! Turns are measured in time, not in transactions, because each hand-over costs a wake-up and empties
 //! SQLite's page cache. A turn begins with a reservation and lasts for the time given to
@@ -37,12 +37,12 @@
 //!
 //! A connection that gives WRITE back wakes the oldest waiter, unless the turn is not over and the connection
 //! always comes back at once. If such a connection once does not come back, the oldest waiter's sleep ends
-//! with the turn. If such a connection comes back after its turn, it is refused, and wakes the oldest waiter
+//! with the turn. If such a connection comes back after its turn, it gets *busy*, and wakes the oldest waiter
 //! at that moment.
 //!
-//! After a while, a reservation that the connection has not taken up may be taken away. If a process dies
-//! before it wakes a sleeper, the sleeper notices that after one slice of its sleep. A waiter that is dead or
-//! stopped is passed over after a few slices.
+//! After a while, other connections may take away a reservation that its connection has not taken up. If a
+//! process dies before it wakes a sleeper, the sleeper notices that after one slice of its sleep. The others
+//! pass over a waiter that is dead or stopped after a few slices.
 //!
 //! **Starting the log over** takes CHECKPOINT together with the read marks (invariant 45). SQLite before
 //! 3.51.3 does not notice if the log starts over after a checkpoint has read the header and before the
@@ -67,9 +67,9 @@
 //! depends on the mark, and a connection that wants to checkpoint later finds the reader by rule 3. While a
 //! checkpoint runs, no process moves the mark of such a reader. Proof: assume that the reader found no
 //! process at the mark when it looked. A process that claims the mark after that either sees CHECKPOINT, and
-//! finds the reader by rule 2, or it does not see CHECKPOINT. In that case CHECKPOINT was announced later
-//! still, and rule 3 found the reader. If the mark was moved before the reader looked, the mark has another
-//! value than the reader expects, and SQLite compares the values once it has the lock.
+//! finds the reader by rule 2, or it does not see CHECKPOINT. In that case the checkpointer announced
+//! CHECKPOINT later still, and found the reader by rule 3. If the mark was moved before the reader looked,
+//! the mark has another value than the reader expects, and SQLite compares the values once it has the lock.
 //!
 //! Each side, the process and the reader, announces itself first and then looks, with a barrier in between;
 //! [`Segment::has_outside_readers`] and [`Segment::hold_mark`] contain the barrier. Recovery of the wal-index

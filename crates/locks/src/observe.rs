@@ -1,5 +1,5 @@
-//! Which locks processes hold, and counts of events, for programs that only observe and for code that bases a
-//! decision on them. Nothing here takes or gives back a lock.
+//! Tells which locks processes hold, and counts events, for programs that only observe and for code that
+//! bases a decision on the answers. Nothing here takes or gives back a lock.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use duralite_medium::{PROCESS_SLOTS, Segment};
 use crate::layout::{FIRST_READ, HELD, HIGH, RESERVED, SLOTS, WRITE, member, read_since};
 use crate::table::{LockError, Table};
 
-/// What the process in a slot holds. The process may be dead, and may have left this behind.
+/// The locks of the process in a slot. The process may be dead, and may have left these locks behind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Held {
     /// The process slot.
@@ -21,8 +21,8 @@ pub struct Held {
     /// Whether the process holds WRITE only because WRITE is reserved for one of its connections, which has
     /// not come back for it yet.
     pub is_reserved: bool,
-    /// Since when the process has held the oldest of its read marks without a break, in nanoseconds of the
-    /// segment's clock. `None` if it holds no read mark.
+    /// The time since which the process has held the oldest of its read marks without a break, in nanoseconds
+    /// of the segment's clock. `None` if the process holds no read mark.
     pub reads_since: Option<u64>,
 }
 
@@ -44,19 +44,19 @@ pub fn observe(segment: &dyn Segment, base: u64) -> Vec<Held> {
     all.filter(|held| held.shared != 0 || held.exclusive != 0).collect()
 }
 
-/// What this process has done at a table, in numbers.
+/// Counts of what this process has done at a table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct LockActivity {
-    /// Locks that were refused.
+    /// The number of requests for a lock that were refused.
     pub busy: u64,
-    /// Sleeps while waiting for the WRITE lock.
+    /// The number of sleeps while a connection waited for the WRITE lock.
     pub waits: u64,
-    /// Dead processes whose locks this process freed.
+    /// The number of dead processes whose locks this process freed.
     pub recovered: u64,
 }
 
 impl Table {
-    /// Returns these numbers so far.
+    /// Returns these counts so far.
     #[must_use]
     pub fn activity(&self) -> LockActivity {
         LockActivity {
@@ -72,7 +72,7 @@ impl Table {
         !self.queue.is_empty()
     }
 
-    /// Counts the read marks that living processes hold. Also returns for how long the oldest of them has
+    /// Counts the read marks that living processes hold. Also returns the time for which the oldest mark has
     /// been held by its process without a break.
     ///
     /// # Errors
@@ -96,7 +96,7 @@ impl Table {
     }
 
     /// Returns whether another connection, of this process or of another one, is in a read transaction. The
-    /// connection that asks must be in one itself.
+    /// connection that asks must be in a read transaction itself.
     ///
     /// # Errors
     /// If the kernel does not report which processes are alive.

@@ -1,4 +1,4 @@
-//! The queue for the WRITE lock: who waits, and whose turn it is.
+//! The queue for the WRITE lock: which connections wait, and whose turn it is.
 //!
 //! A waiter has a place in shared memory. One word of the place holds both the waiter's ticket and its
 //! process. So the waiter is either completely in the queue or not in it at all, at whatever point its
@@ -21,39 +21,40 @@ const TURN_ENDS: u64 = 2 * LINE;
 /// The highest place that was ever used, plus 1.
 const HIGH_WAITER: u64 = 3 * LINE;
 
-/// Always zero. A waiter without a place sleeps on this word.
+/// The place of a word that is always zero. A waiter without a place in the queue sleeps on this word.
 const NOWHERE: u64 = 4 * LINE;
 
-/// How many waiters have ever entered the queue. A process that has seen an empty queue need not look again
-/// until this number changes.
+/// The number of waiters that have ever entered the queue. A process that has seen an empty queue need not
+/// look again until this number changes.
 const ARRIVALS: u64 = 5 * LINE;
 
-/// Returns the word that says who has the place with this number: ticket and process, or 0 if the place is
-/// free. A ticket is never drawn twice, so the word of a dead waiter cannot be mistaken for another waiter's.
-/// These words stand together, because each hand-over of WRITE looks through all of them.
+/// Returns the offset of the word that says which waiter has the place with this number: the waiter's ticket
+/// and process, or 0 if the place is free. No ticket is drawn twice, so the word of a dead waiter cannot be
+/// mistaken for another waiter's. These words stand together, because each hand-over of WRITE looks through
+/// all of them.
 const fn waiter(index: usize) -> u64 {
     WAITERS_OFFSET + index as u64 * 8
 }
 
-/// Returns where the rest of a place begins, which is on a cache line of its own.
+/// Returns the offset of the rest of a place, which is on a cache line of its own.
 pub(crate) const fn place(index: usize) -> u64 {
     PLACES_OFFSET + index as u64 * LINE
 }
 
-/// Offset in a place: 1 while the waiter sleeps, or is about to.
+/// The offset in a place of the word that is 1 while the waiter sleeps, or is about to sleep.
 pub(crate) const ASLEEP: u64 = 0;
 const FUTEX: u64 = 8;
-/// When the waiter last stamped its place.
+/// The offset in a place of the time at which the waiter last stamped the place.
 const SEEN: u64 = 16;
 
-/// The unit of the ticket in the word. Below it is the process slot plus 1.
+/// The unit of the ticket in a waiter's word. The bits below it hold the process slot plus 1.
 const TICKET: u64 = 1 << 8;
 const _: () = assert!((PROCESS_SLOTS as u64) < TICKET);
 
-/// How often a sleeper checks whether a process died before waking it.
+/// The time after which a sleeper checks again whether a process died before it woke the sleeper.
 pub(crate) const SLICE: Duration = Duration::from_millis(10);
 
-/// How long the others wait for a waiter that does not stamp its place.
+/// The time for which the others wait for a waiter that does not stamp its place.
 const PRESENCE: Duration = SLICE.saturating_mul(5);
 
 /// Returns the process that a waiter's word names.
@@ -66,7 +67,7 @@ pub(crate) struct Queue {
     words: Words,
     /// This process's slot.
     process: usize,
-    /// How long running connections may pass over the waiters.
+    /// The time for which running connections may pass over the waiters.
     turn: Duration,
     /// The number of arrivals when this process last found the queue empty.
     empty_at: AtomicU64,
@@ -85,7 +86,7 @@ impl Queue {
     }
 
     /// Returns whether no connection waits. A connection that queues after this call announces itself first,
-    /// and then looks whether WRITE is free, so it does not depend on being seen here.
+    /// and then looks whether WRITE is free. So that connection does not depend on this call to see it.
     pub(crate) fn is_empty(&self) -> bool {
         let arrivals = self.words.load(ARRIVALS);
         if self.empty_at.load(Ordering::Relaxed) == arrivals {
@@ -162,7 +163,7 @@ impl Queue {
         self.words.fetch_add(TICKETS, 1) + 1
     }
 
-    /// Takes a free place; `None` if there is none.
+    /// Takes a free place. Returns `None` if no place is free.
     pub(crate) fn enter(&self, ticket: u64) -> Option<Waiter<'_>> {
         let own = ticket * TICKET + self.process as u64 + 1;
         let index = (0..WAITERS).find(|index| {
@@ -189,7 +190,7 @@ impl Queue {
         }
     }
 
-    /// Sleeps without a place.
+    /// Sleeps without a place in the queue.
     pub(crate) fn sleep_nowhere(&self, limit: Duration) {
         self.words.wait(NOWHERE, 0, limit);
     }
@@ -219,7 +220,7 @@ impl Queue {
         }
     }
 
-    /// Frees the place of a waiter if the waiter's process is dead. Returns whether it is dead.
+    /// Frees the place of a waiter if the waiter's process is dead. Returns whether that process is dead.
     fn forget_if_dead(&self, deaths: &Deaths, index: usize, word: u64) -> Result<bool, MediumError> {
         let Some(process) = process_of(word) else { return Ok(true) };
         if !deaths.is_dead(process)? {

@@ -19,13 +19,14 @@ use crate::layout::{
 };
 use crate::queue::Queue;
 
-/// How long a reservation of WRITE is valid.
+/// The time for which a reservation of WRITE is valid.
 pub(crate) const RESERVATION: Duration = Duration::from_millis(20);
-/// How many times a connection looks again while another process's claim is in the way, 50 us apart.
+/// The number of times that a connection looks again while another process's claim is in the way, 50 us
+/// apart.
 const PATIENCE: u32 = 2000;
-/// How long running connections may pass over a waiter before it is the oldest waiter's turn.
+/// The time for which running connections may pass over a waiter before it is the oldest waiter's turn.
 const TURN: Duration = Duration::from_micros(300);
-/// If a connection comes back for WRITE within this time, it does nothing but commit.
+/// The time within which a connection comes back for WRITE if it does nothing but commit.
 const AT_ONCE: Duration = Duration::from_micros(20);
 
 /// Why a lock was not taken.
@@ -49,11 +50,11 @@ impl From<MediumError> for LockError {
 /// The locks of one database, as one process sees them.
 pub struct Table {
     pub(crate) words: Words,
-    /// Where the table begins in the segment.
+    /// The byte of the segment at which the table begins.
     pub(crate) base: u64,
     /// This process's slot.
     pub(crate) process: usize,
-    /// Where this process's word is.
+    /// The place of this process's word.
     own: u64,
     is_read_only: bool,
     /// Whether there can be readers who may not write the segment.
@@ -68,7 +69,7 @@ pub struct Table {
     pub(crate) waits: AtomicU64,
 }
 
-/// Which connection of this process holds which locks exclusively.
+/// The exclusive locks of this process, and for each the connection that holds it.
 #[derive(Default)]
 struct Local {
     exclusive: [Option<u64>; SLOTS],
@@ -78,9 +79,9 @@ struct Local {
     is_starting_over: bool,
 }
 
-/// How many connections of this process share each lock. While the count is not 0, the process has the lock
-/// in the segment. The count changes from 0 and back to 0 only under the table's mutex. Other changes take no
-/// mutex, so that threads reading the same snapshot do not wait for one another.
+/// The number of connections of this process that share each lock. While the count is not 0, the process has
+/// the lock in the segment. The count changes from 0 and back to 0 only under the table's mutex. Other
+/// changes take no mutex, so that threads reading the same snapshot do not wait for one another.
 #[derive(Default)]
 pub(crate) struct Shares([Count; SLOTS]);
 
@@ -90,7 +91,7 @@ pub(crate) struct Shares([Count; SLOTS]);
 #[repr(align(64))]
 struct Count(AtomicU32);
 
-/// A connection, and the locks that it holds. Dropping it gives all of them back.
+/// A connection, and the locks that it holds. Dropping this value gives all its locks back.
 #[derive(Debug)]
 pub struct Holder {
     pub(crate) table: Arc<Table>,
@@ -98,18 +99,20 @@ pub struct Holder {
     held: Mutex<Holding>,
 }
 
-/// What a connection holds, and its history with WRITE.
+/// The locks of a connection, and its history with WRITE.
 #[derive(Debug, Default)]
 pub(crate) struct Holding {
     shared: u8,
     exclusive: u8,
-    /// The connection's ticket among the waiters for WRITE, kept until it gets the lock; 0 if it has none.
+    /// The connection's ticket among the waiters for WRITE, kept until the connection gets the lock; 0 if it
+    /// has no ticket.
     pub(crate) ticket: u64,
-    /// How much longer than SQLite asked for the last sleeps for WRITE were.
+    /// The time by which the last sleeps for WRITE were longer than SQLite asked for.
     pub(crate) ahead: Duration,
-    /// When the last of those sleeps ended.
+    /// The time at which the last of those sleeps ended.
     pub(crate) woke: u64,
-    /// When the connection last gave WRITE back while others waited for it; 0 after it has come back.
+    /// The time at which the connection last gave WRITE back while others waited for it; 0 after the
+    /// connection has come back.
     gave_back: u64,
     /// Whether the connection came back for WRITE at once the last time.
     pub(crate) comes_back: bool,
@@ -123,8 +126,8 @@ impl Table {
         Self::with_turn(segment, base, TURN)
     }
 
-    /// Like [`Table::join`]. `turn` is the time for which running connections may pass over a waiter for
-    /// WRITE.
+    /// Joins the table as [`Table::join`] does. `turn` is the time for which running connections may pass
+    /// over a waiter for WRITE.
     #[must_use]
     pub fn with_turn(segment: Arc<dyn Segment>, base: u64, turn: Duration) -> Arc<Self> {
         let process = segment.process_slot();
@@ -219,10 +222,12 @@ impl Holder {
 impl Holder {
     /// Takes `count` locks exclusively, beginning with `first`; either all of them or none. A request for all
     /// read marks but the first starts the log over, which requires CHECKPOINT. If this connection does not
-    /// hold CHECKPOINT, this call takes it, and it is given back together with the marks (invariant 45).
+    /// hold CHECKPOINT, this call takes CHECKPOINT, and the connection gives it back together with the marks
+    /// (invariant 45).
     ///
     /// # Errors
-    /// `Busy` if one of the locks is not available now, also because a waiter is due for WRITE; `Medium`.
+    /// `Busy` if one of the locks is not available now, which includes WRITE while a waiter is due for it;
+    /// `Medium`.
     pub fn lock_exclusive(&self, first: usize, count: usize) -> Result<(), LockError> {
         let mut held = self.held();
         let mask = mask_of(first, count);
@@ -242,7 +247,7 @@ impl Holder {
         Ok(())
     }
 
-    /// Gives back those of these exclusive locks that the connection holds.
+    /// Gives back each of these exclusive locks that the connection holds.
     pub fn unlock_exclusive(&self, first: usize, count: usize) {
         let mut held = self.held();
         if first == WRITE && held.exclusive & 1 << WRITE != 0 && !self.table.queue.is_empty() {
@@ -257,8 +262,8 @@ fn mask_of(first: usize, count: usize) -> u8 {
     (((1u16 << count) - 1) << first) as u8
 }
 
-/// Returns whether these locks are all read marks but the first. SQLite takes those together, exclusively,
-/// only to start the log over; a checkpoint and recovery take marks one by one.
+/// Returns whether these locks are all read marks but the first. SQLite takes these marks together and
+/// exclusively only to start the log over. A checkpoint and recovery take marks one by one.
 #[must_use]
 pub const fn is_start_over(first: usize, count: usize) -> bool {
     first == FIRST_READ + 1 && count == SLOTS - FIRST_READ - 1
@@ -276,8 +281,8 @@ impl Table {
         }
         if first == WRITE && !self.queue.may_overtake(&self.deaths)? {
             drop(local);
-            // The connection that gave WRITE back last may have woken nobody, because it was expected to come
-            // back before its turn was over. So wake the oldest waiter here.
+            // The connection that gave WRITE back last may have woken nobody, if it was expected to come back
+            // before its turn was over. So wake the oldest waiter here.
             self.wake_oldest_if_free();
             return self.busy();
         }
@@ -343,7 +348,7 @@ impl Table {
         Ok(())
     }
 
-    /// Gives back those of these locks that the connection holds. `at_once` says whether the connection is
+    /// Gives back each of these locks that the connection holds. `at_once` says whether the connection is
     /// known to come back for WRITE as soon as it can.
     fn unlock_exclusive(&self, holder: u64, first: usize, count: usize, at_once: bool) {
         if self.is_read_only {
@@ -378,9 +383,9 @@ impl Table {
         }
     }
 
-    /// Wakes the oldest waiter after a claim on WRITE was withdrawn, because that waiter may have been awake,
-    /// seen the claim and gone back to sleep. Wakes nobody if WRITE is held now, because the holder wakes the
-    /// waiter later.
+    /// Wakes the oldest waiter after this process has withdrawn a claim on WRITE. That waiter may have been
+    /// awake, seen the claim and gone back to sleep. Wakes nobody if a connection holds WRITE now, because
+    /// that connection wakes the waiter later.
     pub(crate) fn wake_oldest_if_free(&self) {
         if self.queue.oldest().is_some() && !self.is_write_taken() {
             self.queue.wake_oldest();
@@ -403,7 +408,8 @@ impl Table {
         })
     }
 
-    /// Returns whether some process has WRITE, for a connection or reserved for one.
+    /// Returns whether some process has WRITE, either for a connection that holds it or reserved for a
+    /// connection.
     #[must_use]
     pub fn is_write_taken(&self) -> bool {
         (0..self.high()).any(|process| self.words.load(member(process)) & 1 << HELD != 0)
@@ -412,20 +418,20 @@ impl Table {
 
 // Checking the other processes, for a lock of either kind.
 
-/// What a process has found that has set its own bits.
+/// What a process finds in the words of the others after it has set its own bits.
 #[derive(Debug, PartialEq, Eq)]
 enum Looked {
     /// No other process is in the way.
     Free,
     /// Another process has a lock, or will have it.
     Taken,
-    /// This process goes first, if it gets what it claims.
+    /// The process in this slot goes first, if it gets what it claims.
     Claimed(usize),
 }
 
 impl Table {
-    /// Checks every other process after this process has set its own bits: whether one is in the way of holding
-    /// `mask`, exclusively or shared. Asks the kernel only now and then which processes are alive.
+    /// Checks, after this process has set its own bits, whether any other process is in the way of holding
+    /// `mask` exclusively or shared. Asks the kernel only now and then which processes are alive.
     fn look(&self, mask: u64, exclusive: bool, comes_again: bool) -> Result<Looked, LockError> {
         let own = self.process;
         let held = if exclusive { mask | mask << HELD } else { mask << HELD };
@@ -466,8 +472,9 @@ impl Table {
         Ok(Looked::Free)
     }
 
-    /// Waits until a process has what it claims or has withdrawn its claim: it may have found the lock taken by a
-    /// third process that has given it back by now. This process claims nothing meanwhile, so nobody waits for it.
+    /// Waits until another process has what it claims or has withdrawn its claim. It may withdraw the claim
+    /// because a third process had the lock, and that process may have given the lock back by now. This
+    /// process claims nothing meanwhile, so no process waits for it.
     fn until_settled(&self, process: usize, mask: u64, patience: &mut u32) {
         loop {
             *patience = patience.saturating_sub(1);
@@ -478,7 +485,7 @@ impl Table {
         }
     }
 
-    /// Gives the process whose claim is in the way time to run.
+    /// Sleeps for a moment, so that the process whose claim is in the way can run.
     fn pause(&self, process: usize) {
         let word = self.words.load(member(process));
         // No process wakes this sleep. `wait` is used instead of a plain sleep because it returns early if
@@ -490,10 +497,10 @@ impl Table {
 // Shared locks.
 
 impl Holder {
-    /// Takes a lock shared. Taking it twice has the same effect as taking it once.
+    /// Takes a lock shared. A second call for the same lock changes nothing.
     ///
     /// # Errors
-    /// `Busy` if another connection holds it exclusively; `Medium`.
+    /// `Busy` if another connection holds the lock exclusively; `Medium`.
     pub fn lock_shared(&self, slot: usize) -> Result<(), LockError> {
         let mut held = self.held();
         if held.shared & 1 << slot == 0 {
@@ -589,13 +596,14 @@ impl Shares {
         self.0[slot].0.load(Ordering::Acquire)
     }
 
-    /// Adds one connection to the count if there are others already; otherwise returns `false`.
+    /// Adds one connection to the count if other connections share the lock already. Returns `false`
+    /// otherwise.
     pub(crate) fn join(&self, slot: usize) -> bool {
         let more = |count: u32| if count > 0 { count.checked_add(1) } else { None };
         self.0[slot].0.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).is_ok()
     }
 
-    /// Subtracts one connection from the count if others remain; otherwise returns `false`.
+    /// Subtracts one connection from the count if others remain. Returns `false` otherwise.
     pub(crate) fn leave(&self, slot: usize) -> bool {
         let less = |count: u32| if count > 1 { Some(count - 1) } else { None };
         self.0[slot].0.fetch_update(Ordering::AcqRel, Ordering::Acquire, less).is_ok()
@@ -653,7 +661,7 @@ impl Table {
     }
 
     /// Takes a lock shared as an outside reader, for the first connection of this process. Returns `false` if
-    /// a process holds or claims the lock exclusively. A lock that is not a mark is only examined, because
+    /// a process holds or claims the lock exclusively. Only examines a lock that is not a mark, because
     /// SQLite takes such a lock only to find out whether it is free, and gives it back at once.
     fn lock_from_outside(&self, slot: usize) -> Result<bool, LockError> {
         if slot >= FIRST_READ && !self.words.segment().hold_mark(slot)? {
@@ -727,7 +735,7 @@ impl Table {
         true
     }
 
-    /// Takes away a reservation whose time is over. Returns whether it is gone.
+    /// Takes away a reservation whose time is over. Returns whether the reservation is gone.
     fn expire(&self, process: usize, word: u64) -> bool {
         let expired =
             word & RESERVED != 0 && self.clock_ns() > self.words.load(member(process) + RESERVED_UNTIL);

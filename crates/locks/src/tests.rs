@@ -1,7 +1,8 @@
 //! The table on a memory whose clock, deaths and sleeps the test controls.
 //!
 //! Several [`Table`]s on one [`Memory`] stand for several processes. To stop a process at a certain point, a
-//! test runs the others from a hook: while that process sleeps, or where it asks which processes are alive.
+//! test runs the other processes from a hook. The hook runs while that process sleeps, or when it asks which
+//! processes are alive.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -36,15 +37,15 @@ struct State {
     alive: [bool; PROCESS_SLOTS],
     now: u64,
     waits: u64,
-    /// How long the last sleep was asked to last.
+    /// The time that the last sleep was asked to last.
     sleep: Duration,
     wakes: u64,
-    /// How often a process asked whether another process is alive.
+    /// The number of times that a process asked whether another process is alive.
     asked: u64,
     /// Marks held by readers without a process slot, and whether there can be such readers.
     marks: [u32; SLOTS],
     outside: bool,
-    /// Places of waiters that are in use.
+    /// The number of waiters' places that are in use.
     queued: usize,
     /// Whether a connection was queued when the WRITE lock was last taken.
     taken_before_waiters: bool,
@@ -53,7 +54,7 @@ struct State {
 struct ProcessSlot {
     memory: Arc<Memory>,
     index: usize,
-    /// Number of operations left before the process dies.
+    /// The number of operations left before the process dies.
     left: Mutex<Option<u64>>,
     in_wait: Mutex<Option<Hook>>,
     when_asked: Mutex<Option<Hook>>,
@@ -94,7 +95,7 @@ impl Memory {
         })
     }
 
-    /// Returns a process with this slot, and its table on this memory.
+    /// Makes a process with this slot, and its table on this memory.
     fn process(self: &Arc<Self>, index: usize) -> (Arc<Table>, Arc<ProcessSlot>) {
         let process = self.join(index);
         // With a clock that stands still, a turn would never end.
@@ -330,7 +331,7 @@ fn several_locks_are_taken_together_or_not_at_all() {
     }
 }
 
-/// Process 0 has claimed WRITE while another one had it, and has not withdrawn its claim yet.
+/// Process 0 has claimed WRITE while another process had WRITE, and has not withdrawn its claim yet.
 #[test]
 fn a_claim_that_comes_to_nothing_keeps_nobody_from_a_lock_that_is_free() {
     let memory = Memory::new(false);
@@ -344,7 +345,7 @@ fn a_claim_that_comes_to_nothing_keeps_nobody_from_a_lock_that_is_free() {
     let holder = table.holder();
     assert_eq!(holder.lock_exclusive(WRITE, 1), Ok(()));
     holder.unlock_exclusive(WRITE, 1);
-    // A claim that is never settled, or leads to the lock, is in the way.
+    // A claim that is never settled is in the way, and so is a claim that leads to the lock.
     memory.state().words[word] |= claim;
     assert_eq!(holder.lock_exclusive(WRITE, 1), Err(LockError::Busy));
     let others = Arc::clone(&memory);
@@ -456,7 +457,8 @@ fn the_locks_of_a_process_that_follows_a_dead_one_are_its_own() {
     std::mem::forget(dead);
 }
 
-/// The work of a process that dies at some point of it. `other` is a connection of another process.
+/// Does the work of a process that dies at some point of this work. `other` is a connection of another
+/// process.
 fn live(table: &Arc<Table>, process: &Arc<ProcessSlot>, other: &Arc<Holder>) {
     let (one, two) = (table.holder(), table.holder());
     one.lock_shared(READ).unwrap();
@@ -594,16 +596,16 @@ fn in_a_crowd_nobody_is_passed_over_whose_turn_it_is() {
                 for other in 0..THREADS {
                     if waiting[other].is_some_and(|(since, _)| since < own) {
                         by_later_ones[other] += 1;
-                        // A connection may pass this one only if it drew its ticket, or found itself the
-                        // oldest, before this one came.
+                        // Another connection may pass this one only if it drew its ticket, or found itself
+                        // the oldest waiter, before this one came.
                         assert!(by_later_ones[other] < THREADS, "{other} is passed over in the queue");
                     }
                 }
             }
             Event::PassedOver(before_waiters) => {
                 passed_over += usize::from(before_waiters);
-                // Each of the others may pass once, because it may have looked for waiters before this one
-                // began to wait.
+                // Each of the other connections may pass once, because it may have looked for waiters before
+                // this one began to wait.
                 assert!(passed_over < THREADS, "{passed_over} times between two turns");
             }
         }

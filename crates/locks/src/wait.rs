@@ -6,21 +6,22 @@ use std::time::Duration;
 use crate::queue::SLICE;
 use crate::table::{Holder, LockError, Table};
 
-/// A sleep for WRITE lasts at least this long, unless the connection gets the lock earlier.
+/// The shortest sleep for WRITE, unless the connection gets the lock earlier.
 const LEAST: Duration = Duration::from_millis(8);
 
-/// How long the oldest waiter watches the lock before it sleeps, if no other thread wants its processor.
+/// The time for which the oldest waiter watches the lock before it sleeps, if no other thread wants its
+/// processor.
 const SPIN: Duration = Duration::from_micros(30);
-/// How long before the end of a turn the oldest waiter wakes up, so that it can take the lock as soon as it
-/// is free.
+/// The time before the end of a turn at which the oldest waiter wakes up, so that it can take the lock as
+/// soon as the lock is free.
 pub(crate) const EARLY: Duration = Duration::from_micros(80);
-/// A connection that leaves WRITE free for this long within its turn is doing something else.
+/// The time after which a connection that leaves WRITE free within its turn counts as doing something else.
 pub(crate) const GONE: Duration = Duration::from_micros(10);
-/// A yield that takes longer than this has let another thread run.
+/// The time that a yield takes at most if it has let no other thread run.
 const LONG_YIELD: Duration = Duration::from_micros(5);
 
-/// How long after the end of a turn the oldest waiter looks for itself, so that a transaction in progress at
-/// that time can end first.
+/// The time after the end of a turn at which the oldest waiter looks at the lock without being woken, so that
+/// a transaction in progress at the end of the turn can end first.
 const GRACE: Duration = Duration::from_micros(100);
 
 impl Holder {
@@ -28,9 +29,9 @@ impl Holder {
     /// reserved. The connection keeps its place in the queue over several calls, until it takes the lock.
     ///
     /// SQLite's first sleeps last 1, 2 and 5 ms, and after each it tries to begin a transaction and fails.
-    /// Here they are one sleep: a call that does not get WRITE lasts at least 8 ms, even if `limit` is less.
-    /// The next calls return at once, until SQLite has asked for as much sleep in total as the connection has
-    /// had, or until the connection has done something else for 8 ms.
+    /// Here these sleeps are one sleep: a call that does not get WRITE lasts at least 8 ms, even if `limit`
+    /// is less. The next calls return at once until SQLite has asked for as much sleep in total as the
+    /// connection has already had, or until the connection has done something else for 8 ms.
     ///
     /// # Errors
     /// `Medium`.
@@ -60,14 +61,14 @@ impl Holder {
 }
 
 impl Table {
-    /// Sleeps until it is the turn of this ticket and WRITE is reserved. Returns whether that happened in
-    /// time.
+    /// Sleeps until it is the turn of this ticket and WRITE is reserved. Returns whether WRITE was reserved
+    /// in time.
     ///
     /// A connection that comes back for WRITE at once wakes no waiter when it gives the lock back before its
-    /// turn is over. So such a connection wakes the next waiter here, in advance, when its own turn begins,
-    /// and that waiter then sleeps no longer than the turn. A waiter that itself comes back at once watches
-    /// the lock for a moment before it sleeps. All other waiters sleep at once, because the holder needs the
-    /// processor, and wakes the next waiter when it gives the lock back.
+    /// turn is over. So such a connection wakes the next waiter here, in advance, when its own turn begins.
+    /// That waiter then sleeps no longer than the turn. A waiter that itself comes back at once watches the
+    /// lock for a moment before it sleeps. All other waiters sleep at once, because the holder of the lock
+    /// needs the processor. The holder wakes the next waiter when it gives the lock back.
     fn wait_turn(&self, holder: u64, ticket: u64, at_once: bool, limit: Duration) -> Result<bool, LockError> {
         let queue = &self.queue;
         let deadline = self.clock_ns().saturating_add(limit.as_nanos() as u64);
@@ -128,10 +129,10 @@ impl Table {
         Ok(false)
     }
 
-    /// Reserves WRITE for the oldest waiter. Returns whether that succeeded. A waiter that always comes back
-    /// at once first watches the lock for a moment, and leaves the lock to the running connection until that
-    /// connection's turn is over. It does so because each hand-over costs more than the running connection's
-    /// next commits.
+    /// Reserves WRITE for the oldest waiter. Returns whether WRITE is now reserved. A waiter that always
+    /// comes back at once first watches the lock for a moment, and leaves the lock to the running connection
+    /// until that connection's turn is over. The waiter does so because each hand-over costs more than the
+    /// running connection's next commits.
     fn reserve_in_turn(&self, holder: u64, at_once: bool, turn: Duration) -> Result<bool, LockError> {
         if (!at_once || turn.is_zero()) && self.reserve(holder)? {
             return Ok(true);
@@ -141,7 +142,7 @@ impl Table {
 
     /// Watches WRITE for a moment, because a holder that only writes to memory is done sooner than a sleeping
     /// waiter would wake. Returns whether the lock is free, and the connection whose turn it is does not seem
-    /// about to take it again.
+    /// about to take the lock again.
     fn watch(&self, turn: Duration) -> bool {
         let start = self.clock_ns();
         let until = start + (SPIN + turn.min(EARLY)).as_nanos() as u64;

@@ -17,7 +17,7 @@ pub struct Counters {
     /// Lines flushed, and lines touched by non-temporal stores. A line flushed twice counts twice. Stays 0
     /// under a persistency model without flushes.
     pub flushed_lines: u64,
-    /// Those of the flushed lines that were non-temporal stores.
+    /// The lines among the flushed ones that were non-temporal stores.
     pub streamed_lines: u64,
     /// Persist barriers. Not counted under a persistency model without barriers.
     pub fences: u64,

@@ -10,8 +10,8 @@
 //! on to the action that was set before: a handler with or without `SA_SIGINFO`, which runs on the thread's
 //! signal stack if the thread has one, the default action, or none. If a host installs its own handler later,
 //! the host's handler is called first. This handler is then reached only if the host's handler passes on
-//! faults that it does not know. If it does not, the host has removed the protection, and SIGBUS ends the
-//! host as it would without this library.
+//! faults that it does not know. A handler that does not pass them on removes the protection: SIGBUS then
+//! ends the host as it would without this library.
 //!
 //! Everything that the handler does is allowed in a signal handler: it reads words in static memory, and
 //! makes system calls.
@@ -87,7 +87,8 @@ fn take_place() -> &'static Place {
     }
 }
 
-/// A mapping that survives truncation of its file. Must be dropped before the mapping is unmapped.
+/// A mapping whose process survives a truncation of the file. The owner must drop this value before it unmaps
+/// the mapping.
 pub(crate) struct Watched(&'static Place);
 
 impl Watched {
@@ -105,7 +106,7 @@ impl Watched {
         Self(place)
     }
 
-    /// Returns whether an access to the mapping has found nothing there.
+    /// Returns whether an access to the mapping has found no page of the file.
     #[inline]
     pub(crate) fn is_cut(&self) -> bool {
         self.0.cut.load(Ordering::Acquire)
@@ -123,7 +124,8 @@ fn own_pid() -> i32 {
     unsafe { libc::getpid() }
 }
 
-/// The action for the signal before this library's. Written once, before the handler is installed.
+/// The action for SIGBUS that was set before this library's. [`install`] writes it once, before it installs
+/// the handler.
 struct Before(UnsafeCell<MaybeUninit<libc::sigaction>>);
 
 // SAFETY: written before `INSTALLED` is set, and only read after that.

@@ -17,7 +17,7 @@ pub enum PersistenceDomain {
 }
 
 impl PersistenceDomain {
-    /// `"cpu_cache"`, `"memory_controller"` or `"unknown"`, the first two as the kernel writes them.
+    /// Returns `"cpu_cache"`, `"memory_controller"` or `"unknown"`. The first two are the kernel's words.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -37,9 +37,10 @@ pub fn persistence_domain(dir: &Path) -> PersistenceDomain {
     })
 }
 
-/// Does the same as [`persistence_domain`], for a block device in the sysfs mounted at `sysfs`. A partition
-/// or a namespace is a directory below its region (`/sys/devices/.../regionN/namespaceN.M/block/pmemN`). A
-/// mapped device is only as safe as the least safe of its parts.
+/// Returns the persistence domain of a block device, as the sysfs that is mounted at `sysfs` tells it. A
+/// partition or a namespace is a directory below its region
+/// (`/sys/devices/.../regionN/namespaceN.M/block/pmemN`). A mapped device is only as safe as the least safe
+/// of its parts.
 fn of_device(sysfs: &Path, major: u32, minor: u32) -> PersistenceDomain {
     let device = sysfs.join(format!("dev/block/{major}:{minor}"));
     fs::canonicalize(device).map_or(PersistenceDomain::Unknown, |device| of_block(&device))

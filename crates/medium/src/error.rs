@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use rustix::io::Errno;
 
-/// Returns the system's words for an error; and what to do about it, if those words do not say so.
+/// Returns the system's words for an error. Adds what to do about the error if those words do not say it.
 #[must_use]
 pub fn in_words(error: &std::io::Error) -> String {
     match Errno::from_io_error(error) {

@@ -58,7 +58,7 @@ pub enum Guarantee {
 }
 
 impl Guarantee {
-    /// `"power-loss"`, `"system-crash"`, `"ordered"` or `"process-crash"`.
+    /// Returns `"power-loss"`, `"system-crash"`, `"ordered"` or `"process-crash"`.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -176,7 +176,7 @@ pub trait Nvm: Send + Sync + fmt::Debug {
     fn read(&self, at: u64, buf: &mut [u8]);
 
     /// Returns the first place from `at` on that may hold something other than zeros, or the end of the
-    /// medium. `at` itself if the medium cannot tell.
+    /// medium. Returns `at` itself if the medium cannot tell.
     fn next_data(&self, at: u64) -> u64 {
         at
     }
@@ -189,11 +189,11 @@ pub trait Nvm: Send + Sync + fmt::Debug {
     /// If the word is out of bounds or not aligned.
     fn load_u64(&self, at: u64) -> u64;
 
-    /// Stores bytes through the cache. Not durable until flushed and fenced.
+    /// Stores bytes through the cache. The bytes are not durable until they are flushed and fenced.
     fn store(&self, at: u64, bytes: &[u8]);
 
     /// Stores a little-endian word with one 8-byte atomic store with release ordering. `at` must be a
-    /// multiple of 8. Not durable until flushed and fenced.
+    /// multiple of 8. The word is not durable until it is flushed and fenced.
     ///
     /// # Panics
     ///
@@ -201,8 +201,8 @@ pub trait Nvm: Send + Sync + fmt::Debug {
     fn store_u64(&self, at: u64, value: u64);
 
     /// Stores `new` in the word at `at`, which must be a multiple of 8, if the word is `current`. This is one
-    /// atomic operation, sequentially consistent among all processes. `Ok(current)` means that `new` was
-    /// stored, as [`store_u64`](Nvm::store_u64) would.
+    /// atomic operation, sequentially consistent among all processes. Returns `Ok(current)` if it has stored
+    /// `new`, as [`store_u64`](Nvm::store_u64) would.
     ///
     /// # Errors
     ///
@@ -222,7 +222,7 @@ pub trait Nvm: Send + Sync + fmt::Debug {
     /// empty range touches no line.
     fn flush(&self, at: u64, len: u64);
 
-    /// The persist barrier: everything flushed or streamed before the call is durable on return.
+    /// Waits until everything that was flushed or streamed before the call is durable (the persist barrier).
     fn fence(&self);
 
     /// Allocates a range with one call to the file system, for the variants without a user-level heap (paper,
@@ -244,8 +244,9 @@ pub trait Nvm: Send + Sync + fmt::Debug {
     /// [`MediumError::Unsupported`] if the file system cannot punch holes.
     fn system_free(&self, at: u64, len: u64) -> Result<(), MediumError>;
 
-    /// Puts storage behind a range again whose space was given back. As after [`grow`](Nvm::grow), no later
-    /// store into the range can fail. The range may end inside [`len`](Nvm::len) or beyond it.
+    /// Puts storage again behind a range whose space [`system_free`](Nvm::system_free) gave back. As after
+    /// [`grow`](Nvm::grow), no later store into the range can fail. The range may end inside
+    /// [`len`](Nvm::len) or beyond it.
     ///
     /// # Errors
     ///
@@ -260,7 +261,7 @@ pub trait Nvm: Send + Sync + fmt::Debug {
     /// Returns what survives once [`fence`](Nvm::fence) has returned.
     fn guarantee(&self) -> Guarantee;
 
-    /// One line for people: what the medium is, where it is, and what is emulated.
+    /// Returns one line for people: what the medium is, where it is, and what is emulated.
     fn describe(&self) -> String;
 
     /// Changes the added latency. The first call with a latency that is not zero calibrates a clock, which

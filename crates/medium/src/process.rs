@@ -1,4 +1,5 @@
-//! Which process this is. Handles made before a fork recognise by it that they are in a child.
+//! Identifies the calling process. By this identity a handle that was made before a fork recognises that it
+//! is in a child.
 //!
 //! A child has the memory and the descriptors of its parent, but none of its kernel locks. Whatever was
 //! attached before the fork belongs to the parent. So every handle remembers the [`ProcessId`] under which it
@@ -11,8 +12,9 @@
 //! carry locks are therefore registered ([`OwnFile`]), and the child closes them. A `pthread_atfork` handler
 //! does so at once. If no such handler runs, the child closes them when it first asks for its `ProcessId`.
 //! Mappings keep descriptions open too, so children do not inherit mappings ([`keep_from_children`]). The
-//! wal-index is an exception, because SQLite reads and writes it without asking the VFS when it rolls back an
-//! inherited transaction. So a child gets a copy of its own at the same address ([`map_for_this_process`]).
+//! wal-index is an exception, because SQLite, when it rolls back an inherited transaction, reads and writes
+//! the wal-index without asking the VFS. So a child gets a copy of its own at the same address
+//! ([`map_for_this_process`]).
 
 #![allow(unsafe_code)] // a page with special treatment at forks, handlers of forks, and closing of descriptors
 
@@ -34,7 +36,7 @@ use std::{io, ptr};
 pub struct ProcessId(u64);
 
 impl ProcessId {
-    /// The calling process.
+    /// Returns the identity of the calling process.
     #[inline]
     #[must_use]
     pub fn current() -> Self {
@@ -49,7 +51,8 @@ impl ProcessId {
         look_closely()
     }
 
-    /// Returns whether this is the calling process, and not one that it was forked from.
+    /// Returns whether this is the identity of the calling process, and not of a process from which it was
+    /// forked.
     #[inline]
     #[must_use]
     pub fn is_current(self) -> bool {
@@ -57,7 +60,7 @@ impl ProcessId {
     }
 }
 
-/// The page's first word; null before the first use.
+/// The address of the first word of the page that the kernel clears in a child. Null before the first use.
 static WORD: AtomicPtr<u64> = AtomicPtr::new(ptr::null_mut());
 /// Set if the kernel cannot clear the page in a child. The code then asks the kernel for the process's id
 /// instead of reading the page.
@@ -65,7 +68,8 @@ static ASKS_KERNEL: AtomicBool = AtomicBool::new(false);
 /// The last number that was given to a process. A child inherits this value and counts on from it, so a
 /// child's number is larger than its parent's.
 static LAST: AtomicU64 = AtomicU64::new(0);
-/// The id of the process that the number belongs to. Used only if the kernel does not clear the page.
+/// The kernel's id of the process to which the number belongs. [`look_closely`] uses this id only if the
+/// kernel does not clear the page.
 static KERNEL_PID: AtomicU32 = AtomicU32::new(0);
 
 #[cold]
@@ -123,11 +127,11 @@ fn prepare() -> NonNull<u64> {
 
 /// Counts descriptors that are being opened and are not registered yet.
 static OPENING: Gate = Gate::new(Duration::from_millis(100));
-/// Counts threads of this library that are at work, of which the application does not know.
+/// Counts this library's threads that are at work without the application's knowledge.
 static WORKING: Gate = Gate::new(Duration::from_secs(2));
 
 extern "C" fn before_fork() {
-    // Wait for that work first, because it opens descriptors.
+    // Wait first for the threads at work, because they open descriptors.
     WORKING.before_fork();
     OPENING.before_fork();
 }
@@ -140,7 +144,8 @@ extern "C" fn after_fork() {
 extern "C" fn after_fork_in_child() {
     OPENING.after_fork_in_child();
     WORKING.after_fork_in_child();
-    // The kernel has done the same. But an emulated machine may claim to do it, and not do it.
+    // The kernel has cleared the word already. But an emulated machine may claim to clear pages in children,
+    // and not clear them.
     let word = WORD.load(Ordering::Acquire);
     if !word.is_null() {
         // SAFETY: as in `current`; the child has one thread.
@@ -315,14 +320,15 @@ pub fn off_standard_streams<F: AsFd + From<OwnedFd>>(file: F) -> io::Result<F> {
 
 /// A file whose locks belong to this process. A child closes the descriptor that it inherits.
 ///
-/// The last handle of an open file releases its locks before closing it. Closing the file would not be enough
-/// to release them. A process that another thread is just starting (`posix_spawn`, `vfork`) has the
-/// descriptors until it executes its program, and no fork handler closes them there.
+/// The last handle of an open file releases the file's locks before it closes the file. Closing the file
+/// would not be enough to release the locks. A process that another thread is just starting (`posix_spawn`,
+/// `vfork`) has the descriptors until it executes its program, and no fork handler closes them in that
+/// process.
 #[derive(Debug)]
 pub struct OwnFile {
     file: ManuallyDrop<File>,
     process: ProcessId,
-    /// Shared by all handles of one open file. `None` after the drop.
+    /// The count of handles, which all handles of one open file share. `None` after the drop.
     handles: Option<Arc<()>>,
 }
 
@@ -392,7 +398,7 @@ impl Drop for OwnFile {
     }
 }
 
-/// Releases all locks of an open file. Errors are ignored, because no lock of such a file can make this fail.
+/// Releases all locks of an open file. Ignores errors, because no lock of such a file can make this fail.
 fn give_locks_back(file: &File) {
     let _ = file.unlock();
     // SAFETY: the structure holds only numbers, for which zeros are valid: a range from the beginning to the
@@ -404,7 +410,7 @@ fn give_locks_back(file: &File) {
     let _ = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const all) };
 }
 
-/// Exists while a descriptor is being opened, so that a fork waits.
+/// A value that exists while a thread opens a descriptor. A fork waits until this value is dropped.
 struct Opening;
 
 impl Opening {
@@ -422,9 +428,10 @@ impl Drop for Opening {
     }
 }
 
-/// Exists while a thread works that this library has started without the application's knowledge. A `fork` by
-/// the application waits until this value is dropped, for at most two seconds. Otherwise a lock that the
-/// thread holds, such as the lock of SQLite's allocator, would never be released in the child.
+/// A value that exists while a thread works that this library has started without the application's
+/// knowledge. A `fork` by the application waits until this value is dropped, for at most two seconds.
+/// Otherwise a lock that the thread holds, such as the lock of SQLite's allocator, would never be released in
+/// the child.
 #[derive(Debug)]
 #[must_use]
 pub struct ForksWait(());
@@ -462,7 +469,7 @@ pub struct PerProcess<T> {
 }
 
 impl<T: Default + Send + Sync + 'static> PerProcess<T> {
-    /// No state yet.
+    /// Makes a value without a state.
     #[must_use]
     pub const fn new() -> Self {
         Self { current: AtomicPtr::new(ptr::null_mut()) }
@@ -475,7 +482,7 @@ impl<T: Default + Send + Sync + 'static> PerProcess<T> {
 
     /// Returns the state of this process. In a child that has no state yet, first calls `inherit` with the
     /// parent's state. `inherit` must not wait for a lock in that state, because a thread that does not exist
-    /// in the child may hold it.
+    /// in the child may hold the lock.
     pub fn get_after(&self, inherit: impl FnOnce(&'static T)) -> &'static T {
         let process = ProcessId::current();
         loop {
@@ -520,7 +527,7 @@ const PAUSE: Duration = Duration::from_micros(50);
 /// limited time, because what they wait for may hang.
 struct Gate {
     inside: AtomicI32,
-    /// How many times to look again, [`PAUSE`] apart.
+    /// The number of times that a waiting thread looks again, [`PAUSE`] apart.
     patience: u32,
 }
 
@@ -529,7 +536,7 @@ impl Gate {
         Self { inside: AtomicI32::new(0), patience: (patience.as_micros() / PAUSE.as_micros()) as u32 }
     }
 
-    /// Enters. Forks wait until [`Gate::leave`].
+    /// Counts the calling thread as inside. Forks wait until the thread calls [`Gate::leave`].
     fn enter(&self) {
         let mut patience = self.patience;
         loop {

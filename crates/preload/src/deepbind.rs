@@ -2,9 +2,9 @@
 //! With this flag a module finds its own libraries' symbols first. If such a module is linked to SQLite, its
 //! calls would not reach this library.
 //!
-//! The program's calls of `dlopen` come here first. If the module is linked to SQLite, the flag is left out.
-//! Then the call goes on to the linker's function by a jump, so that the linker sees the program as the
-//! caller and uses the caller's search path.
+//! The program's calls of `dlopen` come here first. If the module is linked to SQLite, this library clears
+//! the flag. The call then continues in the linker's function by a jump, so that the linker sees the program
+//! as the caller and uses the caller's search path.
 
 use std::ffi::{CStr, OsStr, c_char, c_int, c_void};
 use std::os::unix::ffi::OsStrExt as _;
@@ -13,12 +13,12 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 use crate::orders::orders;
 
-/// Every file that is linked to SQLite's library contains this text.
+/// The text that every file that is linked to SQLite's library contains.
 const LIBRARY: &[u8] = b"libsqlite3.so";
-/// Files larger than this are not searched for the text.
+/// The greatest size, in bytes, of a file that this library searches for the text.
 const MOST_BYTES: u64 = 64 << 20;
 
-/// What the call goes on with: the function to jump to, and its flags. Small enough to be returned in two
+/// The function to which the call jumps, and its flags. The structure is small enough to be returned in two
 /// registers.
 #[repr(C)]
 struct Plan {
@@ -26,7 +26,8 @@ struct Plan {
     flags: i64,
 }
 
-/// The linker's `dlopen`, with its arguments, result and errors.
+/// Calls the linker's `dlopen`, with the same arguments, result and errors, but without `RTLD_DEEPBIND` for a
+/// module that is linked to SQLite.
 ///
 /// # Safety
 /// The same as for the linker's function.
@@ -64,7 +65,7 @@ unsafe extern "C" fn plan(file: *const c_char, flags: c_int) -> Plan {
     Plan { real: real(), flags: i64::from(flags) }
 }
 
-/// Returns the linker's own function.
+/// Returns the linker's own `dlopen`.
 fn real() -> *mut c_void {
     static REAL: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
     let known = REAL.load(Ordering::Relaxed);
@@ -77,8 +78,8 @@ fn real() -> *mut c_void {
     real
 }
 
-/// Returns whether a file names SQLite's library. A name without a slash, for which the linker would search,
-/// is not looked into.
+/// Returns whether a file contains the name of SQLite's library. Returns `false` for a name without a slash,
+/// for which the linker would search.
 fn is_linked_to_sqlite(file: &CStr) -> bool {
     let path = OsStr::from_bytes(file.to_bytes());
     let is_small = std::fs::metadata(path).is_ok_and(|meta| meta.len() <= MOST_BYTES);

@@ -1,7 +1,7 @@
 //! The functions that programs call instead of SQLite's, and what this library does when it is loaded.
 //!
 //! Each function begins with instructions that pass its return address on as an additional argument. From
-//! that address the library learns which code has called, and so which SQLite it means.
+//! that address the library learns which code has called, and so which SQLite the code means.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::panic::catch_unwind;
@@ -15,12 +15,13 @@ use crate::register::register;
 use crate::report;
 use crate::sqlite::Sqlite;
 
-/// A function under SQLite's name that jumps to another one, with the caller's address as its last argument.
+/// Defines a function under SQLite's name that jumps to `$target`, with the caller's address as the last
+/// argument.
 macro_rules! entry {
     ($name:ident, $target:ident, $x86_64:literal, $aarch64:literal) => {
-        /// SQLite's function of this name, with the same arguments, result and errors, but with Duralite as
-        /// the default VFS. If Duralite cannot be registered, no database is opened: the result is
-        /// `SQLITE_ERROR`, and the reason is on standard error.
+        /// Calls SQLite's function of this name, with the same arguments, result and errors, but with
+        /// Duralite as the default VFS. If Duralite cannot be registered, the call opens no database: it
+        /// returns `SQLITE_ERROR`, and the reason is on standard error.
         ///
         /// # Safety
         /// The same as for SQLite's function.
@@ -35,8 +36,8 @@ macro_rules! entry {
     };
 }
 
-/// How long to try to set WAL mode while another process or thread uses the database, and the pause between
-/// two tries.
+/// The time for which this library tries to set WAL mode while another process or thread uses the database,
+/// and the pause between two tries.
 const PATIENCE: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(5);
 /// A name that no VFS has. SQLite puts it at the end of its error message.
@@ -102,8 +103,8 @@ fn through(caller: *const c_void, db: *mut *mut Connection, open: impl FnOnce(&S
     code
 }
 
-/// Puts a database file into WAL mode. If that fails, the file stays in its mode, which is reported but is no
-/// error.
+/// Puts a database file into WAL mode. If that fails, the file stays in its mode. The function reports the
+/// failure, which is no error of the program's call.
 fn set_wal(sqlite: &Sqlite, db: *mut Connection) {
     let main = c"main".as_ptr();
     // SAFETY: an open connection, and the name of its database.
@@ -121,7 +122,7 @@ fn set_wal(sqlite: &Sqlite, db: *mut Connection) {
     let begun = Instant::now();
     let mut code = exec(c"PRAGMA journal_mode=WAL");
     // Another thread or process may be setting the mode. The program has set no busy handler yet that would
-    // wait for it, so this tries again itself.
+    // wait for that, so this function tries again itself.
     while code == ffi::BUSY && begun.elapsed() < PATIENCE {
         std::thread::sleep(PAUSE);
         code = exec(c"PRAGMA journal_mode=WAL");
@@ -141,8 +142,8 @@ extern "C" fn begin() {
         if !orders().are_given {
             return;
         }
-        // If the program contains a SQLite, the linker prefers that one to this library. The program's calls
-        // do not come here then, so Duralite is registered with that SQLite now.
+        // If the program contains a SQLite, the linker prefers that SQLite to this library. The program's
+        // calls then do not come here, so register Duralite with that SQLite now.
         if let Some(Err(why)) = Sqlite::of_program().map(|sqlite| register(&sqlite)) {
             report::say(&format!("this program stays plain SQLite: {why}"));
         }

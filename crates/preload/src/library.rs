@@ -23,7 +23,7 @@ pub struct Library {
 
 static LIBRARY: OnceLock<Result<Library, String>> = OnceLock::new();
 
-/// Returns the library `libduralite.so`, loaded at the first call.
+/// Returns the library `libduralite.so`, which the first call loads.
 ///
 /// # Errors
 /// The linker's message.
@@ -72,7 +72,8 @@ fn linker_error() -> String {
     )
 }
 
-/// Returns a copy of the text that a function of the library returns, or empty if it returns null.
+/// Returns a copy of the text that a function of the library returns. The copy is empty if the function
+/// returns null.
 pub fn said(function: Text) -> String {
     // SAFETY: null or a text that stays until the next call, which is not made before the copy is.
     let text = unsafe { function().as_ref().map(|text| CStr::from_ptr(text)) };

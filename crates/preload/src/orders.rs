@@ -3,7 +3,8 @@
 
 use std::sync::LazyLock;
 
-/// The words are `wal`, `quiet`, and `pid=` with the id of the process that `duralite run` has started.
+/// The environment variable. Its words are `wal`, `quiet`, and `pid=` with the id of the process that
+/// `duralite run` has started.
 const VARIABLE: &str = "DURALITE_RUN";
 
 /// The orders for a process.

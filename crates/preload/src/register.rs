@@ -1,6 +1,6 @@
 //! Makes Duralite the default VFS of a SQLite.
 //!
-//! This asks SQLite at each open which VFS is its default, and remembers nothing, because after
+//! This module asks SQLite at each open which VFS is the default, and remembers nothing, because after
 //! `sqlite3_shutdown` SQLite's own VFS is the default again.
 
 use std::ffi::{CStr, c_char, c_int};
@@ -13,14 +13,14 @@ use crate::library::{self, STAYS, library};
 use crate::sqlite::{OpenV2, Sqlite};
 
 const NAME: &CStr = c"duralite";
-/// The name of SQLite's own default VFS. Another default is one that the program has set.
+/// The name of SQLite's own default VFS. If another VFS is the default, the program has set it.
 const STOCK: &CStr = c"unix";
 /// `SQLITE_VERSION_NUMBER` of the oldest SQLite whose table of routines is at least as long as the copy that
 /// [`entered`] makes of it.
 const OLDEST: c_int = 3_031_000;
 
-/// The real `sqlite3_open_v2` of the SQLite that [`enter`] works with. [`entered`] takes it from here,
-/// because SQLite passes no argument to an automatic extension.
+/// The real `sqlite3_open_v2` of the SQLite that [`enter`] works with. [`entered`] reads it here, because
+/// SQLite passes no argument of the caller's to an automatic extension.
 static ENTERING: Mutex<Option<OpenV2>> = Mutex::new(None);
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
@@ -69,7 +69,8 @@ fn enter(sqlite: &Sqlite) -> Result<(), String> {
     Err(if why.is_empty() { format!("SQLite refused the library (code {code})") } else { why })
 }
 
-/// An automatic extension for the one connection that [`enter`] opens.
+/// Passes SQLite's table on to the entry point of `libduralite.so`. This is an automatic extension for the
+/// one connection that [`enter`] opens.
 unsafe extern "C" fn entered(
     db: *mut Connection,
     message: *mut *mut c_char,
@@ -77,7 +78,7 @@ unsafe extern "C" fn entered(
 ) -> c_int {
     let Ok(library) = library() else { return ffi::ERROR };
     let open_v2 = *ENTERING.lock().unwrap_or_else(PoisonError::into_inner);
-    // `None`: another thread has opened this connection, and `enter` has finished.
+    // If there is none, another thread has opened this connection, and `enter` has finished.
     let Some(open_v2) = open_v2 else { return ffi::OK };
     // SAFETY: SQLite's table; this entry is in every version's.
     let version = unsafe { (*routines).libversion_number.map_or(0, |version| version()) };
@@ -88,16 +89,17 @@ unsafe extern "C" fn entered(
     // SAFETY: SQLite's table, of this version.
     let mut own = unsafe { Table::copy(routines, version) };
     // The linker finds the preloaded function before SQLite's own, so SQLite's table has the preloaded one.
-    // The library must call SQLite's own.
+    // But `libduralite.so` must call SQLite's own.
     own.front.open_v2 = Some(open_v2);
     // SAFETY: SQLite's own arguments; the library copies what it needs of the table.
     as_auto_extension(unsafe { (library.enter)(db, message, (&raw const own).cast()) })
 }
 
-/// Words of SQLite's table that every version has.
+/// The number of words of SQLite's table that every version has.
 const FRONT: usize = size_of::<ApiRoutines>() / size_of::<usize>();
 
-/// SQLite's table up to the last entry that the library uses. Entries that this SQLite is too old for are 0.
+/// SQLite's table up to the last entry that `libduralite.so` uses. Entries that this SQLite is too old to
+/// have are 0.
 #[repr(C)]
 struct Table {
     front: ApiRoutines,

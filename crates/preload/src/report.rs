@@ -1,4 +1,4 @@
-//! What a process reports on standard error: failures when they happen, and at its end what served its
+//! Reports on standard error: failures when they happen, and at the end of the process what served its
 //! databases.
 
 use std::ffi::c_int;
@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use crate::library;
 use crate::orders::orders;
 
-/// SQLite's code of the last open that failed, else 0.
+/// SQLite's code of the last open that failed; 0 if none has failed.
 static FAILED: AtomicI32 = AtomicI32::new(0);
 
 /// Notes that an open has failed with SQLite's code.
@@ -21,8 +21,8 @@ pub fn say(line: &str) {
     let _ = std::io::stderr().write_all(format!("duralite: {line}\n").as_bytes());
 }
 
-/// Prints a line for each database. If this process has opened none, it says so only if `duralite run` has
-/// started it directly. The children of such a process print nothing then.
+/// Prints a line for each database. If this process has opened no database, it says so only if `duralite run`
+/// has started it directly. Its children print nothing in that case.
 pub fn at_exit() {
     let orders = orders();
     if !orders.are_given || orders.quiet {

@@ -1,4 +1,5 @@
-//! One copy of SQLite in the process, found by the address of its caller, since a process may have several.
+//! One copy of SQLite in the process, found by the address of its caller, because a process may have several
+//! copies.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::mem::{self, MaybeUninit};
@@ -50,7 +51,7 @@ functions! {
     vfs_register: unsafe extern "C" fn(*mut Vfs, c_int) -> c_int,
 }
 
-/// `name` ends with a zero.
+/// Returns the address of the symbol `name`, which ends with a zero.
 fn symbol(handle: *mut c_void, name: &str) -> Option<*mut c_void> {
     // SAFETY: a handle of the linker's and a text that ends with a zero.
     let symbol = unsafe { libc::dlsym(handle, name.as_ptr().cast()) };
@@ -88,7 +89,7 @@ fn object_of(address: *const c_void) -> Option<&'static CStr> {
 
 impl Sqlite {
     /// Returns the SQLite that the code at `caller` is linked to, in the caller's own object or in one of
-    /// that object's libraries. If neither has a SQLite, this is the first one in the process after this
+    /// that object's libraries. If neither has a SQLite, returns the first one in the process after this
     /// library.
     pub fn of(caller: *const c_void) -> Option<Self> {
         let object = object_of(caller).and_then(|name| {
@@ -101,7 +102,7 @@ impl Sqlite {
     }
 
     /// Returns the SQLite that the program itself contains, if the dynamic linker can see one. The program's
-    /// calls go there and not to this library.
+    /// calls go to that SQLite and not to this library.
     pub fn of_program() -> Option<Self> {
         Self::within(libc::RTLD_DEFAULT).filter(|sqlite| object_of(sqlite.open_v2 as *const c_void).is_none())
     }

@@ -37,8 +37,8 @@ pub type CreateModule = unsafe extern "C" fn(
 type Unused<const N: usize> = [*const c_void; N];
 
 /// The function that SQLite calls when another connection holds a lock. Its arguments are the pointer that
-/// was passed when it was set, and how often SQLite has called it for the same lock before. If it returns 0,
-/// SQLite gives up.
+/// the application passed when it set the function, and how often SQLite has called the function for the same
+/// lock before. If the function returns 0, SQLite gives up.
 pub type BusyHandler = unsafe extern "C" fn(*mut c_void, c_int) -> c_int;
 
 /// `sqlite3_api_routines` up to `filename_wal` (3.31). Entries that Duralite does not use are kept as unnamed
@@ -139,7 +139,7 @@ pub const DB_NAME_WORD: usize = 264;
 
 /// `sqlite3_txn_state`, which SQLite has since 3.34.
 pub type TxnState = unsafe extern "C" fn(*mut Connection, *const c_char) -> c_int;
-/// The first SQLite that has it, as `SQLITE_VERSION_NUMBER`.
+/// `SQLITE_VERSION_NUMBER` of the first SQLite that has `sqlite3_txn_state`.
 pub const TXN_STATE_SINCE: c_int = 3_034_000;
-/// Where it is in `sqlite3_api_routines`, in words.
+/// The offset of `sqlite3_txn_state` in `sqlite3_api_routines`, in words.
 pub const TXN_STATE_WORD: usize = 252;

@@ -35,7 +35,7 @@ pub struct IndexConstraintUsage {
     pub omit: c_uchar,
 }
 
-/// `sqlite3_index_info`, up to the cost. The fields after it are newer than 3.8.
+/// `sqlite3_index_info`, up to the cost. The fields after the cost are newer than SQLite 3.8.
 #[repr(C)]
 pub struct IndexInfo {
     pub constraints: c_int,

@@ -97,7 +97,7 @@ fn a_damaged_guard_is_mended_by_the_log() {
     assert_eq!(said.out, "6", "{}", said.err);
 }
 
-/// Starts stock SQLite on a WAL database. It keeps the database open until it is killed.
+/// Starts stock SQLite on a WAL database. The process keeps the database open until the test kills it.
 fn stock_holder(host: &Host, name: &str, sql: &str) -> Child {
     let ready = host.path("ready");
     let child = Command::new("sqlite3")

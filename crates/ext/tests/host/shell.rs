@@ -17,7 +17,7 @@ pub struct Said {
 }
 
 impl Host {
-    /// `None`, with a message, if the machine has no `sqlite3` shell.
+    /// Makes the directories. Returns `None`, and prints a message, if the machine has no `sqlite3` shell.
     pub fn new() -> Option<Self> {
         if Command::new("sqlite3").arg("--version").output().is_err() {
             assert!(std::env::var_os("DURALITE_REQUIRE_RIGS").is_none(), "no sqlite3 shell on this machine");
@@ -53,7 +53,7 @@ impl Host {
         )
     }
 
-    /// Returns the shell, without Duralite's environment variables of the test's own process.
+    /// Returns a command that runs the shell without the test's own environment variables of Duralite.
     pub fn command(&self) -> Command {
         let mut command = Command::new("sqlite3");
         for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("DURALITE_")) {
@@ -73,7 +73,7 @@ impl Host {
         self.run_with(&[], commands)
     }
 
-    /// As [`Host::run`], with environment variables.
+    /// Does the same as [`Host::run`], with environment variables.
     pub fn run_with(&self, environment: &[(&str, &str)], commands: &[&str]) -> Said {
         let mut shell = self.command();
         shell.envs(environment.iter().copied());
@@ -87,7 +87,7 @@ impl Host {
         said(shell.envs(environment.iter().copied()).args(arguments).output().unwrap())
     }
 
-    /// Runs lines as if a person typed them: the shell goes on after an error.
+    /// Runs lines as if a person typed them: the shell continues after an error.
     pub fn script(&self, lines: &str) -> Said {
         let mut shell = self.command();
         shell.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());

@@ -6,7 +6,7 @@ const TABLE: &str = "create table t(a); insert into t values(1);";
 const WAL: &str = "pragma journal_mode=wal;";
 const WHY: &str = "select duralite_last_error();";
 
-/// Runs a script on a database under `strict`, and goes on after errors.
+/// Runs a script on a database under `strict`. The shell continues after errors.
 fn strict(host: &Host, name: &str, lines: &[&str]) -> Said {
     let open = format!(".open file:{}?vfs=duralite&strict=on", host.path(name).display());
     host.script(&format!(".load {}\n{open}\n{}\n", library().display(), lines.join("\n")))
@@ -60,7 +60,7 @@ fn an_existing_database_can_be_read_and_set_to_wal_but_not_written() {
     }
 }
 
-/// The refusal comes before the commit.
+/// Duralite refuses the transaction before the commit.
 #[test]
 fn a_transaction_is_refused_at_its_first_write() {
     let Some(host) = Host::new() else { return };
@@ -69,7 +69,8 @@ fn a_transaction_is_refused_at_its_first_write() {
     assert!(said.err.contains("attempt to write a readonly database"), "{}", said.err);
 }
 
-/// A transaction that a killed process has left is rolled back, although the database is not in WAL mode.
+/// SQLite rolls back the transaction that a killed process has left, although the database is not in WAL
+/// mode.
 #[test]
 fn a_hot_journal_is_rolled_back() {
     let Some(host) = Host::new() else { return };
@@ -184,8 +185,8 @@ fn a_database_opened_after_the_load_without_the_vfs_is_caught() {
     assert_eq!(said.out, "wal\n1", "{}", said.err);
 }
 
-/// The VFS checkpoints the `-wal` that stock SQLite has left in a connection of its own, through stock
-/// SQLite. `DURALITE_STRICT` does not refuse that connection.
+/// Stock SQLite has left a `-wal`, which the VFS checkpoints through stock SQLite, on a connection of the
+/// VFS's own. `DURALITE_STRICT` does not refuse that connection.
 #[test]
 fn what_stock_sqlite_left_is_taken_over() {
     let Some(host) = Host::new() else { return };

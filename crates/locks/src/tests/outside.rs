@@ -12,7 +12,7 @@ fn memory() -> Arc<Memory> {
     memory
 }
 
-/// Returns an outside reader, and its table on this memory.
+/// Makes an outside reader, and its table on this memory.
 fn reader(memory: &Arc<Memory>) -> (Arc<Table>, Arc<ProcessSlot>) {
     memory.process(PROCESS_SLOTS)
 }
@@ -105,7 +105,8 @@ fn a_refused_lock_leaves_no_claim() {
     other.lock_exclusive(1, SLOTS - 1).unwrap();
 }
 
-/// A process claims the mark after a reader has taken hold of it and before that reader looks at the words.
+/// A process claims the mark after a reader has taken hold of the mark and before that reader looks at the
+/// words.
 #[test]
 fn both_announce_before_they_look() {
     for checkpoints in [false, true] {
@@ -121,13 +122,13 @@ fn both_announce_before_they_look() {
         seen.when_asked(move || *result.lock().unwrap() = Some(hooked.lock_exclusive(MARK, 1)));
         let read = reader.lock_shared(MARK);
         let taken = taken.lock().unwrap().take();
-        // Without a checkpoint the process does not ask the kernel, and gets the mark; the reader gives way.
+        // Without a checkpoint the process does not ask the kernel, and gets the mark. The reader gives way.
         let expected = if checkpoints { (Ok(()), Some(BUSY)) } else { (BUSY, Some(Ok(()))) };
         assert_eq!((read, taken), expected);
     }
 }
 
-/// A reader arrives after a process that is about to checkpoint has found none.
+/// A reader arrives after a process that is about to checkpoint has found no reader.
 #[test]
 fn a_reader_that_comes_later_is_found_by_who_moves_its_mark() {
     let memory = memory();

@@ -49,7 +49,7 @@ fn who_comes_back_at_once_wakes_nobody_before_his_turn_is_over() {
         let mut before = wakes();
         for again in 0..4 {
             running.unlock_exclusive(WRITE, 1);
-            // The first time it is not known yet that the connection comes back at once.
+            // The first time that it gives WRITE back, the connection is not yet known to come back at once.
             assert_eq!(wakes() - before, u64::from(again == 0));
             before = wakes();
             running.lock_exclusive(WRITE, 1).unwrap();

@@ -23,24 +23,26 @@ pub enum Access {
     Buffered,
 }
 
-/// If a device has larger sectors than this, blocks are written through the page cache.
+/// The size in bytes of the largest sectors that are written directly. If a device has larger sectors, blocks
+/// are written through the page cache.
 pub(super) const LARGEST_SECTOR: u32 = 4096;
 pub(super) const SMALLEST_SECTOR: u32 = 512;
 
-/// A second descriptor of the file, past the page cache.
+/// A second descriptor of the file, which bypasses the page cache.
 #[derive(Debug)]
 pub(super) struct Direct {
     pub(super) file: File,
-    /// Positions and lengths must be multiples of this, in bytes.
+    /// The number of bytes of which positions and lengths must be multiples.
     pub(super) offset_align: u32,
-    /// Addresses in memory must be multiples of this, in bytes.
+    /// The number of bytes of which addresses in memory must be multiples.
     pub(super) memory_align: u32,
 }
 
 impl Direct {
     /// Opens an open file a second time, for direct I/O. Returns `None` if the file system has no direct I/O.
-    /// Kernels before 6.1 do not report the alignment. On those it is found by trial reads of the file
-    /// itself, or, if the file is empty, of a temporary file in `dir`.
+    /// Kernels before 6.1 do not report the alignment. On those kernels this function finds the alignment by
+    /// trial reads of the file itself. If the file is shorter than two of the largest sectors, it reads a
+    /// temporary file in `dir` instead.
     pub(super) fn open(file: &File, path: &Path, dir: &Path) -> Option<Self> {
         let direct = reopen(file, path, OFlags::DIRECT)?;
         let (offset_align, memory_align) = match told_alignment(&direct) {
@@ -50,7 +52,8 @@ impl Direct {
             }
             None => match scratch(dir) {
                 Some(file) => tried_alignment(&reopen(&file, dir, OFlags::DIRECT)?)?,
-                // Try the largest alignment first, because no device in use requires more.
+                // Without a temporary file, assume the largest alignment, because no device in use requires
+                // more.
                 None => (LARGEST_SECTOR, LARGEST_SECTOR),
             },
         };

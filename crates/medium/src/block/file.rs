@@ -1,4 +1,4 @@
-//! A file on a file system, written directly if that is possible and faster.
+//! A file of blocks on a file system, whose writes bypass the page cache if that is possible and faster.
 
 use std::fs::File;
 use std::io::{self, IoSliceMut};
@@ -34,9 +34,10 @@ pub struct BlockOptions {
 const STEP: u64 = 1 << 20;
 /// A file of blocks.
 ///
-/// Reads of a few blocks go through the page cache. Large reads and all writes bypass it, if
-/// [`BlockOptions::access`] and the file system allow direct I/O. Local file systems keep cached and direct
-/// I/O coherent. Without direct I/O, a block is written with `pwrite` and made durable with `fdatasync`.
+/// Reads of a few blocks go through the page cache. Large reads, and all writes but those of
+/// [`Block::write_later`], bypass the page cache if [`BlockOptions::access`] and the file system allow direct
+/// I/O. Local file systems keep cached and direct I/O coherent. Without direct I/O, a block is written with
+/// `pwrite` and made durable with `fdatasync`.
 ///
 /// [`len`](Block::len) is the file's size, rounded down to a block.
 ///
@@ -61,13 +62,14 @@ pub struct FileBlock {
     block_bytes: u32,
     len: AtomicU64,
     read_only: bool,
-    /// Whether it is known that data does not survive a power loss there, even after a sync.
+    /// Whether the file system is known to lose data at a power loss even after a sync.
     unsynced: bool,
     description: String,
     bounce: Mutex<AlignedBuf>,
-    /// Held while the length changes.
+    /// The lock that a thread holds while it changes the length.
     resizing: Mutex<()>,
-    /// While this object preallocates: the length before that. Bytes beyond it may still be given back.
+    /// The length before the preallocation that this object is making; `None` if it is making none. Bytes
+    /// beyond that length may still be given back.
     sure: Mutex<Option<u64>>,
     /// Whether the file system reported blocks as not initialised even after they were zeroed.
     unsettled: AtomicBool,
@@ -85,13 +87,14 @@ fn failed(op: &'static str) -> impl Fn(io::Error) -> MediumError {
     move |error| MediumError::from_errno(op, Errno::from_io_error(&error).unwrap_or(Errno::IO))
 }
 
-/// A failed flush. Never a lack of space, also where the file system says so: a caller may go on without space, and may not go
-/// on with blocks of which nothing is known.
+/// Returns a function that makes the error of a failed flush. The error is never [`MediumError::NoSpace`],
+/// even if the file system reports a lack of space. A caller may continue without space, but must not
+/// continue with blocks of which nothing is known.
 fn failed_flush(op: &'static str) -> impl Fn(io::Error) -> MediumError {
     move |error| MediumError::Io { op, source: Errno::from_io_error(&error).unwrap_or(Errno::IO) }
 }
 
-/// Returns whether the kernel or the file system does not know an operation.
+/// Returns whether the error says that the kernel or the file system does not know the operation.
 fn is_unknown(errno: Errno) -> bool {
     errno == Errno::OPNOTSUPP || errno == Errno::NOSYS
 }

@@ -82,7 +82,7 @@ pub fn check_filesystem(path: &Path) -> Result<FileSystem, MediumError> {
     Ok(found)
 }
 
-/// A mount, as far as it identifies what was found out about it.
+/// The identity of a mount. [`KNOWN`] keeps under it what is known about the mount's file system.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Mount {
     id: Option<u64>,
@@ -105,8 +105,8 @@ fn mount_id(path: &Path) -> Option<u64> {
     (stat.stx_mask & StatxFlags::MNT_ID.bits() != 0).then_some(stat.stx_mnt_id)
 }
 
-/// Returns a number of this mount that no other mount has had since the system started. `None` on kernels
-/// before 6.8.
+/// Returns a number of this mount that no other mount has had since the system started. Returns `None` on
+/// kernels before 6.8.
 fn unique_mount_id(path: &Path) -> Option<u64> {
     const MNT_ID_UNIQUE: StatxFlags = StatxFlags::from_bits_retain(0x4000);
     let stat = statx(CWD, path, AtFlags::empty(), MNT_ID_UNIQUE).ok()?;
@@ -131,7 +131,7 @@ fn judge(path: &Path, listed: Option<Listed<'_>>, kind: u32) -> Result<FileSyste
     Ok(FileSystem { name, volatile, unsynced })
 }
 
-/// Why a sync does not suffice on a file system with these options, in words.
+/// Returns in words why a sync does not suffice on a file system with these options.
 fn why_unsynced(name: &str, options: &str) -> Option<String> {
     options.split(',').find_map(|option| {
         let what = if WITHOUT_SYNC.contains(&(name, option)) {
@@ -181,8 +181,8 @@ impl<'a> Listed<'a> {
     }
 }
 
-/// Returns the mount of a path: by the mount's number, else by its device, else by the path itself. The path
-/// is needed because the files of some file systems have another device than their mount.
+/// Finds the mount of a path by the mount's number, else by its device, else by the path itself. The path is
+/// needed because the files of some file systems have another device than their mount.
 fn find<'a>(mounts: &'a str, mount: Option<u64>, device: &str, path: &Path) -> Option<Listed<'a>> {
     let entries = || mounts.lines().filter_map(Listed::parse);
     let by_mount = mount.and_then(|mount| entries().find(|entry| entry.number == mount));

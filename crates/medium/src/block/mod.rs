@@ -70,7 +70,7 @@ pub struct BlockCounters {
 ///
 /// Writers to different blocks, and readers, may run at the same time, in any thread or process.
 pub trait Block: Send + Sync + fmt::Debug {
-    /// Returns the number of bytes in a block. Positions and lengths of writes are multiples of this.
+    /// Returns the number of bytes in a block. Positions and lengths of writes are multiples of this number.
     fn block_bytes(&self) -> u32;
 
     /// Returns the number of preallocated bytes, as this object last learnt it.
@@ -81,8 +81,8 @@ pub trait Block: Send + Sync + fmt::Debug {
         self.len() == 0
     }
 
-    /// Free bytes for this user in the file system that holds the blocks. If the free space is not known, a
-    /// number larger than any file system.
+    /// Returns the number of free bytes for this user in the file system that holds the blocks. Returns a
+    /// number larger than any file system if the free space is not known.
     fn free_bytes(&self) -> u64 {
         u64::MAX
     }
@@ -99,7 +99,7 @@ pub trait Block: Send + Sync + fmt::Debug {
 
     /// Makes the file `len` bytes long (a multiple of the block), for a caller that will itself write the new
     /// part. The new part reads as zeros, and its space is reserved, but nothing is written if the medium can
-    /// avoid it. Durable with the next [`flush`](Block::flush).
+    /// avoid it. The change is durable after the next [`flush`](Block::flush).
     ///
     /// # Errors
     /// As [`preallocate`](Block::preallocate).
@@ -128,8 +128,8 @@ pub trait Block: Send + Sync + fmt::Debug {
 
     /// Truncates the file to `len` bytes (a multiple of the block). The caller must be sure that nobody needs
     /// the removed part, and that every object of this file, in any process, learns the length again before
-    /// it relies on it. Not durable on return: after a power loss the removed bytes may be back, until the
-    /// same part is preallocated again. A medium that cannot give space back does nothing.
+    /// it relies on it. The new length is not durable on return: after a power loss the removed bytes may be
+    /// back, until the same part is preallocated again. A medium that cannot give space back does nothing.
     ///
     /// # Errors
     /// An error of the file system.
@@ -172,7 +172,7 @@ pub trait Block: Send + Sync + fmt::Debug {
         Ok(at..self.len().max(at))
     }
 
-    /// Writes whole blocks. Not durable until flushed.
+    /// Writes whole blocks. The blocks are not durable before the next [`flush`](Block::flush).
     ///
     /// # Errors
     /// [`MediumError::OutOfBounds`] beyond what is preallocated, or an error of the device.
@@ -214,7 +214,7 @@ pub trait Block: Send + Sync + fmt::Debug {
 
 // Buffers that direct I/O can use without a copy.
 
-/// No device requires memory to be aligned more than this.
+/// The greatest alignment of memory, in bytes, that a device requires.
 const ALIGNMENT: usize = 4096;
 
 /// A growing buffer of bytes that begins at a multiple of 4096.

@@ -38,10 +38,11 @@ pub struct Probe {
 
 /// The number of durable writes measured for each way; the median is used.
 const ROUNDS: usize = 9;
-/// After this time no further round begins.
+/// The time after which no further round begins.
 const PATIENCE: Duration = Duration::from_millis(30);
 
-/// The probes that this process has made, by device. So opening many databases probes once.
+/// The probes that this process has made, by device. So a process that opens many databases on one device
+/// probes the device once.
 static KNOWN: LazyLock<Mutex<HashMap<u64, Probe>>> = LazyLock::new(Mutex::default);
 
 /// Determines the fastest way to make a durable overwrite in a directory. The measurement takes about 30 ms.

@@ -19,12 +19,13 @@ use rustix::process::geteuid;
 
 /// The directory of shared memory.
 const DIR: &str = "/dev/shm";
-/// How long a measurement is used.
+/// The time for which a measurement is used.
 const FRESH: Duration = Duration::from_secs(24 * 60 * 60);
-/// A longer file was not written by this library, and is ignored.
+/// The greatest length of the file, in bytes. A longer file was not written by this library, and is ignored.
 const MOST_BYTES: u64 = 64 << 10;
 
-/// Medians of durable overwrites in nanoseconds: buffered, direct, itself durable, of 512 bytes.
+/// The medians of four kinds of durable overwrites, in nanoseconds: buffered, direct, direct and itself
+/// durable, direct of 512 bytes.
 pub(super) type Times = [Option<u64>; 4];
 
 /// The file that holds the measurements.

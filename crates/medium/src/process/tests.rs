@@ -1,9 +1,9 @@
-//! What a child finds of its parent's state.
+//! What a child process finds of its parent's state.
 
 use super::*;
 
-/// Runs `child` in a child made by a bare `clone` if `bare`, else by `fork`. The exit status says whether
-/// `child` returned `true`.
+/// Runs the closure `child` in a child process. A bare `clone` makes the process if `bare` is set, else
+/// `fork` does. The process's exit status says whether the closure returned `true`.
 fn in_child(bare: bool, child: impl FnOnce() -> bool) -> libc::pid_t {
     // SAFETY: the child calls nothing that could need a lock of another thread, and then exits.
     let pid = unsafe {
@@ -58,7 +58,7 @@ fn a_lock_goes_with_the_process_although_a_child_lives() {
         drop(file);
         let other = File::open(&path).unwrap();
         let mut tries = 1000;
-        // A child made by a bare clone closes the descriptor when it first asks for its number.
+        // A child made by a bare clone closes the descriptor when it first asks for its `ProcessId`.
         while other.try_lock().is_err() && tries > 0 {
             tries -= 1;
             std::thread::sleep(std::time::Duration::from_millis(10));

@@ -27,7 +27,7 @@ fn lock_of(process: usize) -> i64 {
     locks::PROCESSES_AT + process as i64
 }
 
-/// Returns the byte that a reader locks who may not write the segment.
+/// Returns the byte that a reader who may not write the segment locks for a mark.
 fn lock_of_mark(mark: usize, live: bool) -> i64 {
     locks::READER_AT + 2 * mark as i64 + i64::from(!live)
 }
@@ -35,7 +35,7 @@ fn lock_of_mark(mark: usize, live: bool) -> i64 {
 /// The most marks that a segment can have.
 const MARKS: usize = 32;
 
-/// The marks that a reader holds who may not write the segment.
+/// The marks of a reader who may not write the segment.
 #[derive(Debug, Default)]
 struct Marks {
     /// One bit for each mark.
@@ -176,9 +176,9 @@ impl FileSegment {
         self.readable
     }
 
-    /// Returns whether a reader who may not write holds a mark of the kind that reads along with processes
-    /// that have a slot, even if all these processes have died since. If so, the segment in this file is in
-    /// use, and processes have used it during the life of that reader's process.
+    /// Returns whether a reader who may not write holds a mark that says that it reads along with processes
+    /// that have a slot. All these processes may have died since. If so, the segment in this file is in use,
+    /// and processes have used it during the life of that reader's process.
     ///
     /// # Errors
     /// If the kernel does not report this.
@@ -215,7 +215,7 @@ impl FileSegment {
     }
 
     /// Sets whether this reader, from now on, reads along with processes that have a slot. The reader keeps
-    /// its marks, which become marks of the kind that says so.
+    /// its marks, which now say the same.
     ///
     /// # Errors
     /// If the kernel refuses this.

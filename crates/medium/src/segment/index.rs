@@ -32,7 +32,7 @@ pub(super) struct Index {
     write: bool,
     /// Offset of the first region in the file.
     start: u64,
-    /// Bytes of a piece: those of a memory page or of a region, whichever is larger.
+    /// The size of a piece in bytes: that of a memory page or of a region, whichever is larger.
     piece: u64,
     /// The mapped pieces.
     pieces: Mutex<Vec<NonNull<u8>>>,

@@ -9,7 +9,7 @@ use rustix::io::Errno;
 
 use crate::MediumError;
 
-/// Offset of the locks of the processes, far behind the file's content.
+/// The offset of the locks of the processes, far after the file's content.
 pub(super) const PROCESSES_AT: i64 = 1 << 40;
 /// The first of the bytes for the ways of using the log, one for each [`Use`]. A process that uses the log in
 /// that way holds the byte's lock shared. A process that must be the only one holds it exclusively.
@@ -18,7 +18,7 @@ pub(super) const USE_AT: i64 = 1 << 41;
 /// with processes that have a slot, the second for a reader of what a crash has left.
 pub(super) const READER_AT: i64 = 1 << 42;
 
-/// For what a process uses a log.
+/// A purpose for which a process uses a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Use {
     /// For any purpose.

@@ -68,9 +68,9 @@ pub trait Segment: Send + Sync {
     /// Adds to the word, wrapping. Returns the previous value.
     fn fetch_add(&self, at: u64, value: u64) -> u64;
 
-    /// The `count` words from byte `base` on, if each operation above is just one instruction on a word of
-    /// memory. Otherwise an empty slice, because this process may only read, or because the operations do
-    /// more than the instruction. [`Words`] works in both cases.
+    /// Returns the `count` words from byte `base` on, if each operation above is just one instruction on a
+    /// word of memory. Otherwise returns an empty slice, because this process may only read, or because the
+    /// operations do more than the instruction. [`Words`] works in both cases.
     fn words(&self, _base: u64, _count: usize) -> &[AtomicU64] {
         &[]
     }

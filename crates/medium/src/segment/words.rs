@@ -40,7 +40,7 @@ fn number(at: u64) -> usize {
 }
 
 impl Words {
-    /// Makes the `count` words from byte `base` of a segment on.
+    /// Finds the `count` words from byte `base` of a segment on.
     #[must_use]
     pub fn new(segment: Arc<dyn Segment>, base: u64, count: usize) -> Self {
         let memory = NonNull::from(segment.words(base, count));
@@ -120,7 +120,7 @@ impl Words {
         }
     }
 
-    /// Like [`Segment::wait`]: sleeps while the low half of the word at `at` is `expected`.
+    /// Sleeps while the low half of the word at `at` is `expected`, as [`Segment::wait`] does.
     pub fn wait(&self, at: u64, expected: u32, limit: Duration) {
         self.segment.wait(self.base + at, expected, limit);
     }

@@ -103,7 +103,7 @@ fn what_is_given_back_is_zeros_when_it_comes_back() {
         block.shrink(1 << 20).unwrap();
         assert_eq!((block.len(), block.file.metadata().unwrap().len()), (1 << 19, 1 << 19));
         // The other object learns in this call that the file was truncated. So the call preallocates the
-        // missing part, although this object once saw the file as long as that.
+        // missing part, although the object once saw a file of that length.
         other.preallocate(1 << 20).unwrap();
         let mut back = [1; 4096];
         other.read((1 << 20) - 4096, &mut back).unwrap();
@@ -256,7 +256,7 @@ fn what_a_crash_cut_short_is_preallocated_again() {
 fn no_block_is_left_to_be_initialised_by_a_commit() {
     let dir = temporary();
     let block = open(dir.path(), &of(4096, Access::Auto)).unwrap();
-    // Some of these lengths are no multiple of a step.
+    // Some of these lengths are not a multiple of `STEP`.
     for len in [4096, 1 << 20, (3 << 20) + 8192] {
         block.preallocate(len).unwrap();
         match is_initialised(&block.file, len) {
@@ -330,7 +330,8 @@ fn large_reads_find_the_same_at_every_place_and_into_any_memory() {
             word.copy_from_slice(&at.wrapping_mul(0x9E37_79B9_7F4A_7C15).to_le_bytes());
         }
         block.write_durably(0, written.as_slice(), Durability::Full).unwrap();
-        // Aligned in the file and in memory, which needs no copy; in one of them; in none; and a length that is not.
+        // First a read that is aligned in the file and in memory, so that it needs no copy. Then reads that
+        // are aligned in one of the two, and in neither. Last a read whose length is not aligned.
         for (at, shift, len) in [
             (4096, 0, 32 * 4096),
             (4096, 3, 32 * 4096),
@@ -506,7 +507,7 @@ fn a_full_file_system_takes_nothing_and_keeps_what_was_there() {
         assert_eq!(block.len(), 256 << 10);
         assert_eq!(block.file.metadata().unwrap().len(), 256 << 10);
     }
-    // Zeros without a reservation, so that the space runs out in the middle.
+    // Write zeros without reserving space first, so that the space runs out in the middle.
     assert_eq!(block.write_zeros(256 << 10, 4 << 20, true), Err(MediumError::NoSpace));
     rustix::fs::ftruncate(&block.file, 256 << 10).unwrap();
     let mut back = [0; 4096];

@@ -50,8 +50,8 @@ fn a_fresh_segment_is_zero_and_a_short_file_is_refused() {
     assert_eq!(join(&dir, 4096, Some(8)).unwrap().load(0), 0);
 }
 
-/// Longer than any test may take. A sleep of this length ends only if somebody wakes it, so a test in which
-/// nobody does fails.
+/// A time that is longer than any test may take. A sleep of this length ends only if a thread wakes the
+/// sleeper. So a test fails if no thread does.
 const FOR_EVER: Duration = Duration::from_secs(1 << 30);
 
 /// Runs work that has to end. Calls `meanwhile` repeatedly until the work has ended.
@@ -214,7 +214,8 @@ fn who_leaves_is_gone_although_a_process_that_is_being_started_has_the_descripto
     drop(inherited);
 }
 
-/// A program that reads `/proc/PID/stat` keeps the mappings of a process for a moment after its death.
+/// A program that reads `/proc/PID/stat` keeps the mappings of a process for a moment after the process's
+/// death.
 #[test]
 fn who_has_died_is_gone_although_the_mappings_are_not() {
     let dir = tempfile::tempdir().unwrap();
