@@ -17,13 +17,14 @@ use super::state::{ALONE, Concurrent, Write};
 use crate::database::Db;
 use crate::errors::Failure;
 
-/// What the commit of a transaction does to the database.
+/// The effect of a transaction's commit on the size of the database, on SQLite's cache and on the lease.
 pub(super) struct Allocation {
     /// The size of the database after the commit, in pages.
     pub pages: u32,
-    /// Whether SQLite on this connection has to drop its cache: it believes in another size, or its lease is to be renewed.
+    /// Whether SQLite on this connection has to drop its cache: SQLite believes in another size, or the
+    /// connection's lease is to be renewed.
     pub is_larger: bool,
-    /// What becomes of the connection's lease, if it has one.
+    /// The effect on the connection's lease, if the connection has one.
     pub lease: Option<Settled>,
 }
 
@@ -34,11 +35,11 @@ pub(super) struct Settled {
     pub view: View,
 }
 
-/// The most bytes that a page takes in the log, however small the page is: an engine may keep a few sectors
+/// The most bytes that a page takes in the log, however small the page is. An engine may keep a few sectors
 /// for each page.
 const MOST_OF_A_PAGE: usize = 16 << 10;
 
-/// Part of a free list, from its beginning.
+/// A part of a free list, from the list's beginning.
 struct Part {
     pages: BTreeSet<u32>,
     trunks: BTreeMap<u32, Vec<u8>>,
@@ -47,21 +48,23 @@ struct Part {
 }
 
 impl Concurrent {
-    /// Returns whether the images that SQLite has written may have taken or freed pages. If nobody else has
-    /// written page 1 since the snapshot either, the list and the size are what they were.
+    /// Returns whether the transaction may have taken or freed pages, judged by the images that SQLite has
+    /// written. If it has not, and no other connection has written page 1 since the snapshot either, then the
+    /// list and the size have not changed.
     pub(super) fn may_allocate(&self, newest: &Snapshot, images: &Images<'_>, pages: u32) -> bool {
-        // SQLite writes page 1 with every page that it takes or frees. A trunk of the connection's own list is not to
-        // be committed.
+        // SQLite writes page 1 with every page that it takes or frees. The commit must leave out a trunk of
+        // the connection's own list.
         let state = self.state();
         images.pages().any(|page| page == 1 || state.lease.is_of(page)) || newest.header.db_pages() != pages
     }
 
     /// Turns the images that SQLite has written into those to be committed on top of `newest`. The free list
-    /// to be committed is the real one, without the pages that the transaction has taken, and with those that
-    /// it has given back. `pages` is the size of the database that SQLite has written.
+    /// to be committed is the real list, without the pages that the transaction has taken, and with the pages
+    /// that it has given back. `pages` is the size of the database that SQLite has written.
     ///
     /// # Errors
-    /// `BUSY_SNAPSHOT` if others have allocated too, and the two allocations cannot be merged.
+    /// `BUSY_SNAPSHOT` if other connections have allocated too, and their allocations cannot be merged with
+    /// this one.
     pub(super) fn allocate(
         &self,
         db: &Db,
@@ -72,7 +75,7 @@ impl Concurrent {
     ) -> Result<Allocation, Failure> {
         let has_view = self.state().lease.view.is_some();
         if snapshot.header == newest.header && !has_view {
-            // SQLite was shown the real list, and nobody else has changed it.
+            // This VFS has shown SQLite the real list, and no other connection has changed the list.
             return self.add_pages(db, newest, images, Allocation { pages, is_larger: false, lease: None });
         }
         let current = self.page_at(db, newest, 1)?;
@@ -108,21 +111,22 @@ impl Concurrent {
         Ok(())
     }
 
-    /// Returns the pages that are free once a transaction ends with these images, in the part of the free
-    /// list that it has written, which is the beginning.
+    /// Returns the pages that are free once a transaction ends with these images. Looks only at the part of
+    /// the free list that the transaction has written, which is the beginning of the list.
     pub(super) fn free_at_the_end(&self, db: &Db, images: &Images<'_>) -> Result<BTreeSet<u32>, Failure> {
         let Some(first) = images.get(1) else { return Ok(BTreeSet::new()) };
         let list = self.part(db, head(first), |page| Ok(images.get(page).map(<[u8]>::to_vec)), None)?;
         Ok(list.pages)
     }
 
-    /// Merges the allocation of a transaction to which SQLite's real free list was shown. This works if
-    /// either the transaction has allocated, or others have. If both have, the transaction is overtaken.
+    /// Merges the allocation of a transaction to which SQLite's real free list was shown. The merge works if
+    /// only the transaction has allocated, or only other connections have. If both have, the transaction is
+    /// overtaken.
     ///
-    /// In a database with pointer maps a transaction may have taken pages after the end, and cut them off again at its
-    /// commit. Then page 1 says what it said before, but the entries of these pages have changed, and others who have
-    /// taken the same pages may rely on the entries without having written them. SQLite writes page 1 with every page
-    /// that it takes or frees.
+    /// In a database with pointer maps a transaction may have taken pages after the end, and cut them off
+    /// again at its commit. Then page 1 says what it said before, but the pointer-map entries of these pages
+    /// have changed. Other connections that have taken the same pages may rely on the entries without having
+    /// written them. SQLite writes page 1 with every page that it takes or frees.
     fn allocate_from_list(
         &self,
         db: &Db,
@@ -149,7 +153,7 @@ impl Concurrent {
     }
 
     /// Merges the allocation of a transaction that was shown the free list in the order of its lease. `shown`
-    /// is the page 1 that it was shown.
+    /// is the page 1 that this VFS has shown to the transaction.
     #[allow(clippy::too_many_arguments, reason = "the list before, as shown, as written and as it is now")]
     fn allocate_from_lease(
         &self,
@@ -169,10 +173,10 @@ impl Concurrent {
         }
         let taken: BTreeSet<u32> = before.pages.difference(&after.pages).copied().collect();
         let given: BTreeSet<u32> = after.pages.difference(&before.pages).copied().collect();
-        // What SQLite has written to a page that was free and is free again must not be committed: the page
-        // may be a trunk of the real list. A page that was a trunk only in the list that SQLite was shown is
-        // no trunk of the real list. If such a page has just become free, zeros are committed for it, so that
-        // its old content is gone (`secure_delete`).
+        // Do not commit what SQLite has written to a page that was free and is free again: the page may be a
+        // trunk of the real list. A page that was a trunk only in the list that SQLite was shown is no trunk
+        // of the real list. If such a page has just become free, commit zeros for it, so that its old content
+        // is gone (`secure_delete`).
         images.retain(|page| !(before.pages.contains(&page) && after.pages.contains(&page)));
         for page in after.trunks.keys().filter(|page| given.contains(page)) {
             images.insert(*page, vec![0; self.page_bytes]);
@@ -214,8 +218,8 @@ impl Concurrent {
     }
 
     /// Returns the allocation of a transaction that has WRITE, and whose pages are in the log as SQLite has
-    /// written them: `written` finds the last image of a page. Puts into `images` what belongs to the list
-    /// and is not in the log.
+    /// written them. `written` finds the last image of a page. Adds to `images` the pages that belong to the
+    /// free list and are not in the log.
     pub(super) fn allocate_as_written(
         &self,
         db: &Db,
@@ -225,7 +229,7 @@ impl Concurrent {
     ) -> Result<Allocation, Failure> {
         let has_view = self.state().lease.view.is_some();
         match written(1)?.filter(|_| has_view) {
-            // The list that SQLite was shown has the pages of the real one, so it may become the real one.
+            // The list that SQLite was shown has the pages of the real one, so it may become the real list.
             Some(first) => {
                 let after = self.part(db, head(&first), written, None)?;
                 Ok(Self::commit_view(images, pages, first, after))
@@ -234,8 +238,9 @@ impl Concurrent {
         }
     }
 
-    /// A transaction that has made the database smaller. It commits what SQLite has written, on top of what
-    /// SQLite has seen: nothing can be brought together with it.
+    /// Returns the allocation of a transaction that has made the database smaller. The transaction commits
+    /// what SQLite has written, on top of what SQLite has seen, because no other allocation can be merged
+    /// with it.
     #[allow(clippy::too_many_arguments, reason = "as `allocate_from_lease`")]
     fn shrink(
         &self,
@@ -253,7 +258,8 @@ impl Concurrent {
         Ok(Self::commit_view(images, pages, written, after))
     }
 
-    /// Commits the free list as SQLite was shown it and has written it, with `written` as page 1.
+    /// Commits the free list in the order that this VFS has shown to SQLite, as SQLite has written it, with
+    /// `written` as page 1.
     fn commit_view(images: &mut Images<'_>, pages: u32, written: Vec<u8>, after: Part) -> Allocation {
         let view = View { first: written.clone(), trunks: after.trunks.clone() };
         for (page, image) in after.trunks {
@@ -268,7 +274,7 @@ impl Concurrent {
     }
 
     /// Returns the part of the list that begins at `at` and consists of trunks that only this connection
-    /// knows: those in `written`, and those of the view. With `until`, the part goes on through the
+    /// knows: those in `written`, and those of the view. With `until`, the part continues through the
     /// snapshot's list to the trunk that `until` names.
     fn part(
         &self,
@@ -304,9 +310,9 @@ impl Concurrent {
         Ok(part)
     }
 
-    /// Returns how many more pages a transaction that already writes `images` pages may write. Pages that
-    /// nobody needs yet must not fill a log that has room for the transaction itself, so they take at most
-    /// half of the room that is left.
+    /// Returns how many more pages a transaction that already writes `images` pages may write. Pages that no
+    /// connection needs yet must not fill a log that has room for the transaction itself, so these pages take
+    /// at most half of the room that is left.
     fn room_for_pages(&self, images: usize) -> usize {
         let (fill, _) = self.attachment.log().fill();
         if fill.limit_bytes == 0 {
@@ -332,7 +338,7 @@ impl Concurrent {
         let count = if adds { state.lease.pages_to_add(free_pages(first)) } else { 0 };
         drop(state);
         let count = count.min(self.room_for_pages(images.len()));
-        // While another statement runs, SQLite goes on with the size and the free list that it knows.
+        // While another statement runs, SQLite continues with the size and the free list that it knows.
         if count == 0
             || !db.host.runs_one_statement(db.sqlite)
             || has_pointer_maps(first)
@@ -356,8 +362,8 @@ impl Concurrent {
         };
         let (mut first, trunks) = trunks;
         set_size(&mut first, last);
-        // Each new page gets a frame: if the database is larger than its frames explain, a checkpoint takes
-        // it for damaged.
+        // Each new page gets a frame, because a checkpoint takes a database for damaged that is larger than
+        // its frames explain.
         images.extend(new.iter().map(|page| (*page, vec![0; self.page_bytes])));
         images.extend(trunks);
         images.insert(1, first);
@@ -365,7 +371,7 @@ impl Concurrent {
     }
 }
 
-/// Copies what page 1 says about the free list and about the size of the database.
+/// Copies to page 1 what `from` says about the free list and about the size of the database.
 fn copy_allocation(first: &mut [u8], from: &[u8]) {
     if let Some((to, from)) = first.get_mut(ALLOCATION).zip(from.get(ALLOCATION)) {
         to.copy_from_slice(from);

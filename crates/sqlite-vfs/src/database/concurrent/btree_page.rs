@@ -1,14 +1,14 @@
 //! Pages of b-trees, as far as they tell which page belongs to which table or index
 //! (sqlite.org/fileformat2.html, sections 1.6, 2.1 and 2.6). Every byte of such a page may be damaged, so
-//! this module leaves out what makes no sense.
+//! this module skips content that makes no sense.
 
 /// A page of a b-tree.
 pub struct BTreePage<'a> {
     bytes: &'a [u8],
-    /// Where the page's header begins: on page 1, after the header of the database.
+    /// The byte at which the page's header begins: on page 1, after the header of the database.
     header: usize,
     kind: Kind,
-    /// Bytes of the page that SQLite uses.
+    /// The number of bytes of the page that SQLite uses.
     usable: usize,
 }
 
@@ -20,16 +20,16 @@ enum Kind {
     LeafOfTable,
 }
 
-/// What a cell stores: all of it, or its beginning.
+/// The payload of a cell: all of it, or its beginning.
 pub struct Payload<'a> {
     pub local: &'a [u8],
-    /// The first page with the rest, and how many pages that is.
+    /// The first page with the rest of the payload, and the number of pages that hold the rest.
     pub overflow: Option<(u32, u64)>,
 }
 
 impl<'a> BTreePage<'a> {
-    /// The page with this number, of which SQLite leaves `reserved` bytes at the end to others; `None` if the
-    /// page is not part of a b-tree.
+    /// Reads the page with this number. SQLite does not use the last `reserved` bytes of the page. Returns
+    /// `None` if the page is not part of a b-tree.
     pub fn new(number: u32, bytes: &'a [u8], reserved: usize) -> Option<Self> {
         let header = if number == 1 { 100 } else { 0 };
         let kind = match bytes.get(header)? {
@@ -47,7 +47,7 @@ impl<'a> BTreePage<'a> {
         matches!(self.kind, Kind::LeafOfIndex | Kind::LeafOfTable)
     }
 
-    /// For each cell, the bytes of the page from the cell's beginning on.
+    /// Returns, for each cell, the bytes of the page from the cell's beginning on.
     fn cells(&self) -> impl Iterator<Item = &'a [u8]> {
         let (bytes, header) = (self.bytes, self.header);
         let pointers = header + if self.is_leaf() { 8 } else { 12 };
@@ -58,7 +58,7 @@ impl<'a> BTreePage<'a> {
             .filter_map(move |at| bytes.get(at..))
     }
 
-    /// Returns the pages below this one, from the left; none below a leaf.
+    /// Returns the pages below this one, from the left. A leaf has none.
     pub fn children(&self) -> Vec<u32> {
         if self.is_leaf() {
             return Vec::new();
@@ -67,7 +67,7 @@ impl<'a> BTreePage<'a> {
         self.cells().filter_map(|cell| number(cell, 0)).chain(last).filter(|page| *page != 0).collect()
     }
 
-    /// Returns what the cells store.
+    /// Returns the payloads of the cells.
     pub fn payloads(&self) -> impl Iterator<Item = Payload<'a>> {
         let (kind, usable) = (self.kind, self.usable);
         self.cells().filter_map(move |cell| {
@@ -137,7 +137,7 @@ impl Encoding {
 pub struct Entry {
     pub is_index: bool,
     pub name: String,
-    /// The table that an index is of; a table's own name.
+    /// The table to which an index belongs; for a table, its own name.
     pub table: String,
     pub root: u32,
 }
@@ -177,12 +177,13 @@ fn short(bytes: &[u8], at: usize) -> Option<usize> {
     bytes.get(at..at + 2)?.try_into().ok().map(|bytes| usize::from(u16::from_be_bytes(bytes)))
 }
 
-/// Returns a number of four bytes.
+/// Returns the number that is in the four bytes from `at` on.
 pub fn number(bytes: &[u8], at: usize) -> Option<u32> {
     bytes.get(at..at.checked_add(4)?)?.try_into().ok().map(u32::from_be_bytes)
 }
 
-/// SQLite's number of variable length at the beginning of these bytes, and how many bytes it takes.
+/// Returns SQLite's number of variable length at the beginning of these bytes, and how many bytes the number
+/// takes.
 pub fn varint(bytes: &[u8]) -> Option<(u64, usize)> {
     let mut value = 0;
     for (at, byte) in bytes.iter().take(9).enumerate() {

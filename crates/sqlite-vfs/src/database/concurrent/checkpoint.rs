@@ -1,8 +1,9 @@
-//! Checkpoints of a concurrent connection: SQLite asks for them on its own WAL, and they are made of the real log.
+//! Checkpoints of a concurrent connection: SQLite asks for them on its own WAL, and this VFS makes them of
+//! the real log.
 //!
-//! SQLite checkpoints after a commit where its hook says so: `PRAGMA wal_autocheckpoint`, the C function of that
-//! name, or a hook of the application's own. SQLite tells the hook how many frames SQLite's WAL has. That WAL begins with
-//! as many frames as the log has, and starts over when the log does.
+//! SQLite checkpoints after a commit where its hook says so: `PRAGMA wal_autocheckpoint`, the C function of
+//! that name, or a hook of the application's own. SQLite tells the hook how many frames SQLite's WAL has.
+//! SQLite's WAL begins with as many frames as the log has, and starts over when the log does.
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, c_int};
@@ -29,14 +30,15 @@ pub(super) enum Checkpoint {
     Truncate,
 }
 
-/// For how long one try of a checkpoint that is to be complete waits for others.
+/// The time for which one try of a checkpoint that is to be complete waits for other connections.
 const CHECKPOINT_TRY: Duration = Duration::from_millis(50);
 
 impl Concurrent {
-    /// Checkpoints the real log. Returns the code for SQLite, `BUSY` where something has kept it from its work.
+    /// Checkpoints the real log. Returns the code for SQLite: `BUSY` if something has kept the checkpoint
+    /// from its work.
     pub(super) fn checkpoint(&self, db: &Db, how: Checkpoint) -> Result<c_int, Failure> {
         if db.reserves_bytes()? {
-            // A VFS above has to see each checkpoint.
+            // A VFS above this one has to see each checkpoint.
             return Ok(ffi::BUSY);
         }
         let how: &CStr = match how {
@@ -53,8 +55,9 @@ impl Concurrent {
             Checkpoint::Restart => c"PRAGMA wal_checkpoint(RESTART)",
             Checkpoint::Truncate => c"PRAGMA wal_checkpoint(TRUNCATE)",
         };
-        // Between two tries SQLite asks this connection's busy handler. If that agrees, a try waits for a while:
-        // within it, WRITE keeps others from beginning again under marks that are in the way.
+        // Between two tries SQLite asks this connection's busy handler. If the handler agrees, a try waits
+        // for a while. During that time WRITE keeps other connections from beginning again under marks that
+        // are in the way.
         let polling = if self.tries_again.load(Ordering::Relaxed) { CHECKPOINT_TRY } else { Duration::ZERO };
         let uri = uri_of(&db.path, &db.settings().parameters())?;
         let wait = waiting::in_queue(polling, Duration::ZERO);
@@ -64,7 +67,8 @@ impl Concurrent {
         Ok(if is_done { ffi::OK } else { ffi::BUSY })
     }
 
-    /// A checkpoint that is to be complete, of a database whose path leads to no file or to another one.
+    /// Makes a checkpoint that is to be complete, of a database whose path leads to no file or to another
+    /// file.
     fn checkpoint_moved(&self, db: &Db, how: Checkpoint) -> Result<c_int, Failure> {
         match self.holder.lock_exclusive(WRITE, 1) {
             Ok(()) => {}
@@ -82,7 +86,7 @@ impl Concurrent {
         is_done.map(|is_done| if is_done { ffi::OK } else { ffi::BUSY })
     }
 
-    /// A checkpoint that SQLite has begun on its own log.
+    /// Makes the checkpoint of the real log that SQLite has begun on its own WAL.
     pub(super) fn checkpoint_for_sqlite(&self, db: &Db, how: Checkpoint) -> Result<c_int, Failure> {
         let code = self.checkpoint(db, how)?;
         if code == ffi::OK {
@@ -91,8 +95,8 @@ impl Concurrent {
         Ok(code)
     }
 
-    /// Shows SQLite, for its answer to who asked for the checkpoint, how many frames the log has and how many
-    /// of them are home now.
+    /// Shows SQLite how many frames the log has, and how many of them the database file has now. SQLite
+    /// answers with these numbers to the caller that asked for the checkpoint.
     fn show_checkpoint(&self, db: &Db) -> Result<(), Failure> {
         let header = self.settled_header(db, false)?;
         let backfilled = self.index().backfilled()?.min(header.frames());
@@ -110,8 +114,9 @@ impl Concurrent {
         Ok(())
     }
 
-    /// The checkpoint of SQLite's hook after a commit. Where many connections commit, each of them would try one
-    /// after each commit as long as a reader keeps the log from starting over, so most of these tries are left out.
+    /// Makes the checkpoint of SQLite's hook after a commit. Where many connections commit, each of them
+    /// would try a checkpoint after each commit as long as a reader keeps the log from starting over. So this
+    /// function leaves out most of these tries.
     pub(super) fn checkpoint_after_commit(&self, db: &Db) -> Result<c_int, Failure> {
         let mut state = self.state();
         let frames = state.frames();
@@ -136,7 +141,7 @@ impl Concurrent {
     /// Writes to the database what no reader needs in the log, as SQLite's `walCheckpoint` does. Returns
     /// whether that is all of the log, or `None` where another connection checkpoints.
     fn write_home(&self, db: &Db) -> Result<Option<bool>, Failure> {
-        // Whoever recovers the wal-index needs CHECKPOINT.
+        // Recover the wal-index first if need be, because recovery needs CHECKPOINT.
         self.settled_header(db, false)?;
         match self.holder.lock_exclusive(CHECKPOINT, 1) {
             Ok(()) => {}
@@ -145,7 +150,8 @@ impl Concurrent {
         }
         let header = self.index().header();
         let is_whole = header.and_then(|header| {
-            // A header that is just being written: as if its writer were a moment ahead.
+            // If a connection is just writing the header, the result is the same as if that writer were a
+            // moment ahead.
             header.map(|header| self.write_what_is_safe(db, &header)).transpose()
         });
         self.holder.unlock_exclusive(CHECKPOINT, 1);

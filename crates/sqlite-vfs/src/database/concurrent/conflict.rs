@@ -1,4 +1,4 @@
-//! Conflicts: what the program learns about a transaction that was overtaken, and the pages on which
+//! Conflicts: what the application learns about a transaction that was overtaken, and the pages on which
 //! transactions were overtaken.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,20 +16,20 @@ use crate::attachment::conflicts::HotPage;
 use crate::database::{Db, Serving};
 use crate::errors::Failure;
 
-/// How many pages a transaction that was overtaken reads at most, to tell which table or index the page of
-/// the conflict belongs to. The transaction has WRITE meanwhile, so it does this only at the first, the
-/// second, the fourth conflict on a page, and so on.
+/// The most pages that a transaction that was overtaken reads to tell which table or index the page of the
+/// conflict belongs to. The transaction has WRITE meanwhile, so it reads them only at the first, the second,
+/// the fourth conflict on a page, and so on.
 const READS_OF_CONFLICT: usize = 64;
-/// How many pages are read at most when the application asks.
+/// The most pages that this VFS reads when the application asks for the owners of pages.
 const READS_OF_QUESTION: usize = 10_000;
 
-/// What stands between a transaction and its commit.
+/// The reason why a transaction cannot commit.
 pub(super) enum Conflict {
-    /// Another transaction has written this page, which this one has read or written.
+    /// Another transaction has written this page, which the transaction has read or written.
     Page(u32),
     /// The database has become smaller.
     Shrunk,
-    /// So much was committed since the snapshot that nobody can tell any more which pages were written.
+    /// So much was committed since the snapshot that it is no longer known which pages were written.
     Unknown,
     /// A checkpoint keeps writers out until this transaction is over.
     Checkpoint,
@@ -37,7 +37,8 @@ pub(super) enum Conflict {
     Overdue,
 }
 
-/// Why a transaction cannot go on. The message tells what to do, and where the conflict was.
+/// Returns the failure that says why a transaction cannot continue. The message tells what to do, and where
+/// the conflict was.
 #[cold]
 pub(super) fn overtaken(db: &Db, conflict: &Conflict) -> Failure {
     let owner = record(db, conflict);
@@ -62,7 +63,7 @@ pub(super) fn overtaken(db: &Db, conflict: &Conflict) -> Failure {
 }
 
 /// Counts a conflict. Returns the table or index that its page belongs to, if that is known. If the
-/// transaction has read nothing, SQLite itself begins it again, and nobody was overtaken.
+/// transaction has read nothing, SQLite itself begins it again, and no transaction was overtaken.
 fn record(db: &Db, conflict: &Conflict) -> Option<String> {
     let concurrent = db.concurrent()?;
     let is_begun = db.host.is_in_transaction(db.sqlite).unwrap_or(false);
@@ -98,9 +99,9 @@ impl Concurrent {
 
 impl Db {
     /// Returns the pages on which transactions of this process were overtaken, those with the most conflicts
-    /// first, each with the table or index that it belongs to at the newest commit. A connection that does
-    /// not use the log yet, or uses it for rollback journals, shows the tables and indexes that were known
-    /// before.
+    /// first, each with the table or index to which the page belongs at the newest commit. A connection that
+    /// does not use the log yet, or uses the log for rollback journals, returns the tables and indexes that
+    /// were known before.
     pub fn hot_pages(&self) -> Vec<HotPage> {
         let served = self.serving();
         let is_wal = served.as_ref().is_some_and(|(_, serving)| *serving == Serving::Wal);
@@ -124,8 +125,8 @@ impl Db {
     }
 
     /// Returns the tables and indexes that pages belong to at the newest commit. The function takes a read
-    /// mark of its own, because the connection may be in a transaction that reads an older state, or in none.
-    /// Returns `None` if no mark is free.
+    /// mark of its own, because the connection may be in a transaction that reads an older state, or in no
+    /// transaction. Returns `None` if no mark is free.
     fn owners_now(&self, attachment: &Attachment, wanted: &BTreeSet<u32>) -> Option<BTreeMap<u32, String>> {
         let index = SharedIndex::of(attachment);
         // A connection in exclusive locking mode keeps its wal-index for itself.

@@ -1,7 +1,7 @@
 //! The list of free pages of a database (sqlite.org/fileformat2.html, section 1.5), edited in memory.
 //!
-//! Page 1 leads to the first trunk page. A trunk page leads to the next one, and lists leaves. Trunks and leaves
-//! are free pages; a leaf's content is arbitrary.
+//! Page 1 leads to the first trunk page. A trunk page leads to the next trunk page, and lists leaves. Trunks
+//! and leaves are free pages; a leaf's content is arbitrary.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -9,23 +9,23 @@ use std::ops::Range;
 use super::btree_page;
 use crate::errors::Failure;
 
-/// Where page 1 has the size of the database in pages.
+/// The bytes of page 1 that hold the size of the database in pages.
 const SIZE: Range<usize> = 28..32;
-/// Where page 1 has the first trunk.
+/// The bytes of page 1 that hold the number of the first trunk.
 const HEAD: Range<usize> = 32..36;
-/// Where page 1 has the number of free pages.
+/// The bytes of page 1 that hold the number of free pages.
 const COUNT: Range<usize> = 36..40;
-/// Where page 1 has the size, the first trunk, and the number of free pages.
+/// The bytes of page 1 that hold the size, the first trunk, and the number of free pages.
 pub const ALLOCATION: Range<usize> = SIZE.start..COUNT.end;
-/// Where page 1 has the number of bytes at the end of each page that are not SQLite's.
+/// The byte of page 1 that holds the number of bytes at the end of each page that SQLite does not use.
 const RESERVED: usize = 20;
-/// Where page 1 says whether the database has pointer maps (`auto_vacuum`).
+/// The bytes of page 1 that say whether the database has pointer maps (`auto_vacuum`).
 const LARGEST_ROOT: Range<usize> = 52..56;
 const NEXT: Range<usize> = 0..4;
 const LEAVES: Range<usize> = 4..8;
 const FIRST_LEAF: usize = 8;
 
-/// Reads a page.
+/// A function that reads a page.
 pub type ReadPage<'a> = &'a dyn Fn(u32) -> Result<Vec<u8>, Failure>;
 
 fn number(page: &[u8], at: Range<usize>) -> u32 {
@@ -68,7 +68,7 @@ pub fn next(trunk: &[u8]) -> u32 {
     number(trunk, NEXT)
 }
 
-/// Returns the number of bytes at the end of each page that are not SQLite's.
+/// Returns the number of bytes at the end of each page that SQLite does not use.
 pub fn reserved(first: &[u8]) -> usize {
     first.get(RESERVED).copied().map_or(0, usize::from)
 }
@@ -111,7 +111,7 @@ pub struct FreeList<'a> {
     changed: BTreeSet<u32>,
 }
 
-/// After a search in this many trunks, a page counts as not free.
+/// The number of trunks after which a search gives up. The page then counts as not free.
 const MOST_TRUNKS: usize = 1 << 16;
 
 impl<'a> FreeList<'a> {
@@ -137,7 +137,7 @@ impl<'a> FreeList<'a> {
         set_number(&mut self.first, COUNT, count);
     }
 
-    /// Takes a page off the list. Returns whether it was there.
+    /// Takes a page off the list. Returns whether the page was on the list.
     pub fn take(&mut self, page: u32) -> Result<bool, Failure> {
         let (mut before, mut at) = (None, head(&self.first));
         for _ in 0..MOST_TRUNKS {
@@ -198,7 +198,7 @@ impl<'a> FreeList<'a> {
         Ok(())
     }
 
-    /// Page 1, and the trunks that have changed.
+    /// Returns page 1, and the trunks that have changed.
     pub fn into_changed(mut self) -> (Vec<u8>, BTreeMap<u32, Vec<u8>>) {
         self.trunks.retain(|page, _| self.changed.contains(page));
         (self.first, self.trunks)
@@ -211,7 +211,7 @@ mod tests {
 
     const PAGE: usize = 512;
 
-    /// Returns all free pages, by what page 1 and the pages say.
+    /// Returns all free pages, as page 1 and the trunks in `pages` list them.
     fn all(first: &[u8], pages: &BTreeMap<u32, Vec<u8>>) -> BTreeSet<u32> {
         let (mut found, mut at) = (BTreeSet::new(), head(first));
         while at != 0 {

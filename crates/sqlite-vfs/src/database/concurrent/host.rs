@@ -1,4 +1,4 @@
-//! What a concurrent connection asks of the SQLite connection that it belongs to.
+//! Answers what a concurrent connection asks about the SQLite connection to which it belongs.
 #![allow(unsafe_code)] // SQLite's connection and its busy handler
 
 use std::ffi::{CStr, c_int, c_void};
@@ -15,8 +15,8 @@ use crate::sqlite::Sqlite;
 /// SQLite's calls, which hold the connection's mutex.
 #[derive(Default)]
 pub struct Host {
-    /// Where SQLite keeps the connection. This is a pointer into SQLite's own memory for the open database.
-    /// With a shared cache it points to whichever connection is at work.
+    /// The place at which SQLite keeps the pointer to the connection. The place is in SQLite's own memory for
+    /// the open database. With a shared cache, SQLite keeps there the connection that is at work.
     connection: AtomicPtr<*mut Connection>,
     /// SQLite's function that calls the connection's busy handler, and its argument.
     busy: Mutex<Option<Busy>>,
@@ -66,7 +66,7 @@ impl Host {
     }
 
     /// Returns whether the application has begun a transaction, with `BEGIN` or `SAVEPOINT`. The answer is no
-    /// while the `BEGIN` or `SAVEPOINT` itself runs; `BEGIN IMMEDIATE` takes WRITE in that time. Returns
+    /// while the `BEGIN` or `SAVEPOINT` itself runs. `BEGIN IMMEDIATE` takes WRITE during that time. Returns
     /// `None` if SQLite has not told the VFS which connection uses the database.
     pub fn is_in_transaction(&self, sqlite: &Sqlite) -> Option<bool> {
         let connection = self.connection();
@@ -74,8 +74,8 @@ impl Host {
         (!connection.is_null()).then(|| unsafe { (sqlite.api.get_autocommit)(connection) == 0 })
     }
 
-    /// Returns whether the connection has, for all that is known, no database besides its main one and the
-    /// one for temporary tables.
+    /// Returns whether the connection is known to have no database besides its main database and the one for
+    /// temporary tables.
     pub fn has_one_database(&self, sqlite: &Sqlite) -> bool {
         const FIRST_ATTACHED: c_int = 2;
         let connection = self.connection();
@@ -85,8 +85,8 @@ impl Host {
     }
 
     /// Returns whether the transaction is known to have read nothing yet, because its first statement is just
-    /// beginning it. If that statement finds the database busy, SQLite calls the busy handler and begins the
-    /// transaction again.
+    /// beginning the transaction. If that statement finds the database busy, SQLite calls the busy handler
+    /// and begins the transaction again.
     pub fn has_read_nothing(&self, sqlite: &Sqlite) -> bool {
         const NOT_BEGUN: c_int = 0;
         let connection = self.connection();
@@ -110,8 +110,8 @@ impl Host {
         is_in_pragma
     }
 
-    /// Returns whether a single statement runs, and it only reads: a `SELECT`, and none that ends a
-    /// transaction.
+    /// Returns whether a single statement runs, and that statement only reads. This holds for a `SELECT`, but
+    /// not for a statement that ends a transaction.
     pub fn is_in_select(&self, sqlite: &Sqlite) -> bool {
         let (mut running, mut selects) = (0, 0);
         self.each_running(sqlite, |statement, text| {
@@ -123,7 +123,7 @@ impl Host {
         (running, selects) == (1, 1)
     }
 
-    /// Returns whether a single statement runs, for all that is known.
+    /// Returns whether a single statement is known to run.
     pub fn runs_one_statement(&self, sqlite: &Sqlite) -> bool {
         let mut running = 0;
         self.each_running(sqlite, |_, _| running += 1);

@@ -8,13 +8,13 @@ pub type Image<'a> = Cow<'a, [u8]>;
 /// The images of pages, in the order of their numbers.
 #[derive(Default)]
 pub struct Images<'a> {
-    /// The only page, which is the most frequent case and needs no allocation.
+    /// The image of the only page. A single page is the most frequent case, and needs no allocation.
     one: Option<(u32, Image<'a>)>,
     any: Vec<(u32, Image<'a>)>,
 }
 
 impl<'a> Images<'a> {
-    /// Returns the last one of each page's images.
+    /// Keeps the last image of each page.
     pub fn last_of(images: impl IntoIterator<Item = (u32, Image<'a>)>) -> Self {
         let mut images = images.into_iter();
         let (first, second) = (images.next(), images.next());
@@ -63,7 +63,7 @@ impl<'a> Images<'a> {
         self.place(page).is_ok()
     }
 
-    /// Makes this the image of the page, in place of any image that the page has.
+    /// Makes `image` the image of the page, in place of any image that the page has.
     pub fn insert(&mut self, page: u32, image: Vec<u8>) {
         match self.place(page) {
             Ok(place) => self.any()[place].1 = image.into(),

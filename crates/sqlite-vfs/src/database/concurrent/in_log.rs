@@ -2,9 +2,10 @@
 
 use duralite_format::wal_index::IndexHeader;
 
-/// The frames of a large transaction that are in the log. Others do not see them before its commit.
+/// The frames of a large transaction that are in the log. Other connections do not see these frames before
+/// the transaction's commit.
 pub(super) struct InLog {
-    /// The state of the log after which the frames are.
+    /// The state of the log after which the frames begin.
     pub base: IndexHeader,
     /// The page of each frame that is in the log.
     pub pages: Vec<u32>,
@@ -15,7 +16,7 @@ pub(super) struct InLog {
 }
 
 impl InLog {
-    /// No frames, after this state of the log.
+    /// Makes an empty list of frames, which begins after this state of the log.
     pub fn behind(base: IndexHeader) -> Self {
         Self { base, pages: Vec::new(), begun: None, overwritten: None }
     }
@@ -25,8 +26,8 @@ impl InLog {
         self.base.frames() + u32::try_from(at + 1).unwrap_or(u32::MAX)
     }
 
-    /// SQLite writes the page of a frame that is there, for the first time or again. `is_whole` says whether it is the
-    /// end of the page.
+    /// Notes that SQLite writes the page of a frame that is in the log, for the first time or again.
+    /// `is_whole` says whether SQLite writes the end of the page.
     pub fn write_page(&mut self, at: usize, is_whole: bool) {
         if self.begun != Some(at) {
             self.overwritten = Some(self.overwritten.map_or(at, |first| first.min(at)));
@@ -36,7 +37,8 @@ impl InLog {
         }
     }
 
-    /// SQLite appends a frame with this page, or writes it again after a rollback to a savepoint.
+    /// Notes that SQLite appends a frame with this page, or writes the frame again after a rollback to a
+    /// savepoint.
     pub fn begin_frame(&mut self, at: usize, page: u32) {
         self.pages.truncate(at);
         self.overwritten = self.overwritten.filter(|first| *first < at);

@@ -1,10 +1,10 @@
 //! Changes of an interior page of a table's b-tree that a transaction need not mind (invariant 63).
 //!
-//! Such a page has rowids and children, and nothing else. All that a transaction learns from it is under
-//! which child to look for a rowid. If each child that the transaction has read or written still hangs
-//! between the same two rowids, the transaction would have learned the same from the page as it is now. The
-//! children themselves, and the pages above, are checked like all other pages. (The interior pages of an
-//! index hold entries, and count as data.)
+//! Such a page has rowids and children, and nothing else. A transaction learns from the page only under which
+//! child to look for a rowid. If each child that the transaction has read or written still hangs between the
+//! same two rowids, the transaction would have learned the same from the page as it is now. The children
+//! themselves, and the pages above, are checked like all other pages. (The interior pages of an index hold
+//! entries, and count as data.)
 
 use super::btree_page::{number, varint};
 use super::page_set::PageSet;
@@ -20,11 +20,12 @@ struct Child {
     to: Option<u64>,
 }
 
-/// From this size on, in pages, the number of the next page, with which an overflow page begins, may look like the type of
-/// an interior page of a table.
+/// The size of a database in pages from which an overflow page may look like an interior page of a table. An
+/// overflow page begins with the number of the next page, and in such a database that number may begin with
+/// the type of an interior page.
 const NUMBERS_LOOK_INTERIOR: u32 = (INTERIOR_OF_TABLE as u32) << 24;
 
-/// Returns whether both are images of an interior page of a table, in a database of this many pages, and each
+/// Returns whether both images are of an interior page of a table, in a database of this many pages, and each
 /// child in `used` hangs between the same rowids in both.
 pub fn is_same_for(before: &[u8], after: &[u8], pages: u32, used: impl Fn(u32) -> bool) -> bool {
     if pages >= NUMBERS_LOOK_INTERIOR {
@@ -63,7 +64,7 @@ fn children(page: &[u8]) -> Option<Vec<Child>> {
     Some(children)
 }
 
-/// A set as [`is_same_for`] wants it.
+/// Returns the set of pages that the transaction has read or written, in the form that [`is_same_for`] takes.
 pub fn uses<'a>(read: &'a PageSet, written: &'a [u32]) -> impl Fn(u32) -> bool + 'a {
     |page| read.contains(page) || written.binary_search(&page).is_ok()
 }
@@ -127,7 +128,8 @@ mod tests {
         assert!(!is_same_for(&index, &index, PAGES, |_| false));
     }
 
-    /// An overflow page begins with the number of the next one. Here it is one that leads to page 0x0500_0003.
+    /// An overflow page begins with the number of the next overflow page. The page of this test leads to page
+    /// 0x0500_0003.
     #[test]
     fn inv63_an_overflow_page_of_a_huge_database_matters() {
         let before = page(&[3, 4, 5], &[100, 200]);

@@ -1,15 +1,17 @@
 //! Transactions that are too large for memory.
 //!
-//! When the buffer has outgrown [`IN_MEMORY`], the transaction takes the real WRITE lock as one does that moves on
-//! (invariant 60): only if nobody has overtaken it by then, nor committed a page that it has written. From there on
-//! SQLite's frames go to the real log at once, and the transaction cannot be overtaken. If SQLite rolls the transaction
-//! back, or its process dies, the log drops them. They are the same frames under other numbers, so `ROLLBACK TO` works as on a connection that
-//! SQLite serves directly. The commit adds the last images of pages that differ from what SQLite has written.
+//! When the buffer has outgrown [`IN_MEMORY`], the transaction takes the real WRITE lock as a transaction
+//! does that moves on (invariant 60): only if no other transaction has overtaken it by then, or committed a
+//! page that it has written. From then on SQLite's frames go to the real log at once, and the transaction
+//! cannot be overtaken. If SQLite rolls the transaction back, or its process dies, the log drops these
+//! frames. The log has the same frames as SQLite's WAL under other numbers, so `ROLLBACK TO` works as on a
+//! connection that SQLite serves directly. The commit adds the last images of pages that differ from what
+//! SQLite has written.
 //!
-//! Before its commit SQLite writes to the WAL when its page cache is full, in the middle of a statement. It undoes
-//! that statement only after an I/O error ([`Failure::amid_writes`]). So a transaction goes on in memory while WRITE
-//! is taken, and also if it was overtaken: it may commit all the same, by the weaker conditions of a commit. It fails
-//! only at [`MOST_IN_MEMORY`].
+//! Before its commit SQLite writes to the WAL when its page cache is full, in the middle of a statement.
+//! SQLite undoes that statement only after an I/O error ([`Failure::amid_writes`]). So a transaction
+//! continues in memory while another connection has WRITE, and also if the transaction was overtaken: it may
+//! commit all the same, by the weaker conditions of a commit. It fails only at [`MOST_IN_MEMORY`].
 
 use std::borrow::Cow;
 use std::ffi::c_int;
@@ -28,13 +30,13 @@ use crate::database::Db;
 use crate::errors::{During, Failure};
 use crate::refusals;
 
-/// A transaction with more bytes than this goes to the log, if it can at this moment.
+/// The number of bytes above which a transaction goes to the log, if it can at this moment.
 const IN_MEMORY: usize = 4 << 20;
-/// The most bytes of a transaction that are kept in memory before its commit.
+/// The most bytes of a transaction that stay in memory before its commit.
 const MOST_IN_MEMORY: usize = 4 * IN_MEMORY;
 
 impl Concurrent {
-    /// Returns whether the transaction should be made a large one before SQLite writes another frame.
+    /// Returns whether this VFS should make the transaction a large one before SQLite writes another frame.
     pub(super) fn is_outgrown(&self, state: &State) -> bool {
         let written = state.wal.len().saturating_sub(self.committed_bytes(state));
         written >= state.large_from.max(IN_MEMORY)
@@ -43,15 +45,15 @@ impl Concurrent {
     /// Makes the transaction a large one, if it has WRITE or can get it.
     ///
     /// # Errors
-    /// An I/O error, upon which SQLite rolls the transaction back: there is no memory left for it, and WRITE was not
-    /// to be had, or others have overtaken it. Errors of the log.
+    /// An I/O error, upon which SQLite rolls the transaction back: the transaction has used up its memory,
+    /// and either could not get WRITE, or was overtaken. Errors of the log.
     #[cold]
     pub(super) fn enlarge(&self, db: &Db, write: WriteWal<'_>) -> Result<(), Failure> {
         let how = self.state().write;
         let has_lock = match how {
             Write::Not => false,
             Write::Locked => true,
-            // While it commits, SQLite has in its own memory what it writes.
+            // While SQLite commits, the pages that it writes are in its own memory.
             Write::Validated if db.host.is_in_transaction(db.sqlite) != Some(true) => false,
             Write::Validated => self.lock_for_large(db).map_err(Failure::amid_writes)?,
         };
@@ -61,7 +63,8 @@ impl Concurrent {
         self.write_buffered(db, write).map_err(Failure::amid_writes)
     }
 
-    /// Takes the real WRITE lock for a transaction that has written. Returns whether it has the lock.
+    /// Takes the real WRITE lock for a transaction that has written. Returns whether the transaction has the
+    /// lock.
     fn lock_for_large(&self, db: &Db) -> Result<bool, Failure> {
         let mut state = self.state();
         let committed = self.committed_bytes(&state);
@@ -89,8 +92,8 @@ impl Concurrent {
         }
     }
 
-    /// Returns the pages that the open transaction has in memory, in ascending order. SQLite has not read
-    /// those among them that it has taken from the free list.
+    /// Returns the pages that the open transaction has in memory, in ascending order. SQLite has not read the
+    /// pages among them that it has taken from the free list.
     fn buffered_pages(&self) -> Vec<u32> {
         let state = self.state();
         let frames = state.wal.get(self.committed_bytes(&state)..).unwrap_or_default();
@@ -120,7 +123,7 @@ impl Concurrent {
         let mut state = self.state();
         let committed = self.committed_bytes(&state);
         let mut large = InLog::behind(base);
-        // Until all of it is there, SQLite finds no frame of it.
+        // Until the whole transaction is in the log, SQLite finds no frame of it.
         state.large = Some(InLog::behind(base));
         let frames = state.wal.split_off(committed);
         state.wal.shrink_to(0);
@@ -141,7 +144,7 @@ impl Concurrent {
         Some(self.offset_of(large.number(at)) as u64)
     }
 
-    /// Reads from the log what a large transaction has written.
+    /// Reads frames of a large transaction from the log.
     pub(super) fn read_large(&self, db: &Db, buf: &mut [u8], offset: u64) -> Result<c_int, Failure> {
         let read = self.attachment.log().read(&db.base, offset, buf);
         match read {
@@ -151,8 +154,8 @@ impl Concurrent {
         }
     }
 
-    /// `xWrite` of the WAL in a large transaction, to the frame and at the place in it that `to` says. The commit
-    /// frame is kept until it is whole.
+    /// Writes to the WAL in a large transaction (`xWrite`), to the frame, and at the place in the frame, that
+    /// `to` says. Keeps the commit frame in memory until it is whole.
     pub(super) fn write_large(
         &self,
         db: &Db,
@@ -187,7 +190,8 @@ impl Concurrent {
             if !is_whole {
                 return Ok(ffi::OK);
             }
-            // After SQLITE_BUSY the application may try COMMIT again, but what was written to the log is dropped.
+            // Do not return SQLITE_BUSY, after which the application may try COMMIT again: the log has
+            // dropped the frames of the transaction.
             return self.commit_large(db, frame, write).map_err(Failure::amid_writes);
         }
         if at >= large.pages.len() {
@@ -209,7 +213,8 @@ impl Concurrent {
             return Ok(ffi::IOERR_WRITE);
         };
         let held = state.wal.split_off(committed);
-        // Stock SQLite, too, counts from what it has read. Here others may have counted since.
+        // Stock SQLite, too, counts changes from what it has read. Here other connections may have counted
+        // since.
         let is_alone = state.cache == Some(snapshot.header);
         drop(state);
         let header = frame_header(&held, 0);

@@ -1,16 +1,17 @@
-//! Free pages that one connection has for itself, so that transactions that allocate do not conflict.
+//! Free pages that one connection keeps for itself, so that transactions that allocate do not conflict.
 //!
-//! SQLite takes a new page from the first trunk of the free list, or after the end of the database, and
-//! notes that in page 1. So any two transactions that allocate would conflict. Therefore a connection that
-//! has allocated is shown the free list in an order of its own: first a trunk with pages that the connection
-//! has *leased*, then the rest. When the connection commits, the pages that it has taken are removed from the
-//! list as the list is by then, and the pages that it has given back are added (`publish`). The list that
-//! SQLite is shown is a permutation of the real list, so all that SQLite counts and checks stays true.
+//! SQLite takes a new page from the first trunk of the free list, or after the end of the database, and notes
+//! that in page 1. So any two transactions that allocate would conflict. Therefore this VFS shows a
+//! connection that has allocated the free list in an order of its own: first a trunk with pages that the
+//! connection has *leased*, then the rest. When the connection commits, `publish` removes the pages that the
+//! connection has taken from the list as the list is by then, and adds the pages that it has given back. The
+//! list that SQLite is shown is a permutation of the real list, so all that SQLite counts and checks stays
+//! true.
 //!
 //! A lease binds nobody (invariant 64). The pages stay on the real list. Other connections of this process
-//! lease other pages. If another connection takes a leased page all the same, the transaction that uses the
-//! page later is overtaken, like any two that write one page. So the lease of a process that has died needs
-//! no cleaning up.
+//! lease other pages. If another connection takes a leased page all the same, the transaction that commits
+//! later is overtaken, as if two transactions write any other page. So the lease of a process that has died
+//! needs no cleaning up.
 //!
 //! If too few pages are free, a transaction that allocates makes the database larger by some free pages.
 
@@ -18,16 +19,16 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::attachment::leases::Leases;
 
-/// The free pages that a connection wants, and those that it has.
+/// The number of free pages that a connection wants, and the pages that it has leased.
 #[derive(Default)]
 pub(super) struct Lease {
-    /// How many pages the connection wants; 0 as long as it has not allocated any.
+    /// The number of pages that the connection wants; 0 as long as it has not allocated any.
     pub(super) wanted: usize,
     /// The pages that the connection has leased.
     pub(super) pages: BTreeSet<u32>,
     /// Whether the free list had too few pages to lease.
     pub(super) is_short: bool,
-    /// What SQLite is shown, if that is not the real list.
+    /// The free list that this VFS shows to SQLite, if that is not the real list.
     pub(super) view: Option<View>,
 }
 
@@ -39,16 +40,16 @@ pub(super) struct View {
     pub(super) trunks: BTreeMap<u32, Vec<u8>>,
 }
 
-/// How many pages a connection leases at first.
+/// The number of pages that a connection leases at first.
 const AT_FIRST: usize = 32;
-/// How many pages a connection leases at most.
+/// The most pages that a connection leases.
 const AT_MOST: usize = 512;
-/// If the free list has this many times the pages that a connection wants, it is long enough, whatever others
-/// have leased.
+/// The factor by which the free list must be longer than the number of pages that a connection wants, so that
+/// the list is long enough whatever other connections have leased.
 const MOST_FREE: usize = 16;
 
 impl Lease {
-    /// Notes that the connection allocates: it leases pages from its next transaction on.
+    /// Notes that the connection allocates. It then leases pages from its next transaction on.
     pub fn want(&mut self) {
         if self.wanted == 0 {
             self.wanted = AT_FIRST;
@@ -60,18 +61,18 @@ impl Lease {
         self.wanted > 0
     }
 
-    /// Returns whether the connection wants pages, and SQLite has not been shown any yet.
+    /// Returns whether the connection wants pages, and this VFS has not shown SQLite any leased pages yet.
     pub fn is_to_come(&self) -> bool {
         self.is_wanted() && self.view.is_none()
     }
 
-    /// Notes that a transaction has used up the lease: the next lease is twice as large.
+    /// Notes that a transaction has used up the lease. The next lease is then twice as large.
     pub fn want_more(&mut self) {
         self.wanted = (2 * self.wanted).clamp(AT_FIRST, AT_MOST);
     }
 
-    /// Returns whether to show SQLite another order, because few leased pages are left, or because the
-    /// connection believes that it is alone.
+    /// Returns whether to show SQLite the free list in another order, because few leased pages are left, or
+    /// because the connection believes that it is alone.
     pub fn is_to_be_renewed(&self, has_others: bool) -> bool {
         let is_over = self.is_wanted() && !has_others;
         is_over || !self.is_short && self.pages.len() < self.wanted / 8
@@ -93,7 +94,7 @@ impl Lease {
     }
 
     /// Notes that the connection has committed, with these pages taken from the list and those given back to
-    /// it. From now on `view` is what SQLite is shown.
+    /// it. From now on this VFS shows `view` to SQLite.
     pub fn committed(&mut self, leases: &Leases, taken: &BTreeSet<u32>, given: &BTreeSet<u32>, view: View) {
         leases.with(|leased| {
             for page in taken {
@@ -110,14 +111,14 @@ impl Lease {
         self.view = Some(view);
     }
 
-    /// Returns whether what SQLite is shown depends on this page: the page is leased, or it is a trunk that
-    /// SQLite sees with other content.
+    /// Returns whether the list that SQLite sees depends on this page: the page is leased, or it is a trunk
+    /// that SQLite sees with other content.
     pub fn is_of(&self, page: u32) -> bool {
         let depends = |view: &View| self.pages.contains(&page) || view.trunks.contains_key(&page);
         self.view.as_ref().is_some_and(depends)
     }
 
-    /// Returns what SQLite is shown instead of this page.
+    /// Returns the image that SQLite sees instead of this page, or `None` if SQLite sees the page itself.
     pub fn page(&self, page: u32) -> Option<&[u8]> {
         let view = self.view.as_ref()?;
         if page == 1 { Some(&view.first) } else { view.trunks.get(&page).map(Vec::as_slice) }

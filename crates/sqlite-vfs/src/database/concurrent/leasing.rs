@@ -1,4 +1,4 @@
-//! Which free pages a connection leases, and in which order it is shown the free list.
+//! Chooses which free pages a connection leases, and in which order SQLite sees the free list.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,12 +9,12 @@ use super::state::Concurrent;
 use crate::database::Db;
 use crate::errors::Failure;
 
-/// In how many trunks of the real list a connection looks for pages to lease.
+/// The number of trunks of the real list in which a connection looks for pages to lease.
 const TRUNKS: usize = 16;
 
 impl Concurrent {
-    /// Chooses the order in which SQLite is shown the free list from this snapshot on. SQLite has dropped its
-    /// cache.
+    /// Chooses the order in which SQLite sees the free list from this snapshot on. SQLite has dropped its
+    /// cache before.
     pub(super) fn renew_lease(&self, db: &Db, snapshot: &Snapshot) -> Result<(), Failure> {
         let leases = self.attachment.leases();
         let mut state = self.state();

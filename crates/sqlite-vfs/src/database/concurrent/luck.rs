@@ -1,22 +1,24 @@
-//! Whether transactions had better be validated at their commit, or take WRITE when they begin to write.
+//! Decides whether transactions had better be validated at their commit, or take WRITE when they begin to
+//! write.
 //!
-//! While a transaction is validated others commit, and each of their commits may overtake it. A transaction that
-//! has WRITE cannot be overtaken, and nobody else commits meanwhile. Where transactions meet on the same rows, as at
-//! the right edge of a table to which all append, one had better take WRITE: it would meet the others again, and each
-//! time its writer waits longer before it tries again. But an interior page of a table changes only when a page
-//! below it is split or balanced. Two transactions that meet there have done that by chance, as with random keys: the
-//! one that was overtaken is run again, and lets nobody wait.
+//! Before a transaction that is to be validated commits, other transactions commit, and each of these commits
+//! may overtake it. A transaction that has WRITE cannot be overtaken, and no other transaction commits
+//! meanwhile. Transactions may meet on the same rows, as at the right edge of a table to which all append.
+//! Then a transaction had better take WRITE: it would meet the others again, and each time its writer waits
+//! longer before the next try. But an interior page of a table changes only when a page below it is split or
+//! balanced. Two transactions that meet on such a page have met by chance, as with random keys. The one that
+//! was overtaken then runs again without WRITE, and makes no other transaction wait.
 
-/// What the connection's last transactions have learned.
+/// What this VFS has learned from the connection's last transactions.
 ///
-/// After each conflict on rows twice as many transactions take WRITE before the next one is tried without. Those do
-/// not count that write pages which others have committed since the connection's last commit: there it would meet
-/// them.
+/// After each conflict on rows, twice as many transactions as before take WRITE before the next one is tried
+/// without. A transaction does not count if it writes pages that others have committed since the connection's
+/// last commit, because on those pages it would have met them.
 #[derive(Default)]
 pub(super) struct Luck {
-    /// How many transactions are to take WRITE.
+    /// The number of transactions that are still to take WRITE.
     left: u8,
-    /// How many will after the next conflict, less one.
+    /// The number of transactions that are to take WRITE after the next conflict, less one.
     next: u8,
     /// Whether the last transaction was overtaken.
     has_lost: bool,
@@ -31,7 +33,8 @@ impl Luck {
         self.left > 0
     }
 
-    /// A transaction was overtaken, maybe by chance. Twice in a row is none.
+    /// Notes that a transaction was overtaken, maybe by chance. A second conflict in a row does not count as
+    /// chance.
     pub fn lost(&mut self, by_chance: bool) {
         let counts = !by_chance || self.has_lost;
         self.has_lost = true;
@@ -41,13 +44,14 @@ impl Luck {
         }
     }
 
-    /// A transaction has committed, after it was validated.
+    /// Notes that a transaction has committed after it was validated.
     pub fn won(&mut self) {
         self.has_lost = false;
         self.next /= 2;
     }
 
-    /// A transaction has committed under WRITE. `has_met` says whether it has written pages that others have, too.
+    /// Notes that a transaction has committed under WRITE. `has_met` says whether it has written pages that
+    /// others have written too.
     pub fn passed(&mut self, has_met: bool) {
         self.has_lost = false;
         if !has_met {

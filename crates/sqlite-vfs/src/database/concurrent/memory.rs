@@ -11,7 +11,7 @@ use duralite_medium::{MediumError, REGION_BYTES};
 
 use crate::attachment::Attachment;
 
-/// Words of a region.
+/// The number of words in a region.
 const WORDS: usize = REGION_BYTES as usize / 4;
 
 /// One region, which stays at its address for `'a`.
@@ -50,7 +50,7 @@ impl Region<'_> {
         }
     }
 
-    /// One of the two copies of the header, 0 or 1.
+    /// Returns one of the two copies of the header: `copy` is 0 or 1.
     #[inline]
     fn copy(self, copy: usize) -> [u32; HEADER_WORDS] {
         let mut words = [0; HEADER_WORDS];
@@ -60,7 +60,8 @@ impl Region<'_> {
         words
     }
 
-    /// Returns the header, or `None` while a connection writes it, or if one died while it wrote it.
+    /// Returns the header. Returns `None` while a connection writes the header, or if a connection died while
+    /// it wrote the header.
     pub fn header(self) -> Option<IndexHeader> {
         let first = self.copy(0);
         fence(Ordering::Acquire);
@@ -75,17 +76,18 @@ impl Region<'_> {
         header.words().iter().enumerate().all(same)
     }
 
-    /// Removes all of its frames but the first `kept`.
+    /// Removes all frames of the region but the first `kept`.
     pub fn forget(self, place: Place, kept: u32) {
         for slot in (0..HASH_SLOTS).filter(|slot| u32::from(self.slot(*slot)) > kept) {
             self.set_slot(slot, 0);
         }
-        // From the end: if this process dies here, the first of them is still there, and leads to the others.
+        // Begin at the end: if this process dies here, the first of these frames is still there, and leads to
+        // the others.
         (place.first_word + kept as usize..HASH_OFFSET / 4).rev().for_each(|word| self.store(word, 0));
     }
 
-    /// Writes both copies of the header, in the order in which SQLite does it: a reader that finds the first
-    /// copy new finds the second one new too.
+    /// Writes both copies of the header in the order in which SQLite writes them, so that a reader that finds
+    /// the first copy new finds the second copy new too.
     pub fn set_header(self, header: &IndexHeader) {
         for copy in [1, 0] {
             for (at, word) in header.words().iter().enumerate() {
@@ -114,15 +116,15 @@ impl First {
         Self { region: region.map(NonNull::cast), _attachment: attachment }
     }
 
-    /// Returns the region, if it could be had.
+    /// Returns the region, if it could be mapped.
     pub fn region(&self) -> Option<Region<'_>> {
         // SAFETY: as for `shared`; the attachment lives as long as `self`.
         self.region.map(|region| Region(unsafe { region.as_ref() }))
     }
 }
 
-/// Returns a region of the wal-index of this log. Returns `None` where it does not exist and `extend` does
-/// not ask for it.
+/// Returns a region of the wal-index of this log. Returns `None` if the region does not exist and `extend`
+/// does not ask to make it.
 pub fn shared(attachment: &Attachment, number: u32, extend: bool) -> Result<Option<Region<'_>>, MediumError> {
     let region = attachment.index_region(u64::from(number), extend)?;
     // SAFETY: mapped as long as the attachment lives, and aligned to its size. Every access from here is
@@ -136,8 +138,8 @@ pub fn shared(attachment: &Attachment, number: u32, extend: bool) -> Result<Opti
 pub struct Private(Vec<Arc<[AtomicU32; WORDS]>>);
 
 impl Private {
-    /// Returns the address of a region, for SQLite. Returns `None` where it does not exist and `extend` does
-    /// not ask for it.
+    /// Returns the address of a region, for SQLite. Returns `None` if the region does not exist and `extend`
+    /// does not ask to make it.
     pub fn address(&mut self, number: usize, extend: bool) -> Option<*mut c_void> {
         while extend && self.0.len() <= number {
             self.0.push(Arc::new([const { AtomicU32::new(0) }; WORDS]));
@@ -164,7 +166,7 @@ impl Private {
         }
     }
 
-    /// Returns the first region. Exists once its address was asked for.
+    /// Returns the first region, which exists once a caller has asked for its address.
     pub fn first(&self) -> Option<Region<'_>> {
         self.0.first().map(|region| Region(region))
     }

@@ -1,15 +1,15 @@
 //! Concurrent write transactions under an unmodified SQLite (`concurrent=on` and `concurrent=upgrade`).
 //!
 //! **The trick.** Such a connection has a wal-index of its own ([`memory::Private`]), which says that all
-//! frames of earlier transactions, except the last one, are in the database. So SQLite reads pages from the
-//! database file, by `xRead`, and this VFS answers from the connection's snapshot: the newest frame of the
-//! page in the real log up to the snapshot, else the file. When SQLite asks for an earlier frame, it gets the
-//! same answer. SQLite's WAL is therefore nothing but the frames of the transaction that is open, in a
-//! buffer. With the page of the commit frame the VFS commits: under the real WRITE lock it validates, writes
-//! the last image of each page to the real log as one transaction, and publishes that in the real wal-index.
-//! (If all frames were said to be in the database, SQLite would start its WAL over with each transaction.
-//! Starting over costs as much as the rest of a small transaction, so SQLite is made to do it only now and
-//! then.)
+//! frames of earlier transactions, except the last frame, are in the database. So SQLite reads pages from the
+//! database file, by `xRead`, and this VFS answers from the connection's snapshot: with the newest frame of
+//! the page in the real log up to the snapshot, else from the file. When SQLite asks for an earlier frame, it
+//! gets the same answer. SQLite's WAL is therefore nothing but the frames of the transaction that is open, in
+//! a buffer. When SQLite writes the page of the commit frame, the VFS commits. Under the real WRITE lock it
+//! validates the transaction, writes the last image of each page to the real log as one transaction, and
+//! publishes that transaction in the real wal-index. (If the wal-index said that all frames are in the
+//! database, SQLite would start its WAL over with each transaction. Starting over costs as much as the rest
+//! of a small transaction, so this VFS makes SQLite start over only now and then.)
 //!
 //! **What is promised.** Transactions are serializable, in the order in which they are published. These rules
 //! make it so; each has a number in `docs/invariants.md`.
@@ -19,24 +19,24 @@
 //!   without asking, so a page leaves the set only when the whole cache is dropped.
 //! - *Validation* (invariant 59). A transaction commits only if no frame that others have committed since its
 //!   snapshot holds a page of the read set or one that the transaction writes. Page 1 is in every read set.
-//!   Page 1 may differ in the change counter and in the version that goes with the counter, which no
-//!   statement reads. At a commit it may also differ in the size and the free list, which are merged
+//!   Page 1 may differ in the change counter and in the version that goes with the counter, because no
+//!   statement reads these. At a commit it may also differ in the size and the free list, which are merged
 //!   (invariant 64). A commit that has made the database smaller counts as a conflict with everything: pages
 //!   that it cut off have no frames.
 //! - *Moving on* (invariant 60). A transaction that has only read and now gets WRITE may move its snapshot to
 //!   the newest commit under the same conditions. The database must also have the same size, because SQLite
 //!   keeps the size and page 1 in memory.
-//! - *The cache* (invariant 61). If others have committed since SQLite's cache was filled, SQLite is made to
-//!   drop that cache when the next transaction begins, as with stock SQLite.
+//! - *The cache* (invariant 61). If others have committed since SQLite filled its cache, this VFS makes
+//!   SQLite drop the cache when the next transaction begins, as stock SQLite does.
 //! - *One database* (invariant 62). Only a transaction of a connection with a single database is validated at
 //!   its commit. If another database is attached, every write takes the real WRITE lock at once. Otherwise a
 //!   conflict in one file, after the commit in another file was published, would leave half a transaction.
 //! - *Interior pages* (invariant 63). If a transaction has only read an interior page of a table, and others
 //!   have changed that page, this is no conflict as long as the new page leads from the same rowids to the
 //!   children that the transaction has used.
-//! - *Leases* (invariant 64). Each connection that allocates is shown the free list in an order of its own.
-//!   When the connection commits, the pages that it has taken are removed from the real list, and the pages
-//!   that it has given back are added.
+//! - *Leases* (invariant 64). This VFS shows each connection that allocates the free list in an order of its
+//!   own. When the connection commits, the VFS removes the pages that the connection has taken from the real
+//!   list, and adds the pages that it has given back.
 //!
 //! | module | holds |
 //! | --- | --- |

@@ -13,8 +13,8 @@ pub struct Owned<T>(RefCell<T>);
 unsafe impl<T: Send> Sync for Owned<T> {}
 
 impl<T> Owned<T> {
-    /// Returns the value. If the value is already in use, that is a fault of this crate: this call panics,
-    /// which ends SQLite's call.
+    /// Returns the value. Panics, which ends SQLite's call, if the value is already in use, because that is a
+    /// fault of this crate.
     #[inline]
     pub fn get(&self) -> RefMut<'_, T> {
         self.0.borrow_mut()

@@ -3,25 +3,26 @@
 //! `sqlite_schema` names the roots. From there the search goes down all b-trees at once, a level at a time.
 //! The pages above the leaves name the leaves, so of each tree only the first leaf is read. A page that is
 //! still unknown then may be on the free list, or hold the rest of a long row. To find the rests of long
-//! rows, the search reads all pages. It ends when it knows all that was asked for, or has read as many pages
-//! as it may.
+//! rows, the search reads all pages. The search ends when it knows all owners that the caller asked for, or
+//! has read as many pages as it may.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::btree_page::{BTreePage, Encoding, Entry, Payload, entry, number};
 use super::free_list;
 
-/// Page 1 begins with the database's header.
+/// The owner of page 1, which begins with the database's header.
 const FIRST: &str = "schema, or size of the database";
 const SCHEMA: &str = "schema";
 const FREE_LIST: &str = "free list";
 const POINTER_MAP: &str = "pointer map";
 
-/// The most bytes of a row of `sqlite_schema` that are read.
+/// The most bytes of a row of `sqlite_schema` that the search reads.
 const LONGEST_ROW: usize = 1 << 20;
 
-/// Finds out what these pages belong to. If this cannot be told of a page, the result lacks the page. `read`
-/// is called at most `most` times; it returns the image of a page, or `None` if there is no such page.
+/// Finds out to which table or index these pages belong. The result lacks a page whose owner the search
+/// cannot tell. The search calls `read` at most `most` times. `read` returns the image of a page, or `None`
+/// if there is no such page.
 pub fn owners(
     wanted: &BTreeSet<u32>,
     most: usize,
@@ -37,7 +38,7 @@ struct Search<Read> {
     wanted: BTreeSet<u32>,
     found: BTreeMap<u32, String>,
     read: Read,
-    /// How many pages may still be read.
+    /// The number of pages that the search may still read.
     left: usize,
     reserved: usize,
 }
@@ -78,8 +79,8 @@ impl<Read: FnMut(u32) -> Option<Vec<u8>>> Search<Read> {
         }
     }
 
-    /// Adds the pages below this one to those to be read, from the left, but no more than the search may
-    /// still read.
+    /// Adds the pages below this one to the pages that the search reads next, from the left, but no more than
+    /// the search may still read.
     fn add(&self, page: &BTreePage<'_>, next: &mut Vec<u32>, seen: &mut BTreeSet<u32>) {
         for child in page.children().into_iter().rev() {
             if next.len() < self.left && seen.insert(child) {
@@ -117,7 +118,7 @@ impl<Read: FnMut(u32) -> Option<Vec<u8>>> Search<Read> {
         entries
     }
 
-    /// Returns a row of `sqlite_schema`. The SQL statement at the end of the row is not needed, and may be
+    /// Returns a row of `sqlite_schema`. Does not need the SQL statement at the end of the row, which may be
     /// long.
     fn row(&mut self, payload: &Payload<'_>, encoding: Encoding) -> Option<Entry> {
         if let Some(entry) = entry(payload.local, encoding) {
@@ -153,7 +154,8 @@ impl<Read: FnMut(u32) -> Option<Vec<u8>>> Search<Read> {
         }
     }
 
-    /// Returns the pages below those of one level. If the first of these pages is a leaf, all are.
+    /// Returns the pages below `pages`, which are the pages of one level. If the first of `pages` is a leaf,
+    /// all of them are leaves.
     fn children(&mut self, name: &str, pages: &[u32]) -> Vec<u32> {
         let mut children = Vec::new();
         for at in pages {
@@ -234,12 +236,13 @@ mod tests {
     struct Pages(BTreeMap<u32, Vec<u8>>);
 
     const BYTES: usize = 512;
-    /// Where page 1 has the first page of the free list, and whether there are pointer maps.
+    /// The bytes of page 1 that hold the first page of the free list, and say whether there are pointer maps.
     const FREE_LIST_HEAD: usize = 32;
     const POINTER_MAPS: usize = 52;
 
     impl Pages {
-        /// A page of a b-tree with these cells, and its right-most child if it is above others.
+        /// Adds a page of a b-tree with these cells, and with its right-most child if other pages are below
+        /// it.
         fn add(&mut self, number: u32, kind: u8, right: u32, cells: &[Vec<u8>]) {
             let mut page = self.0.remove(&number).unwrap_or_else(|| vec![0; BYTES]);
             let header = if number == 1 { 100 } else { 0 };
@@ -291,7 +294,8 @@ mod tests {
         [&page.to_be_bytes()[..], &[1]].concat()
     }
 
-    /// Returns a cell of a leaf of a table with 39 bytes here, and the rest on two other pages.
+    /// Returns a cell of a leaf of a table. The cell has 39 bytes of its row, and two other pages have the
+    /// rest.
     fn long(first: u32) -> Vec<u8> {
         let bytes = 39 + 2 * 508_u64;
         let length = [(bytes >> 7) as u8 | 0x80, (bytes & 0x7f) as u8, 1];

@@ -1,6 +1,7 @@
 //! A set of page numbers.
 
-/// A set of page numbers: kept as bits, so that a question is fast, and as a list, so that emptying is fast.
+/// A set of page numbers. It keeps them as bits, so that a lookup is fast, and as a list, so that emptying
+/// the set is fast.
 #[derive(Default)]
 pub struct PageSet {
     bits: Vec<u64>,

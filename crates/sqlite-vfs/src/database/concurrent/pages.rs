@@ -8,7 +8,8 @@ use super::state::Concurrent;
 use crate::database::Db;
 use crate::errors::{During, Failure};
 
-/// Reads a page as of a snapshot. A page that the database did not have yet, or has no longer, has zeros.
+/// Reads a page as of a snapshot. A page that the database did not have yet, or no longer had, reads as
+/// zeros.
 pub fn read_page(
     db: &Db,
     index: SharedIndex<'_>,
@@ -16,8 +17,8 @@ pub fn read_page(
     page: u32,
     buf: &mut [u8],
 ) -> Result<(), Failure> {
-    // A mapped home relies on it that nobody reads after the database: the file may have been longer, and the
-    // mapping may still be.
+    // Do not read after the end of the database, because a mapped home relies on that: the file may have been
+    // longer, and the mapping may still be longer.
     if !snapshot.may_have(page) {
         buf.fill(0);
         return Ok(());

@@ -1,5 +1,5 @@
-//! What SQLite does on a concurrent connection: it maps and locks its private wal-index, and reads and writes
-//! pages. This module says what each of these calls does.
+//! Answers SQLite's calls on a concurrent connection. SQLite maps and locks the connection's private
+//! wal-index, and reads and writes pages.
 
 use std::cell::RefMut;
 use std::ffi::c_int;
@@ -22,11 +22,12 @@ use crate::database::{Db, restart, super_journal, waiting};
 use crate::errors::Failure;
 use crate::settings::Concurrency;
 
-/// The most frames that the WAL of a connection has at first: it takes memory for each.
+/// The most frames that the WAL of a connection has at first. The limit exists because each frame takes
+/// memory.
 const MOST_SHOWN: u32 = 1 << 16;
-/// For how long a transaction that waits for WRITE may keep a checkpoint waiting that has WRITE.
+/// The time for which a transaction that waits for WRITE may keep a checkpoint waiting that has WRITE.
 const STANDS_IN_THE_WAY: Duration = Duration::from_millis(1);
-/// The same limit, for when the checkpoint may be at work, and not waiting.
+/// The same limit for a checkpoint that may be at work, and not waiting.
 const MAY_STAND_IN_THE_WAY: Duration = Duration::from_millis(50);
 
 impl Concurrent {
@@ -47,7 +48,7 @@ impl Concurrent {
         Ok(new)
     }
 
-    /// `xShmLock` that takes a lock.
+    /// Takes a lock for SQLite (`xShmLock`).
     pub fn lock(&self, db: &Db, first: usize, count: usize, shared: bool) -> Result<c_int, Failure> {
         if shared {
             return self.lock_shared(db, first);
@@ -89,7 +90,8 @@ impl Concurrent {
     }
 
     /// Takes a snapshot, which gives SQLite the read mark `mark` of the private wal-index. If SQLite's cache
-    /// is of another moment, SQLite then finds another header, gives the mark back, and takes it again.
+    /// belongs to another moment, SQLite then finds another header, gives the mark back, and takes the mark
+    /// again.
     fn begin_to_read<'a>(
         &'a self,
         db: &Db,
@@ -120,8 +122,8 @@ impl Concurrent {
         #[cfg(feature = "controls")]
         let is_cached = is_cached || state.cache.is_some() && super::controls::Control::Undropped.is_on();
         if is_cached && mark != mask(FIRST_READ, 1) && snapshot.is_in_file() {
-            // The log starts over with the next write, so SQLite's WAL is to do so too. SQLite tries again at once,
-            // and finds that all of it is in the database.
+            // The log starts over with the next write, so let SQLite's WAL start over too. SQLite tries again
+            // at once, and finds that its whole WAL is in the database.
             snapshot.release(&self.holder);
             state.all_is_home();
             return Ok(ffi::BUSY);
@@ -150,7 +152,8 @@ impl Concurrent {
     /// application has begun is validated when it commits. Every other transaction takes the real WRITE lock
     /// now.
     fn lock_write(&self, db: &Db) -> Result<c_int, Failure> {
-        // Not where the COMMIT of a validated transaction takes the real WRITE: SQLite has opened the super-journal before.
+        // Forget the super-journal here, and not where the COMMIT of a validated transaction takes the real
+        // WRITE, because SQLite has opened the super-journal before that COMMIT.
         super_journal::forget();
         let in_transaction = db.host.is_in_transaction(db.sqlite).unwrap_or(false);
         let mut state = self.state();
@@ -174,8 +177,8 @@ impl Concurrent {
             return Ok(ffi::OK);
         }
         drop(state);
-        // If the transaction has read nothing, SQLite itself waits and begins it again, as with `off`. It then
-        // has the lock together with a snapshot that nobody has overtaken.
+        // If the transaction has read nothing, SQLite itself waits and begins it again, as with `off`. SQLite
+        // then has the lock together with a snapshot that no other transaction has overtaken.
         let waits = in_transaction && !db.host.has_read_nothing(db.sqlite);
         self.lock_at_newest(db, waits)
     }
@@ -245,7 +248,7 @@ impl Concurrent {
         }
     }
 
-    /// Takes the real WRITE lock if it is free. Returns whether it was.
+    /// Takes the real WRITE lock if it is free. Returns whether it was free.
     pub(super) fn try_real_write(&self, db: &Db) -> Result<bool, Failure> {
         match self.holder.lock_exclusive(WRITE, 1) {
             Ok(()) => {
@@ -263,8 +266,8 @@ impl Concurrent {
         db.begins_to_write();
     }
 
-    /// Returns whether a checkpoint has WRITE and waits for this connection to give its snapshot back, so
-    /// that neither goes on before the time of one is up. Returns `None` where that cannot be told.
+    /// Returns whether a checkpoint has WRITE and waits for this connection to give its snapshot back. In
+    /// that case neither continues before the time of one of them is up. Returns `None` if that is not known.
     pub(super) fn keeps_a_checkpoint_waiting(&self) -> Result<Option<bool>, Failure> {
         let snapshot = self.state().snapshot.filter(|_| self.holder.table().is_write_taken_to_checkpoint());
         snapshot.map_or(Ok(Some(false)), |snapshot| snapshot.is_in_the_way(self.index()))
@@ -276,7 +279,7 @@ impl Concurrent {
         self.holder.unlock_exclusive(WRITE, 1);
     }
 
-    /// `xShmLock`, to unlock.
+    /// Gives a lock back for SQLite (`xShmLock`).
     pub fn unlock(&self, first: usize, count: usize, shared: bool) {
         let mut state = self.state();
         if shared {
@@ -302,7 +305,7 @@ impl Concurrent {
         }
     }
 
-    /// Ends all that the connection has begun, because SQLite gives its wal-index back.
+    /// Ends everything that the connection has begun, because SQLite unmaps its wal-index.
     pub fn release(&self) {
         let mut state = self.state();
         if std::mem::take(&mut state.write) == Write::Locked {
@@ -313,8 +316,8 @@ impl Concurrent {
         state.lease.drop_pages(self.attachment.leases());
     }
 
-    /// `xRead` of the database file. Returns `None` if SQLite has no snapshot, or reads something that is no
-    /// page.
+    /// Reads from the database file (`xRead`). Returns `None` if SQLite has no snapshot, or reads something
+    /// that is not a page.
     pub fn read(&self, db: &Db, buf: &mut [u8], offset: u64) -> Option<Result<c_int, Failure>> {
         let page_bytes = self.page_bytes as u64;
         let mut state = self.state();
@@ -345,7 +348,7 @@ impl Concurrent {
 
     /// Asks the application, once, to end a transaction that keeps the log from starting over. The caller
     /// does this only in a `SELECT`. After such an error SQLite can undo a writing statement only if it has
-    /// kept a statement journal, and it does not keep one for every insert.
+    /// kept a statement journal, and SQLite does not keep a statement journal for every insert.
     #[cold]
     fn ask_to_end(&self, db: &Db) -> Failure {
         let mut state = self.state();
@@ -357,11 +360,12 @@ impl Concurrent {
         overtaken(db, &Conflict::Overdue)
     }
 
-    /// `xRead` of the WAL. If SQLite asks for a frame that is not kept, it gets the frame's page as of its
-    /// snapshot. The last frame of each page holds just that, and SQLite asks for no other frame.
+    /// Reads from the WAL (`xRead`). If SQLite asks for a frame that this VFS does not keep, SQLite gets the
+    /// frame's page as of its snapshot. The last frame of each page holds exactly that image, and SQLite asks
+    /// for no other frame.
     pub fn read_wal(&self, db: &Db, buf: &mut [u8], offset: u64) -> Result<c_int, Failure> {
         let sums = |buf: &mut [u8]| {
-            // SQLite reads headers to compute checksums of later frames again. Nobody looks at these
+            // SQLite reads headers to compute checksums of later frames again. No reader looks at these
             // checksums.
             buf.fill(0);
             Ok(ffi::OK)
@@ -382,16 +386,16 @@ impl Concurrent {
         at.and_then(|at| self.read(db, buf, at)).unwrap_or(Ok(ffi::IOERR_READ))
     }
 
-    /// Returns the frame of SQLite's WAL, counted from 1, that has this offset, and where in the frame that
-    /// is. `None` within the header of the WAL.
+    /// Returns the frame of SQLite's WAL, counted from 1, that has this offset, and the place in the frame at
+    /// which the offset is. Returns `None` within the header of the WAL.
     pub(super) fn frame_at(&self, offset: u64) -> Option<(u32, usize)> {
         let behind = usize::try_from(offset).ok()?.checked_sub(WAL_HEADER_BYTES)?;
         let frame = u32::try_from(behind / self.frame_bytes()).ok()?.checked_add(1)?;
         Some((frame, behind % self.frame_bytes()))
     }
 
-    /// Called when SQLite truncates the WAL: after a `TRUNCATE` checkpoint, or because its own log has become
-    /// shorter.
+    /// Checkpoints when SQLite truncates the WAL: after a `TRUNCATE` checkpoint, or because SQLite's own WAL
+    /// has become shorter.
     pub fn truncate_wal(&self, db: &Db) -> Result<c_int, Failure> {
         if !self.checkpoints.load(Ordering::Relaxed) {
             return Ok(ffi::OK);
@@ -399,8 +403,8 @@ impl Concurrent {
         self.checkpoint(db, Checkpoint::Truncate)
     }
 
-    /// Called when SQLite is about to overwrite the whole database (`VACUUM`). That needs WRITE, so a
-    /// transaction that would be validated at its commit takes WRITE now.
+    /// Takes WRITE when SQLite is about to overwrite the whole database (`VACUUM`), for a transaction that
+    /// would otherwise be validated at its commit. Overwriting needs WRITE.
     pub fn overwrites(&self, db: &Db) -> Result<c_int, Failure> {
         if self.state().write != Write::Validated {
             return Ok(ffi::OK);
@@ -428,11 +432,12 @@ impl Db {
             return Ok(None);
         }
         if self.reserves_bytes()? {
-            // A VFS above may fill the ends of pages, and has to see each checkpoint.
+            // A VFS above this one may fill the ends of pages, and has to see each checkpoint.
             return Ok(None);
         }
         if self.lock.sqlites_exclusive().is_some() {
-            // SQLite leaves WAL mode, or closes, without having read: nobody else can be here.
+            // SQLite leaves WAL mode, or closes the database, without having read. No other connection can
+            // use the database now.
             return Ok(None);
         }
         let Some(locks) = self.index_locks() else { return Ok(None) };
@@ -440,8 +445,8 @@ impl Db {
         Ok(Some(Box::new(new)))
     }
 
-    /// Returns how this connection's transactions run beside others now. This is less than the setting asks
-    /// for if the connection cannot have that.
+    /// Returns how this connection's transactions run beside others now. The result is less than the setting
+    /// asks for if the connection cannot have what the setting asks for.
     pub fn concurrency_in_force(&self) -> Concurrency {
         match self.concurrent().map(|concurrent| concurrent.mode) {
             // A SQLite without this function cannot say whether another database is attached.

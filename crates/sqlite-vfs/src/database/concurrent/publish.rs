@@ -20,11 +20,11 @@ use crate::database::Db;
 use crate::errors::{During, Failure};
 use crate::refusals;
 
-/// A transaction that has taken WRITE because others might overtake it looks at no more than this many frames
-/// of others.
+/// The most frames of others at which a transaction looks that has taken WRITE because others might overtake
+/// it.
 const MOST_LOOKED_AT: u32 = 512;
 
-/// Writes bytes of the WAL at an offset, as SQLite would, and returns the code for SQLite.
+/// A function that writes bytes of the WAL at an offset, as SQLite would, and returns the code for SQLite.
 pub type WriteWal<'a> = &'a mut dyn FnMut(u64, &[u8]) -> Result<c_int, Failure>;
 
 /// A transaction that SQLite commits.
@@ -36,9 +36,9 @@ struct Transaction<'a> {
 }
 
 impl Concurrent {
-    /// `xWrite` of the WAL. When SQLite writes the page of a commit frame, this commits the transaction
-    /// through `write` to the real log. When this returns `SQLITE_OK` for that page, every connection sees
-    /// the transaction, and it is as durable as a sealed transaction is.
+    /// Writes to the WAL (`xWrite`). When SQLite writes the page of a commit frame, this function commits the
+    /// transaction through `write` to the real log. When it returns `SQLITE_OK` for that page, every
+    /// connection sees the transaction, and the transaction is as durable as a sealed transaction is.
     ///
     /// # Errors
     /// `BUSY_SNAPSHOT` if the transaction was overtaken: SQLite rolls it back. `BUSY` if WRITE was not free:
@@ -53,11 +53,12 @@ impl Concurrent {
     ) -> Result<c_int, Failure> {
         let mut state = self.state();
         let Some((frame, within)) = self.frame_at(offset) else {
-            // SQLite starts its WAL over. Nobody reads the header of that WAL.
+            // SQLite starts its WAL over. No reader looks at the header of that WAL.
             state.forget_wal(0);
             return Ok(ffi::OK);
         };
-        // SQLite rewrites checksums in headers once the commit frame is written; nobody reads these.
+        // SQLite rewrites checksums in headers once the commit frame is written. No reader looks at these
+        // checksums.
         let Some(behind) = frame.checked_sub(state.base + 1) else { return Ok(ffi::OK) };
         if frame > state.committed {
             state.highest = state.highest.max(frame);
@@ -116,8 +117,9 @@ impl Concurrent {
         Ok(code)
     }
 
-    /// Commits a transaction that has WRITE, so nobody else has committed since its snapshot. Learns from what others
-    /// have committed since the state `since`.
+    /// Commits a transaction that has WRITE, so that no other transaction has committed since its snapshot.
+    /// Counts for [`Luck`](super::luck) whether the transaction has met commits of others since the state
+    /// `since`.
     fn commit_locked(
         &self,
         db: &Db,
@@ -125,7 +127,8 @@ impl Concurrent {
         since: Option<IndexHeader>,
         write: WriteWal<'_>,
     ) -> Result<(), Failure> {
-        // Not the snapshot's: an earlier try of this COMMIT may have started the log over.
+        // Do not use the snapshot's header, because an earlier try of this COMMIT may have started the log
+        // over.
         let newest = self.settled_header(db, true)?;
         let since = since.filter(|_| newest.salt() == transaction.snapshot.header.salt());
         let has_met = since.map_or(Ok(false), |since| self.has_met_others(&since, &transaction))?;
@@ -178,8 +181,8 @@ impl Concurrent {
         Transaction { snapshot, images, pages }
     }
 
-    /// Finds out before a wait for WRITE whether that wait would be in vain: a transaction that is overtaken
-    /// stays overtaken.
+    /// Validates a transaction before it waits for WRITE, because that wait would be in vain if the
+    /// transaction is overtaken already.
     fn validate_early(&self, db: &Db, transaction: &Transaction<'_>) -> Result<(), Failure> {
         let Transaction { snapshot, images, .. } = transaction;
         // Under the first mark the log may start over while this function reads it.
@@ -292,8 +295,8 @@ impl Concurrent {
         Ok(())
     }
 
-    /// Returns the state of the log after which a transaction writes, once the log has started over, if it
-    /// can. The caller has WRITE, and `newest` is the newest commit.
+    /// Starts the log over if it can start over, and returns the state of the log after which a transaction
+    /// then writes. The caller has WRITE, and `newest` is the newest commit.
     pub(super) fn base_for(
         &self,
         db: &Db,
@@ -311,13 +314,14 @@ impl Concurrent {
         if base.frames() > 0 {
             return Ok(());
         }
-        // SQLite has a mark for the log, too, before it writes to it: users who may only read need one.
+        // Choose a mark for the log first, as SQLite does before it writes to its WAL, because users who may
+        // only read need a mark.
         choose_mark(self.index(), &self.holder, 0)?;
         self.write_header(base, write)
     }
 
-    /// Ends a transaction with these images, which seals it, and publishes it. Its first frames may be in the log
-    /// already. Returns the state of the log with it.
+    /// Ends a transaction with these images, which seals it, and publishes it. The first frames of the
+    /// transaction may be in the log already. Returns the state of the log with this transaction.
     pub(super) fn append(
         &self,
         base: &IndexHeader,
@@ -342,7 +346,8 @@ impl Concurrent {
         if large.is_some_and(|large| large.overwritten.is_some())
             && let Some(page) = images.pages().last()
         {
-            // The log takes the transaction for complete once the header has come a second time.
+            // The log takes the transaction for complete once this function has written the header a second
+            // time.
             self.write_frame(last, (page, pages), None, write)?;
         }
         // The transaction is sealed. Nothing from here on fails: all regions are mapped.
@@ -372,8 +377,8 @@ impl Concurrent {
         done(recorded, write(offset + FRAME_HEADER_BYTES as u64, image)?)
     }
 
-    /// Starts the log over if all of it is in the database and nobody reads it, as SQLite does before it writes.
-    /// Returns the header after that.
+    /// Starts the log over, as SQLite does before it writes, if the whole log is in the database and no
+    /// connection reads the log. Returns the header after that.
     fn start_over(&self, db: &Db, newest: IndexHeader) -> Result<IndexHeader, Failure> {
         let index = self.index();
         if newest.frames() == 0 || index.backfilled()? != newest.frames() {
@@ -403,8 +408,8 @@ impl Concurrent {
 
 /// Returns the failure to report for a transaction that was overtaken. After any failure but `SQLITE_BUSY`,
 /// SQLite counts the transaction as over. That is right for `COMMIT`. After a `RELEASE`, SQLite keeps the
-/// savepoint all the same, and a second `RELEASE` would succeed, with nothing to commit. So a `RELEASE` is
-/// told that the database is busy, until the application sends a `ROLLBACK`.
+/// savepoint all the same, and a second `RELEASE` would succeed, with nothing to commit. So this function
+/// reports a busy database to a `RELEASE`, until the application sends a `ROLLBACK`.
 #[cold]
 fn lost(db: &Db, failure: Failure) -> Failure {
     if failure.code != ffi::BUSY_SNAPSHOT || !db.host.is_releasing(db.sqlite) {
@@ -413,8 +418,8 @@ fn lost(db: &Db, failure: Failure) -> Failure {
     Failure::new(ffi::BUSY, format!("RELEASE cannot commit; use ROLLBACK: {}", failure.message))
 }
 
-/// What a write has answered. Its failure carries the reason that was recorded where the code was made, if one was
-/// recorded after the refusal with the number `recorded`.
+/// Turns the code that a write has returned into a result. The failure carries the reason that was recorded
+/// together with the code, if a reason was recorded after the refusal with the number `recorded`.
 pub(super) fn done(recorded: u64, code: c_int) -> Result<(), Failure> {
     match code {
         ffi::OK => Ok(()),
@@ -427,7 +432,7 @@ pub(super) fn done(recorded: u64, code: c_int) -> Result<(), Failure> {
     }
 }
 
-/// Puts bytes at this place, which is within what is there or just after it.
+/// Puts bytes at this place of the buffer, and fills with zeros any gap before it.
 pub(super) fn put(wal: &mut Vec<u8>, at: usize, data: &[u8]) {
     if wal.len() < at {
         wal.resize(at, 0);

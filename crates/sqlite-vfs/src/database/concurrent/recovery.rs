@@ -1,5 +1,5 @@
-//! Recovery of the wal-index from the log, as SQLite's `walIndexRecover` does it. It is needed if no
-//! connection has made the wal-index yet, or if one has died while it wrote the header.
+//! Recovery of the wal-index from the log, as SQLite's `walIndexRecover` does it. Recovery is needed if no
+//! connection has made the wal-index yet, or if a connection has died while it wrote the header.
 
 use std::time::Duration;
 
@@ -13,15 +13,16 @@ use super::state::Concurrent;
 use crate::database::Db;
 use crate::errors::{During, Failure};
 
-/// How often a connection looks at a wal-index that another one is writing, before it gives up.
+/// The number of times that a connection looks at a wal-index that another connection is writing, before it
+/// gives up.
 const TRIES: u32 = 1000;
-/// How many looks come before the first pause.
+/// The number of looks before the first pause.
 const AT_ONCE: u32 = 10;
 const PAUSE: Duration = Duration::from_millis(1);
 
 impl Concurrent {
-    /// Returns the header of the real wal-index. If the wal-index is broken and nobody else recovers it, this
-    /// connection does. `has_write` says whether the connection has WRITE.
+    /// Returns the header of the real wal-index. If the wal-index is broken and no other connection recovers
+    /// it, this connection recovers it. `has_write` says whether the connection has WRITE.
     ///
     /// # Errors
     /// `BUSY` if another connection is recovering the wal-index and takes too long.
@@ -49,8 +50,8 @@ impl Concurrent {
         Err(Failure::new(ffi::BUSY, format!("the wal-index of {} is being recovered", db.path.display())))
     }
 
-    /// Recovers the wal-index, unless it is whole by now. The caller holds WRITE. Returns false if others
-    /// hold the locks for that.
+    /// Recovers the wal-index, unless it is whole by now. The caller holds WRITE. Returns `false` if another
+    /// connection holds the locks for recovery.
     fn recover(&self, db: &Db) -> Result<bool, Failure> {
         let index = self.index();
         if index.header()?.is_some() {
@@ -84,7 +85,7 @@ impl Concurrent {
         index.publish(&header)
     }
 
-    /// Returns the wal-index header that the log gives, and the page of each frame.
+    /// Returns the wal-index header that fits the content of the log, and the page of each frame.
     fn header_of_log(&self, db: &Db) -> Result<(IndexHeader, Vec<u32>), Failure> {
         let failed = |error| Failure::of(&error, During::Read);
         let mut log = self.attachment.log();

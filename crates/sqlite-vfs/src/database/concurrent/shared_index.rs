@@ -23,11 +23,11 @@ pub struct SharedIndex<'a> {
 
 impl<'a> SharedIndex<'a> {
     pub fn of(attachment: &'a Attachment) -> Self {
-        // An error shows again in whatever needs the region.
+        // Ignore an error here, because every call that needs the region meets the error again.
         Self::with(attachment, shared(attachment, 0, true).ok().flatten())
     }
 
-    /// As [`Self::of`], with that log's first region.
+    /// Does the same as [`Self::of`], with the first region that the caller has already.
     pub fn with(attachment: &'a Attachment, first: Option<Region<'a>>) -> Self {
         Self { attachment, first }
     }
@@ -61,8 +61,8 @@ impl<'a> SharedIndex<'a> {
         Ok(())
     }
 
-    /// Returns the header, or `None` while a connection writes it, if one died while it wrote it, or before
-    /// the first connection has made the wal-index.
+    /// Returns the header. Returns `None` while a connection writes the header, if a connection died while it
+    /// wrote the header, or before the first connection has made the wal-index.
     pub fn header(self) -> Result<Option<IndexHeader>, Failure> {
         if let Some(first) = self.first {
             return Ok(first.header());
@@ -71,13 +71,13 @@ impl<'a> SharedIndex<'a> {
         Ok(region.and_then(Region::header))
     }
 
-    /// Returns whether the header is still this one, once the caller has taken a mark.
+    /// Returns whether the header is still `header`, once the caller has taken a mark.
     pub fn is_still(self, header: &IndexHeader) -> Result<bool, Failure> {
         fence(Ordering::SeqCst);
         self.shows(header)
     }
 
-    /// Returns whether the header is this one.
+    /// Returns whether the header is `header`.
     pub fn shows(self, header: &IndexHeader) -> Result<bool, Failure> {
         Ok(self.first()?.is_header(header))
     }
@@ -87,13 +87,13 @@ impl<'a> SharedIndex<'a> {
         Ok(self.first()?.load(BACKFILLED_WORD))
     }
 
-    /// Says that a checkpoint is about to write these many frames to the database. The caller has CHECKPOINT.
+    /// Says that a checkpoint is about to write this many frames to the database. The caller has CHECKPOINT.
     pub fn set_attempted(self, frames: u32) -> Result<(), Failure> {
         self.first()?.store(ATTEMPTED_WORD, frames);
         Ok(())
     }
 
-    /// Says that a checkpoint has written these many frames to the database. The caller has CHECKPOINT.
+    /// Says that a checkpoint has written this many frames to the database. The caller has CHECKPOINT.
     pub fn set_backfilled(self, frames: u32) -> Result<(), Failure> {
         self.first()?.store(BACKFILLED_WORD, frames);
         Ok(())
@@ -103,7 +103,7 @@ impl<'a> SharedIndex<'a> {
         Ok(self.first()?.load(FIRST_MARK_WORD + mark))
     }
 
-    /// Sets a mark. The caller holds its lock exclusively.
+    /// Sets a mark. The caller holds the mark's lock exclusively.
     pub fn set_mark(self, mark: usize, frame: u32) -> Result<(), Failure> {
         self.first()?.store(FIRST_MARK_WORD + mark, frame);
         Ok(())
@@ -123,8 +123,9 @@ impl<'a> SharedIndex<'a> {
         Ok(None)
     }
 
-    /// Removes what writers have left behind the `committed` frames that have died or were rolled back, if any of that is
-    /// in the way of the frames up to `last`. [`Self::make_room`] has already made their regions.
+    /// Removes the entries after the `committed` frames, which writers have left that have died or were
+    /// rolled back, if any of these entries is in the way of the frames up to `last`. [`Self::make_room`] has
+    /// already made their regions.
     pub fn forget_left(self, committed: u32, last: u32) -> Result<(), Failure> {
         if committed > 0 {
             let place = Place::of(committed);
@@ -133,8 +134,9 @@ impl<'a> SharedIndex<'a> {
         Ok(())
     }
 
-    /// Adds a frame after the committed ones and those that were added since. Nothing is left there from before
-    /// ([`Self::forget_left`]), and [`Self::make_room`] has already made the region of the frame.
+    /// Adds a frame after the committed frames and the frames that were added since. [`Self::forget_left`]
+    /// has already removed what was left in that place, and [`Self::make_room`] has already made the region
+    /// of the frame.
     pub fn append(self, frame: u32, page: u32) -> Result<(), Failure> {
         let place = Place::of(frame);
         add(self.region(place.region)?, place, frame, page)
@@ -171,8 +173,8 @@ impl<'a> SharedIndex<'a> {
     /// the database.
     pub fn start_over(self, header: &IndexHeader) -> Result<(), Failure> {
         let first = self.first()?;
-        // This store comes first, unlike in SQLite. If this process dies before the next store, the frames
-        // are still there, and go home once more.
+        // Make this store first, unlike SQLite. If this process dies before the next store, the frames are
+        // still there, and a checkpoint writes them home once more.
         first.store(BACKFILLED_WORD, 0);
         self.publish(header)?;
         first.store(ATTEMPTED_WORD, 0);
@@ -210,8 +212,9 @@ fn find_in(
     Ok(found)
 }
 
-/// Removes from the region of the last of the `committed` frames what is after that frame, if any of it has the place of a
-/// frame up to `last`. A process may have died while it removed this, so the first place may be free and others not.
+/// Removes the entries after the last of the `committed` frames from the region of that frame, if any of them
+/// has the place of a frame up to `last`. A process may have died while it removed these entries, so the
+/// first place may be free while later places are not.
 fn forget_left(region: Region<'_>, place: Place, committed: u32, last: u32) {
     let first = place.first_word + (committed - place.before) as usize;
     let behind = (place.first_word + (last - place.before) as usize).min(HASH_OFFSET / 4);
@@ -244,10 +247,10 @@ fn add(region: Region<'_>, place: Place, frame: u32, page: u32) -> Result<(), Fa
 /// Makes a region have frames with the first of these pages, as many as there is room for, and no others. Calls
 /// `stored` after each store.
 ///
-/// Other connections may use the region meanwhile, for snapshots that they hold: after a connection has died
-/// while it wrote the header, they go on. They look for frames at the beginning of the log, and these have
-/// the same places whenever a region is filled in order. So a word that already has its value is not touched
-/// (invariant 15).
+/// Other connections may use the region meanwhile, for snapshots that they hold: they continue after a
+/// connection has died while it wrote the header. They look for frames at the beginning of the log, and these
+/// frames have the same places whenever a region is filled in order. So this function does not touch a word
+/// that already has its value (invariant 15).
 fn fill(region: Region<'_>, place: Place, pages: &[u32], mut stored: impl FnMut()) {
     let words = place.first_word..HASH_OFFSET / 4;
     let mut slots = vec![0; HASH_SLOTS];
@@ -284,13 +287,14 @@ mod tests {
     use super::*;
     use crate::database::concurrent::memory::Private;
 
-    /// Returns what a reader of the first `last` frames finds of each page.
+    /// Returns the frame that a reader of the first `last` frames finds for each page.
     fn found(region: Region<'_>, last: u32) -> Vec<Option<u32>> {
         (1..50).map(|page| find_in(region, Place::of(1), page, 1, last).unwrap()).collect()
     }
 
-    /// A process has died with frames that it never published, of pages that all begin their search at one slot. Another one
-    /// may have died while it removed these: SQLite removes them from the first on, this VFS from the last on.
+    /// A process has died with frames that it never published. The searches for the pages of these frames all
+    /// begin at one slot. Another process may have died while it removed these frames: SQLite removes them
+    /// from the first on, this VFS from the last on.
     #[test]
     fn inv15_what_the_dead_have_left_takes_no_place() {
         let left: Vec<u32> = (1..20).map(|nth| 4 + nth * 8192).collect();
@@ -322,7 +326,8 @@ mod tests {
         let expected = found(region, 200);
         let newest = |page: u32| committed.iter().rposition(|other| *other == page).map(|at| at as u32 + 1);
         assert_eq!(expected, (1..50).map(newest).collect::<Vec<_>>());
-        // One process has died with frames that it never sealed, another one with frames that it has sealed.
+        // One process has died with frames that it never sealed, another process with frames that it has
+        // sealed.
         for (died_with, sealed) in
             [(&[5, 6, 40][..], &[][..]), (&[], &[41, 5]), (&[5, 6, 40], &[6, 41, 42, 43])]
         {

@@ -16,13 +16,13 @@ pub struct Snapshot {
     pub header: IndexHeader,
     /// The read mark whose lock the connection holds shared.
     mark: usize,
-    /// The first frame that may be newer than the database file.
+    /// The number of the first frame that may be newer than the database file.
     first: u32,
 }
 
-/// How often the connection tries before it gives up, as SQLite does.
+/// The number of times that the connection tries before it gives up, as SQLite does.
 const TRIES: u32 = 100;
-/// How often the connection tries before it begins to sleep between tries.
+/// The number of times that the connection tries before it begins to sleep between tries.
 const AT_ONCE: u32 = 5;
 
 impl Snapshot {
@@ -49,7 +49,8 @@ impl Snapshot {
     fn of(index: SharedIndex<'_>, holder: &Holder, header: &IndexHeader) -> Result<Option<Self>, Failure> {
         let frames = header.frames();
         if index.backfilled()? == frames && lock(holder, 0)? {
-            // Everything is in the database file, and nobody writes to that file while this mark is held.
+            // Everything is in the database file, and no connection writes to that file while this mark is
+            // held.
             if index.is_still(header)? {
                 return Ok(Some(Self { header: *header, mark: 0, first: frames.saturating_add(1) }));
             }
@@ -89,8 +90,8 @@ impl Snapshot {
         Ok(None)
     }
 
-    /// Returns whether the database may have a page with this number, which may come from a damaged page. A
-    /// log without commits does not know how large the database is, so any number but 0 passes.
+    /// Returns whether the database may have a page with this number. The number may come from a damaged
+    /// page. A log without commits does not know how large the database is, so any number but 0 passes.
     pub fn may_have(&self, page: u32) -> bool {
         let pages = self.header.db_pages();
         page != 0 && (pages == 0 || page <= pages)
@@ -112,10 +113,10 @@ impl Snapshot {
         self.mark == 0
     }
 
-    /// Returns whether a checkpoint that has WRITE waits for the end of this snapshot, or `None` if nobody
-    /// can tell. The checkpoint may not write home what is newer than the mark, nor let the log start over.
-    /// The checkpoint may also have looked at the mark before the mark was set to the newest frame, and wait
-    /// all the same.
+    /// Returns whether a checkpoint that has WRITE waits for the end of this snapshot, or `None` if that is
+    /// not known. The checkpoint may not write home frames that are newer than the mark, nor let the log
+    /// start over. The checkpoint may also have looked at the mark before the mark was set to the newest
+    /// frame, and wait all the same.
     pub fn is_in_the_way(&self, index: SharedIndex<'_>) -> Result<Option<bool>, Failure> {
         let Some(newest) = index.header()? else { return Ok(Some(false)) };
         let is_home = index.backfilled()? == newest.frames();
@@ -125,11 +126,11 @@ impl Snapshot {
         Ok((is_home || index.mark(self.mark)? < newest.frames()).then_some(true))
     }
 
-    /// Returns the frames that were committed after this snapshot, up to `newest`. Returns `None` if nobody
-    /// can tell any more which frames these are.
+    /// Returns the frames that were committed after this snapshot, up to `newest`. Returns `None` if it is no
+    /// longer known which frames these are.
     ///
     /// While the connection holds any mark but the first, the log does not start over. While it holds the
-    /// first mark, the log may start over, but only once: nothing of the new generation gets into the
+    /// first mark, the log may start over, but only once. No frame of the new generation gets into the
     /// database file, so the new generation cannot end.
     pub fn frames_until(&self, newest: &IndexHeader) -> Option<std::ops::RangeInclusive<u32>> {
         if newest.salt() == self.header.salt() {
@@ -138,22 +139,24 @@ impl Snapshot {
         self.is_in_file().then(|| 1..=newest.frames())
     }
 
-    /// The snapshot moved to a newer moment, under the same mark. The caller holds WRITE. The mark holds back
-    /// checkpoints further than the newer moment needs, and it still keeps the log from starting over.
+    /// Returns the snapshot moved to a newer moment, under the same mark. The caller holds WRITE. The mark
+    /// holds checkpoints back further than the newer moment needs, and still keeps the log from starting
+    /// over.
     pub fn moved_to(&self, newest: &IndexHeader) -> Self {
         let first = if newest.salt() == self.header.salt() { self.first } else { 1 };
         Self { header: *newest, first, ..*self }
     }
 }
 
-/// Returns the first of this many frames that may not be in the database file. More frames count as home than
-/// the log has only if a process died while it started the log over.
+/// Returns the number of the first frame, of this many frames, that may not be in the database file. More
+/// frames count as home than the log has only if a process died while it started the log over.
 fn first_not_home(index: SharedIndex<'_>, frames: u32) -> Result<u32, Failure> {
     Ok(index.backfilled()?.min(frames).saturating_add(1))
 }
 
 /// Chooses the mark for a log with this many frames, as SQLite does: the highest mark that is not beyond
-/// them, or else a free mark, which it sets to this number. Returns the mark and its frame.
+/// these frames, or else a free mark, which this function sets to this number. Returns the mark and its
+/// frame.
 pub fn choose_mark(
     index: SharedIndex<'_>,
     holder: &Holder,

@@ -1,4 +1,4 @@
-//! What a concurrent connection is and has: its wal-index, its snapshot, and what SQLite has written.
+//! The state of a concurrent connection: its wal-index, its snapshot, and what SQLite has written.
 
 use std::cell::RefMut;
 use std::ffi::{c_int, c_void};
@@ -26,7 +26,7 @@ use crate::settings::Concurrency;
 /// A connection whose wal-index is its own.
 pub struct Concurrent {
     pub(super) attachment: Arc<Attachment>,
-    /// The first region of its wal-index.
+    /// The first region of the log's wal-index.
     first: First,
     pub(super) holder: Arc<Holder>,
     pub(super) mode: Concurrency,
@@ -40,33 +40,35 @@ pub struct Concurrent {
     pub(super) tries_again: AtomicBool,
 }
 
-/// How far the connection has got, in a transaction or between two.
+/// The state of a connection in a transaction, or between two transactions.
 #[derive(Default)]
 pub(super) struct State {
     pub(super) index: Private,
-    /// What the connection reads; `None` between transactions.
+    /// The snapshot that the connection reads; `None` between transactions.
     pub(super) snapshot: Option<Snapshot>,
-    /// What the connection read last.
+    /// The snapshot that the connection read last.
     pub(super) last: Option<Snapshot>,
-    /// Whether SQLite, which has just been shown another header, takes its read lock again.
+    /// Whether this VFS has just shown SQLite another header, so that SQLite takes its read lock again.
     pub(super) is_beginning: bool,
     /// The locks of the private wal-index that SQLite holds shared, as bits.
     pub(super) shared: u8,
     pub(super) write: Write,
-    /// When the open transaction, which is to be validated, began to write, by the clock of the log's users.
-    /// `None` once the application has been asked to end the transaction.
+    /// The time at which the open transaction, which is to be validated, began to write, by the clock of the
+    /// log's users. `None` once this VFS has asked the application to end the transaction.
     pub(super) writes_since: Option<u64>,
-    /// The state of the log that SQLite's cache agrees with; `None` where SQLite has to drop its cache.
+    /// The state of the log that SQLite's cache agrees with; `None` if SQLite has to drop its cache.
     pub(super) cache: Option<IndexHeader>,
     /// The pages that SQLite may have in its cache (invariant 58).
     pub(super) read: PageSet,
-    /// What SQLite has written to its WAL after the frame `base`, less the frames of `large`.
+    /// The bytes that SQLite has written to its WAL after the frame `base`, without the frames of `large`.
     pub(super) wal: Vec<u8>,
     /// The open transaction, if it is too large for memory.
     pub(super) large: Option<InLog>,
-    /// How many bytes the open transaction may write before it is tried again to make it a large one.
+    /// The number of bytes that the open transaction may write before this VFS tries again to make it a large
+    /// transaction.
     pub(super) large_from: usize,
-    /// How many frames of SQLite's WAL are not kept: their pages are read as of the snapshot.
+    /// The number of frames of SQLite's WAL that this VFS does not keep. SQLite reads their pages as of the
+    /// snapshot.
     pub(super) base: u32,
     /// The last frame of SQLite's WAL that is committed.
     pub(super) committed: u32,
@@ -74,28 +76,29 @@ pub(super) struct State {
     pub(super) highest: u32,
     /// The state of the log after this transaction's commit, while its snapshot lasts.
     pub(super) after: Option<IndexHeader>,
-    /// Whether a commit has made the database larger than SQLite knows, which goes on with the same snapshot.
+    /// Whether a commit has made the database larger than SQLite knows, while SQLite continues with the same
+    /// snapshot.
     pub(super) has_grown: bool,
     /// Whether the connection has committed and has done nothing since: SQLite's own hook may checkpoint now.
     pub(super) has_just_committed: bool,
     /// The fewest frames with which SQLite's hook has wanted to checkpoint.
     pub(super) checkpoints_from: Option<u32>,
-    /// Counts headers shown to SQLite.
+    /// The number of headers that this VFS has shown to SQLite.
     pub(super) changes: u32,
     pub(super) luck: Luck,
     pub(super) lease: Lease,
     /// The state of the log after the connection's last commit.
     pub(super) own: Option<IndexHeader>,
-    /// For how many more of its own commits the connection assumes that others commit too; 0 if it believes
-    /// that it is alone.
+    /// The number of its next commits during which the connection assumes that others commit too; 0 if it
+    /// believes that it is alone.
     pub(super) others: u8,
 }
 
-/// After this many commits without one of another connection in between, a connection believes that it is
-/// alone.
+/// The number of commits, without a commit of another connection in between, after which a connection
+/// believes that it is alone.
 pub(super) const ALONE: u8 = 64;
 
-/// What a connection may write, and how it comes to that right.
+/// The right of a connection to write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum Write {
     /// Nothing.
@@ -107,11 +110,11 @@ pub(super) enum Write {
     Validated,
 }
 
-/// How many bytes of buffer a connection keeps between transactions at most.
+/// The most bytes of buffer that a connection keeps between transactions.
 const MOST_KEPT: usize = 1 << 20;
 
 impl Concurrent {
-    /// A connection to this log, whose pages have this size, before it has begun anything.
+    /// Makes the state of a connection to this log, before the connection has begun anything.
     pub(super) fn new(attachment: Arc<Attachment>, holder: Arc<Holder>, mode: Concurrency) -> Self {
         let page_bytes = attachment.log().page_bytes() as usize;
         Self {
@@ -135,7 +138,7 @@ impl Concurrent {
         self.state.get()
     }
 
-    /// `xShmMap`: the address of a private region.
+    /// Returns the address of a private region (`xShmMap`).
     pub fn map(&self, number: usize, extend: bool) -> Option<*mut c_void> {
         self.state().index.address(number, extend)
     }
@@ -145,7 +148,7 @@ impl Concurrent {
         self.state().snapshot.is_some()
     }
 
-    /// Returns where a frame begins in a WAL, counted from 1.
+    /// Returns the offset at which a frame begins in a WAL. Frames are counted from 1.
     pub(super) fn offset_of(&self, frame: u32) -> usize {
         WAL_HEADER_BYTES + (frame as usize - 1) * self.frame_bytes()
     }
@@ -176,15 +179,16 @@ impl Concurrent {
 }
 
 impl State {
-    /// Shows SQLite a wal-index that is as large as the database at this moment, and a WAL with this many frames. All
-    /// of them are in the database, but the last one only if `is_home` says so. SQLite drops its cache.
+    /// Shows SQLite a wal-index that gives the size of the database at this moment, and a WAL with this many
+    /// frames. The index says that all these frames are in the database, but the last one only if `is_home`.
+    /// SQLite then drops its cache.
     pub fn show(&mut self, header: &IndexHeader, frames: u32, is_home: bool) {
         self.changes = self.changes.wrapping_add(1);
         let shown = header.private(frames, self.changes, [random(), random()]);
         self.index.address(Place::of(frames.max(1)).region as usize, true);
         if self.highest > frames {
-            // SQLite takes entries for frames in their order. It removes those after its last frame only where it finds
-            // one in the place of the next.
+            // SQLite uses the entries for frames in the order of the frames. It removes entries after its
+            // last frame only if it finds an entry in the place of the next frame.
             self.index.forget_after(frames);
         }
         self.highest = frames;
@@ -197,7 +201,8 @@ impl State {
         self.forget_wal(frames);
     }
 
-    /// Lets the private wal-index say that these frames are in the database, and that readers stand at this one.
+    /// Lets the private wal-index say that these frames are in the database, and that the readers' mark is at
+    /// the frame `mark`.
     pub fn says_home(&self, frames: u32, mark: u32) {
         if let Some(first) = self.index.first() {
             first.store(BACKFILLED_WORD, frames);
@@ -206,7 +211,7 @@ impl State {
     }
 
     /// Lets the private wal-index say that everything is in the database, so that SQLite finds nothing that
-    /// it would have to write there itself.
+    /// it would have to write to the database itself.
     pub fn all_is_home(&self) {
         self.says_home(self.frames(), self.frames());
     }
@@ -216,7 +221,7 @@ impl State {
         self.index.first().map_or(0, |first| first.load(FRAMES_WORD))
     }
 
-    /// Forgets the content of all frames of SQLite's WAL, of which `last` is the last one. Gives back the
+    /// Forgets the content of all frames of SQLite's WAL, of which `last` is the last frame. Gives back the
     /// memory of a large transaction.
     pub fn forget_wal(&mut self, last: u32) {
         self.wal.clear();
@@ -224,8 +229,8 @@ impl State {
         (self.base, self.committed) = (last, last);
     }
 
-    /// The transaction has committed on top of its snapshot, so the snapshot with this commit is the newest state.
-    /// `is_larger` says whether SQLite has to drop its cache all the same.
+    /// Notes that the transaction has committed on top of its snapshot, so that the snapshot with this commit
+    /// is the newest state. `is_larger` says whether SQLite has to drop its cache all the same.
     pub fn has_committed(&mut self, snapshot: &Snapshot, after: IndexHeader, is_larger: bool) {
         (self.own, self.after) = (Some(after), Some(after));
         self.others = self.others.saturating_sub(1);
@@ -248,7 +253,7 @@ impl State {
         };
         self.has_just_committed = true;
         let frames = self.frames();
-        // SQLite takes the second mark, and goes on after the last frame.
+        // SQLite takes the second mark, and continues after the last frame.
         self.says_home(frames.saturating_sub(1), frames);
         if let Some(first) = self.index.first() {
             // No older state of this log can be opened (`sqlite3_snapshot_open`): its frames are forgotten.

@@ -24,24 +24,25 @@ const COUNTERS: [Range<usize>; 2] = [24..28, 92..100];
 /// The pages that a transaction has written, in ascending order.
 #[derive(Clone, Copy)]
 enum Written<'a> {
-    /// The transaction ends with them.
+    /// The transaction ends with these pages.
     AtItsEnd(&'a [u32], &'a Freed<'a>),
-    /// The transaction goes on. SQLite relies on what its cache holds.
+    /// The transaction continues, and SQLite relies on what its cache holds.
     SoFar(&'a [u32]),
 }
 
-/// The pages that are free once a transaction ends with these images. Hardly any transaction is asked for them.
+/// The pages that are free once a transaction ends with these images. They are computed only when needed,
+/// because hardly any validation needs them.
 struct Freed<'a> {
     images: &'a Images<'a>,
     pages: OnceCell<BTreeSet<u32>>,
 }
 
 impl Concurrent {
-    /// Lets the connection, which has WRITE, write. Moves its snapshot to the newest commit, if nothing has
-    /// changed that SQLite knows of the database (invariant 60).
+    /// Lets the connection, which has WRITE, write. Moves its snapshot to the newest commit if nothing has
+    /// changed that SQLite knows about the database (invariant 60).
     ///
     /// # Errors
-    /// `BUSY_SNAPSHOT` where something has changed.
+    /// `BUSY_SNAPSHOT` if something has changed.
     pub(super) fn move_to_newest(&self, db: &Db) -> Result<(), Failure> {
         match self.try_to_move(db, &[])? {
             None => Ok(()),
@@ -50,7 +51,7 @@ impl Concurrent {
     }
 
     /// Does the same as [`Self::move_to_newest`], for a transaction that has written the pages `written`, in
-    /// ascending order. Returns what is in the way.
+    /// ascending order. Returns the conflict that is in the way, if there is one.
     pub(super) fn try_to_move(&self, db: &Db, written: &[u32]) -> Result<Option<Conflict>, Failure> {
         let mut state = self.state();
         let Some(snapshot) = state.snapshot else { return Ok(None) };
@@ -69,7 +70,8 @@ impl Concurrent {
         if let Some(conflict) = self.conflict(db, &snapshot, &newest, Written::SoFar(written), &others)? {
             return Ok(Some(conflict));
         }
-        // What the transaction reads from here on is durable, with `read_durable`, as what it began with.
+        // With `read_durable`, what the transaction reads from here on is durable, like what it has read
+        // before.
         match db.after_mark(&self.attachment) {
             ffi::OK => {}
             code => return Err(Failure::new(code, "cannot make durable what others have committed")),
@@ -88,7 +90,7 @@ impl Concurrent {
     /// written page 1.
     ///
     /// # Errors
-    /// `BUSY_SNAPSHOT` if they have touched one.
+    /// `BUSY_SNAPSHOT` if these commits have touched such a page.
     pub(super) fn validate(
         &self,
         db: &Db,
@@ -107,7 +109,8 @@ impl Concurrent {
         };
         let is_on_rows = self.meets_on_rows(db, snapshot, &written, &others)?;
         let mut state = self.state();
-        // Both may have taken the same free page; the next transaction has a lease.
+        // Both transactions may have taken the same free page. That will not happen again, because the next
+        // transaction has a lease.
         let by_chance = !is_on_rows || state.lease.is_to_come();
         state.luck.lost(by_chance);
         drop(state);
@@ -148,7 +151,8 @@ impl Concurrent {
         Ok(false)
     }
 
-    /// Returns what the commits from the snapshot to `newest`, whose frames are `others`, have overtaken.
+    /// Returns the conflict of the transaction with the commits from the snapshot to `newest`, whose frames
+    /// are `others`.
     fn conflict(
         &self,
         db: &Db,
@@ -184,7 +188,7 @@ impl Concurrent {
         Ok(others.iter().any(|(_, pages)| is_smaller(*pages)).then_some(Conflict::Shrunk))
     }
 
-    /// Returns whether the transaction depends on this page. Others have written the page.
+    /// Returns whether the transaction depends on this page, which others have written.
     fn is_touched(
         &self,
         db: &Db,
@@ -207,7 +211,7 @@ impl Concurrent {
         if super::controls::Control::Unread.is_on() {
             return Ok(false);
         }
-        // Unless the transaction ends here, SQLite goes on with the page as its cache holds it.
+        // Unless the transaction ends here, SQLite continues with the page as its cache holds it.
         let Written::AtItsEnd(written, freed) = written else { return Ok(true) };
         if has_pointer_maps(&self.page_at(db, snapshot, 1)?) {
             return Ok(true);
