@@ -8,10 +8,10 @@
 //! | lingering | has closed the WAL under EXCLUSIVE, and is about to delete it | [`Db::wal_closed`], [`Db::attach`] | [`Db::detach`] |
 //! | journal | has its rollback journals in the log, or has looked for one | [`Db::attach`] | [`Db::leave_journal`], [`Db::end_outside`], [`Db::detach`] |
 //!
-//! Only [`Db::change_state`] changes the state. Four facts that every call of SQLite needs are also kept as
-//! bits, so that a call can read them without the mutex of the state. A user who may only read the log
-//! ([`Attachment::outside`]) attaches it for the WAL or for journals. The log never lingers for such a user,
-//! because the VFS refuses EXCLUSIVE to the user beside a log.
+//! Only [`Db::change_state`] changes the state. The connection also keeps four facts that every call of
+//! SQLite needs as bits, so that a call can read them without the mutex of the state. A user who may only
+//! read the log ([`Attachment::outside`]) attaches the log for the WAL or for journals. The log never lingers
+//! for such a user, because the VFS refuses EXCLUSIVE to the user beside a log.
 
 use std::ffi::c_int;
 use std::path::PathBuf;
@@ -44,7 +44,7 @@ pub struct Db {
     pub sqlite: &'static Sqlite,
     pub base: BaseFile,
     pub path: PathBuf,
-    /// SQLite's own strings, alive until the file is closed.
+    /// SQLite's own strings, which stay alive until the file is closed.
     pub names: Names,
     pub read_only: bool,
     opened: Opened,
@@ -62,7 +62,7 @@ pub struct Db {
     pub(crate) host: Host,
 }
 
-/// Who opened the database, and the settings for it.
+/// The process that opened the database, and the settings for the database.
 struct Opened {
     /// The process that opened the database. In a child of that process this connection fails, releases
     /// nothing and writes nothing (invariant 14).
@@ -72,11 +72,11 @@ struct Opened {
     /// Whether plain SQLite must not serve this database (`strict=on`).
     is_strict: bool,
     settings: Mutex<Settings>,
-    /// Where a new log goes, determined at the first use.
+    /// The place of a new log, determined at the first use.
     placement: OnceLock<Result<LogPlacement, String>>,
 }
 
-/// Which journal mode SQLite believes in, and what this connection knows of the guard.
+/// The journal mode that SQLite believes in, and what this connection knows about the guard.
 #[derive(Default)]
 struct Mode {
     /// Whether SQLite has deleted the WAL, and has done nothing since.
@@ -87,21 +87,22 @@ struct Mode {
     doubts_cache: AtomicBool,
     /// Whether this connection has seen a guard which says that the rollback journal is in a log. That log
     /// may belong to another engine than the one that the settings name. So the settings do not tell whether
-    /// to look for such a guard.
+    /// this connection has to look for such a guard.
     saw_rollback_guard: AtomicBool,
-    /// Set after a failed sync, when nobody knows whether the guard is on disk.
+    /// Whether a sync has failed, so that it is not known whether the guard is on disk.
     header_in_doubt: AtomicBool,
 }
 
 /// The log that serves a database, as this connection has it.
 #[derive(Default)]
 struct Service {
-    /// What will serve the WAL when SQLite opens it, as determined when SQLite took SHARED.
+    /// The file or log that will serve the WAL when SQLite opens it, as determined when SQLite took SHARED.
     prepared: Mutex<Option<Prepared>>,
     state: Mutex<State>,
-    /// [`State::at_a_glance`] of that state.
+    /// The result of [`State::at_a_glance`] for `state`.
     at_a_glance: AtomicU8,
-    /// Keeps background checkpoints from beginning while EXCLUSIVE is held or asked for.
+    /// A value that keeps background checkpoints from beginning while this connection holds EXCLUSIVE or asks
+    /// for it.
     hold_off: Mutex<Option<HoldOff>>,
     past: Mutex<Past>,
 }
@@ -112,12 +113,12 @@ enum Past {
     #[default]
     Unserved,
     Served,
-    /// Other connections use the log: this connection was refused EXCLUSIVE, so it was not the last to close.
-    /// The path is that of the log's shared memory.
+    /// Other connections use the log. This connection was refused EXCLUSIVE, so it was not the last
+    /// connection to close. The path is that of the log's shared memory.
     Refused(PathBuf),
 }
 
-/// What a connection commits to a log.
+/// The commit of a connection to a log.
 #[derive(Default)]
 pub(super) struct Commit {
     pub(super) clock: CommitClock,
@@ -138,7 +139,7 @@ pub struct Names {
     pub wal: PagerName,
 }
 
-/// What serves a database's WAL.
+/// The file or log that serves a database's WAL.
 pub enum Prepared {
     /// The base VFS's own `-wal` file serves the WAL: the database has no log, and may get none.
     Base,
@@ -146,7 +147,7 @@ pub enum Prepared {
     Log(Use),
 }
 
-/// What an attached log is for.
+/// The purpose of an attached log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Serving {
     /// The WAL, which is open.
@@ -165,20 +166,20 @@ struct Attached {
     has_home: bool,
 }
 
-/// Which log a connection has attached, and for which purpose.
+/// The log that a connection has attached, and its purpose.
 #[derive(Default)]
 enum State {
     #[default]
     Without,
     /// The WAL is open.
     Wal(Attached),
-    /// The WAL is closed. SQLite holds EXCLUSIVE and will delete the WAL next. The deletion needs the log.
+    /// The WAL is closed. SQLite holds EXCLUSIVE and will delete the WAL next. That deletion needs the log.
     Lingering {
         log: Attached,
         /// Whether SQLite has deleted the WAL, but guard and log stay if SQLite closes the database next.
         is_kept: bool,
     },
-    /// Rollback journals, until the database is closed.
+    /// The log serves rollback journals until the database is closed.
     Journal(Attached),
 }
 
@@ -224,8 +225,8 @@ impl State {
         }
     }
 
-    /// Detaches the log while the background thread does not use it. So this connection has released the log
-    /// on return, and the next connection that opens the database does not find the log in use.
+    /// Detaches the log while the background thread does not use it. On return this connection has released
+    /// the log, so the next connection that opens the database does not find the log in use.
     fn let_go(self) {
         let Some(log) = self.attached() else { return };
         let _turn = log.used.maintenance().and_then(Maintenance::turn);
@@ -340,13 +341,13 @@ impl Db {
         self.file.mappable(self.base, &self.path)
     }
 
-    /// This connection's concurrent state, if it is a concurrent connection.
+    /// Returns this connection's concurrent state, if it is a concurrent connection.
     #[inline]
     pub fn concurrent(&self) -> Option<&Concurrent> {
         self.index.concurrent()
     }
 
-    /// As [`OpenedFile::close_left_mapping`].
+    /// Calls [`OpenedFile::close_left_mapping`] for this database.
     pub fn close_left_mapping(&self) {
         self.file.close_left_mapping(&self.lock, self.was_served());
     }
@@ -384,7 +385,8 @@ impl Db {
         self.mode.saw_rollback_guard.store(true, Ordering::Relaxed);
     }
 
-    /// Notes that SQLite has deleted the WAL, or, with `false`, that it has done something else since.
+    /// Notes that SQLite has deleted the WAL, or, if `leaving` is `false`, that SQLite has done something
+    /// else since.
     pub fn set_leaving_wal(&self, leaving: bool) {
         self.mode.leaving_wal.store(leaving, Ordering::Relaxed);
         if leaving {
@@ -422,14 +424,14 @@ impl Db {
         }
     }
 
-    /// Returns whether [`Self::prepare`] noted a log, or `None` if it noted nothing.
+    /// Returns whether [`Self::prepare`] noted a log. Returns `None` if it noted nothing.
     pub fn prepared_log(&self) -> Option<bool> {
         locked(&self.service.prepared).as_ref().map(|prepared| matches!(prepared, Prepared::Log(_)))
     }
 
-    /// Forgets what [`Self::prepare`] noted, if the note no longer holds once SQLite has the lock `level`.
-    /// Without SHARED no note holds. With a lock to write, the note that there is no log no longer holds,
-    /// because SQLite itself may then set WAL mode.
+    /// Forgets what [`Self::prepare`] noted, if the note does not hold once SQLite has the lock `level`.
+    /// Without SHARED no note holds. With a lock to write, a note that there is no log does not hold, because
+    /// SQLite itself may then set WAL mode.
     pub fn forget_prepared(&self, level: Level) {
         let mut prepared = locked(&self.service.prepared);
         let lasts = match &*prepared {
@@ -441,8 +443,8 @@ impl Db {
         drop(prepared);
         if let Some(Prepared::Log(used)) = &forgotten {
             // As long as the note keeps the log attached, another connection that closes is not the log's
-            // last user, and leaves guard and log. So when this connection closes, it must check whether a
-            // log is left, as after a refused EXCLUSIVE.
+            // last user, and leaves guard and log in place. So when this connection closes, it must check
+            // whether a log is left, as after a refused EXCLUSIVE.
             self.set_refused_exclusive(used.log().segment_path().to_path_buf());
         }
         drop(forgotten);
@@ -536,8 +538,8 @@ impl Db {
     }
 
     /// Notes that a connection has attached this database to a main database of another VFS. That VFS opens
-    /// the super-journals, so this VFS cannot see whether a super-journal is open. Every transaction is
-    /// therefore made durable when it is sealed.
+    /// the super-journals, so this VFS cannot see whether a super-journal is open. Therefore every
+    /// transaction becomes durable when it is sealed.
     pub fn set_main_elsewhere(&self) {
         self.commit.has_main_elsewhere.store(true, Ordering::Relaxed);
     }
@@ -590,11 +592,11 @@ impl Db {
     }
 
     /// Detaches the log. If the database file has no name any more, the last user also removes the log,
-    /// because SQLite neither checkpoints nor deletes the WAL of a deleted database. The log stays for a copy
-    /// that was put in the file's place.
+    /// because SQLite neither checkpoints nor deletes the WAL of a deleted database. If a copy was put in the
+    /// file's place, the log stays for that copy.
     pub fn detach(&self) {
         let previous = self.change_state(std::mem::take);
-        // A ticket of this log means nothing to the next log, so it is forgotten.
+        // Forget the ticket, because a ticket of this log means nothing to the next log.
         *locked(&self.commit.sealed) = None;
         let Some(Attached { used, .. }) = previous.attached() else { return };
         used.flush_acknowledged();
@@ -615,7 +617,7 @@ impl Db {
         }
     }
 
-    /// Lets background checkpoints begin again, unless EXCLUSIVE is held.
+    /// Lets background checkpoints begin again, unless SQLite holds EXCLUSIVE.
     pub fn allow_checkpoints(&self) {
         if self.lock.believed() < Level::Exclusive {
             let hold_off = locked(&self.service.hold_off).take();
@@ -650,16 +652,16 @@ impl Db {
         left.let_go();
     }
 
-    /// Detaches a log in which a user who may only read has looked for a rollback journal. Without SHARED
-    /// nothing keeps other connections from writing that log home and deleting it.
+    /// Detaches a log in which a user who may only read has looked for a rollback journal. Once SQLite has
+    /// given SHARED back, other connections may write that log home and delete it.
     pub fn end_outside(&self) {
         if self.is_outside() && self.is_serving(Serving::Journal) {
             self.detach();
         }
     }
 
-    /// Answers SQLite's deletion of the WAL: returns whether the log may stay (`on_close=keep`), and keeps it
-    /// for now if so. Only SQLite's next call shows whether this is the last close.
+    /// Answers SQLite's deletion of the WAL. Returns whether the log may stay (`on_close=keep`), and keeps
+    /// the log for now if it may. Only SQLite's next call shows whether this is the last close.
     pub fn keep_log(&self) -> bool {
         self.change_state(|state| match state {
             State::Lingering { log, is_kept } => {
@@ -694,15 +696,15 @@ impl Db {
     }
 
     /// Refuses to begin a transaction whose rollback journal would be in a deleted log, because after a crash
-    /// nobody could find the journal to roll it back.
+    /// no connection could find the journal to roll the transaction back.
     fn check_log(&self) -> Result<(), Failure> {
         let Some(attachment) = self.attached() else { return Ok(()) };
         attachment.look_for_log(attachment.clock_ns(), || self.has_no_name());
         attachment.check_found().map_err(|error| Failure::of(&error, During::Write))
     }
 
-    /// Writes to the log for SQLite. If the write completes a transaction, the transaction is sealed, but it
-    /// may not be durable before [`Db::wait_durable`] returns (invariant 4).
+    /// Writes to the log for SQLite. If the write completes a transaction, it seals the transaction. The
+    /// transaction may not be durable before [`Db::wait_durable`] returns (invariant 4).
     pub fn write_log(&self, attachment: &Attachment, offset: u64, data: &[u8]) -> Result<(), LogError> {
         if let Some(now_ns) = self.commit.clock.written(offset, || attachment.clock_ns()) {
             attachment.look_for_log(now_ns, || self.has_no_name());
@@ -715,9 +717,9 @@ impl Db {
             }
         });
         let sealed = written?;
-        // The log may have changed even if nothing was sealed: it may have started over, or the write may
-        // have found commits of other processes. In both cases the background thread must learn the log's
-        // size too.
+        // The log may have changed even if the write sealed nothing: the log may have started over, or the
+        // write may have found commits of other processes. In both cases the background thread must learn the
+        // log's size too.
         if sealed.is_none() && log.version() == before {
             return Ok(());
         }
@@ -731,8 +733,8 @@ impl Db {
         {
             attachment.wait(ticket)?;
         }
-        // If SQLite has given up the commit of a transaction that was sealed before, this replaces the ticket
-        // of that transaction. Nobody waits for it any more.
+        // If SQLite has given up the commit of a transaction that was sealed before, this store replaces the
+        // ticket of that transaction. No commit waits for that ticket any more.
         *locked(&self.commit.sealed) = sealed;
         Ok(())
     }
@@ -743,10 +745,10 @@ impl Db {
     }
 
     /// Waits until the transaction that this connection sealed last is as durable as the log's `durability`
-    /// makes it, and acknowledges it. Then calls `replicate`, which waits for the archive, with the position
-    /// after the transaction (invariant 70). SQLite has already released WRITE (except in exclusive locking
-    /// mode). SQLite returns an error from here to the committer. A transaction with a rollback journal is
-    /// durable already, so this does not wait for it.
+    /// makes it, and acknowledges the transaction. Then calls `replicate`, which waits for the archive, with
+    /// the position after the transaction (invariant 70). SQLite has already released WRITE (except in
+    /// exclusive locking mode). SQLite returns an error from here to the committer. A transaction with a
+    /// rollback journal is durable already, so this function does not wait for such a transaction.
     pub fn wait_durable(
         &self,
         replicate: impl FnOnce(&Attachment, u64) -> Result<(), Failure>,
@@ -772,7 +774,7 @@ impl Db {
         self.commit.has_written_plain.store(true, Ordering::Relaxed);
     }
 
-    /// Returns whether somebody has called [`Self::note_plain_write`] since the last call of this function.
+    /// Returns whether [`Self::note_plain_write`] was called since the last call of this function.
     pub fn end_plain_write(&self) -> bool {
         self.commit.has_written_plain.swap(false, Ordering::Relaxed)
     }
@@ -784,7 +786,7 @@ impl Db {
         name.into()
     }
 
-    /// Notes that a change of the guard could not be made durable.
+    /// Notes that this connection could not make a change of the guard durable.
     pub fn set_header_in_doubt(&self) {
         self.mode.header_in_doubt.store(true, Ordering::Relaxed);
     }
@@ -794,14 +796,15 @@ impl Db {
     }
 }
 
-/// When the commit of this connection's transaction began, by the segment's clock.
+/// The time at which the commit of this connection's transaction began, by the segment's clock.
 ///
-/// The latency of a commit begins at this time, at which SQLite hands over the first page. Until then the
+/// The latency of a commit begins at this time, at which SQLite hands over the first page. Before that the
 /// transaction's statements run, or the application does something else. SQLite hands pages over before the
-/// commit only if the transaction outgrows its cache. The latency then begins with the first of these pages.
+/// commit only if the transaction outgrows SQLite's cache. The latency then begins with the first of these
+/// pages.
 #[derive(Default)]
 pub struct CommitClock {
-    /// In nanoseconds; 0 while nothing has been written since the last commit.
+    /// The time in nanoseconds; 0 while SQLite has written nothing since the last commit.
     began: AtomicU64,
     /// The offset in the WAL of the last write that asked for the time.
     offset: AtomicU64,
@@ -809,7 +812,7 @@ pub struct CommitClock {
 
 impl CommitClock {
     /// Notes that SQLite writes at this offset of the WAL. If a transaction begins to commit with this write,
-    /// asks for the time and returns it. Such a write is the first one after a commit, or a write to an
+    /// asks for the time and returns the time. Such a write is the first one after a commit, or a write to an
     /// offset that SQLite has written before. In the second case SQLite has rolled the earlier transaction
     /// back. (In exclusive locking mode SQLite does not tell the VFS of a rollback.)
     pub fn written(&self, offset: u64, clock_ns: impl FnOnce() -> u64) -> Option<u64> {
@@ -822,14 +825,14 @@ impl CommitClock {
         Some(now_ns)
     }
 
-    /// Notes that the writes so far are committed. Returns when they began.
+    /// Notes that the writes so far are committed. Returns the time at which they began.
     pub fn committed(&self) -> u64 {
         let began = self.began.load(Ordering::Relaxed);
         self.forget();
         began
     }
 
-    /// Forgets the writes so far, because another transaction begins and they were not committed.
+    /// Forgets the writes so far, because another transaction begins and these writes were not committed.
     pub fn forget(&self) {
         self.began.store(0, Ordering::Relaxed);
     }

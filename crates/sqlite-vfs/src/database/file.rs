@@ -23,16 +23,16 @@ use crate::sqlite::base::{BaseFile, BaseVfs, OwnFile};
 
 /// The file that the base VFS has opened, wherever its path leads by now.
 pub struct OpenedFile {
-    /// A descriptor that only identifies the file. It is opened with `O_PATH`, so closing it releases none of
-    /// the locks that SQLite holds on the file. `None` if the path already led to another file; an error if
-    /// the descriptor could not be opened.
+    /// A descriptor that only identifies the file. [`named_file`] opens it with `O_PATH`, so closing it
+    /// releases none of the locks that SQLite holds on the file. `None` if the path already led to another
+    /// file; an error if the descriptor could not be opened.
     named: Result<Option<OwnedFd>, Errno>,
     /// Whether this connection has mapped the file at some time.
     mapped: AtomicBool,
 }
 
 impl OpenedFile {
-    /// Returns the file that the base VFS has just opened by this path.
+    /// Makes the value for the file that the base VFS has just opened by this path.
     pub fn of(base: BaseFile, path: &Path) -> Self {
         Self { named: named_file(base, path), mapped: AtomicBool::new(false) }
     }
@@ -73,8 +73,8 @@ impl OpenedFile {
 
     /// Closes the descriptor that a mapping of the file has left. A connection that is being closed and holds
     /// no lock calls this. Closing any descriptor of a file releases all POSIX locks that this process holds
-    /// on it. So if any connection holds a lock, in this process or another, the descriptor stays until
-    /// another connection is closed.
+    /// on the file. So if any connection holds a lock, in this process or another, the descriptor stays open
+    /// until another connection is closed.
     pub fn close_left_mapping(&self, lock: &FileLock<BaseFile>, was_served: bool) {
         let may_have_mapped = was_served || self.mapped.load(Ordering::Relaxed);
         let Some(file) = self.descriptor().filter(|_| may_have_mapped) else { return };
@@ -102,10 +102,10 @@ fn named_file(base: BaseFile, path: &Path) -> Result<Option<OwnedFd>, Errno> {
 }
 
 /// Returns whether the file with this path is a database that names this log. The answer is also `true` if
-/// that cannot be told, because the answer decides whether the log may be deleted.
+/// that is not known, because the answer decides whether the caller may delete the log.
 pub fn names_log(vfs: BaseVfs, path: &Path, id: LogId) -> bool {
     let Ok(name) = CString::new(path.as_os_str().as_bytes()) else { return false };
-    // Looked at first, because the base VFS reports a file that it cannot open to SQLite's error log.
+    // Look at the path first, because the base VFS reports a file that it cannot open to SQLite's error log.
     if matches!(path.try_exists(), Ok(false)) {
         return false;
     }

@@ -1,9 +1,9 @@
 //! The I/O on the database file: reads and writes past the guard, and syncs (invariants 1, 5, 6).
 //!
-//! Every access to pages by SQLite or this VFS is made here. An access goes through the home of the attached
-//! log if the log has one ([`duralite_wal::engine::home`]), else to the base VFS's file, at the cost of one
-//! branch. Only the guard is always in the file itself. The VFS bypasses the home for three things only: the
-//! guard, the page size, and whether the file is a database.
+//! All accesses to pages by SQLite or this VFS are in this module. An access goes through the home of the
+//! attached log if the log has a home ([`duralite_wal::engine::home`]), else to the base VFS's file, at the
+//! cost of one branch. Only the guard is always in the file itself. The VFS bypasses the home for three
+//! things only: the guard, the page size, and whether the file is a database.
 
 use std::ffi::c_int;
 use std::path::Path;
@@ -22,14 +22,15 @@ use crate::errors::{During, Failure};
 
 /// The bytes of page 1 that show whether a guard is on.
 const VERSIONS: std::ops::Range<u64> = guard::VERSIONS.start as u64..guard::VERSIONS.end as u64;
-/// How often a damaged header is read again, because a header looks damaged for a moment while another
-/// process writes it.
+/// The number of times that this VFS reads a damaged header, because a header looks damaged for a moment
+/// while another process writes it.
 const HEADER_TRIES: u32 = 5;
 const HEADER_PAUSE_US: c_int = 1000;
 
 impl Db {
-    /// Returns the bytes at the file's beginning as they are on disk, and how many there are. If a home holds
-    /// the header, the bytes on disk are out of date until the home is drained, except for the guard.
+    /// Returns the bytes at the file's beginning as they are on disk, and how many bytes the file has there.
+    /// If a home holds the header, the bytes on disk are out of date until the home is drained, except for
+    /// the guard.
     pub fn raw_header(&self) -> Result<([u8; HEADER_BYTES], usize), Failure> {
         let mut header = [0; HEADER_BYTES];
         let failed =
@@ -45,8 +46,8 @@ impl Db {
             ffi::OK => Ok((header, HEADER_BYTES)),
             ffi::IOERR_SHORT_READ => {
                 let size = self.base.size().map_err(failed)?;
-                // The read found no whole header. Even if the file has grown since, it counts as not yet a
-                // database.
+                // The read found no whole header. Even if the file has grown since, the file does not yet
+                // count as a database.
                 Ok((header, usize::try_from(size).map_or(0, |size| size.min(HEADER_BYTES - 1))))
             }
             code => Err(failed(code)),
@@ -68,7 +69,7 @@ impl Db {
 
     /// Returns whether pages end in reserved bytes. A VFS above this one fills them, with checksums for
     /// example, when SQLite writes pages to the database file. This library's own connections would bypass
-    /// that VFS, so they must not write pages if the answer is `true`.
+    /// that VFS above, so they must not write pages if the answer is `true`.
     pub fn reserves_bytes(&self) -> Result<bool, Failure> {
         let (header, len) = self.raw_header()?;
         Ok(header[..len].get(guard::RESERVED_BYTES).is_some_and(|bytes| *bytes > 0))
@@ -95,8 +96,8 @@ impl Db {
                 }
                 Ok(kind)
             }
-            // No guard is on, because putting it on or lifting it has failed. SQLite's next operation reports
-            // that failure, so any answer does here.
+            // No guard is on, because an attempt to put it on or to lift it has failed. SQLite's next
+            // operation reports that failure, so any answer is good here.
             _ => Ok(JournalKind::Wal),
         }
     }
@@ -129,10 +130,10 @@ impl Db {
         Ok(())
     }
 
-    /// Shows SQLite, once after it has left WAL mode, a change counter that it has never seen, so that it
-    /// drops its cache (invariant 46). Commits to the WAL need not have moved the counter, so SQLite would
-    /// trust a cache that is out of date. Only the check of the cache reads the counter without the rest of
-    /// the header, so no other read is changed.
+    /// Shows SQLite, once after it has left WAL mode, a change counter that SQLite has never seen, so that
+    /// SQLite drops its cache (invariant 46). Commits to the WAL need not have changed the counter, so SQLite
+    /// would trust a cache that is out of date. Only the check of the cache reads the counter without the
+    /// rest of the header, so this function changes no other read.
     pub fn show_change(&self, offset: u64, buf: &mut [u8]) {
         if offset == guard::COUNTER.start as u64
             && buf.len() < HEADER_BYTES
@@ -144,8 +145,8 @@ impl Db {
     }
 
     /// Refuses to read a database whose guard names a rollback journal in a log, if that log is not attached.
-    /// Somebody has put that guard on since this connection opened the database, and the journal may be hot.
-    /// The next transaction looks for the journal.
+    /// Another connection has put that guard on since this connection opened the database, and the journal
+    /// may be hot. The next transaction looks for the journal.
     fn check_rollback_guard(&self, kind: JournalKind) -> Result<(), Failure> {
         if kind == JournalKind::Wal || self.lock.believed() < Level::Shared || self.attached().is_some() {
             return Ok(());
@@ -169,8 +170,8 @@ impl Db {
         }
     }
 
-    /// Fills `buf` as `xRead` does: bytes past the end are zeros, and the answer is then `IOERR_SHORT_READ`.
-    /// The guard is visible in `buf`.
+    /// Fills `buf` as `xRead` does. If the read goes past the end, the bytes there are zeros, and the answer
+    /// is `IOERR_SHORT_READ`. The guard is visible in `buf`.
     pub fn read(&self, buf: &mut [u8], offset: u64) -> Result<c_int, Failure> {
         match self.homed() {
             None => Ok(self.base.read(buf, offset)),
@@ -180,7 +181,7 @@ impl Db {
         }
     }
 
-    /// As [`Self::read`], but in place of the guard `buf` has what SQLite wrote there.
+    /// Reads as [`Self::read`] does, but in place of the guard `buf` gets what SQLite wrote there.
     pub fn read_unmasked(&self, buf: &mut [u8], offset: u64) -> Result<c_int, Failure> {
         let code = self.read(buf, offset)?;
         if offset < guard::MASKED_END && matches!(code, ffi::OK | ffi::IOERR_SHORT_READ) {
@@ -230,10 +231,11 @@ impl Db {
         self.put(&masked, offset)
     }
 
-    /// Refuses a write over the guard while no log is attached. Only a provisional guard may be overwritten,
-    /// and only under EXCLUSIVE. SQLite does so if a power loss has brought back the rollback journal of a
-    /// transaction from before the log, and SQLite rolls it back. The log of that guard has no commits, and
-    /// must not serve the WAL after the guard is gone. So this forgets the note that the log will serve it.
+    /// Refuses a write over the guard while no log is attached. SQLite may overwrite only a provisional
+    /// guard, and only under EXCLUSIVE. It does so if a power loss has brought back the rollback journal of a
+    /// transaction from before the log, and SQLite rolls that transaction back. The log of that guard has no
+    /// commits, and must not serve the WAL after the guard is gone. So this function forgets the note that
+    /// the log will serve the WAL.
     fn check_overwrites_guard(&self) -> Result<(), Failure> {
         let has_all = self.lock.sqlites_exclusive().is_some();
         if let DatabaseHeader::Guarded { provisional, .. } = self.header()?
@@ -249,8 +251,8 @@ impl Db {
         Ok(())
     }
 
-    /// Writes the first page, or a part of it, outside of WAL mode. If the page changes the journal mode, the
-    /// guard of the other kind is put on with it.
+    /// Writes the first page, or a part of it, outside of WAL mode. If the page changes the journal mode,
+    /// this write also puts on the guard of the other kind.
     fn put_first_page(
         &self,
         attachment: &Attachment,
@@ -286,8 +288,8 @@ impl Db {
             return self.cut(size);
         }
         if size <= 0 {
-            // SQLite rolls back the transaction that made the database by cutting the file to nothing. That
-            // removes the guard as well.
+            // SQLite rolls back the transaction that made the database by truncating the file to nothing.
+            // That also removes the guard.
             self.check_overwrites_guard()?;
         }
         self.cut(size)
@@ -306,7 +308,7 @@ impl Db {
     }
 
     /// Returns the answer to SQLite for a failure of the home. If the file was truncated under its mapping,
-    /// nothing more is acknowledged until the log is attached again (invariant 9).
+    /// this process acknowledges nothing more until the log is attached again (invariant 9).
     fn home_failure(&self, error: &LogError, during: During) -> Failure {
         if let LogError::Medium { source: MediumError::Cut { .. }, .. } = error
             && let Some(attachment) = self.attached()
@@ -327,7 +329,7 @@ impl Db {
     /// Tells the home how large SQLite is about to make the database.
     pub fn hint(&self, bytes: u64) {
         if let Some(home) = self.attached_home() {
-            // If there is no space, the write that needs it reports that to SQLite.
+            // If there is no space, the write that needs the space reports that to SQLite.
             let _ = home.hint(&self.base, bytes);
         }
     }
@@ -339,17 +341,18 @@ impl Db {
             attachment.look_for_log_now(|| self.has_no_name());
         }
         if let Some(home) = self.attached_home() {
-            // This call cannot report a failure. The failure comes again in a call that can.
+            // This call cannot report a failure. The failure comes again in a call that can report it.
             let _ = home.checkpointed(&self.base);
         }
     }
 
-    /// SQLite's `xSync`. In WAL mode SQLite calls it at the end of a checkpoint, when the log still holds all
-    /// that the checkpoint has written. [`Db::sync_home`] syncs the file before the log starts over or is
-    /// deleted, so this sync is left out in two cases. While connections queue for WRITE, many checkpoints
-    /// follow one another before the log starts over, and one sync covers them all. At the last close, the
-    /// sync by [`Db::sync_home`] follows at once. The VFS's own connections always sync. They checkpoint
-    /// while others write, and without their sync the writers would have to wait for one later.
+    /// Syncs the database file for SQLite (`xSync`). In WAL mode SQLite calls this at the end of a
+    /// checkpoint, when the log still holds all that the checkpoint has written. [`Db::sync_home`] syncs the
+    /// file before the log starts over or is deleted, so this function leaves its sync out in two cases.
+    /// While connections queue for WRITE, many checkpoints follow one another before the log starts over, and
+    /// one sync covers them all. At the last close, the sync by [`Db::sync_home`] follows at once. The VFS's
+    /// own connections always sync. They checkpoint while other connections write, and without their sync the
+    /// writers would have to wait for a sync later.
     pub fn sync_for_sqlite(&self, flags: c_int) -> c_int {
         if !self.is_helper()
             && !self.has_home()
@@ -364,7 +367,7 @@ impl Db {
     /// queue for WRITE, and when the database is being closed. A close shows as EXCLUSIVE with a mapped
     /// wal-index, since SQLite maps no wal-index with `locking_mode=EXCLUSIVE`. The answer is `false` for a
     /// log that a power loss destroys (`process-crash`). Of such a log only what was checkpointed survives,
-    /// so each checkpoint is synced.
+    /// so each checkpoint needs its sync.
     fn is_synced_later(&self, log: &Attachment) -> bool {
         let begun_later =
             log.locks().has_waiters() || self.lock.believed() >= Level::Exclusive && self.index.is_mapped();
@@ -388,7 +391,7 @@ impl Db {
         }
     }
 
-    /// As [`Self::sync`], but syncs only the base VFS's file, which holds the header.
+    /// Syncs as [`Self::sync`] does, but only the base VFS's file, which holds the header.
     pub fn sync_file(&self, flags: c_int) -> c_int {
         self.note_sync(self.base.sync(flags))
     }
@@ -402,8 +405,8 @@ impl Db {
         code
     }
 
-    /// Makes the home write everything into the file, durable on return. Returns whether there is a home. The
-    /// caller is about to lift the guard, so it must have the database to itself.
+    /// Makes the home write everything to the file. The file is durable on return. Returns whether there is a
+    /// home. The caller is about to lift the guard, so it must have the database to itself.
     pub fn drain(&self) -> Result<bool, Failure> {
         let Some(homed) = self.homed() else { return Ok(false) };
         homed.drain().map_err(|error| {
@@ -420,7 +423,7 @@ impl Db {
 
     /// Makes the database file durable, so that the log may start over or be deleted. If a sync of the file
     /// has failed before, in any process, first writes every committed page again. A caller that has locked
-    /// the attachment's log passes it as `log`.
+    /// the attachment's log passes that log as `log`.
     pub fn sync_home(
         &self,
         attachment: &Attachment,
@@ -432,8 +435,9 @@ impl Db {
         }
         let failures = attachment.home_failures();
         if failures > 0 {
-            // What a process has sealed and not published is not to be seen, and may be replaced. Whoever is alone here,
-            // without a wal-index, has published all that is sealed.
+            // Leave out frames that a process has sealed and not published: no reader may see them, and
+            // another writer may replace them. A connection that is alone here, without a wal-index, has
+            // published all that is sealed.
             let published = attachment.indexed_frames();
             let last = (published > 0 && self.lock.sqlites_exclusive().is_none()).then_some(published);
             match log {
@@ -471,9 +475,9 @@ impl Db {
         }
     }
 
-    /// Writes everything committed in a deleted log to the database file, and syncs the file. For exclusive
-    /// locking mode, because there no other connection could checkpoint the log, and none reads an older
-    /// state.
+    /// Writes everything committed in a deleted log to the database file, and syncs the file. This is for
+    /// exclusive locking mode, in which no other connection could checkpoint the log, and no other connection
+    /// reads an older state.
     pub fn save_alone(&self, attachment: &Attachment) -> Result<(), Failure> {
         attachment.before_home_write().map_err(|error| Failure::of(&error, During::Write))?;
         self.write_all_home(attachment, &mut attachment.log(), None)?;
@@ -483,8 +487,8 @@ impl Db {
         }
     }
 
-    /// Writes every page of the frames up to `last`, or of all committed ones, to the database file. No connection may be
-    /// reading an older state.
+    /// Writes every page of the frames up to `last`, or of all committed frames if there is no `last`, to the
+    /// database file. No connection may be reading an older state.
     fn write_all_home(
         &self,
         attachment: &Attachment,
@@ -510,7 +514,7 @@ impl Db {
     }
 
     /// Refuses to open this rollback journal if it is not known whether the guard of the database is on disk.
-    /// After a power loss such a guard might be there, and would keep SQLite from rolling the journal back.
+    /// After a power loss the guard might be there, and would keep SQLite from rolling the transaction back.
     pub fn check_journal(&self, journal: &Path) -> Result<(), Failure> {
         if !self.header_is_in_doubt() || journal != self.beside("-journal") {
             return Ok(());
@@ -525,7 +529,7 @@ impl Db {
     /// Returns the size of the base VFS's `-wal` file, or `None` when there is none.
     pub fn base_wal_bytes(&self) -> Result<Option<u64>, Failure> {
         let name = self.beside("-wal");
-        // The base VFS is asked second, because it says of an empty file that the file does not exist.
+        // Ask the base VFS only second, because it says of an empty file that the file does not exist.
         if let Ok(metadata) = std::fs::metadata(name) {
             return Ok(Some(metadata.len()));
         }
@@ -541,7 +545,7 @@ impl Db {
     }
 }
 
-/// Counts a write to the database file once it is over, whether or not it succeeded.
+/// A value whose drop counts a write to the database file, whether or not the write succeeded.
 struct Written<'a>(&'a Attachment);
 
 impl Drop for Written<'_> {
@@ -550,7 +554,8 @@ impl Drop for Written<'_> {
     }
 }
 
-/// Reads as `xRead` does: bytes past the end are zeros, and the answer is then `IOERR_SHORT_READ`.
+/// Reads as `xRead` does. If the read goes past the end, the bytes there are zeros, and the answer is
+/// `IOERR_SHORT_READ`.
 fn read_as_sqlite(file: &dyn DatabaseFile, buf: &mut [u8], offset: u64) -> Result<c_int, LogError> {
     let count = file.read(buf, offset)?;
     let Some(rest) = buf.get_mut(count..).filter(|rest| !rest.is_empty()) else { return Ok(ffi::OK) };

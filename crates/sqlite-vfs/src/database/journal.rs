@@ -1,10 +1,10 @@
 //! The rollback journal that SQLite has open, if this VFS keeps it or watches it.
 //!
-//! SQLite makes a journal under RESERVED, while others still read, and changes the database under EXCLUSIVE.
-//! A guard goes on only under EXCLUSIVE (invariant 2). So where no guard is on yet, the VFS keeps in memory
-//! what SQLite writes to the journal before it has EXCLUSIVE. A crash that loses this memory does no harm,
-//! because until SQLite changes the database there is nothing to roll back. The journal takes about as much
-//! memory as the changed pages that SQLite keeps in its cache at that time.
+//! SQLite makes a journal under RESERVED, while other connections still read, and changes the database under
+//! EXCLUSIVE. A guard goes on only under EXCLUSIVE (invariant 2). So if no guard is on yet, the VFS keeps in
+//! memory what SQLite writes to the journal before SQLite has EXCLUSIVE. A crash that loses this memory does
+//! no harm, because until SQLite changes the database there is nothing to roll back. The journal takes about
+//! as much memory as the changed pages that SQLite keeps in its cache at that time.
 
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,8 +19,8 @@ use crate::errors::{During, Failure};
 use crate::sqlite::base::BaseFile;
 
 /// The size of the smallest header with which SQLite begins a journal: one sector. A shorter write at the
-/// beginning does not begin a journal. SQLite makes such writes when it syncs a journal, and when it ends one
-/// by zeroing its first bytes.
+/// beginning does not begin a journal. SQLite makes such writes when it syncs a journal, and when it ends a
+/// journal by zeroing the journal's first bytes.
 const HEADER_BYTES: usize = 512;
 
 /// Returns whether this write by SQLite begins a journal, so that the journal now belongs to a new
@@ -39,7 +39,7 @@ pub struct Journal {
 
 enum State {
     Open(JournalStore),
-    /// No journal is open, or only the base VFS knows of it.
+    /// No journal is open, or only the base VFS knows of an open journal.
     Closed {
         /// Whether the journal that was open last never left memory.
         was_in_memory: bool,
@@ -57,12 +57,13 @@ impl Journal {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes that SQLite opens a journal that is kept in `store`, or that an open journal has moved there.
+    /// Notes that SQLite opens a journal that is kept in `store`, or that an open journal has moved to
+    /// `store`.
     pub fn set(&self, store: JournalStore) {
         *self.state() = State::Open(store);
     }
 
-    /// Notes that the journal is not open here any more.
+    /// Notes that this VFS no longer keeps or watches the journal.
     pub fn unset(&self) {
         let mut state = self.state();
         let was_in_memory = matches!(*state, State::Open(JournalStore::Memory(_)));
@@ -70,8 +71,8 @@ impl Journal {
     }
 
     /// Returns whether the journal that was open last was in memory. SQLite closes a journal before it
-    /// deletes it. A journal in memory is gone once it is closed, so the base VFS has nothing to delete.
-    /// Returns `true` only once.
+    /// deletes it. A journal in memory is gone once it is closed, so the base VFS has nothing to delete. Only
+    /// the first call after the close returns `true`.
     pub fn forget_closed(&self) -> bool {
         match &mut *self.state() {
             State::Closed { was_in_memory } => std::mem::take(was_in_memory),
@@ -94,8 +95,8 @@ impl Journal {
         matches!(*self.state(), State::Open(JournalStore::Memory(_)))
     }
 
-    /// Closes the base VFS's file, which holds nothing that is needed. What SQLite writes next is kept in
-    /// memory.
+    /// Closes the base VFS's file, which holds nothing that is needed. The VFS keeps what SQLite writes next
+    /// in memory.
     pub fn leave_base(&self) {
         let mut state = self.state();
         if let State::Open(JournalStore::Base(file)) = &*state {
@@ -114,15 +115,15 @@ impl Journal {
         file.map_or(ffi::OK, BaseFile::close)
     }
 
-    /// Moves the journal from memory into the log, in place of any journal that is left there. After an error
-    /// the journal is still in memory, and the log may have a copy of it, which does no harm.
+    /// Moves the journal from memory into the log, in place of any journal that is left in the log. After an
+    /// error the journal is still in memory, and the log may have a copy of it, which does no harm.
     pub fn pour(&self, journal: Arc<dyn RollbackJournal>) -> Result<(), LogError> {
         let mut state = self.state();
         let State::Open(JournalStore::Memory(bytes)) = &*state else { return Ok(()) };
         let poured = journal.delete().and_then(|()| journal.create()).and_then(|()| journal.write(bytes, 0));
         if let Err(error) = poured {
-            // If this deletion fails, a hot journal may be left in the log. It rolls the database back to its
-            // present state, because SQLite has changed nothing yet.
+            // If this deletion fails, a hot journal may be left in the log. That journal rolls the database
+            // back to its present state, because SQLite has changed nothing yet.
             let _ = journal.delete();
             return Err(error);
         }
@@ -150,12 +151,12 @@ impl Journal {
         Ok(ffi::IOERR_SHORT_READ)
     }
 
-    /// Writes to the journal. Durable after [`Self::sync`].
+    /// Writes to the journal. The write is durable after [`Self::sync`].
     pub fn write(&self, data: &[u8], offset: u64) -> Result<(), Failure> {
         self.with(During::Write, |store| store.write(data, offset))
     }
 
-    /// Truncates the journal. Durable on return.
+    /// Truncates the journal. The truncation is durable on return.
     pub fn truncate(&self, size: u64) -> Result<(), Failure> {
         self.with(During::Truncate, |store| store.truncate(size))
     }
@@ -184,13 +185,13 @@ impl Journal {
 
 /// An open rollback journal.
 pub enum JournalStore {
-    /// In the base VFS's file, whose handle is in SQLite's memory. The transaction that makes the database
-    /// has its journal there, since there is no page yet that could carry a guard. In exclusive locking mode
-    /// SQLite keeps the file open for the next transaction.
+    /// A journal in the base VFS's file, whose handle is in SQLite's memory. The transaction that makes the
+    /// database has its journal there, since there is no page yet that could carry a guard. In exclusive
+    /// locking mode SQLite keeps the file open for the next transaction.
     Base(BaseFile),
-    /// In memory, while SQLite does not have EXCLUSIVE yet and the database has no guard.
+    /// A journal in memory, while SQLite does not have EXCLUSIVE yet and the database has no guard.
     Memory(Vec<u8>),
-    /// In the log.
+    /// A journal in the log.
     Log(Arc<dyn RollbackJournal>),
 }
 

@@ -1,4 +1,4 @@
-//! SQLite's locks of the database file, and what this VFS does when SQLite takes or releases one.
+//! SQLite's locks of the database file, and what this VFS does when SQLite takes or releases such a lock.
 
 use std::ffi::c_int;
 
@@ -8,7 +8,7 @@ use duralite_sqlite_ffi as ffi;
 
 use super::{Db, Serving};
 
-/// Takes a lock stronger than SHARED for SQLite, or takes SHARED again where SQLite holds it already.
+/// Takes a lock stronger than SHARED for SQLite, or takes SHARED again if SQLite holds SHARED already.
 /// (`guard::begin` takes the first SHARED.)
 pub fn lock(db: &Db, level: Level) -> c_int {
     if level >= Level::Exclusive {
@@ -22,14 +22,14 @@ pub fn lock(db: &Db, level: Level) -> c_int {
 }
 
 /// Takes EXCLUSIVE for SQLite. A connection that has the WAL open must also be the log's only user by the
-/// log's own account ([`Attachment::take_alone`]). The base VFS's bookkeeping is not enough, because it is
-/// wrong in a child of a process that had the database open.
+/// log's own account ([`Attachment::take_alone`]). The base VFS's bookkeeping is not enough, because that
+/// bookkeeping is wrong in a child of a process that had the database open.
 ///
 /// [`Attachment::take_alone`]: crate::attachment::Attachment::take_alone
 fn lock_exclusive(db: &Db) -> c_int {
     db.hold_off_checkpoints();
     // A connection that writes with a rollback journal has the database to itself but shares the log, so it
-    // is not asked to be the log's only user.
+    // need not be the log's only user.
     let serving = db.serving().filter(|(_, serving)| *serving != Serving::Journal);
     let attachment = serving.map(|(attachment, _)| attachment);
     let alone = attachment.as_ref().map_or(Ok(true), |attachment| attachment.take_alone(SegmentUse::Wal));
@@ -48,7 +48,7 @@ fn lock_exclusive(db: &Db) -> c_int {
     code
 }
 
-/// Tells SQLite that it has not got EXCLUSIVE. SQLite then believes that it holds `before`.
+/// Tells SQLite that SQLite has not got EXCLUSIVE. SQLite then believes that it holds `before`.
 pub fn refuse_exclusive(db: &Db, before: Level) {
     db.lock.refuse_exclusive(before);
     db.allow_checkpoints();
@@ -64,9 +64,9 @@ pub fn unlock(db: &Db, level: Level) -> c_int {
     }
     let leaves_wal = db.end_leaving_wal() && level == Level::Shared;
     let code = if leaves_wal {
-        // SQLite is about to change the mode in the header. If this unlocked now, other connections could
-        // open the database before the change, and make a `-wal` that this SQLite no longer looks for. So the
-        // lock is kept until SQLite has ended the transaction that changes the mode (invariant 46).
+        // SQLite is about to change the mode in the header. If this function unlocked now, other connections
+        // could open the database before the change, and make a `-wal` that this SQLite no longer looks for.
+        // So keep the lock until SQLite has ended the transaction that changes the mode (invariant 46).
         db.lock.keep_for_sqlite(level);
         ffi::OK
     } else {

@@ -1,8 +1,9 @@
 //! `replicated=on`: a commit returns once its transaction is in the archive (invariant 70).
 //!
-//! The transaction is committed, durable and visible here before it is in the archive, because the sidecar reads it
-//! from the log. So a commit that cannot be replicated in time fails and is here all the same, and its error says so.
-//! With `read_durable` nobody who asks for it reads a transaction before it is in the archive (invariant 71).
+//! The transaction is committed, durable and visible in this database before it is in the archive, because
+//! the sidecar reads it from the log. So a commit that the sidecar cannot replicate in time fails, and the
+//! transaction is in this database all the same. The error says so. A connection that also has `read_durable`
+//! reads no transaction before the transaction is in the archive (invariant 71).
 //!
 //! Only what a log serves as a WAL can be replicated. [`super::strict`] refuses other transactions before they change
 //! anything, as far as it can. [`check_plain`] fails the rest.
@@ -24,7 +25,8 @@ use crate::errors::{During, Failure};
 const COMMITTED: &str = "committed here, not in the archive";
 const UNREADABLE: &str = "what this transaction would read is committed here, not in the archive";
 
-/// Ends a commit of SQLite's: waits until it is durable, and in the archive if this connection asks for that.
+/// Ends a commit of SQLite's: waits until the transaction is durable, and in the archive if this connection
+/// asks for that.
 pub fn commit(db: &Db) -> Result<(), Failure> {
     db.wait_durable(|attachment, position| wait(db, attachment, position))?;
     check_plain(db)
@@ -38,7 +40,8 @@ fn wait(db: &Db, attachment: &Attachment, position: u64) -> Result<(), Failure> 
     }
 }
 
-/// Waits until the archive holds what a reader may see who has just taken a read mark, if this connection asks for that.
+/// Waits, if this connection asks for that, until the archive holds what a reader may see who has just taken
+/// a read mark.
 pub fn wait_to_read(db: &Db, attachment: &Attachment) -> Result<(), Failure> {
     let Some(limit) = limit(db) else { return Ok(()) };
     let published = attachment.log().published(attachment.indexed_frames());
@@ -47,8 +50,9 @@ pub fn wait_to_read(db: &Db, attachment: &Attachment) -> Result<(), Failure> {
         return Ok(());
     }
     if let Some(newest) = newest {
-        // The committer may have died after it had published the commit. The sidecar would then leave the commit out
-        // until another one follows. This reader has the commit in its snapshot, so nothing replaces it any more.
+        // The committer may have died after it had published the commit. The sidecar would then leave the
+        // commit out until another commit follows. This reader has the commit in its snapshot, so no other
+        // commit replaces it any more.
         follow::acknowledge(attachment.segment(), newest);
     }
     wait_for(db, attachment, position, limit, UNREADABLE)
@@ -68,7 +72,7 @@ fn wait_for(
     what: &str,
 ) -> Result<(), Failure> {
     let waited = match sidecar(db, attachment) {
-        // The archive may have it from before.
+        // The archive may have the commit from before it was taken over.
         Sidecar::Fenced if attachment.archived().look().position < position => Err(NotArchived::Fenced),
         Sidecar::Fenced => Ok(()),
         _ => attachment.archived().wait(position, limit),
@@ -76,8 +80,9 @@ fn wait_for(
     waited.map_err(|why| failed(&db.path, what, why, limit))
 }
 
-/// Returns what is known of the sidecar. If none runs, the last one may have noted beside the database that
-/// the archive was taken over: the shared memory in which it has said so too may be gone since.
+/// Returns what is known about the sidecar. If no sidecar runs, also looks for the note beside the database
+/// by which the last sidecar says that the archive was taken over, because the shared memory in which it has
+/// said so too may be gone since.
 fn sidecar(db: &Db, attachment: &Attachment) -> Sidecar {
     let known = attachment.archived().look().sidecar;
     let is_there = !matches!(known, Sidecar::None | Sidecar::Died);
@@ -108,8 +113,9 @@ fn failed(path: &Path, what: &str, why: NotArchived, limit: Duration) -> Failure
     Failure::new(ffi::IOERR_FSYNC, format!("{what}: {why}"))
 }
 
-/// Refuses to seal a transaction that SQLite commits to several files with a super-journal. SQLite ignores failures in
-/// the second phase of such a commit, so nobody would learn that the transaction is not in the archive.
+/// Refuses to seal a transaction that SQLite commits to several files with a super-journal. SQLite ignores
+/// failures in the second phase of such a commit, so the application would not learn that the transaction is
+/// not in the archive.
 pub fn check_commit(db: &Db) -> Result<(), Failure> {
     if !super_journal::is_open() || limit(db).is_none() {
         return Ok(());
@@ -122,7 +128,7 @@ pub fn check_commit(db: &Db) -> Result<(), Failure> {
     Err(Failure::new(ffi::READONLY, message))
 }
 
-/// Fails a commit that no log has served, unless it was the one that has set WAL mode.
+/// Fails a commit that no log has served, unless it was the commit that has set WAL mode.
 fn check_plain(db: &Db) -> Result<(), Failure> {
     let has_written = db.end_plain_write();
     if !has_written || db.is_active() || limit(db).is_none() {
@@ -140,7 +146,7 @@ fn check_plain(db: &Db) -> Result<(), Failure> {
     }
 }
 
-/// Names and values for the status: how far the archive has come.
+/// Returns the names and values for the status that tell how far the archive has come.
 pub fn status(db: &Db, attachment: &Attachment) -> Vec<(&'static str, String)> {
     let Archived { position, behind: shown, .. } = attachment.archived().look();
     let sidecar = sidecar(db, attachment);
@@ -149,7 +155,7 @@ pub fn status(db: &Db, attachment: &Attachment) -> Vec<(&'static str, String)> {
         return status;
     }
     let mut log = attachment.log();
-    // An error shows itself to the next commit.
+    // Ignore an error, because the next commit meets and reports it.
     let mut behind = log.behind(position).unwrap_or_default();
     if behind.transactions > 0 {
         // The log may no longer have what the sidecar holds.

@@ -1,31 +1,31 @@
 //! Keeps the log from growing without bound while many connections commit, and keeps it within its limit
 //! (invariant 10).
 //!
-//! SQLite's auto-checkpoint runs beside the writers, and the log starts over only in a moment in which nobody
-//! reads it. If many connections commit, there is no such moment: some connection always waits for durability
-//! under a read mark. So when the log has outgrown the auto-checkpoint by some factor, a connection that is
-//! about to begin a transaction, and holds nothing yet, first runs a checkpoint. This checkpoint (`RESTART`)
-//! keeps new writers out until the present ones have finished. If a reader stays longer, the try is in vain,
-//! and the next tries come later, at ever longer distances.
+//! SQLite's auto-checkpoint runs beside the writers, and the log starts over only in a moment in which no
+//! connection reads the log. If many connections commit, there is no such moment: some connection always
+//! waits for durability under a read mark. So when the log has outgrown the auto-checkpoint by some factor, a
+//! connection that is about to begin a transaction, and holds nothing yet, first runs a checkpoint. This
+//! checkpoint (`RESTART`) keeps new writers out until the present ones have finished. If a reader stays
+//! longer, the try is in vain, and the next tries come at ever longer distances.
 //!
 //! Concurrent transactions overlap for as long as the application takes, which may be longer than a
-//! checkpoint may keep WRITE. So before the checkpoint the gate is closed: new transactions of concurrent
-//! connections wait, and the present transactions go on until they commit. If no transaction stays, that
-//! takes as long as the longest of them. If one stays, the log grows to several times its bound. Then
-//! transactions that have been writing for long are asked to end: at the next page that one of their `SELECT`
-//! statements reads from the database, they get `SQLITE_BUSY_SNAPSHOT`, once. Transactions that only read are
-//! never asked to end.
+//! checkpoint may keep WRITE. So before the checkpoint the connection closes the gate: new transactions of
+//! concurrent connections wait, and the present transactions continue until they commit. If no transaction
+//! stays, that takes as long as the longest of them. If a transaction stays, the log grows to several times
+//! its bound. Then the connection asks transactions that have been writing for long to end: at the next page
+//! that one of their `SELECT` statements reads from the database, they get `SQLITE_BUSY_SNAPSHOT`, once. The
+//! connection never asks transactions that only read to end.
 //!
-//! A follower that copies the log to a slow place is first asked to read the log to its end
-//! ([`Attachment::ask_followers`]). A try is made once the follower has answered a request of this log, and asks
-//! again while it keeps new writers out.
+//! A connection first asks a follower that copies the log to a slow place to read the log to its end
+//! ([`Attachment::ask_followers`]). It tries to start the log over once the follower has answered a request
+//! of this log, and asks again while it keeps new writers out.
 //!
-//! The same is done when a log is short of room ([`crate::attachment::size`]), whether or not the application
-//! ever checkpoints. A connection does it before its next transaction begins, on the connection's thread,
-//! within the same limits of time. So a commit fails for want of room in three cases only. A reader may still
-//! need what would have to go. A transaction may be larger than the room that was left; the next one then
-//! finds all of the room. Or the connection is in exclusive locking mode, where no other connection can
-//! checkpoint.
+//! A connection also starts the log over when the log is short of room ([`crate::attachment::size`]), whether
+//! or not the application ever checkpoints. The connection does this before its next transaction begins, on
+//! the connection's thread, within the same limits of time. So a commit fails for want of room in three cases
+//! only. A reader may still need the frames that would have to go. A transaction may be larger than the room
+//! that was left; the next transaction then finds all of the room. Or the connection is in exclusive locking
+//! mode, where no other connection can checkpoint.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
@@ -42,26 +42,26 @@ use crate::shield::Said;
 use crate::sqlite::VFS_NAME;
 use crate::sqlite::connection::{OwnConnection, uri_of};
 
-/// How long the present writers and readers may take to finish. New writers wait meanwhile.
+/// The time that the present writers and readers may take to finish. New writers wait meanwhile.
 const BUSY_TIMEOUT: Duration = Duration::from_millis(5);
-/// How long a try waits in the queue for WRITE, and how long it waits for a checkpoint that is already
-/// running.
+/// The time for which a try waits in the queue for WRITE, and the time for which it waits for a checkpoint
+/// that is already running.
 const TRY_FOR: Duration = Duration::from_millis(20);
 const PAUSE: Duration = Duration::from_micros(500);
-/// A reader that stays for this long does not belong to a crowd that comes and goes.
+/// The time after which a reader does not belong to a crowd that comes and goes.
 const STAYS: Duration = Duration::from_millis(100);
-/// How long the gate is closed at most: [`STAYS`], and time for the checkpoint.
+/// The longest time for which the gate is closed: [`STAYS`], and time for the checkpoint. In nanoseconds.
 const GATE_NS: u64 = 200_000_000;
-/// While a connection tries, no other connection tries for this long.
+/// The time in nanoseconds for which no other connection tries while a connection tries.
 const TURN_NS: u64 = 500_000_000;
 
 thread_local! {
     static RESTARTING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Gets the log to start over if it is time, before a transaction of `db` begins. That transaction must not
-/// hold any of the log's locks yet. Returns whether the log will start over. The next writer starts it over,
-/// provided that the writer takes its snapshot only after this returns.
+/// Prepares the log to start over if it is time for that, before a transaction of `db` begins. That
+/// transaction must not hold any of the log's locks yet. Returns whether the log will start over. The next
+/// writer starts the log over, provided that the writer takes its snapshot only after this function returns.
 pub fn start_over_if_due(db: &Db, attachment: &Attachment) -> bool {
     let waits = waiting::for_room_until();
     let (bound, room) = (attachment.bound(), attachment.room());
@@ -77,8 +77,8 @@ pub fn start_over_if_due(db: &Db, attachment: &Attachment) -> bool {
         return false;
     }
     let Some(turn) = attachment.restart_turn().take(TURN_NS) else {
-        // Another connection is trying. Wait for it, but at most for the time that SQLite believes this
-        // connection to have slept.
+        // Another connection is trying. Wait for that connection, but at most for the time that SQLite
+        // believes this connection to have slept.
         let (start, limit) = (Instant::now(), waits.unwrap_or_default());
         while start.elapsed() < limit && attachment.restart_turn().is_taken() {
             std::thread::sleep(PAUSE);
@@ -108,8 +108,8 @@ pub fn start_over_if_due(db: &Db, attachment: &Attachment) -> bool {
             if followers == Followers::None {
                 bound.committed(0);
             } else {
-                // A connection that chose its mark before the checkpoint may still append. Then the follower is
-                // behind, this was in vain, and the bound stays.
+                // A connection that chose its mark before the checkpoint may still append. Then the follower
+                // is behind, this try was in vain, and the bound stays.
                 bound.postpone(false);
             }
             room.made();
@@ -128,14 +128,14 @@ pub fn start_over_if_due(db: &Db, attachment: &Attachment) -> bool {
 }
 
 /// Returns whether a checkpoint on this thread would be in the way of the checkpoint that starts the log
-/// over. The caller then leaves its own checkpoint out, because nothing waits for it. Otherwise every commit
-/// would try a checkpoint, and one of them would always be in the way.
+/// over. The caller then leaves its own checkpoint out, because no connection waits for that checkpoint.
+/// Otherwise every commit would try a checkpoint, and one of these checkpoints would always be in the way.
 pub fn is_in_the_way(attachment: &Attachment) -> bool {
     !RESTARTING.get() && attachment.restart_turn().is_taken()
 }
 
 /// Returns whether a transaction that has just got WRITE should wait, because the log is nearly full, and can
-/// soon start over since no reader stays long. The connection gets *busy*, and begins again. The first
+/// soon start over because no reader stays long. The connection gets *busy*, and begins again. The first
 /// connection to begin again starts the log over.
 pub fn must_make_room(attachment: &Attachment, holder: &Holder) -> bool {
     let room = attachment.room();
@@ -154,7 +154,7 @@ pub fn must_make_room(attachment: &Attachment, holder: &Holder) -> bool {
 /// Learns how much room is left after the commits of all processes.
 fn look_at_room(attachment: &Attachment) {
     let mut log = attachment.log();
-    // Ignore an error here: the next write meets it too, and reports it.
+    // Ignore an error here, because the next write meets the error too, and reports it.
     if log.db_pages().is_ok() {
         let (fill, is_short) = log.fill();
         attachment.room().seen(fill, is_short);
@@ -180,7 +180,7 @@ fn restart(db: &Db, attachment: &Attachment, is_patient: bool, is_urgent: bool) 
         waiting::in_queue(busy_timeout, try_for),
         purpose,
     )?;
-    // This writes most of the log home beside the writers.
+    // This checkpoint writes most of the log home while the writers continue.
     own.run(c"PRAGMA wal_checkpoint(PASSIVE)")?;
     // If the file is not synced now, the first checkpoint did not get everything home. A sync now makes the
     // sync of the second checkpoint short.
@@ -193,8 +193,8 @@ fn restart(db: &Db, attachment: &Attachment, is_patient: bool, is_urgent: bool) 
         if own.run(c"PRAGMA wal_checkpoint(RESTART)")? == Some(0) {
             return Ok(true);
         }
-        // SQLite has waited for readers, but it does not wait for a checkpoint that is already running. So
-        // try again.
+        // SQLite has waited for readers, but does not wait for a checkpoint that is already running. So try
+        // again.
         if own.gave_up() || start.elapsed() >= try_for {
             return Ok(false);
         }
@@ -202,7 +202,8 @@ fn restart(db: &Db, attachment: &Attachment, is_patient: bool, is_urgent: bool) 
     }
 }
 
-/// While this lives, transactions of concurrent connections do not begin, for at most [`GATE_NS`].
+/// A value that keeps transactions of concurrent connections from beginning while it exists, for at most
+/// [`GATE_NS`].
 struct Gate<'a> {
     attachment: &'a Attachment,
     turn: u64,
@@ -235,7 +236,7 @@ impl Drop for Gate<'_> {
     }
 }
 
-/// Returns whether a connection may have had a read mark since before this moment.
+/// Returns whether a connection may hold a read mark that it took before this moment.
 fn is_inside_since(attachment: &Attachment, moment: Instant) -> bool {
     attachment.locks().readers().is_ok_and(|(count, oldest)| count > 0 && oldest >= moment.elapsed())
 }

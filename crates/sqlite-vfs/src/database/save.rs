@@ -1,5 +1,5 @@
-//! Writes the pages of a log that was deleted while in use to the database file, as soon as the deletion is
-//! seen. If this process died first, its commits in that log would be lost.
+//! Writes the pages of a log that was deleted while in use to the database file, as soon as this process sees
+//! the deletion. If this process died first, its commits in that log would be lost.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::sqlite::VFS_NAME;
 use crate::sqlite::connection::{BusyWait, OwnConnection, uri_of};
 
 /// Writes the committed pages of the log to the database file and syncs the file, as far as readers allow;
-/// the last close writes the rest. Failures go to SQLite's error log, since the caller reports a failure of
+/// the last close writes the rest. Failures go to SQLite's error log, because the caller reports a failure of
 /// its own. The caller holds none of this library's mutexes, but may hold WRITE.
 #[cold]
 pub fn put_home(db: &Db, attachment: &Attachment) {

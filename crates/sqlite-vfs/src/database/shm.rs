@@ -20,9 +20,9 @@ use crate::attachment::Attachment;
 use crate::errors::{During, Failure};
 
 impl Db {
-    /// Returns the address of a region of the wal-index, with the code for SQLite. The address is null when
-    /// the region does not exist and `extend` does not ask to make it. Returns `None` while no log is open;
-    /// the index is then the base VFS's.
+    /// Returns the address of a region of the wal-index, with the code for SQLite. The address is null if the
+    /// region does not exist and `extend` does not ask to make it. Returns `None` while no log is open. The
+    /// wal-index then belongs to the base VFS.
     pub fn map_index(&self, region: c_int, extend: bool) -> Option<Result<(c_int, *mut c_void), Failure>> {
         let attachment = self.active()?;
         let number = u64::try_from(region).ok()?;
@@ -35,8 +35,8 @@ impl Db {
         if attachment.outside().is_some() {
             code = ffi::READONLY;
             // If the log has no users who may write, SQLite makes an index of its own. It asks for the first
-            // region again once it holds a read mark. Other processes may use the log by then, so this looks
-            // at the log again.
+            // region again once it holds a read mark. Other processes may use the log by then, so look at the
+            // log again.
             match if number == 0 { self.look_again(&attachment) } else { Ok(true) } {
                 Ok(true) => {}
                 Ok(false) => return Some(Ok((ffi::READONLY_CANTINIT, std::ptr::null_mut()))),
@@ -60,7 +60,7 @@ impl Db {
     }
 
     /// Returns the address of a region of this connection's private wal-index, or `None` if the connection
-    /// uses the shared one.
+    /// uses the shared wal-index.
     fn map_own(
         &self,
         attachment: &Arc<Attachment>,
@@ -82,12 +82,12 @@ impl Db {
     }
 
     /// Makes room in the wal-index for the commit frame that is about to be written at `offset`. The write of
-    /// that frame seals the transaction. If SQLite ran out of room in the wal-index only afterwards, it would
-    /// report a failed commit, and the transaction would exist all the same.
+    /// that frame seals the transaction. If SQLite ran out of room in the wal-index only after that, SQLite
+    /// would report a failed commit, and the transaction would exist all the same.
     pub fn make_room_in_index(&self, attachment: &Attachment, offset: u64) -> Result<(), Failure> {
         let region = region_of(offset, attachment.log().page_bytes());
         // The first region needs no room: SQLite maps it before it writes. In exclusive locking mode SQLite
-        // maps no region at all, so it cannot run out of room there.
+        // maps no region at all, so it cannot run out of room.
         if region == 0 || !self.index.is_mapped() {
             return Ok(());
         }
@@ -95,7 +95,7 @@ impl Db {
     }
 
     /// Answers SQLite's barrier, after which SQLite must see what others have stored. Returns whether the
-    /// wal-index belongs to a log; else it is the base VFS's.
+    /// wal-index belongs to a log, and not to the base VFS.
     pub fn renew_index(&self) -> bool {
         if self.is_outside() {
             self.index.renew_first();
@@ -110,7 +110,7 @@ impl Db {
         Some(attachment.locks().has_other_readers().unwrap_or(true))
     }
 
-    /// Unmaps the wal-index, which SQLite no longer uses. Returns whether it belonged to a log.
+    /// Unmaps the wal-index, which SQLite no longer uses. Returns whether the wal-index belonged to a log.
     pub fn unmap_index(&self) -> bool {
         let is_own = self.index.concurrent().map(Concurrent::release).is_some();
         self.index.set_concurrent(None);
@@ -118,9 +118,9 @@ impl Db {
         self.index.unmap() || is_own
     }
 
-    /// Returns the locks of the log, if the WAL is open. This writes only to memory of this connection. The
-    /// attachment has a reference count, which all connections share. If this changed the count, its cache
-    /// line would move from processor to processor with each transaction that reads.
+    /// Returns the locks of the log, if the WAL is open. Writes only to memory of this connection. The
+    /// attachment has a reference count, which all connections share. If this function changed the count, the
+    /// count's cache line would move from processor to processor with each transaction that reads.
     pub(in crate::database) fn index_locks(&self) -> Option<Arc<IndexLocks>> {
         let mut held = self.index.locks();
         self.with_active(|attachment| {
@@ -131,8 +131,8 @@ impl Db {
         })?
     }
 
-    /// Takes or releases locks of the wal-index as `xShmLock` asks. Returns `None` while no log is open; the
-    /// locks are then the base VFS's.
+    /// Takes or releases locks of the wal-index as `xShmLock` asks. Returns `None` while no log is open. The
+    /// locks then belong to the base VFS.
     pub fn lock_shared_memory(&self, first: c_int, count: c_int, flags: c_int) -> Option<c_int> {
         let asked = Asked::of(first, count, flags & ffi::SHM_SHARED != 0)?;
         if let Some(concurrent) = self.index.concurrent() {
@@ -159,8 +159,8 @@ impl Db {
         })
     }
 
-    /// Does what must be done before a lock is tried: starts an outgrown log over, or gives way to a
-    /// connection that does. Returns whether SQLite has to begin again without the lock.
+    /// Starts an outgrown log over before SQLite tries to take a lock, or gives way to a connection that
+    /// starts the log over. Returns whether SQLite has to begin again without the lock.
     fn is_to_wait(&self, locks: &IndexLocks, asked: &Asked) -> bool {
         let IndexLocks { attachment, holder } = locks;
         if attachment.outside().is_some() {
@@ -169,12 +169,12 @@ impl Db {
         }
         if asked.is_mark() && holder.begins() {
             // If everything has just been checkpointed, the log can start over. SQLite chose this mark before
-            // the checkpoint, and with this mark it would go on appending to the log. So SQLite must choose a
-            // mark again.
+            // the checkpoint, and with this mark SQLite would continue to append to the log. So SQLite must
+            // choose a mark again.
             return restart::start_over_if_due(self, attachment) && asked.first > FIRST_READ;
         }
         if (asked.first, asked.count) == (CHECKPOINT, 1) {
-            // A request for this lock and no other is a checkpoint. For recovery SQLite requests it together
+            // A request for this lock alone is a checkpoint. For recovery SQLite requests this lock together
             // with others.
             attachment.bound().checkpoints();
             return restart::is_in_the_way(attachment);
@@ -182,15 +182,16 @@ impl Db {
         false
     }
 
-    /// Does what must be done before SQLite goes on with a lock that was just taken. Releases the lock if the
-    /// answer is not `SQLITE_OK`.
+    /// Does what must be done before SQLite continues with a lock that it has just taken. Releases the lock
+    /// if the answer is not `SQLITE_OK`.
     fn after_lock(&self, locks: &IndexLocks, asked: &Asked) -> c_int {
         let IndexLocks { attachment, holder } = locks;
         let outside = attachment.outside();
         let code = if asked.starts_over() {
             let code = self.before_start_over(attachment);
-            // A checkpoint runs outside transactions. The application waits for it as long as its busy handler
-            // permits. A writer only takes the chance, with each commit, and needs no follower for that.
+            // A checkpoint runs outside transactions. The application waits for the checkpoint as long as its
+            // busy handler permits. A writer only tries at each commit whether the log can start over, and
+            // needs no follower for that.
             if code == ffi::BUSY && !holder.is_reading() {
                 attachment.ask_followers();
             }
@@ -235,8 +236,8 @@ impl Db {
     }
 
     /// Answers `SQLITE_OK` if the log can start over. SQLite is about to say so in the wal-index, and from
-    /// then on every connection reads these pages from the database file. So the file is synced first
-    /// (invariant 6).
+    /// then on every connection reads the log's pages from the database file. So this function syncs the file
+    /// first (invariant 6).
     pub(in crate::database) fn before_start_over(&self, attachment: &Attachment) -> c_int {
         if !attachment.may_start_over() {
             return ffi::BUSY;
@@ -245,17 +246,17 @@ impl Db {
         self.answer(synced.map(|()| ffi::OK))
     }
 
-    /// Looks at the log again, for a user who may only read it, because others may have opened it, changed it
-    /// or gone. Returns whether processes that may write use the log now.
+    /// Looks at the log again, for a user who may only read it, because other processes may have opened or
+    /// changed the log, or may be gone. Returns whether processes that may write use the log now.
     fn look_again(&self, attachment: &Attachment) -> Result<bool, LogError> {
         let looked = attachment.look_again(&|tries| self.patience.pause(tries))?;
         self.patience.renew();
         Ok(looked)
     }
 
-    /// Begins a transaction of a user who may only read the log and has just taken a read mark. The shared
-    /// memory may have been set up again since this user's last transaction; then this transaction must not
-    /// begin. As long as the mark is held, the memory is not set up again.
+    /// Begins a transaction of a user who may only read the log and has just taken a read mark. If the shared
+    /// memory was set up again since this user's last transaction, this transaction must not begin. As long
+    /// as the user holds the mark, no process sets the memory up again.
     fn begin_outside(&self, attachment: &Attachment, holder: &Holder, mark: usize) -> c_int {
         let begun = attachment.outside().map_or(Ok(true), Outside::may_begin);
         if matches!(begun, Ok(true)) {
@@ -269,9 +270,9 @@ impl Db {
         }
     }
 
-    /// Refuses what was just read from the database file if the log has been recovered since the transaction
-    /// began. The newer version of the page may be in the log, and the wal-index that pointed to it may have
-    /// been gone during the read.
+    /// Refuses what SQLite has just read from the database file if the log has been recovered since the
+    /// transaction began. The newer version of the page may be in the log, and the wal-index that pointed to
+    /// that version may have been gone during the read.
     pub fn check_outside(&self) -> Result<(), Failure> {
         let lost = self.is_outside()
             && self.active().is_some_and(|attachment| attachment.outside().is_some_and(Outside::is_lost));
@@ -285,8 +286,8 @@ impl Db {
         Ok(())
     }
 
-    /// Called once SQLite has taken WRITE. Lets the transaction write, unless it has to wait for the log to
-    /// start over.
+    /// Lets the transaction write once SQLite has taken WRITE, unless the transaction has to wait for the log
+    /// to start over.
     fn after_write_lock(&self, attachment: &Attachment, holder: &Arc<Holder>) -> c_int {
         if restart::must_make_room(attachment, holder) {
             return ffi::BUSY;
@@ -307,16 +308,17 @@ impl Db {
         ffi::OK
     }
 
-    /// Forgets what belongs to this connection's previous transaction, because the next one has just got
-    /// WRITE.
+    /// Forgets what belongs to this connection's previous transaction, because the next transaction has just
+    /// got WRITE.
     pub(in crate::database) fn begins_to_write(&self) {
-        // SQLite may have given up a transaction after it was sealed. It must not be acknowledged with the next one.
+        // SQLite may have given up a transaction after it was sealed. That transaction must not be
+        // acknowledged with the next one.
         self.forget_sealed();
         self.commit.clock.forget();
     }
 
-    /// With `read_durable`, makes durable every transaction that a reader may see under the mark that was
-    /// just taken, and with `replicated` waits until the archive holds it.
+    /// With `read_durable`, makes every transaction durable that a reader may see under the mark that it has
+    /// just taken. With `replicated` also waits until the archive holds these transactions.
     pub(in crate::database) fn after_mark(&self, attachment: &Attachment) -> c_int {
         if !self.settings().read_durable {
             return ffi::OK;
@@ -328,7 +330,8 @@ impl Db {
 
     /// Returns whether the wal-index, which SQLite has just seen half written or empty, is complete by now or
     /// soon will be. SQLite takes WRITE to learn whether a writer is at work. SQLite has just got WRITE. So
-    /// either a writer has finished the wal-index, or a process that has just opened the log is about to.
+    /// either a writer has finished the wal-index, or a process that has just opened the log is about to make
+    /// it.
     fn will_be_whole(&self, outside: &Outside) -> bool {
         self.index.first_is_whole() || outside.has_processes().unwrap_or(false)
     }
@@ -350,14 +353,15 @@ struct Asked {
 }
 
 impl Asked {
-    /// `None` where the wal-index has no such locks.
+    /// Returns the locks that these arguments of `xShmLock` name, or `None` if the wal-index has no such
+    /// locks.
     fn of(first: c_int, count: c_int, shared: bool) -> Option<Self> {
         let range = usize::try_from(first).ok().zip(usize::try_from(count).ok());
         let (first, count) = range.filter(|(first, count)| first + count <= SLOTS && *count > 0)?;
         Some(Self { first, count, shared })
     }
 
-    /// Returns whether a reader takes its mark.
+    /// Returns whether a reader takes its mark with this call.
     fn is_mark(&self) -> bool {
         self.shared && self.first >= FIRST_READ
     }
@@ -400,8 +404,8 @@ impl Asked {
             attachment.set_writer(false);
         }
         if self.first == CHECKPOINT {
-            // If this checkpoint was refused WRITE, it has waited within the checkpoint and will not begin
-            // again. So the thread's next sleep must not queue for WRITE.
+            // If this checkpoint was refused WRITE, the thread has waited within the checkpoint and will not
+            // begin it again. So the thread's next sleep must not queue for WRITE.
             waiting::forget();
         }
         holder.unlock_exclusive(self.first, self.count);

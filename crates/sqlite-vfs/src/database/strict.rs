@@ -1,12 +1,13 @@
 //! `strict=on`: refuses an operation that plain SQLite would serve, and says why. `replicated=on` refuses the same
 //! transactions, and those whose rollback journal a log keeps.
 //!
-//! Whether a database will be in WAL mode is not known when it is opened. `PRAGMA journal_mode=WAL` comes
-//! later, and is itself a transaction with a rollback journal, which writes page 1 and nothing else. So a
-//! database outside WAL mode may be opened and read, and that pragma is let pass. Every other transaction on
-//! such a database is refused before it changes anything: when SQLite opens the journal, or, for journals in
-//! memory and under EXCLUSIVE, when SQLite first writes to the database. Two kinds of transactions with a
-//! rollback journal are allowed: those whose journal a log keeps, and the one that makes the database.
+//! When a database is opened, it is not known whether the database will be in WAL mode. `PRAGMA
+//! journal_mode=WAL` comes later, and is itself a transaction with a rollback journal, which writes page 1
+//! and nothing else. So an application may open and read a database outside WAL mode, and this module permits
+//! that pragma. It refuses every other transaction on such a database before the transaction changes
+//! anything: when SQLite opens the journal, or, for journals in memory and under EXCLUSIVE, when SQLite first
+//! writes to the database. Two kinds of transactions with a rollback journal are allowed: those whose journal
+//! a log keeps, and the transaction that makes the database.
 
 use std::path::Path;
 
@@ -30,7 +31,8 @@ const OTHER_MODES: [&str; 2] = ["memory", "off"];
 #[derive(Clone, Copy)]
 enum Refuser {
     Strict,
-    /// `replicated=on` refuses what no log serves as a WAL, because the archive would never get it.
+    /// `replicated=on`, which refuses a transaction that no log serves as a WAL, because the archive would
+    /// never get that transaction.
     Replicated,
 }
 
@@ -42,7 +44,7 @@ impl Refuser {
         }
     }
 
-    /// Returns what would come of what is refused.
+    /// Returns the outcome of the refused operation if it were not refused, in words.
     fn outcome(self) -> &'static str {
         match self {
             Self::Strict => "would be plain SQLite",
@@ -57,7 +59,7 @@ fn refused(who: Refuser, path: &Path, why: &str) -> Failure {
 }
 
 /// Returns the setting that refuses transactions with a rollback journal, or `None` if none does. `strict=on`
-/// permits those whose journal a log keeps.
+/// permits transactions whose journal a log keeps.
 fn refuses_journals(db: &Db) -> Option<Refuser> {
     if db.settings().replicated {
         return Some(Refuser::Replicated);
@@ -118,8 +120,8 @@ pub fn check_wal(db: &Db) -> Result<(), Failure> {
     Err(refused(who, &db.path, why))
 }
 
-/// Refuses to open a rollback journal under RESERVED. `PRAGMA journal_mode=WAL` opens its journal under
-/// EXCLUSIVE, and is let pass.
+/// Refuses to open a rollback journal under RESERVED. This permits `PRAGMA journal_mode=WAL`, which opens its
+/// journal under EXCLUSIVE.
 pub fn check_journal(db: &Db, journal: &Path) -> Result<(), Failure> {
     if db.lock.believed() != Level::Reserved || journal != db.beside("-journal") {
         return Ok(());
@@ -128,7 +130,8 @@ pub fn check_journal(db: &Db, journal: &Path) -> Result<(), Failure> {
 }
 
 /// Refuses the first write of a transaction with a rollback journal, unless the transaction sets WAL mode.
-/// After the refusal SQLite rolls back and writes what the file holds already; such a write is let pass.
+/// After the refusal SQLite rolls back and writes what the file holds already. This function permits such a
+/// write.
 pub fn check_write(db: &Db, offset: u64, data: &[u8]) -> Result<(), Failure> {
     if !db.lock.in_rollback_transaction() {
         return Ok(());

@@ -1,14 +1,15 @@
-//! Whether this thread is committing to several files at once, with a super-journal.
+//! Tells whether this thread is committing to several files at once, with a super-journal.
 //!
 //! SQLite deletes the super-journal between the two phases of such a commit. That deletion is the commit, and
 //! SQLite ignores failures in the second phase. So a transaction with a super-journal must be durable when it
 //! is sealed, in the first phase (invariant 4).
 //!
 //! SQLite opens a super-journal through the VFS of the connection's main database. If that is another VFS,
-//! this one does not see the super-journal, and the database is told so ([`super::Db::set_main_elsewhere`]).
+//! this VFS does not see the super-journal, and notes that at the database
+//! ([`super::Db::set_main_elsewhere`]).
 //!
 //! While a thread ends, its last destructors may close connections after the value kept here is gone. Then
-//! [`is_open`] answers `true`, since a super-journal may be open.
+//! [`is_open`] answers `true`, because a super-journal may be open.
 
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char};
@@ -17,7 +18,7 @@ thread_local! {
     static OPEN: RefCell<Option<CString>> = const { RefCell::new(None) };
 }
 
-/// Notes that a super-journal of this name is being opened.
+/// Notes that SQLite opens a super-journal of this name.
 ///
 /// # Safety
 /// `name` is null or a string that ends with a zero.
@@ -30,7 +31,7 @@ pub unsafe fn opened(name: *const c_char) {
     }
 }
 
-/// Notes that a file of this name is being deleted.
+/// Notes that SQLite deletes a file of this name.
 ///
 /// # Safety
 /// As for [`opened`].
@@ -53,7 +54,7 @@ pub fn forget() {
     }
 }
 
-/// Returns whether this thread has a super-journal open; `true` also where that cannot be known.
+/// Returns whether this thread has a super-journal open. Returns `true` also if that is not known.
 pub fn is_open() -> bool {
     OPEN.try_with(|open| open.borrow().is_some()).unwrap_or(true)
 }

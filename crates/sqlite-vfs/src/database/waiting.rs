@@ -7,8 +7,8 @@
 //! under a fresh snapshot. (A wait in `xShmLock` itself would end with a stale snapshot, which SQLite would
 //! have to give up.)
 //!
-//! While a thread ends, its last destructors may still use connections. Those sleep as with stock SQLite,
-//! since the thread's variables are gone by then.
+//! While a thread ends, its last destructors may still use connections. Such connections sleep as with stock
+//! SQLite, because the thread's variables are gone by then.
 
 use std::cell::{Cell, RefCell};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -35,15 +35,15 @@ thread_local! {
     static REFUSED: RefCell<Option<Refused>> = const { RefCell::new(None) };
 }
 
-/// A thread that gets WRITE while the log is short of room gets *busy*, so that the log can start over
-/// before the transaction begins again. This is how far such a thread has got.
+/// A thread that gets WRITE while the log is short of room gets *busy*, so that the log can start over before
+/// the transaction begins again. This value says how far such a thread has got.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Room {
     Unwanted,
     /// `xShmLock` has just returned busy because the log is short of room.
     Wanted,
-    /// The busy handler's sleep was skipped, and the transaction begins again. The value is how long the
-    /// sleep would have been. The wait for room may last as long.
+    /// The busy handler's sleep was skipped, and the transaction begins again. The value is the time that the
+    /// sleep would have lasted. The wait for room may last as long.
     Awaited(Duration),
 }
 
@@ -56,8 +56,9 @@ pub fn for_room() {
     let _ = ROOM.try_with(|room| room.set(Room::Wanted));
 }
 
-/// Returns how long this thread may wait for the log to start over, if it begins its transaction again for
-/// that reason; else `None`. Only the first call after the busy handler's sleep returns a time.
+/// Returns how long this thread may wait for the log to start over, if the thread begins its transaction
+/// again for that reason. Returns `None` otherwise. Only the first call after the busy handler's sleep
+/// returns a time.
 pub fn for_room_until() -> Option<Duration> {
     match ROOM.try_with(|room| room.replace(Room::Unwanted)) {
         Ok(Room::Awaited(limit)) => Some(limit),
@@ -81,14 +82,15 @@ fn note_refused(holder: &Arc<Holder>, in_transaction: bool) {
     let _ = REFUSED.try_with(|before| before.replace(Some(refused)));
 }
 
-/// Forgets the refusal, because the thread goes on with something else.
+/// Forgets the refusal, because the thread continues with something else.
 pub fn forget() {
     let _ = REFUSED.try_with(RefCell::take);
 }
 
-/// If this thread was refused the WRITE lock, waits in the queue for at most `limit`, and returns whether it
+/// Waits in the queue for at most `limit` if this thread was refused the WRITE lock, and returns whether it
 /// waited. Otherwise returns `false` at once. A thread that must begin its transaction again does not sleep
-/// here, because it waits for room when the transaction begins. For that thread the answer is `true` too.
+/// here, because the thread waits for room when the transaction begins. For that thread the answer is `true`
+/// too.
 pub fn sleep(limit: Duration) -> bool {
     if ROOM.try_with(|room| room.replace(Room::Unwanted) == Room::Wanted).unwrap_or(false) {
         let _ = ROOM.try_with(|room| room.set(Room::Awaited(limit)));
@@ -105,28 +107,29 @@ pub fn sleep(limit: Duration) -> bool {
     }
 }
 
-/// How a connection of the VFS's own waits. For the WRITE lock it queues like any writer, for at most
-/// `queued`. For readers it polls, for at most `polling`. The second limit is separate because the connection
-/// holds WRITE, and so keeps writers out, while it polls.
+/// Returns how a connection of the VFS's own waits. For the WRITE lock the connection queues like any writer,
+/// for at most `queued`. For readers the connection polls, for at most `polling`. The second limit is
+/// separate because the connection holds WRITE, and so keeps writers out, while it polls.
 pub fn in_queue(polling: Duration, queued: Duration) -> BusyWait {
     BusyWait { polling, queued, queue: sleep }
 }
 
-/// The longest time that a connection waits in all, over its tries until one succeeds.
+/// The longest time that a connection waits in total, over its tries until a try succeeds.
 const LIMIT: Duration = Duration::from_millis(250);
 const FIRST: Duration = Duration::from_micros(50);
 const LONGEST: Duration = Duration::from_millis(2);
-/// A sleep that takes longer than intended counts as at most this many times the intended length.
+/// The factor that limits how long a sleep counts that takes longer than intended: it counts as at most this
+/// many times the intended length.
 const OVERSLEPT: u32 = 4;
 
 /// The patience of one connection: how long this VFS waits on its own, beyond what the application's busy
 /// handler asks for.
 ///
-/// Opening or closing a log holds the database exclusively for some milliseconds, which stock SQLite does not
-/// do. Other connections wait about that long, as for a mutex, and no longer, so a busy timeout keeps its
-/// meaning. Waits are added up over all tries of a connection until one succeeds. Time in which this process
-/// stands still (stopped, or without a processor) does not count, because it gave no other connection time to
-/// finish.
+/// A connection that opens or closes a log holds the database exclusively for some milliseconds, which stock
+/// SQLite does not do. Other connections wait about that long, as for a mutex, and no longer, so a busy
+/// timeout keeps its meaning. The patience adds up the waits over all tries of a connection until a try
+/// succeeds. Time in which this process stands still (stopped, or without a processor) does not count,
+/// because this process then gave no other connection time to finish.
 #[derive(Default)]
 pub struct Patience {
     waited_us: AtomicU64,
@@ -140,7 +143,7 @@ impl Patience {
     }
 
     /// Sleeps for `pause`, or for the patience that is left if that is less. Returns `false` without sleeping
-    /// when none is left.
+    /// when no patience is left.
     pub fn sleep(&self, pause: Duration) -> bool {
         let left = self.left();
         if left.is_zero() {

@@ -2,11 +2,11 @@
 //!
 //! A user who may only read the log sees the first region as a copy. SQLite reads the header, then the
 //! readers' marks, and looks for a mark that is not beyond the end that the header names. A user who may
-//! write makes such a mark if there is none; a user who may only read cannot, and SQLite would act as if
-//! there were no index. So a user who may only read must not see a header from before a commit with marks
-//! from after it. This user gets the first region, which holds both, as a copy of one moment. The copy is
-//! renewed when SQLite asks for a barrier: between its two looks at the header, and between taking a mark and
-//! checking that nothing has changed.
+//! write makes such a mark if there is none. A user who may only read cannot make a mark, and SQLite would
+//! then act as if there were no index. So a user who may only read must not see a header from before a commit
+//! with marks from after it. This user gets the first region, which holds both, as a copy of one moment. This
+//! VFS renews the copy when SQLite asks for a barrier. SQLite does so between its two looks at the header,
+//! and between taking a mark and checking that nothing has changed.
 #![allow(unsafe_code)] // copies from memory that others change
 
 use std::ffi::c_void;
@@ -26,10 +26,10 @@ use crate::attachment::Attachment;
 pub struct Index {
     locks: Mutex<Option<Arc<IndexLocks>>>,
     mapped: Mutex<Option<Mapped>>,
-    /// For a concurrent connection: its private wal-index, which SQLite uses instead of `mapped`. The pointer
-    /// comes from a box, or is null. It is atomic because every call of SQLite loads it.
+    /// The private wal-index of a concurrent connection, which SQLite uses instead of `mapped`. The pointer
+    /// comes from a box, or is null. The pointer is atomic because every call of SQLite loads it.
     concurrent: AtomicPtr<Concurrent>,
-    /// How often the database had been changed when SQLite last took a read mark.
+    /// The number of changes of the database when SQLite last took a read mark.
     seen_changes: AtomicU32,
 }
 
@@ -99,7 +99,7 @@ impl Index {
         mapped.as_ref().and_then(|mapped| mapped.first.as_ref()).is_some_and(FirstRegion::is_whole)
     }
 
-    /// Returns the connection's private wal-index, if it is concurrent.
+    /// Returns the connection's private wal-index, if the connection is concurrent.
     #[inline]
     pub fn concurrent(&self) -> Option<&Concurrent> {
         // SAFETY: from `Box::into_raw`. `set_concurrent` gives it back: where SQLite maps its wal-index, when there
@@ -108,7 +108,8 @@ impl Index {
         unsafe { self.concurrent.load(Ordering::Acquire).as_ref() }
     }
 
-    /// Notes that SQLite maps this connection's private wal-index, or, with `None`, that it has unmapped it.
+    /// Notes that SQLite maps this connection's private wal-index, or, with `None`, that SQLite has unmapped
+    /// it.
     pub fn set_concurrent(&self, concurrent: Option<Box<Concurrent>>) {
         let new = concurrent.map_or(ptr::null_mut(), Box::into_raw);
         let old = self.concurrent.swap(new, Ordering::AcqRel);
@@ -147,14 +148,14 @@ fn mapping(mapped: &mut Option<Mapped>, attachment: Arc<Attachment>) -> &mut Map
     mapped.get_or_insert(Mapped { attachment, first: None })
 }
 
-/// Words in a region.
+/// The number of words in a region.
 const WORDS: usize = REGION_BYTES as usize / 8;
-/// Words of the header, which the region has twice.
+/// The number of words of the header, which the region has twice.
 const HEADER: usize = 6;
-/// Words of both headers and the marks.
+/// The number of words of both headers and the marks.
 const HEAD: usize = 17;
-/// How often a reader looks again until both copies of the header agree. A process that dies while it writes
-/// the header leaves them different, so the reader must not wait for ever.
+/// The number of times that a reader looks again until both copies of the header agree. A process that dies
+/// while it writes the header leaves the copies different, so the reader must not wait for ever.
 const TRIES: u32 = 1000;
 
 /// A copy of the first region.
