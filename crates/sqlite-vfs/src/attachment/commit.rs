@@ -1,12 +1,14 @@
-//! What a commit needs from a log: a place to write, durability, and the acknowledgement. In between, a
-//! commit checks that the log is still where the next open of the database would find it.
+//! Gives a commit what it needs from a log: a place to write, durability, and the acknowledgement. In
+//! between, a commit checks that the log is still in the place where the next open of the database would find
+//! it.
 //!
-//! People delete files. A process that has a deleted log open could go on writing to it, and everything that
-//! it commits would be lost when it dies. So each process looks now and then whether its log still has a
-//! name. If the log has none, the process sets a word of the segment. Whoever copies the log to save it sets
-//! that word too. Every connection loads the word before it writes a commit and before it acknowledges one.
-//! Once the word is set, nothing is committed or acknowledged (invariant 9). Readers, checkpoints and the
-//! last close still work, so that everything committed gets into the database file.
+//! People delete files. A process that has a deleted log open could continue to write to that log, and
+//! everything that the process commits would be lost when it dies. So each process looks now and then whether
+//! its log still has a name. If the log has no name, the process sets a word of the segment. A process that
+//! copies the log to save it sets that word too. Every connection loads the word before it writes a commit
+//! and before it acknowledges a commit. Once the word is set, no connection commits or acknowledges anything
+//! (invariant 9). Readers, checkpoints and the last close still work, so that everything committed gets into
+//! the database file.
 
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::sync::{Arc, MutexGuard};
@@ -22,8 +24,8 @@ use duralite_wal::{DatabaseIdentity, Log, LogError};
 
 use super::{Attachment, Key, attached};
 
-/// The least time between two looks for the log. Commits between two looks cost no system call, so they are
-/// acknowledged even if the log has just been deleted.
+/// The least time between two looks for the log. Commits between two looks cost no system call, so a
+/// connection acknowledges them even if the log has just been deleted.
 const LOOK_EVERY_NS: u64 = 100_000_000;
 
 /// Returns whether [`LOOK_EVERY_NS`] have passed since the time in `last`. If so, stores `now_ns` there. Of
@@ -36,7 +38,7 @@ fn is_due(last: &AtomicU64, now_ns: u64) -> bool {
 
 impl Attachment {
     /// Returns the log, locked for a write of `bytes` bytes by the holder of the WRITE lock. If the write has
-    /// to wait for a flush, this waits before it locks the log, because readers need the mutex too.
+    /// to wait for a flush, this function waits before it locks the log, because readers need the mutex too.
     pub fn log_for_write(&self, bytes: usize) -> Result<MutexGuard<'_, Log>, LogError> {
         self.check_home()?;
         self.check_found()?;
@@ -81,8 +83,9 @@ impl Attachment {
         ArchivedWords::new(&*self.segment, ARCHIVED_OFFSET)
     }
 
-    /// Returns whether the database may have an archive for which nothing is on record yet. An archive that
-    /// is set later gets a sidecar first, which sets the words before anything of the log is archived.
+    /// Returns whether the database may have an archive for which nothing is on record yet. A database that
+    /// gets an archive later gets a sidecar first. The sidecar sets the words of the archive before it
+    /// archives anything of the log.
     pub fn may_be_archived(&self) -> bool {
         !self.has_looked_for_line.load(Ordering::Relaxed) || self.archived().have_been_set()
     }
@@ -92,8 +95,8 @@ impl Attachment {
         self.has_looked_for_line.store(true, Ordering::Relaxed);
     }
 
-    /// Counts a commit: `began_ns` is when SQLite began to write it, and `fill` how full the log was
-    /// afterwards.
+    /// Counts a commit. `began_ns` is the time at which SQLite began to write the commit, and `fill` says how
+    /// full the log was afterwards.
     pub fn count_commit(&self, began_ns: u64, fill: Fill) {
         let Some(recorder) = &self.recorder else { return };
         recorder.committed(began_ns, fill);
@@ -110,8 +113,8 @@ impl Attachment {
         }
     }
 
-    /// Makes durable what Group Synch has acknowledged. Until this is done those commits are only in memory,
-    /// and that memory is gone when the last process ends.
+    /// Makes the commits durable that Group Synch has acknowledged. Before that these commits are only in
+    /// memory, and that memory is gone when the last process ends.
     pub fn flush_acknowledged(&self) {
         if self.flush_interval.is_some()
             && let Some(waiter) = self.durability_waiter()
@@ -129,15 +132,15 @@ impl Attachment {
     }
 
     /// Looks whether the log has been deleted, unless this process has looked within the last tenth of a
-    /// second. If the database itself `has_no_name`, a deleted log is ignored, because the files of a deleted
-    /// database go with its last user, as with stock SQLite.
+    /// second. Ignores a deleted log if the database itself has no name either (`has_no_name`), because the
+    /// files of a deleted database go with its last user, as with stock SQLite.
     pub fn look_for_log(&self, now_ns: u64, has_no_name: impl FnOnce() -> bool) {
         if is_due(&self.looked_ns, now_ns) {
             self.look_for_log_now(has_no_name);
         }
     }
 
-    /// As [`Self::look_for_log`], but looks even if the last look was a moment ago.
+    /// Does the same as [`Self::look_for_log`], but looks even if the last look was a moment ago.
     pub fn look_for_log_now(&self, has_no_name: impl FnOnce() -> bool) {
         if self.outside().is_none() && self.log().is_deleted() && !has_no_name() {
             self.segment.fetch_or(LOG_DELETED, DELETION_SEEN);
@@ -156,10 +159,10 @@ impl Attachment {
         if self.is_deleted() { Err(self.deleted()) } else { Ok(()) }
     }
 
-    /// Refuses to acknowledge a commit in a log that is known to have been deleted. Whoever saves the log
-    /// first sets the word and then copies the log; a committer first writes the log and then loads the word.
-    /// So either the copy has the commit, or the commit is refused. A commit that is refused may be in the
-    /// copy too.
+    /// Refuses to acknowledge a commit in a log that is known to have been deleted. A process that saves the
+    /// log first sets the word and then copies the log. A committer first writes the log and then loads the
+    /// word. So either the copy has the commit, or this function refuses the commit. The copy may also have a
+    /// commit that this function refuses.
     #[inline]
     pub fn check_found_after_commit(&self) -> Result<(), LogError> {
         fence(Ordering::SeqCst);
@@ -167,7 +170,8 @@ impl Attachment {
     }
 
     /// Does the same as [`Self::check_found_after_commit`], for a commit with a rollback journal. Such a
-    /// commit is in the database file already, so it is refused only if somebody has copied the deleted log.
+    /// commit is in the database file already, so this function refuses the commit only if a process has
+    /// copied the deleted log.
     #[inline]
     pub fn check_not_copied_after_commit(&self) -> Result<(), LogError> {
         fence(Ordering::SeqCst);

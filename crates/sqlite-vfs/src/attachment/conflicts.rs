@@ -9,22 +9,22 @@ use duralite_wal::metrics::Counter;
 /// A page, and the conflicts on it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HotPage {
-    /// How many transactions were overtaken on this page.
+    /// The number of transactions that were overtaken on this page.
     pub count: u64,
     pub page: u32,
-    /// What the page belonged to when a connection last looked it up, such as a table or an index; `None` if
-    /// that is not known.
+    /// The table, the index or the like to which the page belonged when a connection last looked it up;
+    /// `None` if that is not known.
     pub owner: Option<String>,
 }
 
 impl HotPage {
-    /// Returns what the page belongs to, or `unknown`.
+    /// Returns the owner of the page, or `unknown`.
     pub fn owner(&self) -> &str {
         self.owner.as_deref().unwrap_or("unknown")
     }
 }
 
-/// At most this many pages are remembered.
+/// The most pages that a process remembers.
 const MOST: usize = 64;
 
 /// The conflicts of this process.
@@ -39,8 +39,8 @@ impl Conflicts {
         self.pages.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts a conflict on a page, and returns what is known about the page. A new page takes the place of
-    /// the one with the fewest conflicts, if as many pages are remembered as can be.
+    /// Counts a conflict on a page, and returns what is known about the page. If the list is full, a new page
+    /// takes the place of the page with the fewest conflicts.
     pub fn add(&self, page: u32) -> HotPage {
         let mut pages = self.pages();
         if let Some(hot) = pages.iter_mut().find(|hot| hot.page == page) {
@@ -57,14 +57,14 @@ impl Conflicts {
         hot
     }
 
-    /// Notes what a page belongs to.
+    /// Notes the owner of a page.
     pub fn set_owner(&self, page: u32, owner: Option<&str>) {
         if let Some(hot) = self.pages().iter_mut().find(|hot| hot.page == page) {
             hot.owner = owner.map(ToOwned::to_owned);
         }
     }
 
-    /// Returns the pages that are remembered, those with the most conflicts first.
+    /// Returns the remembered pages, those with the most conflicts first.
     pub fn list(&self) -> Vec<HotPage> {
         let mut list = self.pages().clone();
         list.sort_by_key(|hot| (std::cmp::Reverse(hot.count), hot.page));

@@ -15,7 +15,7 @@ struct Needed {
     stop: bool,
     /// Whether a thread has the turn, as [`Turn`] explains.
     turn: bool,
-    /// How many connections hold EXCLUSIVE or try to get it.
+    /// The number of connections that hold EXCLUSIVE or try to get it.
     holding_off: u32,
 }
 
@@ -39,11 +39,12 @@ pub fn become_worker() {
 pub struct Maintenance {
     needed: Mutex<Needed>,
     asked: Condvar,
-    /// Signals that a turn has ended.
+    /// The condition that a turn has ended.
     freed: Condvar,
 }
 
-/// While this lives, no other thread may detach the log or open another connection to it.
+/// The turn to use the log. While this value exists, no other thread may detach the log or open another
+/// connection to it.
 pub struct Turn(Arc<Maintenance>);
 
 impl Drop for Turn {
@@ -53,7 +54,7 @@ impl Drop for Turn {
     }
 }
 
-/// While this lives, no checkpoint begins.
+/// A value that keeps the background thread from beginning a checkpoint while the value exists.
 pub struct HoldOff(Arc<Maintenance>);
 
 impl Drop for HoldOff {
@@ -85,15 +86,15 @@ impl Maintenance {
         }
     }
 
-    /// Asks the thread to end. It ends some time after this returns.
+    /// Asks the thread to end. The thread ends some time after this call returns.
     pub fn stop(&self) {
         self.needed().stop = true;
         self.asked.notify_one();
         self.freed.notify_all();
     }
 
-    /// Waits until the background thread has finished its present work, and keeps it from beginning more
-    /// while the result lives. Returns `None` when called on the background thread itself.
+    /// Waits until the background thread has finished its present work, and keeps it from beginning more work
+    /// while the result exists. Returns `None` when called on the background thread itself.
     pub fn turn(self: &Arc<Self>) -> Option<Turn> {
         if IS_WORKER.get() {
             return None;
@@ -104,8 +105,8 @@ impl Maintenance {
     }
 
     /// Waits until the background thread has finished its present work, and keeps it from checkpoints while
-    /// the result lives. Flushes go on, since Group Synch needs them in exclusive locking mode too. Returns
-    /// `None` when called on the background thread itself.
+    /// the result exists. The thread continues to flush, because Group Synch needs flushes in exclusive
+    /// locking mode too. Returns `None` when called on the background thread itself.
     pub fn hold_off(self: &Arc<Self>) -> Option<HoldOff> {
         if IS_WORKER.get() {
             return None;
@@ -115,8 +116,8 @@ impl Maintenance {
     }
 
     /// Takes the turn for the background thread, which calls this. Returns `None` when the thread must stop.
-    /// Returns `None` also when it wants to checkpoint while checkpoints are held off; the next commit then
-    /// asks for a checkpoint again.
+    /// Also returns `None` when the thread wants to checkpoint while a connection holds checkpoints off. The
+    /// next commit then asks for a checkpoint again.
     pub fn own_turn(self: &Arc<Self>, checkpoint: bool) -> Option<Turn> {
         let mut needed = self.wait_while(|needed| needed.turn && !needed.stop);
         if needed.stop || checkpoint && needed.holding_off > 0 {
@@ -136,8 +137,8 @@ impl Maintenance {
         self.needed().flush = false;
     }
 
-    /// Sleeps until work is needed. Returns whether that is a checkpoint and whether it is a flush, or `None`
-    /// when the thread must stop.
+    /// Sleeps until there is work. Returns whether a checkpoint is needed and whether a flush is needed, or
+    /// `None` when the thread must stop.
     pub fn next(&self) -> Option<(bool, bool)> {
         let idle = |needed: &mut Needed| !needed.checkpoint && !needed.flush && !needed.stop;
         let mut needed = self.asked.wait_while(self.needed(), idle).unwrap_or_else(PoisonError::into_inner);

@@ -1,7 +1,7 @@
 //! The logs that this process has attached. All its connections to a database share one attachment.
 //!
-//! An [`Attachment`] is the log as this process uses it. This module defines it and makes it; the other
-//! modules add what it can do:
+//! An [`Attachment`] is the log as this process uses it. This module defines and makes attachments. The other
+//! modules add what an attachment can do:
 //!
 //! | module | holds |
 //! | --- | --- |
@@ -55,8 +55,8 @@ use usage::{Usage, in_use};
 const _: () = assert!(duralite_locks::LAYOUT_BYTES <= LOCKS_BYTES);
 const _: () = assert!(LOCKS_OFFSET + duralite_locks::OUTSIDE == READABLE);
 
-/// Identifies an attached log: by the database file, and by the log's id. A snapshot or a clone of the file, which
-/// is on another device, may name a copy of the log, with the same id.
+/// The identity of an attached log: the database file, and the log's id. A snapshot or a clone of the file,
+/// which is on another device, may name a copy of the log, with the same id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Key {
     /// [`DatabaseIdentity::numbers`].
@@ -70,12 +70,12 @@ impl Key {
     }
 }
 
-/// The attachment of one log. The mutex is held while the attachment is being made, so that only the threads
-/// that want this log wait.
+/// The attachment of one log. A thread holds the mutex while it makes the attachment, so that only the
+/// threads that want this log wait.
 type Slot = Arc<Mutex<Weak<Attachment>>>;
 
 /// The attachments of this process. Two copies of SQLite in one process may load this library; they share
-/// these attachments. A forked child begins with none.
+/// these attachments. A forked child begins with no attachments.
 static ATTACHED: PerProcess<Mutex<HashMap<Key, Slot>>> = PerProcess::new();
 
 fn attached() -> MutexGuard<'static, HashMap<Key, Slot>> {
@@ -94,17 +94,17 @@ fn lock_slot<'a>(slot: &'a Slot, pause: Pause<'_>) -> Result<MutexGuard<'a, Weak
     Err(Failure::new(ffi::BUSY, "another thread is opening the log; try again"))
 }
 
-/// What the user of this process may do with a log.
+/// The rights of this process's user on a log.
 enum Access {
-    /// Read and write. A commit waits for durability with this waiter, without the mutex of the log; `None`
-    /// if the engine makes transactions durable when they are sealed.
+    /// The user may read and write. A commit waits for durability with this waiter, without the mutex of the
+    /// log. `None` if the engine makes transactions durable when they are sealed.
     Full(Option<Arc<dyn DurabilityWaiter>>),
-    /// Read. Such a user can make nothing durable, and cannot wait for a process that does, so it has no
-    /// waiter.
+    /// The user may only read. Such a user can make nothing durable, and cannot wait for a process that does,
+    /// so there is no waiter.
     Outside(Arc<Outside>),
 }
 
-/// A log in use. It is detached when the last connection lets go of it.
+/// A log in use. The log is detached when the last connection drops its reference.
 pub struct Attachment {
     key: Key,
     log: Mutex<Log>,
@@ -120,7 +120,7 @@ pub struct Attachment {
     recorder: Option<Arc<Recorder>>,
     /// The locks of the wal-index.
     locks: Arc<Table>,
-    /// Free pages of the database that concurrent connections of this process have leased.
+    /// The free pages of the database that concurrent connections of this process have leased.
     leases: Leases,
     /// The pages on which transactions of this process were overtaken.
     conflicts: Conflicts,
@@ -129,21 +129,24 @@ pub struct Attachment {
     usage: Usage,
     bound: Bound,
     room: Room,
-    /// Whether this process has found what an archive needs on record, or no archive.
+    /// Whether this process has found either that what an archive needs is on record, or that there is no
+    /// archive.
     has_looked_for_line: AtomicBool,
-    /// When this process last looked whether the log was deleted, by the segment's clock.
+    /// The time at which this process last looked whether the log was deleted, in nanoseconds of the
+    /// segment's clock.
     looked_ns: AtomicU64,
-    /// When this process last tried to save a deleted log to the database file, by the segment's clock.
+    /// The time at which this process last tried to save a deleted log to the database file, in nanoseconds
+    /// of the segment's clock.
     saved_ns: AtomicU64,
     maintenance: OnceLock<Arc<Maintenance>>,
     in_force: Mutex<Settings>,
-    /// As [`Attachment::flush_interval`].
+    /// The value that [`Attachment::flush_interval`] returns.
     flush_interval: Option<Duration>,
 }
 
 impl Attachment {
-    /// The attachment of this log, made by `attach` if this process has none yet. If another thread is just
-    /// making it, this thread waits as long as `pause` allows.
+    /// Returns the attachment of this log. Makes the attachment with `attach` if this process has none yet.
+    /// If another thread is just making the attachment, this thread waits as long as `pause` allows.
     pub fn get(
         identity: &DatabaseIdentity,
         id: LogId,
@@ -157,8 +160,7 @@ impl Attachment {
         if let Some(found) = place.upgrade() {
             drop(place);
             let conflict = settings.conflict_with(&found.in_force());
-            // A connection of the background thread's own has no such setting, and must not turn the thread
-            // off.
+            // A connection of the background thread's own has no such setting, and must not stop the thread.
             if conflict.is_none() && settings.background_checkpoint > 0 {
                 found.in_force().background_checkpoint = settings.background_checkpoint;
             }
@@ -213,7 +215,7 @@ impl Attachment {
         self.log.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes everything sealed durable. Must be called before a page is written to the database file
+    /// Makes everything sealed durable. Callers must call this before they write a page to the database file
     /// (invariant 5).
     pub fn before_home_write(&self) -> Result<(), LogError> {
         self.check_home()?;
@@ -233,14 +235,14 @@ impl Attachment {
         settled && self.log().may_start_over().unwrap_or(true)
     }
 
-    /// Asks followers to read the log to its end, so that it can start over. After an error the answer is as if there
-    /// were none, because a try to start the log over meets the same error.
+    /// Asks followers to read the log to its end, so that the log can start over. After an error the answer
+    /// is as if there were no followers, because a try to start the log over meets the same error.
     pub fn ask_followers(&self) -> Followers {
         self.log().ask_followers().unwrap_or(Followers::None)
     }
 
-    /// Returns the home through which the database file is accessed, or `None` if the log has none. Whether
-    /// it has one never changes.
+    /// Returns the home through which the database file is accessed, or `None` if the log has none. Whether a
+    /// log has a home never changes.
     pub fn home(&self) -> Option<Arc<dyn Home>> {
         self.home.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -264,7 +266,8 @@ impl Attachment {
         Ok(pages > 0 || self.has_hot_journal()?)
     }
 
-    /// As [`Log::look_again`]. The log may have another home afterwards, so this renews [`Self::home`].
+    /// Looks at the log again, as [`Log::look_again`] does. The log may have another home afterwards, so this
+    /// call renews [`Self::home`].
     pub fn look_again(&self, pause: Pause<'_>) -> Result<bool, LogError> {
         let mut log = self.log();
         let is_live = log.look_again(pause)?;
@@ -302,8 +305,8 @@ impl Attachment {
         self.maintenance.set(started)
     }
 
-    /// Returns the longest time after which an acknowledged commit is flushed (Group Synch), or `None` if
-    /// nothing has to be flushed in the background.
+    /// Returns the longest time after which the background thread flushes an acknowledged commit (Group
+    /// Synch), or `None` if no commit needs a flush in the background.
     pub fn flush_interval(&self) -> Option<Duration> {
         self.flush_interval
     }
@@ -318,7 +321,7 @@ impl Attachment {
         &self.locks
     }
 
-    /// Free pages of the database that concurrent connections of this process have leased.
+    /// Returns the free pages of the database that concurrent connections of this process have leased.
     pub fn leases(&self) -> &Leases {
         &self.leases
     }
@@ -329,8 +332,8 @@ impl Attachment {
         &self.conflicts
     }
 
-    /// Returns an attachment that this process has to any log of this file, or `None` if it has none, or is
-    /// just making it.
+    /// Returns an attachment that this process has to any log of this file. Returns `None` if the process has
+    /// none, or is just making it.
     pub fn here(identity: &DatabaseIdentity) -> Option<Arc<Self>> {
         let is_its = |key: &Key| key.file == identity.numbers();
         let slots: Vec<Slot> = {
@@ -340,7 +343,7 @@ impl Attachment {
         slots.iter().find_map(|slot| slot.try_lock().ok()?.upgrade())
     }
 
-    /// Notes that this thread has taken WRITE, or, with `false`, that it releases WRITE.
+    /// Notes that this thread has taken WRITE, or, if `has_write` is `false`, that it releases WRITE.
     pub fn set_writer(&self, has_write: bool) {
         self.writer.store(if has_write { this_thread() } else { 0 }, Ordering::Relaxed);
     }
@@ -351,8 +354,8 @@ impl Attachment {
     }
 
     /// Notes that the file was truncated under the home that has it mapped, for the reason `why`. From now on
-    /// commits to the WAL and checkpoints fail. Once the log has been attached again, all committed pages
-    /// must be written again, into a mapping of the present file; [`Self::home_failed`] sees to that.
+    /// commits to the WAL and checkpoints fail. Once a process has attached the log again, it must write all
+    /// committed pages again, into a mapping of the present file. [`Self::home_failed`] notes that.
     pub fn home_cut(&self, why: &str) {
         if self.home_cut.set(why.to_owned()).is_ok() {
             self.home_failed();
@@ -378,8 +381,8 @@ impl Attachment {
         TimedTurn { segment: &*self.segment, word: RESTART_UNTIL }
     }
 
-    /// Returns a turn like [`Self::restart_turn`], also for one connection of all processes. While a
-    /// connection has it, transactions of concurrent connections do not begin.
+    /// Returns the gate, a turn that, like [`Self::restart_turn`], one connection of all processes can take.
+    /// While a connection has this turn, transactions of concurrent connections do not begin.
     pub fn gate(&self) -> TimedTurn<'_> {
         TimedTurn { segment: &*self.segment, word: BEGINS_AFTER }
     }
@@ -394,13 +397,13 @@ impl Attachment {
         self.segment.load(OVERDUE_BEFORE) != 0
     }
 
-    /// Asks every transaction of a concurrent connection to end that began to write before this time, by
+    /// Asks every transaction of a concurrent connection to end if it began to write before this time of
     /// [`Self::clock_ns`].
     pub fn end_writers_since(&self, time_ns: u64) {
         self.segment.store(OVERDUE_BEFORE, time_ns);
     }
 
-    /// Returns whether a transaction that began to write at this time has been asked to end.
+    /// Returns whether a connection has asked transactions to end that began to write at this time.
     pub fn is_overdue(&self, since_ns: u64) -> bool {
         since_ns < self.segment.load(OVERDUE_BEFORE)
     }
@@ -416,9 +419,9 @@ impl Attachment {
         Ok(used)
     }
 
-    /// If one connection of this process uses the log in the way `kind`, makes it the only one of all
-    /// processes, and returns whether that succeeded. With [`SegmentUse::Wal`], connections that used only
-    /// rollback journals may keep the log attached.
+    /// Makes this process's connection the only one of all processes that uses the log in the way `kind`, if
+    /// no other connection of this process uses the log in that way. Returns whether that succeeded. With
+    /// [`SegmentUse::Wal`], connections that used only rollback journals may keep the log attached.
     pub fn take_alone(&self, kind: SegmentUse) -> Result<bool, Failure> {
         if self.outside().is_some() { Ok(false) } else { self.usage.take_alone(kind) }
     }
@@ -464,7 +467,7 @@ impl Drop for Attachment {
             maintenance.stop();
         }
         let mut attached = attached();
-        // The slot stays if another thread is about to put the next attachment there.
+        // The slot stays if another thread is about to put the next attachment in it.
         let unused = |slot: &Slot| {
             Arc::strong_count(slot) == 1 && slot.try_lock().is_ok_and(|place| place.strong_count() == 0)
         };

@@ -1,5 +1,5 @@
-//! What the users of a log tell each other through its segment: which guard is on and whether it is
-//! confirmed, whether the database file is synced, and SQLite's own header of the wal-index.
+//! The facts that the users of a log tell each other through its segment: which guard is on and whether the
+//! guard is confirmed, whether the database file is synced, and SQLite's own header of the wal-index.
 
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -11,18 +11,18 @@ use duralite_wal::placement::{GUARD_CONFIRMED, GUARD_KIND, HOME_FAILURES, HOME_S
 
 use super::Attachment;
 
-/// Values of the word that names the guard.
+/// The values of the word that names the guard.
 const GUARD_WAL: u64 = 1;
 const GUARD_ROLLBACK: u64 = 2;
-/// Another log is about to replace this one. Before this log's users begin anything, they look at the
-/// database's header to see which log it names.
+/// The value of that word when another log is about to replace this one. Before this log's users begin
+/// anything, they look at the database's header to see which log it names.
 const REPLACED: u64 = 3;
 
-/// Where the first region of the wal-index has SQLite's count of changes of the database: `iChange`.
+/// The offset in the first region of the wal-index of SQLite's count of changes of the database: `iChange`.
 const CHANGES: usize = 8;
-/// Where the first region of the wal-index has the number of committed frames: `mxFrame`.
+/// The offset in the first region of the wal-index of the number of committed frames: `mxFrame`.
 const FRAMES: usize = 16;
-/// The offset there of the number of frames that are home.
+/// The offset in the first region of the wal-index of the number of frames that are home.
 const BACKFILLED: usize = BACKFILLED_WORD * 4;
 
 impl Attachment {
@@ -36,7 +36,8 @@ impl Attachment {
         }
     }
 
-    /// Notes which guard is in the header, or that it is about to change. Called under EXCLUSIVE.
+    /// Notes which guard is in the header, or, with `None`, that the guard is about to change. The caller
+    /// holds EXCLUSIVE.
     pub fn set_guard_kind(&self, kind: Option<JournalKind>) {
         let word = match kind {
             None => 0,
@@ -46,20 +47,21 @@ impl Attachment {
         self.segment.store(GUARD_KIND, word);
     }
 
-    /// Notes that another log is about to replace this one. Called under EXCLUSIVE, when nothing in this log
-    /// is needed any more.
+    /// Notes that another log is about to replace this one. The caller holds EXCLUSIVE, and nothing in this
+    /// log is needed any more.
     pub fn set_replaced(&self) {
         self.segment.store(GUARD_KIND, REPLACED);
     }
 
     /// Returns whether another log may have replaced this one. If so, a connection that has this log attached
-    /// checks that the database still names it before it begins anything.
+    /// checks that the database still names the log before it begins anything.
     #[inline]
     pub fn may_be_replaced(&self) -> bool {
         self.segment.load(GUARD_KIND) == REPLACED
     }
 
-    /// Returns whether log and guard are known to be durable, and the guard to be final, not provisional.
+    /// Returns whether log and guard are known to be durable, and the guard is known to be final, not
+    /// provisional.
     pub fn guard_is_confirmed(&self) -> bool {
         self.segment.load(GUARD_CONFIRMED) != 0
     }
@@ -69,8 +71,8 @@ impl Attachment {
         self.segment.store(GUARD_CONFIRMED, 1);
     }
 
-    /// Returns how often a sync of the database file has failed, in any process, since all committed pages
-    /// were last written to it again.
+    /// Returns how often a sync of the database file has failed, in any process, since a process last wrote
+    /// all committed pages to the file again.
     pub fn home_failures(&self) -> u64 {
         self.segment.load(HOME_FAILURES)
     }
@@ -80,26 +82,25 @@ impl Attachment {
         self.segment.fetch_add(HOME_FAILURES, 1);
     }
 
-    /// Notes that the database file has been written to. A process may die between the write and this note.
-    /// The note is not missed then: the checkpoint is unfinished, so the next checkpoint writes the page
-    /// again.
+    /// Notes a write to the database file. A process may die between the write and this note. The missing
+    /// note does no harm: the checkpoint is unfinished, so the next checkpoint writes the page again.
     pub fn home_written(&self) {
         self.segment.fetch_add(HOME_WRITES, 1);
     }
 
-    /// Returns the number of writes so far. The caller of [`Self::home_synced`] takes it before the sync
-    /// begins.
+    /// Returns the number of writes so far. The caller of [`Self::home_synced`] reads this number before the
+    /// sync begins.
     pub fn home_writes(&self) -> u64 {
         self.segment.load(HOME_WRITES)
     }
 
-    /// Notes that the database file has been synced, after at least `writes` writes.
+    /// Notes that a process has synced the database file, after at least `writes` writes.
     pub fn home_synced(&self, writes: u64) {
         self.segment.store(HOME_SYNCED, writes + 1);
     }
 
-    /// Notes that something is about to be written to the file and synced at once. Until that sync the file
-    /// counts as not synced, however many writes were counted.
+    /// Notes that this process is about to write something to the file and to sync it at once. Until that
+    /// sync the file counts as not synced, however many writes were counted.
     pub fn home_in_doubt(&self) {
         self.segment.store(HOME_SYNCED, 0);
     }
@@ -110,8 +111,8 @@ impl Attachment {
         self.home_failures() == 0 && self.segment.load(HOME_SYNCED) == self.home_writes() + 1
     }
 
-    /// Notes that everything in the log has been written to the database file again and synced. Changes
-    /// nothing if syncing has failed again since the `failures`-th failure.
+    /// Notes that this process has written everything in the log to the database file again and has synced
+    /// the file. Changes nothing if a sync has failed again since the `failures`-th failure.
     pub fn home_settled(&self, failures: u64) {
         let _ = self.segment.compare_exchange(HOME_FAILURES, failures, 0);
     }
@@ -122,24 +123,24 @@ impl Attachment {
         self.segment.index_region(number, extend)
     }
 
-    /// Returns how often the database has been changed, by SQLite's count. SQLite takes a snapshot to be old
-    /// if this count has changed since.
+    /// Returns SQLite's count of the changes of the database. SQLite takes a snapshot to be old if this count
+    /// has changed since.
     pub fn changes(&self) -> u32 {
         self.word_of_index(CHANGES)
     }
 
-    /// Returns the number of committed frames, as the wal-index has it. A smaller number than this process
+    /// Returns the number of committed frames that the wal-index gives. A smaller number than this process
     /// last saw shows that another process has started the log over.
     pub fn indexed_frames(&self) -> u32 {
         self.word_of_index(FRAMES)
     }
 
     /// Completes a start over of the log if the process that began it has died. SQLite first says in the
-    /// header that the log has no frames, and then that none of them are home. If the process dies in
-    /// between, the first frames of the next commits would be taken for home (invariant 15). The caller has
+    /// header that the log has no frames, and then that no frames are home. If the process dies in between,
+    /// connections would take the first frames of the next commits for home (invariant 15). The caller has
     /// just got WRITE, so no other process is between these two stores. Returns whether there was anything to
-    /// complete. If so, a connection that began to read earlier looks only for frames after those that
-    /// seemed to be home, so it has to begin again.
+    /// complete. If so, a connection that began to read earlier looks only for frames after those that seemed
+    /// to be home, so it has to begin again.
     pub fn complete_start_over(&self) -> bool {
         let Some(first) = self.first_of_index() else { return false };
         let [frames, backfilled] = [FRAMES, BACKFILLED].map(|offset| self.word(first, offset));
@@ -171,7 +172,7 @@ impl Attachment {
         &self.segment
     }
 
-    /// Returns a clock that is the same for all users of the log.
+    /// Returns the time in nanoseconds, by a clock that is the same for all users of the log.
     pub fn clock_ns(&self) -> u64 {
         self.segment.clock_ns()
     }

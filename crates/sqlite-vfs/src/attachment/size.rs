@@ -1,5 +1,5 @@
-//! The size of a log: what a process knows of it, when it is time to make room or to start the log over, and
-//! whose turn that is (invariant 10).
+//! The size of a log: what a process knows about it, when it is time to make room or to start the log over,
+//! and which connection has the turn to do so (invariant 10).
 //!
 //! A checkpoint makes room, because the log can start over after it. SQLite checkpoints when the log has a
 //! certain number of frames. From the size at which connections begin to checkpoint, [`Bound`] learns how
@@ -12,29 +12,29 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use duralite_medium::{PROCESS_SLOTS, Segment};
 use duralite_wal::engine::Fill;
 
-/// By how much the log may outgrow the number of frames at which checkpoints begin.
+/// The factor by which the log may outgrow the number of frames at which checkpoints begin.
 const FACTOR: u32 = 4;
-/// A log of fewer frames never counts as too large.
+/// The number of frames below which a log never counts as too large.
 const LEAST_FRAMES: u32 = 1000;
 
-/// What a process knows of the size of a log.
+/// What a process knows about the size of a log.
 #[derive(Default)]
 pub struct Bound {
     /// The number of committed frames that this process saw last.
     frames: AtomicU32,
-    /// How many frames the log had when a connection first checkpointed after the log last started over; 0 if
-    /// none has.
+    /// The number of frames that the log had when a connection first checkpointed after the log last started
+    /// over; 0 if no connection has.
     checkpointed: AtomicU32,
     /// The number of frames at which to try again, after a failed try.
     postponed: AtomicU32,
-    /// How many frames the log had when a concurrent connection last checkpointed it.
+    /// The number of frames that the log had when a concurrent connection last checkpointed it.
     tried: AtomicU32,
-    /// How many tries in a row have failed because a reader stayed.
+    /// The number of tries in a row that have failed because a reader stayed.
     failures: AtomicU32,
 }
 
-/// After this many failed tries in a row, the connection that tries to start the log over asks transactions
-/// that have been writing for long to end.
+/// The number of failed tries in a row after which the connection that tries to start the log over asks
+/// transactions that have been writing for long to end.
 const PATIENT_TRIES: u32 = 3;
 
 impl Bound {
@@ -48,17 +48,18 @@ impl Bound {
         }
     }
 
-    /// Whether a concurrent connection is to checkpoint after a commit, whose SQLite wants to from `frames` frames
-    /// on. After one try, the next is due when the log has grown by another quarter of `frames`.
+    /// Returns whether a concurrent connection is to checkpoint after a commit. The connection's SQLite wants
+    /// to checkpoint from `frames` frames on. After one try, the next try is due when the log has grown by
+    /// another quarter of `frames`.
     pub fn is_due(&self, frames: u32) -> bool {
         let (now, tried) = (self.frames.load(Ordering::Relaxed), self.tried.load(Ordering::Relaxed));
         let next = if tried == 0 { frames } else { tried.saturating_add(frames / 4).max(frames) };
         now >= next && self.tried.compare_exchange(tried, now, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 
-    /// Notes how many frames the wal-index has. All processes see that number, so it shows if another process
-    /// has started the log over. A commit that was just sealed appears there a moment later, which does not
-    /// matter here.
+    /// Notes how many frames the wal-index has. All processes see that number, so it shows whether another
+    /// process has started the log over. A commit that was just sealed appears in the wal-index a moment
+    /// later, which does not matter here.
     pub fn indexed(&self, frames: u32) {
         if frames < self.checkpointed.load(Ordering::Relaxed) {
             self.committed(frames);
@@ -92,8 +93,8 @@ impl Bound {
         self.failures.load(Ordering::Relaxed) >= PATIENT_TRIES
     }
 
-    /// Notes that followers were asked to read on. The next try comes when the log has grown by another sixteenth of its
-    /// limit.
+    /// Notes that a connection has asked followers to read on. The next try comes when the log has grown by
+    /// another sixteenth of its limit.
     pub fn wait_for_followers(&self) {
         let distance = self.limit().unwrap_or(LEAST_FRAMES) / 16;
         let frames = self.frames.load(Ordering::Relaxed);
@@ -114,16 +115,17 @@ impl Bound {
     }
 }
 
-/// After a failed try, the next one comes when another eighth of the log has been filled.
+/// The divisor of the log's limit that gives the distance to the next try: after a failed try, the next try
+/// comes when another eighth of the log has been filled.
 const DISTANCE: u64 = 8;
-/// After a write has found no room, each transaction that begins tries to make room. Unless the log has
-/// filled up further, only one try in this time waits for connections that are in the way.
+/// The time in nanoseconds in which only one try waits for connections that are in the way, unless the log
+/// has filled up further. After a write has found no room, each transaction that begins tries to make room.
 const PATIENT_EVERY_NS: u64 = 1_000_000_000;
 
-/// What a process knows of the room in a log.
+/// What a process knows about the room in a log.
 #[derive(Default)]
 pub struct Room {
-    /// Bytes in use after the newest commit of this process.
+    /// The number of bytes in use after the newest commit of this process.
     used: AtomicU64,
     limit: AtomicU64,
     /// Whether the engine wants to start over.
@@ -132,7 +134,7 @@ pub struct Room {
     is_refused: AtomicBool,
     /// The number of bytes in use at which to try again.
     postponed: AtomicU64,
-    /// When a try last waited for others and failed; 0 if none has since there was room.
+    /// The time at which a try last waited for others and failed; 0 if no try has since there was room.
     patient_at: AtomicU64,
 }
 
@@ -162,8 +164,8 @@ impl Room {
             && self.used.load(Ordering::Relaxed) >= self.postponed.load(Ordering::Relaxed)
     }
 
-    /// Returns whether so little is left that a writer has to wait until room has been made. `false` after a
-    /// failed try, until the next one is due.
+    /// Returns whether so little room is left that a writer has to wait until a connection has made room.
+    /// Returns `false` after a failed try, until the next try is due.
     pub fn is_scarce(&self) -> bool {
         let limit = self.limit.load(Ordering::Relaxed);
         self.is_due() && self.used.load(Ordering::Relaxed) >= limit / 4 * 3
@@ -182,8 +184,8 @@ impl Room {
         self.patient_at.store(0, Ordering::Relaxed);
     }
 
-    /// Notes a failed try, in which a reader still needed what would have to go. `patient_at` is the time of
-    /// the try, if the try waited for others.
+    /// Notes a failed try, in which a reader still needed the frames that would have to go. `patient_at` is
+    /// the time of the try, if the try waited for others.
     pub fn postpone(&self, patient_at: Option<u64>) {
         let distance = self.limit.load(Ordering::Relaxed) / DISTANCE;
         let used = self.used.load(Ordering::Relaxed);
@@ -199,17 +201,17 @@ impl Room {
 const SLOT: u64 = PROCESS_SLOTS as u64 - 1;
 const _: () = assert!(PROCESS_SLOTS.is_power_of_two());
 
-/// A turn, in a word of the memory that the users of a log share. One connection of all processes has it, until
-/// its time is up or its process is dead.
+/// A turn, in a word of the memory that the users of a log share. One connection of all processes has the
+/// turn, until the turn's time is up or the connection's process is dead.
 pub struct TimedTurn<'a> {
     pub segment: &'a dyn Segment,
-    /// Where the word is.
+    /// The place of the word in the segment.
     pub word: u64,
 }
 
 impl TimedTurn<'_> {
     /// Takes the turn for this thread, for at most `limit_ns`. If this thread has the turn now, returns the
-    /// word with which [`Self::end`] ends it.
+    /// word with which [`Self::end`] ends the turn.
     pub fn take(&self, limit_ns: u64) -> Option<u64> {
         let found = self.segment.load(self.word);
         let until = self.segment.clock_ns().saturating_add(limit_ns) & !SLOT;
@@ -228,8 +230,8 @@ impl TimedTurn<'_> {
         let _ = self.segment.compare_exchange(self.word, turn, 0);
     }
 
-    /// Returns whether the turn in this word lasts. If the kernel does not tell whether a process lives, it
-    /// counts as alive.
+    /// Returns whether the turn in this word lasts. If the kernel does not tell whether the process lives,
+    /// the process counts as alive.
     fn is_held(&self, word: u64) -> bool {
         let is_on = word != 0 && word & !SLOT > self.segment.clock_ns();
         is_on && self.segment.is_alive((word & SLOT) as usize).unwrap_or(true)

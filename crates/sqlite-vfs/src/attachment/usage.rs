@@ -1,9 +1,9 @@
-//! Which connections and processes use a log. The connections of this process are counted in memory;
-//! processes see each other through locks of the segment.
+//! Tells which connections and processes use a log. Each process counts its own connections in memory.
+//! Processes see each other through locks of the segment.
 //!
-//! SQLite's locks of the database file cannot tell who uses a log. They belong to the process, and SQLite
-//! itself keeps account of which connection holds which. A forked child inherits that account although it has
-//! no locks, and two copies of SQLite in one process do not share it.
+//! SQLite's locks of the database file cannot tell which connections use a log. The locks belong to the
+//! process, and SQLite itself keeps account of which connection holds which lock. A forked child inherits
+//! that account although it has no locks, and two copies of SQLite in one process do not share it.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -16,7 +16,8 @@ use crate::errors::Failure;
 /// The purpose for which a connection begins to use a log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Entering {
-    /// For rollback journals. While idle, such a connection keeps nobody from using the WAL alone.
+    /// For rollback journals. While idle, such a connection keeps no other connection from using the WAL
+    /// alone.
     Journal,
     /// For the WAL, beside other connections.
     Wal,
@@ -31,12 +32,12 @@ enum Users {
     Nobody,
     /// One connection and `others` more. Other processes may have connections too.
     Shared { others: u32 },
-    /// One connection, and no other process has any.
+    /// One connection, and no other process has a connection.
     Alone,
 }
 
 impl Users {
-    /// One connection fewer.
+    /// Returns the users that are left when one connection ends its use.
     fn less(self) -> Self {
         match self {
             Self::Nobody | Self::Alone | Self::Shared { others: 0 } => Self::Nobody,
@@ -61,7 +62,7 @@ impl Kinds {
     }
 }
 
-/// The account of who uses one log.
+/// The account of the connections that use one log.
 pub struct Usage {
     log: LogId,
     segment: Arc<FileSegment>,
@@ -98,7 +99,7 @@ impl Usage {
         Ok(())
     }
 
-    /// Removes a connection. If it was the only one, other connections may use the log again.
+    /// Removes a connection. If the connection was the only user, other connections may use the log again.
     pub fn leave(&self, is_wal: bool) {
         let mut kinds = self.kinds();
         self.let_in(&mut kinds);
@@ -111,8 +112,8 @@ impl Usage {
         }
     }
 
-    /// If one connection of this process uses the log in the way `kind`, makes it the only one of all
-    /// processes. Returns whether it now is.
+    /// Makes this process's connection the only one of all processes that uses the log in the way `kind`, if
+    /// no other connection of this process uses the log in that way. Returns whether it now is the only one.
     pub fn take_alone(&self, kind: SegmentUse) -> Result<bool, Failure> {
         let mut kinds = self.kinds();
         let users = kinds.of(kind);

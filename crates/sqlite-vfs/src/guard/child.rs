@@ -31,11 +31,12 @@ use crate::sqlite::base::OwnFile;
 const END: &[u8] = b"-journal";
 
 thread_local! {
-    /// Whether this thread is reading a super-journal, and will look for the journals that it names.
+    /// Whether this thread is reading a super-journal, and will look for the journals that the super-journal
+    /// names.
     static READS_SUPER_JOURNAL: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Notes that a super-journal is opened, for reading or for writing.
+/// Notes that SQLite opens a super-journal, for reading or for writing.
 pub fn super_journal_opened(for_reading: bool) {
     let _ = READS_SUPER_JOURNAL.try_with(|reads| reads.set(for_reading));
 }
@@ -53,7 +54,8 @@ pub fn database_of(journal: &Path) -> Option<PathBuf> {
 pub struct ChildJournal {
     journal: Arc<dyn RollbackJournal>,
     registration: &'static Registration,
-    /// Keeps the log attached. Declared before the file, so the log is detached before the file is closed.
+    /// The use that keeps the log attached. It is declared before the file, so the log is detached before the
+    /// file is closed.
     _used: Use,
     _file: OwnFile,
 }

@@ -1,4 +1,4 @@
-//! Taking the guard off: when SQLite deletes the WAL, or later, when SQLite shows that it goes on with the
+//! Takes the guard off when SQLite deletes the WAL, or later, when SQLite shows that it continues with the
 //! database (invariants 1 and 6).
 
 use std::ffi::c_int;
@@ -15,8 +15,8 @@ use crate::database::{Db, Serving, lock};
 use crate::errors::Failure;
 
 /// Deletes the WAL: lifts the guard if the database file holds all that the log holds (invariant 1). If the
-/// log may stay at the last close, changes nothing until SQLite has shown whether it closes: see
-/// [`lift_kept`]. Returns `false` if the database has no guard of WAL mode; then the base VFS deletes the
+/// log may stay at the last close, changes nothing until SQLite has shown whether it closes the database: see
+/// [`lift_kept`]. Returns `false` if the database has no guard of WAL mode. The base VFS then deletes the
 /// file.
 pub fn delete_wal(db: &Db) -> Result<bool, Failure> {
     let DatabaseHeader::Guarded { log_id, kind: JournalKind::Wal, provisional, .. } = db.header()? else {
@@ -33,9 +33,9 @@ pub fn delete_wal(db: &Db) -> Result<bool, Failure> {
     lift_and_detach(db)
 }
 
-/// Lifts the guard of a log that was kept. SQLite has deleted the WAL and goes on with the database, so it is
-/// not closing the database but leaving WAL mode. SQLite still holds EXCLUSIVE, so the guard can come off. If
-/// lifting it fails, guard and log stay, as they do when [`delete_wal`] fails.
+/// Lifts the guard of a log that was kept. SQLite has deleted the WAL and continues with the database, so it
+/// is not closing the database but leaving WAL mode. SQLite still holds EXCLUSIVE, so the guard can come off.
+/// If this function cannot lift the guard, guard and log stay, as they do when [`delete_wal`] fails.
 #[cold]
 pub fn lift_kept(db: &Db) {
     if db.end_keeping()
@@ -47,7 +47,7 @@ pub fn lift_kept(db: &Db) {
 
 /// Releases a lock for SQLite, down to `level`.
 pub fn unlock(db: &Db, level: Level) -> c_int {
-    // When SQLite closes the database it releases its whole lock at once. If it keeps SHARED, it is not
+    // When SQLite closes the database, it releases its whole lock at once. If SQLite keeps SHARED, it is not
     // closing the database.
     if level > Level::None && db.is_kept() {
         lift_kept(db);
@@ -55,8 +55,8 @@ pub fn unlock(db: &Db, level: Level) -> c_int {
     lock::unlock(db, level)
 }
 
-/// As [`lift_kept`], but fails if the guard stays, because SQLite is about to open a rollback journal, which
-/// must never meet the guard.
+/// Does the same as [`lift_kept`], but fails if the guard stays, because SQLite is about to open a rollback
+/// journal, which must never meet the guard.
 pub fn lift_for_journal(db: &Db) -> Result<(), Failure> {
     lift_kept(db);
     match db.header()? {
@@ -71,8 +71,8 @@ pub fn lift_for_journal(db: &Db) -> Result<(), Failure> {
     }
 }
 
-/// Lifts the guard of the attached log, and detaches the log whether or not that succeeds. Returns `false` if
-/// no log is attached.
+/// Lifts the guard of the attached log, and detaches the log whether or not the guard comes off. Returns
+/// `false` if no log is attached.
 fn lift_and_detach(db: &Db) -> Result<bool, Failure> {
     let Some(attachment) = db.attached() else { return Ok(false) };
     let lifted = match db.lock.sqlites_exclusive() {
@@ -88,7 +88,7 @@ fn lift_and_detach(db: &Db) -> Result<bool, Failure> {
     {
         maintenance.stop();
     }
-    // This reference is dropped first, so that `detach` drops the last one while the background thread does
+    // Drop this reference first, so that `detach` drops the last reference while the background thread does
     // not use the log.
     drop(attachment);
     db.detach();

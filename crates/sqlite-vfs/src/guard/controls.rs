@@ -60,7 +60,7 @@ pub fn leaves_log_for_later(db: &Db) -> Result<bool, Failure> {
     })
 }
 
-/// What serves the WAL, as the faulty code decided it. `None` if the control does not apply.
+/// Returns what serves the WAL, as the faulty code decided it. Returns `None` if the control does not apply.
 pub fn open_wal(db: &Db) -> Result<Option<Prepared>, Failure> {
     let served = match control() {
         Some(Control::Lapse) if !db.read_only => lapse(db)?,
@@ -111,7 +111,7 @@ fn absorb_unlocked(db: &Db) -> Result<Option<Prepared>, Failure> {
         let _ = db.base.lock(Level::Exclusive);
         return Err(in_use(db));
     }
-    // The fault: this takes the lock that SQLite believes in for the lock that is held.
+    // The fault: this code takes the lock that SQLite believes in for the lock that the file holds.
     let Ok(placement) = db.placement() else { return Ok(None) };
     for name in ["-wal", "-shm"] {
         drop(std::fs::remove_file(db.beside(name)));

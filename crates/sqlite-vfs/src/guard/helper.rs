@@ -1,18 +1,18 @@
-//! Connections that this VFS opens for itself, to do what the application's connection cannot: write, or use
-//! the base VFS.
+//! Connections that this VFS opens for itself, to do what the application's connection cannot do: write, or
+//! use the base VFS.
 //!
-//! A closed database has no log. A read-only connection cannot make one. If it read the database without a
-//! log, no other connection could make one either as long as it reads. So the VFS opens a second connection
-//! that makes the log, if this user may write, as stock SQLite makes `-wal` and `-shm` for a reader. After
-//! the reader has closed, another such connection closes the log and so deletes it.
+//! A closed database has no log. A read-only connection cannot make a log. If that connection read the
+//! database without a log, no other connection could make a log either, as long as it reads. So the VFS opens
+//! a second connection that makes the log, if this user may write, as stock SQLite makes `-wal` and `-shm`
+//! for a reader. After the reader has closed, another such connection closes the log and so deletes it.
 //!
-//! Such a connection also closes a log whose last users have closed at the same time. Each of them kept the
-//! others from EXCLUSIVE, so none of them could close the log.
+//! Such a connection also closes a log whose last users have closed at the same time. Each of these users
+//! kept the others from EXCLUSIVE, so none of them could close the log.
 //!
-//! If pages end in reserved bytes, no such connection is opened, because its checkpoint would bypass the VFS
-//! that fills those bytes.
+//! If pages end in reserved bytes, the VFS opens no such connection, because its checkpoint would bypass the
+//! VFS above this one that fills those bytes.
 //!
-//! An ordinary `-wal` that a program without Duralite has left is checkpointed by stock SQLite itself, in a
+//! Stock SQLite itself checkpoints an ordinary `-wal` that a program without Duralite has left, in a
 //! connection through the base VFS.
 
 use std::cell::Cell;
@@ -33,11 +33,11 @@ use crate::shield::Said;
 use crate::sqlite::connection::{BusyWait, OwnConnection, uri_of};
 use crate::sqlite::{Sqlite, VFS_NAME};
 
-/// How long a connection of the VFS's own waits for a lock. The application waits all that time.
+/// The time for which a connection of the VFS's own waits for a lock. The application waits all that time.
 const BUSY_TIMEOUT: Duration = Duration::from_millis(100);
-/// How long stock SQLite waits for connections that use an ordinary `-wal`.
+/// The time for which stock SQLite waits for connections that use an ordinary `-wal`.
 const STOCK_TIMEOUT: Duration = Duration::from_secs(2);
-/// How often a connection that has closed at the same time as others tries to close the log.
+/// The number of times that a connection that has closed at the same time as others tries to close the log.
 const TRIES: u32 = 3;
 
 thread_local! {
@@ -54,16 +54,16 @@ fn open(
         .and_then(|own| own.run(c"SELECT 1 FROM sqlite_master LIMIT 1").map(|_| own))
 }
 
-/// Runs `work`, which opens a helper. The thread is marked during that time, so that the helper opens no
-/// other helper.
+/// Runs `work`, which opens a helper. Marks the thread during that time, so that the helper opens no other
+/// helper.
 fn helping<T>(work: impl FnOnce() -> T) -> T {
     let _said = Said::here(&HELPING);
     work()
 }
 
-/// Opens a connection that may write, for a connection that may not and holds no lock of the file. Returns
-/// `None` if this user may not write, if pages have reserved bytes, if the caller is a helper itself, or
-/// after an error, which goes to SQLite's error log.
+/// Opens a connection that may write, for a connection that may not write and holds no lock of the file.
+/// Returns `None` if this user may not write, if pages have reserved bytes, if the caller is a helper itself,
+/// or after an error, which goes to SQLite's error log.
 pub fn writer(db: &Db, purpose: &'static str) -> Option<OwnConnection<'static>> {
     if HELPING.get() || !may_write(db) || db.reserves_bytes().unwrap_or(true) {
         return None;
@@ -77,21 +77,21 @@ fn may_write(db: &Db) -> bool {
     access(&db.path, Access::WRITE_OK).is_ok()
 }
 
-/// Closes a log that has lost its last user but was not checkpointed and deleted. This happens to a log that
-/// was made for a reader, and to one whose last users closed at the same time. A `Lifter` is made before the
-/// files of a connection are closed, and run after that.
+/// The work of closing a log that has lost its last user but was not checkpointed and deleted. This happens
+/// to a log that was made for a reader, and to a log whose last users closed at the same time. A connection
+/// makes its `Lifter` before it closes its files, and runs it after that.
 pub struct Lifter {
     sqlite: &'static Sqlite,
     uri: CString,
-    /// The path of the log's shared memory, if a connection that may write was refused EXCLUSIVE. Then
-    /// nothing is done if that file shows that a process uses the log, or if the file is gone.
+    /// The path of the log's shared memory, if a connection that may write was refused EXCLUSIVE. The lifter
+    /// then does nothing if that file shows that a process uses the log, or if the file is gone.
     unless_used: Option<PathBuf>,
 }
 
 impl Lifter {
-    /// The work that this connection leaves behind. There is such work if the connection has used a log and
-    /// either was read-only or was refused EXCLUSIVE. `None` if there is no such work, or if a connection of
-    /// the VFS's own must not do it.
+    /// Returns the work that this connection leaves. There is such work if the connection has used a log and
+    /// either was read-only or was refused EXCLUSIVE. Returns `None` if there is no such work, or if a
+    /// connection of the VFS's own must not do this work.
     pub fn of(db: &Db) -> Option<Self> {
         let refused = db.refused_exclusive();
         if HELPING.get() || !db.was_served() || !(db.read_only || refused.is_some()) || !may_write(db) {
@@ -105,9 +105,9 @@ impl Lifter {
         Some(Self { sqlite: db.sqlite, uri, unless_used: refused.filter(|_| !db.read_only) })
     }
 
-    /// Opens and closes the database, so that SQLite checkpoints at the last close and the log is deleted.
-    /// After a refused EXCLUSIVE this is tried several times, because other connections that do the same at
-    /// the same time may be in the way again.
+    /// Opens and closes the database, so that SQLite checkpoints at the last close and this VFS deletes the
+    /// log. After a refused EXCLUSIVE it tries this several times, because other connections that do the same
+    /// at the same time may be in the way again.
     pub fn run(self) {
         helping(|| self.close_anew());
     }
@@ -146,8 +146,8 @@ pub fn may_write_base_wal(db: &Db) -> bool {
 pub fn checkpoint_base_wal(db: &Db) -> Result<(), Failure> {
     let name = CString::new([b"./".as_slice(), db.path.as_os_str().as_bytes()].concat())
         .map_err(|_| Failure::cannot_open("the path of the database holds a zero byte"))?;
-    // SQLite would take a name that begins with `file:` for a URI. An absolute path does not begin so. A
-    // relative path gets `./` in front.
+    // SQLite would take a name that begins with `file:` for a URI. An absolute path does not begin with
+    // `file:`. A relative path gets `./` at its beginning.
     let name = if db.path.is_absolute() { &name.as_c_str()[2..] } else { name.as_c_str() };
     let purpose = "cannot checkpoint the ordinary -wal file";
     let parent = db.sqlite.parent.name();

@@ -1,10 +1,11 @@
-//! Rollback journals that a log keeps: finding them, putting the guard on for one, taking it off at the last
-//! close.
+//! Rollback journals that a log keeps. This module finds them, puts the guard on for such a journal, and
+//! takes the guard off at the last close.
 //!
 //! Invariant 21: a journal in a log counts only while the guard names that log. So the guard goes on, and is
-//! synced, under SQLite's EXCLUSIVE, before any page of the database changes. It comes off when no connection
-//! has the log attached, no journal is hot, and the home holds nothing that is not in the file. A connection
-//! that has the log attached keeps the guard on until it is closed, so it need not look at the guard again.
+//! synced, under SQLite's EXCLUSIVE, before any page of the database changes. The guard comes off when no
+//! connection has the log attached, no journal is hot, and the home holds nothing that is not in the file. A
+//! connection that has the log attached keeps the guard on until it is closed, so it need not look at the
+//! guard again.
 //!
 //! | where the open journal is | guard | the steps that leave this place |
 //! | --- | --- | --- |
@@ -30,7 +31,7 @@ use crate::attachment::{Attachment, Entering};
 use crate::database::{Db, JournalStore, Serving};
 use crate::errors::{During, Failure};
 
-/// Returns the rollback journal in the log of this database, which is attached for it if need be. Returns
+/// Returns the rollback journal in the log of this database. Attaches the log first if need be. Returns
 /// `None` if the base VFS would keep the journal. SQLite holds SHARED.
 fn journal_of(db: &Db) -> Result<Option<Arc<dyn RollbackJournal>>, Failure> {
     if let Some(attachment) = db.attached() {
@@ -47,7 +48,7 @@ fn journal_of(db: &Db) -> Result<Option<Arc<dyn RollbackJournal>>, Failure> {
         };
         let attachment = match attach(db, log_id) {
             Ok(attachment) => attachment,
-            // The log's last user has just closed the log, so the database is looked at again.
+            // The log's last user has just closed the log, so look at the database again.
             Err(_) if !is_guarded_by(db, log_id)? && db.patience.pause(tries) => continue,
             Err(failure) => return Err(failure),
         };
@@ -56,8 +57,8 @@ fn journal_of(db: &Db) -> Result<Option<Arc<dyn RollbackJournal>>, Failure> {
         // several.
         match attachment.enter(Entering::Journal) {
             Ok(used) => db.attach(used, Serving::Journal),
-            // Another connection is about to close the log. It will be refused EXCLUSIVE, because this
-            // connection has SHARED. So this connection tries again.
+            // Another connection is about to close the log. That connection will not get EXCLUSIVE, because
+            // this connection has SHARED. So this connection tries again.
             Err(failure) if failure.code == ffi::BUSY && db.patience.pause(tries) => continue,
             Err(failure) => return Err(failure),
         }
@@ -67,13 +68,13 @@ fn journal_of(db: &Db) -> Result<Option<Arc<dyn RollbackJournal>>, Failure> {
     Ok(None)
 }
 
-/// Detaches a log that another one has replaced. Called under SHARED, when a transaction begins. A journal
+/// Detaches a log that another log has replaced. The caller holds SHARED, and begins a transaction. A journal
 /// that SQLite has open is in the new log from now on.
 pub fn renew(db: &Db) -> Result<(), Failure> {
     let replaced = db.attached_for(Serving::Journal).filter(|attachment| attachment.may_be_replaced());
     let Some(attachment) = replaced else { return Ok(()) };
     if is_guarded_by(db, attachment.id())? {
-        // The connection that was about to replace the log has died, or has failed to do so. So this log
+        // The connection that was about to replace the log has died, or has failed to replace it. So this log
         // stays in use.
         attachment.set_guard_kind(None);
         return Ok(());
@@ -95,13 +96,13 @@ pub fn is_there(db: &Db) -> Result<Option<bool>, Failure> {
     }
 }
 
-/// How a rollback journal is opened for SQLite.
+/// The way in which a rollback journal is open for SQLite.
 pub enum Opened {
-    /// In memory or in the log, and open here.
+    /// The journal is in memory or in the log, and this VFS has it open.
     Here,
-    /// In a file of the base VFS, but SQLite's calls go through this VFS.
+    /// The journal is in a file of the base VFS, but SQLite's calls go through this VFS.
     Wrapped,
-    /// In a file of the base VFS, which SQLite calls itself.
+    /// The journal is in a file of the base VFS, which SQLite calls directly.
     Base,
 }
 
@@ -154,9 +155,9 @@ fn can_carry_guard(header: &[u8; HEADER_BYTES], page_bytes: u32) -> bool {
     guard::page_size_is_valid(page_bytes) && guard::kind_of_page(0, header).is_some()
 }
 
-/// Called when SQLite begins a transaction by writing a journal's header. In exclusive locking mode SQLite
-/// has kept the previous journal open, and EXCLUSIVE. If that journal is the base VFS's, of the transaction
-/// that has made the database, the next one goes into the log.
+/// Prepares for a transaction that SQLite begins by writing a journal's header. In exclusive locking mode
+/// SQLite has kept EXCLUSIVE, and has the previous journal still open. If that journal is in the base VFS's
+/// file, because its transaction has made the database, the next journal goes into the log.
 pub fn begin(db: &Db) -> Result<(), Failure> {
     if db.journal.is_base() {
         let (header, len) = db.raw_header()?;
@@ -164,7 +165,7 @@ pub fn begin(db: &Db) -> Result<(), Failure> {
         if !can_carry_guard(&header, page_bytes) {
             return Ok(());
         }
-        // The base VFS's file is closed here, and deleted before the guard goes on, because SQLite would roll
+        // Close the base VFS's file here. It is deleted before the guard goes on, because SQLite would roll
         // such a file back over the log.
         db.journal.leave_base();
         db.journal.set_makes_database(false);
@@ -172,8 +173,8 @@ pub fn begin(db: &Db) -> Result<(), Failure> {
     if db.lock.believed() >= Level::Exclusive { raise_for_journal(db) } else { Ok(()) }
 }
 
-/// Refuses to make a rollback journal beside a WAL with commits, since recovery of one would ignore the
-/// other. SQLite never wants both, unless the WAL could not be deleted.
+/// Refuses to make a rollback journal beside a WAL with commits, because recovery of one of them would ignore
+/// the other. SQLite never wants both, unless it could not delete the WAL.
 fn check_no_commits(db: &Db) -> Result<(), Failure> {
     let Some(attachment) = db.attached() else { return Ok(()) };
     if db.guard_kind(&attachment)? == JournalKind::Wal {
@@ -188,8 +189,8 @@ fn check_no_commits(db: &Db) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Puts the guard on, durable, and moves the open journal from memory into the log. Called under EXCLUSIVE,
-/// before SQLite changes the database.
+/// Puts the guard on, makes the guard durable, and moves the open journal from memory into the log. The
+/// caller holds EXCLUSIVE, and SQLite has not changed the database yet.
 pub fn raise_for_journal(db: &Db) -> Result<(), Failure> {
     if !db.journal.is_in_memory() {
         return Ok(());
@@ -207,11 +208,12 @@ pub fn raise_for_journal(db: &Db) -> Result<(), Failure> {
     db.journal.pour(journal).map_err(|error| Failure::of(&error, During::Write))
 }
 
-/// Deletes the rollback journal; this deletion is SQLite's commit. Returns `false` if the base VFS has to
-/// delete it.
+/// Deletes the rollback journal. This deletion is SQLite's commit. Returns `false` if the base VFS has to
+/// delete the journal.
 pub fn delete(db: &Db) -> Result<bool, Failure> {
     if db.journal.forget_closed() {
-        // The base VFS may have a journal file from before there was a guard. Nothing needs it any more.
+        // The base VFS may have a journal file from before there was a guard. No transaction needs that file
+        // any more.
         let _ = db.sqlite.parent.delete(db.names.journal.as_ptr(), 0);
         return Ok(true);
     }
@@ -237,15 +239,15 @@ pub fn close(db: &Db) {
                 maintenance.stop();
             }
         }
-        // Other connections have the log attached. The last of them to close lifts the guard. If all close at
-        // once, each may keep the others from being the last. So each looks again after its close, and
-        // whichever looks last lifts the guard.
+        // Other connections have the log attached. The last of them to close lifts the guard. If all of them
+        // close at the same time, each may keep the others from being the last. So each connection looks
+        // again after its close, and the connection that looks last lifts the guard.
         Ok(false) => db.set_refused_exclusive(attachment.log().segment_path().to_path_buf()),
         Err(failure) => db.sqlite.report(ffi::WARNING, &failure.message),
     }
 }
 
-/// Lifts the guard if this connection was the last. Returns whether it was.
+/// Lifts the guard if this connection is the log's last user. Returns whether it is.
 fn lift_if_last(db: &Db, attachment: &Attachment) -> Result<bool, Failure> {
     if !attachment.take_alone(SegmentUse::Any)? {
         return Ok(false);

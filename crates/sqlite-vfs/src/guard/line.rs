@@ -1,9 +1,9 @@
-//! What `app.db-archive` records of a database's logs, so that its archive goes on from log to log without a new
-//! snapshot, as long as nothing but these logs has changed the database (invariant 72).
+//! Records a database's logs in `app.db-archive`, so that the database's archive continues from log to log
+//! without a new snapshot, as long as nothing but these logs has changed the database (invariant 72).
 //!
-//! Each function is called under EXCLUSIVE. A database without that file costs one look for the file each time. If a
-//! record cannot be written, the database is served all the same: a record that is missing makes the archive take a
-//! snapshot.
+//! The caller of each function holds EXCLUSIVE. For a database without that file, each call costs one look
+//! for the file. If a function cannot write a record, the VFS serves the database all the same: a record that
+//! is missing makes the archive take a snapshot.
 
 use duralite_format::LogId;
 use duralite_format::archive::{Record, Stamp};
@@ -17,12 +17,12 @@ use crate::attachment::Attachment;
 use crate::database::Db;
 use crate::errors::{During, Failure};
 
-/// Returns whether the database is what the line of its logs has led to. Asked before a log is made, which
-/// may allocate space for the database file.
+/// Returns whether the database file is as the line of its logs has left it. The caller asks before it makes
+/// a log, because making a log may allocate space for the database file.
 pub fn is_intact(db: &Db, _alone: &Alone<'_>, kind: JournalKind, page_bytes: u32) -> bool {
     if kind == JournalKind::Rollback || db.journal.is_open() {
-        // What is committed with a rollback journal is in no log. The header still says WAL mode while a transaction with
-        // such a journal leaves that mode.
+        // A transaction that commits with a rollback journal is in no log. The header still says WAL mode
+        // while a transaction with such a journal leaves that mode.
         return false;
     }
     unless_it_fails(db, |db| {
@@ -33,7 +33,7 @@ pub fn is_intact(db: &Db, _alone: &Alone<'_>, kind: JournalKind, page_bytes: u32
     .unwrap_or(false)
 }
 
-/// Notes that a log is made, before its guard goes on.
+/// Notes that this connection makes a log. The caller does so before the log's guard goes on.
 pub fn begin(db: &Db, _alone: &Alone<'_>, log: LogId, intact: bool) {
     unless_it_fails(db, |db| {
         let Some((file, identity)) = open(db)? else { return Ok(()) };
@@ -41,9 +41,9 @@ pub fn begin(db: &Db, _alone: &Alone<'_>, log: LogId, intact: bool) {
     });
 }
 
-/// Keeps a backlog of what the archive may not have, before the pages of a home are written to the database
-/// file: some engines need the file as it was to rebuild older versions of pages (invariant 73). Returns
-/// whether there is a backlog, or `None` if nothing is to be recorded of the log.
+/// Writes a backlog of the commits that the archive may not have, before the pages of a home are written to
+/// the database file. Some engines need the file as it was to rebuild older versions of pages (invariant 73).
+/// Returns whether there is a backlog, or `None` if the file needs no record of the log.
 pub fn keep(db: &Db, attachment: &Attachment, log: &mut Log) -> Option<bool> {
     unless_it_fails(db, |db| {
         let Some((file, identity)) = open(db)? else { return Ok(None) };
@@ -53,7 +53,7 @@ pub fn keep(db: &Db, attachment: &Attachment, log: &mut Log) -> Option<bool> {
         }
         let archived = attachment.archived().look().position;
         Ok(Some(backlog::write(log, &db.base, &identity, archived).unwrap_or_else(|error| {
-            // The archive finds a gap.
+            // Without the backlog the archive finds a gap.
             db.sqlite.report(ffi::WARNING, &failed(error).message);
             false
         })))
@@ -61,8 +61,8 @@ pub fn keep(db: &Db, attachment: &Attachment, log: &mut Log) -> Option<bool> {
     .flatten()
 }
 
-/// Notes that everything in the log is in the database file, before the log is given up. `backlog` is what [`keep`] has
-/// returned.
+/// Notes that everything in the log is in the database file. The caller does so before it gives the log up.
+/// `backlog` is what [`keep`] has returned.
 pub fn end(db: &Db, log: &Log, backlog: bool) {
     unless_it_fails(db, |db| {
         let Some((mut file, _)) = open(db)? else { return Ok(()) };
@@ -70,8 +70,9 @@ pub fn end(db: &Db, log: &Log, backlog: bool) {
     });
 }
 
-/// Notes what the database file is like, after the guard of the log was taken off. A log that has had no commits
-/// (`is_empty`) leaves no trace. One that has had some, of which [`end`] could not write the record, breaks the line.
+/// Notes the state of the database file, after the caller has taken off the guard of the log. A log that has
+/// had no commits (`is_empty`) leaves no trace. A log that has had commits, and for which [`end`] could not
+/// write the record, breaks the line.
 pub fn rest(db: &Db, _alone: &Alone<'_>, log: LogId, page_bytes: u32, is_empty: bool) {
     unless_it_fails(db, |db| {
         let Some((mut file, identity)) = open(db)? else { return Ok(()) };
@@ -85,15 +86,16 @@ pub fn rest(db: &Db, _alone: &Alone<'_>, log: LogId, page_bytes: u32, is_empty: 
     });
 }
 
-/// Notes that a transaction with a rollback journal is about to change the database while the log is in use, which no
-/// commit of the log shows.
+/// Notes that a transaction with a rollback journal is about to change the database while the log is in use.
+/// No commit of the log shows that change.
 ///
 /// # Errors
-/// The record cannot be written. Then the transaction must not begin, because the archive would not notice it.
+/// If the record cannot be written. The transaction must then not begin, because the archive would not notice
+/// its change.
 pub fn break_off(db: &Db, log: LogId) -> Result<(), Failure> {
     let identity = db.identity()?;
     let Some(mut file) = ArchiveFile::open(&identity).map_err(failed)? else { return Ok(()) };
-    // The file may be that of a database of which this one is a copy.
+    // The file may belong to a database of which this database is a copy.
     if !file.is_of(&identity) || file.records.is_broken(log) {
         return Ok(());
     }

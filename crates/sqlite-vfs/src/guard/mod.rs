@@ -1,7 +1,8 @@
-//! The guard: putting it on when a database's log is opened, taking it off when the log goes.
+//! The guard. This module puts the guard on when a database's log is opened, and takes it off when the log
+//! goes.
 //!
-//! [`states`] has the states of a guard and the steps between them. The other modules say when a step is
-//! taken:
+//! [`states`] has the states of a guard and the steps between them. The other modules decide when to take a
+//! step:
 //!
 //! | SQLite | module | the steps |
 //! | --- | --- | --- |

@@ -1,13 +1,14 @@
 //! Opening the log of a database (invariants 1, 2 and 44).
 //!
-//! Making a log takes EXCLUSIVE for a moment. So does checkpointing an ordinary `-wal` that a program without
-//! Duralite has left. If two connections that hold SHARED both want EXCLUSIVE, one of them has to release
-//! SHARED. SQLite cannot do that: it relies on what it has read under SHARED until it releases SHARED itself.
-//! So this VFS does all such work in [`begin`], when SQLite asks for SHARED and relies on nothing yet. When
-//! SQLite opens the WAL, under the same SHARED, [`open_wal`] finds what [`begin`] has prepared.
+//! A connection that makes a log needs EXCLUSIVE for a moment. So does a connection that checkpoints an
+//! ordinary `-wal` that a program without Duralite has left. If two connections that hold SHARED both want
+//! EXCLUSIVE, one of them has to release SHARED. SQLite cannot release SHARED for that: it relies on what it
+//! has read under SHARED until it releases SHARED itself. So this VFS does all such work in [`begin`], when
+//! SQLite asks for SHARED and relies on nothing yet. When SQLite opens the WAL, under the same SHARED,
+//! [`open_wal`] finds what [`begin`] has prepared.
 //!
-//! [`decide`] says what the database needs, and changes nothing; [`Opening`] and [`open_wal`] do it. The
-//! first row that fits applies:
+//! [`decide`] says what the database needs, and changes nothing. [`Opening`] and [`open_wal`] do what it
+//! says. The first row of this table that fits applies:
 //!
 //! | the file's header | what it needs |
 //! | --- | --- |
@@ -26,8 +27,8 @@
 //! | a provisional guard whose log cannot be attached | the guard is taken off, by a connection that may write |
 //! | any other guard whose log cannot be attached, or a damaged guard | nothing: an error says why |
 //!
-//! A decision holds only as long as the lock under which it was made. If the lock is released, the database
-//! is looked at again, or the open ends in `SQLITE_BUSY`.
+//! A decision holds only as long as the lock under which it was made. If the VFS releases the lock, it looks
+//! at the database again, or the open ends in `SQLITE_BUSY`.
 
 use std::ffi::c_int;
 use std::sync::Arc;
@@ -51,12 +52,12 @@ use crate::errors::Failure;
 use crate::sqlite::base::BaseFile;
 use crate::sqlite::connection::OwnConnection;
 
-/// How often a database is looked at under one lock. More than one look is needed if a log must be deleted
-/// before another one is made.
+/// The number of times that [`open_wal`] looks at a database under one lock. It needs more than one look if
+/// it must delete a log before it makes another one.
 const LOOKS: u32 = 4;
 
-/// `xLock`. Once SQLite has EXCLUSIVE it changes the database, so its rollback journal is moved into the log
-/// first.
+/// Takes a lock for SQLite (`xLock`). Once SQLite has EXCLUSIVE, it changes the database, so this function
+/// moves SQLite's rollback journal into the log first.
 pub fn lock(db: &Db, level: Level) -> Result<c_int, Failure> {
     let before = db.lock.believed();
     if before == Level::None && level == Level::Shared {
@@ -68,7 +69,8 @@ pub fn lock(db: &Db, level: Level) -> Result<c_int, Failure> {
             "locking_mode=EXCLUSIVE cannot begin on a connection to {} with concurrent=on; use concurrent=off",
             db.path.display()
         );
-        // It is this connection that is in the way, so its busy handler is not to be asked.
+        // Do not return busy, because this connection itself is in the way, and asking its busy handler would
+        // not help.
         return Err(Failure::new(ffi::LOCKED, message));
     }
     let code = lock::lock(db, level);
@@ -91,12 +93,12 @@ pub fn lock(db: &Db, level: Level) -> Result<c_int, Failure> {
 
 /// What a database needs before SQLite may read it.
 enum Need<'h, 'd> {
-    /// Nothing more. If SQLite opens a WAL, this serves the WAL.
+    /// Nothing more. If SQLite opens a WAL, the file or log in this value serves it.
     Served(Concluded<'h, Prepared>),
-    /// Nothing. The database's log is attached when SQLite looks for the rollback journal.
+    /// Nothing. The VFS attaches the database's log when SQLite looks for the rollback journal.
     Journal,
     /// Nothing yet, because SQLite first plays back the rollback journal that exists. The failure says why
-    /// the open cannot go on without that.
+    /// the open cannot continue without that.
     Playback(Failure),
     /// A new log in this place.
     NewLog(&'d LogPlacement),
@@ -118,7 +120,7 @@ fn decide<'h, 'd>(db: &'d Db, held: &'h Held<'_, BaseFile>) -> Result<Need<'h, '
     // Is there a guard?
     match db.header()? {
         DatabaseHeader::Plain { page_bytes, wal: true } if guard::page_size_is_valid(page_bytes) => {
-            // There is none. May a log serve the database, and is anything in its way?
+            // There is no guard. May a log serve the database, and is anything in the log's way?
             let Ok(placement) = db.placement() else { return Ok(base()) };
             check_path(db)?;
             Ok(match check_journal(db) {
@@ -136,19 +138,20 @@ fn decide<'h, 'd>(db: &'d Db, held: &'h Held<'_, BaseFile>) -> Result<Need<'h, '
         }
         DatabaseHeader::Plain { .. } | DatabaseHeader::Empty | DatabaseHeader::NotSqlite => Ok(base()),
         DatabaseHeader::Damaged => Err(places::damaged(db)),
-        // A copy at the path names the same log, and needs what recovering the log into this file would take out of it.
+        // A copy at the path names the same log, and needs the commits that recovery of the log into this
+        // file would take out of the log.
         DatabaseHeader::Guarded { log_id, .. }
             if db.attached().is_none() && db.is_replaced_by_copy(log_id) =>
         {
             Err(moved(db))
         }
         DatabaseHeader::Guarded { kind: JournalKind::Rollback, .. } => Ok(Need::Journal),
-        // There is one. Can its log be attached (which also recovers the log), and does it fit?
+        // There is a guard. Can its log be attached (which also recovers the log), and does the log fit?
         DatabaseHeader::Guarded { log_id, page_bytes, provisional, .. } => match attach(db, log_id) {
             Ok(log) if !fits(db, &log, page_bytes)? => Ok(Need::PutAway(log)),
             Ok(log) => Ok(Need::Served(held.conclude(Prepared::Log(log.enter(Entering::Wal)?)))),
-            // The log's last user has just closed it, or has replaced it by another log. SQLite's locks do
-            // not keep that from happening here, so the database is looked at again.
+            // The log's last user has just closed the log, or has replaced it by another log. SQLite's locks
+            // do not prevent that here, so look at the database again.
             Err(_) if !is_guarded_by(db, log_id)? => Ok(Need::Look),
             Err(failure) if !provisional || failure.code & 0xff == ffi::BUSY => Err(failure),
             Err(failure) if db.read_only => Ok(Need::Writer(Some(failure))),
@@ -162,22 +165,22 @@ fn has_base_wal(db: &Db) -> Result<bool, Failure> {
     Ok(db.base_wal_bytes()?.is_some_and(|bytes| bytes > 0))
 }
 
-/// Returns whether stock SQLite can checkpoint the ordinary `-wal` for this connection. It must not do so if
-/// pages end in reserved bytes, because only the application's SQLite checkpoints through the VFS above this
-/// one that fills those bytes.
+/// Returns whether stock SQLite can checkpoint the ordinary `-wal` for this connection. Stock SQLite must not
+/// do so if pages end in reserved bytes, because only the application's SQLite checkpoints through the VFS
+/// above this one that fills those bytes.
 fn can_absorb(db: &Db) -> Result<bool, Failure> {
     Ok(!db.reserves_bytes()? && helper::may_write_base_wal(db))
 }
 
-/// Returns whether the log fits the database: it is made for pages of the database's size, and it is not
-/// [`is_outdated`].
+/// Returns whether the log fits the database: the log is made for pages of the database's page size, and is
+/// not outdated ([`is_outdated`]).
 fn fits(db: &Db, log: &Attachment, page_bytes: u32) -> Result<bool, Failure> {
     let has_size = log.log().page_bytes() == page_bytes;
     Ok(has_size && !is_outdated(db, log)?)
 }
 
-/// Takes SHARED for SQLite, which has no lock and relies on nothing yet. Before that, does what the database
-/// needs. Returns `SQLITE_BUSY` if other connections are in the way for longer than
+/// Does what the database needs, and then takes SHARED for SQLite, which has no lock and relies on nothing
+/// yet. Returns `SQLITE_BUSY` if other connections are in the way for longer than
 /// [`crate::database::Db::patience`] lasts.
 pub fn begin(db: &Db) -> Result<c_int, Failure> {
     let mut opening =
@@ -198,7 +201,7 @@ pub fn begin(db: &Db) -> Result<c_int, Failure> {
     Err(contended(db))
 }
 
-/// Returns whether the connection that is in the way may be opening or closing the log, so that waiting makes
+/// Returns whether the connection that is in the way may be opening or closing the log, so that a wait makes
 /// sense. In rollback mode SQLite also commits under EXCLUSIVE. A connection that has the log attached knows
 /// that it meets such a commit, and reports busy at once, as stock SQLite does.
 fn may_be_opening(db: &Db) -> bool {
@@ -215,7 +218,7 @@ fn may_be_opening(db: &Db) -> bool {
 enum Step {
     /// SQLite has SHARED.
     Begun,
-    /// The lock was released, so everything has to be looked at again.
+    /// This connection has released the lock, so it has to look at everything again.
     Again,
 }
 
@@ -223,7 +226,7 @@ enum Step {
 /// back for a connection in which SQLite must not do that.
 enum Writer {
     NotAsked,
-    /// The connection is open until this is dropped; `None` if it could not be opened.
+    /// The connection is open until this value is dropped; `None` if it could not be opened.
     Asked {
         _open: Option<OwnConnection<'static>>,
     },
@@ -232,10 +235,10 @@ enum Writer {
 /// A database whose log is being opened, while SQLite believes that it has no lock.
 struct Opening<'d> {
     db: &'d Db,
-    /// The turn among the threads of this process.
+    /// This thread's turn among the threads of this process.
     turn: Option<Turn>,
     writer: Writer,
-    /// Whether this user lacks a right that is needed to checkpoint an ordinary `-wal`, and so reads the
+    /// Whether this user lacks a right that a checkpoint of an ordinary `-wal` needs, and so reads the
     /// database as without this library.
     reads_base: bool,
     /// Whether another connection kept this one from taking EXCLUSIVE at the last try.
@@ -243,7 +246,7 @@ struct Opening<'d> {
 }
 
 impl Opening<'_> {
-    /// Does what the database needs, and passes the lock on to SQLite when it needs nothing more.
+    /// Does what the database needs, and passes the lock on to SQLite when the database needs nothing more.
     fn step(&mut self, own: Own<'_, BaseFile>, tries: u32) -> Result<Step, Failure> {
         let db = self.db;
         if !db.is_capable() {
@@ -313,7 +316,7 @@ impl Opening<'_> {
         Ok(None)
     }
 
-    /// Makes a log. Returns the lock if there is a log now; else the lock is released.
+    /// Makes a log. Returns the lock if there is a log now. Otherwise releases the lock.
     fn make_log<'l>(
         &mut self,
         own: Own<'l, BaseFile>,
@@ -325,14 +328,15 @@ impl Opening<'_> {
         let Some(alone) = take_alone(db, own.held_mut())? else { return Ok(None) };
         self.is_in_use = false;
         let Raised::Log(attachment) = raise(db, &alone, placement)? else { return Ok(None) };
-        // SHARED is enough from here on to keep the guard on, so EXCLUSIVE is released.
+        // SHARED is enough from here on to keep the guard on, so release EXCLUSIVE.
         drop(alone);
         db.prepare(Prepared::Log(attachment.enter(Entering::Wal)?));
         Ok(Some(own))
     }
 
     /// Has stock SQLite checkpoint an ordinary `-wal` that a program without Duralite has left, unless a
-    /// connection uses it. Stock SQLite does so in another connection, so this one releases its lock first.
+    /// connection uses it. Stock SQLite does so in another connection, so this connection releases its lock
+    /// first.
     fn absorb(&mut self, own: Own<'_, BaseFile>) -> Result<(), Failure> {
         let Some(mut own) = self.with_turn(own)? else { return Ok(()) };
         let is_unused = take_alone(self.db, own.held_mut())?.is_some();
@@ -354,8 +358,8 @@ impl Opening<'_> {
     }
 
     /// Gets a log for a read-only connection that could attach none. If this user may write, a second
-    /// connection makes the log, and this one shares it. `refused` says why a log that the guard names could
-    /// not be attached.
+    /// connection makes the log, and this connection shares it. `refused` says why a log that the guard names
+    /// could not be attached.
     fn with_writer(&mut self, own: Own<'_, BaseFile>, refused: Option<Failure>) -> Result<Step, Failure> {
         let db = self.db;
         match (&self.writer, refused) {
@@ -374,9 +378,9 @@ impl Opening<'_> {
         }
     }
 
-    /// Has SQLite play a hot rollback journal back in another connection of this VFS. If SQLite played it
-    /// back in this connection, it would keep its lock and might then open an ordinary `-wal` under that
-    /// lock. It does so, as stock SQLite does, only if the other connection fails.
+    /// Has SQLite play a hot rollback journal back in another connection of this VFS. If SQLite played the
+    /// journal back in this connection, SQLite would keep its lock and might then open an ordinary `-wal`
+    /// under that lock. As in stock SQLite, that happens only if the other connection fails.
     fn play_back(&mut self, own: Own<'_, BaseFile>) -> Step {
         drop(own);
         self.writer =
@@ -400,7 +404,7 @@ impl Opening<'_> {
         drop(own);
         // Another connection is in the way. If the guard is still on when patience has run out, that
         // connection uses the database with other settings. The error of attaching the log then tells more
-        // than busy. If the guard is gone, that connection has taken it off.
+        // than busy would. If the guard is gone, that connection has taken it off.
         self.again(tries).or_else(|busy| Err(if is_guarded_by(db, id)? { refused } else { busy }))
     }
 }
@@ -419,9 +423,9 @@ fn pass(own: Own<'_, BaseFile>) -> Step {
     Step::Begun
 }
 
-/// Deletes a log that holds nothing and does not fit the database, so that another one can be made. Either it
-/// was made for pages of another size (SQLite can change the page size in rollback mode), or it is
-/// [`is_outdated`].
+/// Deletes a log that holds nothing and does not fit the database, so that this connection can make another
+/// log. Either the old log was made for pages of another size (SQLite can change the page size in rollback
+/// mode), or it is outdated ([`is_outdated`]).
 fn put_away(db: &Db, held: &mut Held<'_, BaseFile>, attachment: Arc<Attachment>) -> Result<(), Failure> {
     let used = attachment.enter(Entering::Wal)?;
     drop(attachment);
@@ -448,7 +452,7 @@ fn lift_empty(db: &Db, old: &Attachment, alone: &Alone<'_>) -> Result<(), Failur
 pub fn has_wal(db: &Db) -> Result<Option<bool>, Failure> {
     match db.prepared_log() {
         Some(true) => return Ok(Some(true)),
-        // Without a prepared log no guard was on, and none can go on while SQLite holds its lock.
+        // Without a prepared log no guard was on, and no guard can go on while SQLite holds its lock.
         Some(false) => return Ok(None),
         None => {}
     }
@@ -461,21 +465,21 @@ pub fn has_wal(db: &Db) -> Result<Option<bool>, Failure> {
     })
 }
 
-/// Finds what serves the WAL that SQLite opens, under the lock that SQLite holds. If that lock would have to
-/// be released, the answer is `SQLITE_BUSY`. SQLite then begins again, and [`begin`] does the work.
+/// Finds what serves the WAL that SQLite opens, under the lock that SQLite holds. If the work would require
+/// releasing that lock, the answer is `SQLITE_BUSY`. SQLite then begins again, and [`begin`] does the work.
 pub fn open_wal(db: &Db) -> Result<Prepared, Failure> {
     #[cfg(feature = "controls")]
     if let Some(served) = super::controls::open_wal(db)? {
         return Ok(served);
     }
     let mut held = db.lock.sqlites().ok_or_else(|| out_of_date(db))?;
-    // In exclusive locking mode SQLite opens a WAL again if it could not checkpoint it. The log has stayed
-    // attached because SQLite was about to delete that WAL. SQLite does not delete it now, so the log is
-    // detached.
+    // In exclusive locking mode SQLite opens a WAL again that it could not checkpoint. The log has stayed
+    // attached because SQLite was about to delete that WAL. SQLite does not delete the WAL now, so detach the
+    // log.
     db.detach_lingering();
     db.set_leaving_wal(false);
-    // If SQLite could not leave WAL mode, it goes on in that mode. The lock that was kept for the change of
-    // mode would then keep all other connections out, so it is no longer kept.
+    // If SQLite could not leave WAL mode, it continues in that mode. The lock that this VFS has kept for the
+    // change of mode would then keep all other connections out, so give that lock back.
     db.lock.end_keeping();
     match db.take_prepared() {
         Some(Prepared::Log(used)) => return serve(db, used),
@@ -516,7 +520,7 @@ fn serve(db: &Db, used: Use) -> Result<Prepared, Failure> {
     background::start_if_wanted(db, used.attachment())?;
     if db.lock.believed() >= Level::Exclusive {
         // This connection must be the log's only user. Its own use of the log for journals would count as
-        // another.
+        // another user.
         db.leave_journal();
         if !used.take_alone(SegmentUse::Wal)? {
             return Err(contended(db));
@@ -525,10 +529,11 @@ fn serve(db: &Db, used: Use) -> Result<Prepared, Failure> {
     Ok(Prepared::Log(used))
 }
 
-/// Returns whether an ordinary `-wal` has commits while the log has none. No such file exists when a guard is
-/// put on, and none can be made under a guard. So if there is one, a process has lifted the guard and died
-/// before that was durable, stock SQLite has used the database since, and a power loss has brought the guard
-/// back. The log was retired before the guard was lifted, so it has nothing to lose.
+/// Returns whether an ordinary `-wal` has commits while the log has none. No such file exists when a
+/// connection puts a guard on, and no connection can make such a file under a guard. So if the file exists, a
+/// process has lifted the guard and died before the lifting was durable, stock SQLite has used the database
+/// since, and a power loss has brought the guard back. The log was retired before the guard was lifted, so
+/// the log has nothing to lose.
 fn is_outdated(db: &Db, attachment: &Attachment) -> Result<bool, Failure> {
     let may_be = !db.read_only && attachment.outside().is_none();
     let has_none = may_be && (!attachment.log().was_begun() || Guard::of(db, attachment)?.is_provisional());

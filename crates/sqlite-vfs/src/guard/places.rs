@@ -1,4 +1,4 @@
-//! Finding the log of a database, and, at `xOpen`, writing home a log that came along with a copy of its
+//! Finds the log of a database, and, at `xOpen`, writes home a log that came along with a copy of its
 //! database.
 
 use std::path::Path;
@@ -18,8 +18,8 @@ use crate::database::Db;
 use crate::errors::{During, Failure};
 use crate::settings::{Journal, Settings};
 
-/// Checks at `xOpen` that a database can be served, before anything else is done. In two cases this writes a
-/// log home: if the log came along with a copy of its database, and if an interrupted checkpoint has torn the
+/// Checks at `xOpen`, before anything else, that this VFS can serve a database. Writes a log home in two
+/// cases: if the log came along with a copy of its database, and if an interrupted checkpoint has torn the
 /// first page of the database.
 pub fn check_open(db: &Db, ignores_wal: bool) -> Result<(), Failure> {
     let check = |header| check_header(db, header, ignores_wal);
@@ -27,9 +27,9 @@ pub fn check_open(db: &Db, ignores_wal: bool) -> Result<(), Failure> {
 }
 
 /// Calls `check` with what `look` finds. If the check fails, calls both again as long as `look` finds
-/// something else than before, because no lock is held here, and another connection may be writing the log
-/// home or closing it. When `pause` allows no more tries, the failure's code becomes `SQLITE_BUSY`, and its
-/// text stays.
+/// something else than before, because this connection holds no lock here, and another connection may be
+/// writing the log home or closing the log. When `pause` allows no more tries, the failure's code becomes
+/// `SQLITE_BUSY`, and its text stays.
 fn once_settled<Seen: PartialEq + Copy>(
     mut look: impl FnMut() -> Result<Seen, Failure>,
     mut check: impl FnMut(Seen) -> Result<(), Failure>,
@@ -53,8 +53,8 @@ fn check_header(db: &Db, header: DatabaseHeader, ignores_wal: bool) -> Result<()
     match header {
         DatabaseHeader::Guarded { log_id, provisional, .. } => {
             match check_guarded(db, log_id, ignores_wal) {
-                // Nothing has been committed under a provisional guard, so the connection that opens the WAL
-                // can take the guard off.
+                // No transaction has committed under a provisional guard, so the connection that opens the
+                // WAL can take the guard off.
                 Err(failure) if provisional && !ignores_wal && db.is_capable() => {
                     if failure.code & 0xff == ffi::BUSY { Err(failure) } else { Ok(()) }
                 }
@@ -90,7 +90,7 @@ fn check_guarded(db: &Db, log_id: LogId, ignores_wal: bool) -> Result<(), Failur
     }
     let identity = db.identity()?;
     let log = match find(db, &identity, log_id) {
-        // The log was deleted, but this process still has it open and goes on with it.
+        // The log was deleted, but this process still has it open and continues to use it.
         Err(_) if Attachment::is_here_deleted(&identity, log_id) => return Ok(()),
         found => found?,
     };
@@ -109,8 +109,8 @@ fn check_guarded(db: &Db, log_id: LogId, ignores_wal: bool) -> Result<(), Failur
     }
 }
 
-/// Writes home the log that was made for this file, where the file's torn header does not name the log any
-/// more. Returns `None` if there is no such log.
+/// Writes home the log that was made for this file, if the file's torn header no longer names the log.
+/// Returns `None` if there is no such log.
 fn put_torn_home(db: &Db) -> Result<Option<()>, Failure> {
     if !db.is_capable() {
         return Ok(None);
@@ -143,8 +143,8 @@ fn put_home(db: &Db, identity: &DatabaseIdentity, log: &FoundLog, adopt: bool) -
     Ok(())
 }
 
-/// Does the same as [`check_open`], for a database that does not exist yet: fails before the file is made, if
-/// the database could not be served.
+/// Does the same as [`check_open`], for a database that does not exist yet. Fails before SQLite makes the
+/// file, if this VFS could not serve the database.
 pub fn check_new(settings: &Settings, path: &Path) -> Result<(), Failure> {
     let placement = settings.placement(path);
     check_log_dir(settings, placement.as_ref().map_err(String::as_str))
@@ -196,9 +196,9 @@ pub fn attach(db: &Db, id: LogId) -> Result<Arc<Attachment>, Failure> {
         found => found.map(|found| found.placement),
     };
     let pause = |tries| db.patience.pause(tries);
-    // If the database cannot be written, this VFS leaves the recovery of its pages to SQLite. The VFS also
-    // does so if the pages have reserved bytes, because SQLite writes such pages through the VFS above this
-    // one that fills those bytes.
+    // If this connection cannot write the database, this VFS leaves the recovery of the database's pages to
+    // SQLite. The VFS also does so if the pages have reserved bytes, because SQLite writes such pages through
+    // the VFS above this one that fills those bytes.
     let attach = if db.read_only || db.reserves_bytes()? { Log::attach } else { duralite_wal::log::recover };
     let attach = || {
         attach(&db.mappable(), &placement?, &settings.options, &identity, id, &pause)
@@ -212,7 +212,7 @@ pub fn find(db: &Db, identity: &DatabaseIdentity, id: LogId) -> Result<FoundLog,
     find_in(log_dirs(db), db.placement().ok(), &db.path, identity, id)
 }
 
-/// Does the same as [`find`], for a database that is not open. Looks where these settings say.
+/// Does the same as [`find`], for a database that is not open. Looks in the places that these settings name.
 pub fn find_with(
     settings: &Settings,
     path: &Path,
@@ -238,7 +238,8 @@ fn find_in(
                 found = Some((placement, path));
                 break;
             }
-            // If a directory could not be searched, that error is reported, and not that the log is missing.
+            // If this function could not search a directory, report that error, and not that the log is
+            // missing.
             Err(error) => {
                 unknown.get_or_insert(error);
             }

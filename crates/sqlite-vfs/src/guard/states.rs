@@ -7,9 +7,9 @@
 //! | unconfirmed | the guard is final, and nobody knows whether it is durable | [`Unconfirmed::put_again`], before the first frame; [`lift`] |
 //! | confirmed | log and guard are durable, and the log may get commits | [`lift`] |
 //!
-//! The header in the file and one word of the segment hold the state, so it is the same for all processes.
-//! Each step from *off* or to *off* needs EXCLUSIVE, which [`Alone`] proves. The holder of WRITE takes the
-//! other two steps. No step leads back to *provisional*.
+//! The header in the file and one word of the segment hold the state, so the state is the same for all
+//! processes. Each step from *off* or to *off* needs EXCLUSIVE, which [`Alone`] proves. The holder of WRITE
+//! takes the other two steps. No step leads back to *provisional*.
 
 use std::ffi::{CString, c_int};
 use std::fs::File;
@@ -57,7 +57,7 @@ pub struct Unconfirmed<'a> {
 }
 
 impl<'a> Guard<'a> {
-    /// Returns the state of the guard for this log. This does not show whether the guard is still on;
+    /// Returns the state of the guard for this log. The state does not show whether the guard is still on.
     /// [`is_guarded_by`] looks at the header for that.
     pub fn of(db: &'a Db, attachment: &'a Attachment) -> Result<Self, Failure> {
         if attachment.guard_is_confirmed() {
@@ -100,7 +100,8 @@ struct Plain {
 }
 
 impl Plain {
-    /// `None` if the database cannot get a guard now, because another connection has changed the header.
+    /// Reads the header. Returns `None` if the database cannot get a guard now, because another connection
+    /// has changed the header.
     fn of(db: &Db) -> Result<Option<Self>, Failure> {
         let (header, len) = db.raw_header()?;
         let DatabaseHeader::Plain { page_bytes, .. } = guard::inspect(&header[..len]) else {
@@ -123,7 +124,7 @@ impl Plain {
 }
 
 /// Makes a log, and puts on the guard for the database's journal mode. The guard is provisional if the log is
-/// not durable yet; else it is confirmed, and both are durable on return.
+/// not durable yet. Otherwise the guard is confirmed, and both guard and log are durable on return.
 pub fn raise(db: &Db, alone: &Alone<'_>, placement: &LogPlacement) -> Result<Raised, Failure> {
     check_path(db)?;
     if !remove_base_files(db)? {
@@ -140,7 +141,7 @@ pub fn raise(db: &Db, alone: &Alone<'_>, placement: &LogPlacement) -> Result<Rai
     }
     // If a process has lifted a guard and died before the sync, the header that was just read may not be
     // durable. A power loss may then bring that guard back. So the log that this guard names must still
-    // exist, although it holds nothing: `make_log` deletes it only after the new header is durable.
+    // exist, although it holds nothing. `make_log` deletes that log only after the new header is durable.
     remove_leftover_journal(db)?;
     let identity = db.identity()?;
     let settings = db.settings().clone();
@@ -173,9 +174,9 @@ pub fn raise(db: &Db, alone: &Alone<'_>, placement: &LogPlacement) -> Result<Rai
 }
 
 /// Refuses a database whose path now leads to another file. The files beside that path belong to the other
-/// file, and EXCLUSIVE on this file does not show whether a program uses them (invariant 2). In WAL mode
-/// stock SQLite would read and write that program's `-wal` as its own. When stock SQLite makes a rollback
-/// journal, it refuses a moved file with the code that this function returns.
+/// file, and EXCLUSIVE on this file does not show whether a program uses those files (invariant 2). In WAL
+/// mode stock SQLite would read and write that program's `-wal` as its own. When stock SQLite makes a
+/// rollback journal, it refuses a moved file with the same code that this function returns.
 pub fn check_path(db: &Db) -> Result<(), Failure> {
     if db.path_is_anothers() { Err(moved(db)) } else { Ok(()) }
 }
@@ -190,8 +191,8 @@ pub fn moved(db: &Db) -> Failure {
     Failure::new(ffi::READONLY_DBMOVED, message)
 }
 
-/// Deletes an empty `-wal` and the `-shm` of the base VFS. No connection uses them now, and the log has a
-/// wal-index of its own. Returns `false` if the `-wal` is not empty.
+/// Deletes an empty `-wal` and the `-shm` of the base VFS. No connection uses these files now, and the log
+/// has a wal-index of its own. Returns `false` if the `-wal` is not empty.
 fn remove_base_files(db: &Db) -> Result<bool, Failure> {
     match db.base_wal_bytes()? {
         None => {}
@@ -226,7 +227,7 @@ fn make_log(
 }
 
 /// Refuses a database if a rollback journal beside it may be hot. Returns whether there is a journal that is
-/// not hot: its file is empty or begins with a zero.
+/// not hot, because its file is empty or begins with a zero.
 pub fn check_journal(db: &Db) -> Result<bool, Failure> {
     let name = db.beside("-journal");
     let failed =
@@ -262,9 +263,9 @@ fn remove_leftover_journal(db: &Db) -> Result<(), Failure> {
     }
 }
 
-/// Syncs the database's directory, unless the log is in the same directory, which has been synced. SQLite has
-/// deleted the rollback journal with which it set WAL mode. Without this sync a power loss could bring the
-/// journal back, and SQLite would roll it back over the guard.
+/// Syncs the database's directory, unless the log is in the same directory, which is synced already. SQLite
+/// has deleted the rollback journal with which it set WAL mode. Without this sync a power loss could bring
+/// the journal back, and SQLite would play it back over the guard.
 fn sync_names_beside(db: &Db, log: &Log) -> Result<(), Failure> {
     if db.path.parent() == log.path().parent() {
         return Ok(());
@@ -274,7 +275,7 @@ fn sync_names_beside(db: &Db, log: &Log) -> Result<(), Failure> {
 
 impl Provisional<'_> {
     /// Makes the log durable, then makes the guard final. The holder of WRITE calls this before it accepts
-    /// the first frame. The guard is durable on return, and so confirmed (invariant 1).
+    /// the first frame. On return the guard is durable, and so confirmed (invariant 1).
     pub fn make_final(self) -> Result<(), Failure> {
         let Self { db, attachment } = self;
         let mut log = attachment.log();
@@ -292,8 +293,8 @@ impl Provisional<'_> {
 
 impl Unconfirmed<'_> {
     /// Writes and syncs the guard once more. The process that put the guard on may have died before its sync,
-    /// or the sync may have failed. Then the visible guard may not be on disk, and a sync without a new write
-    /// might not put it there. The guard is durable on return, and so confirmed.
+    /// or the sync may have failed. In both cases the visible guard may not be on disk, and a sync without a
+    /// new write might not put it there. On return the guard is durable, and so confirmed.
     pub fn put_again(self) -> Result<(), Failure> {
         let Self { db, attachment } = self;
         let (header, len) = db.raw_header()?;
@@ -307,14 +308,16 @@ impl Unconfirmed<'_> {
     }
 }
 
-/// Makes a final guard durable, and notes for all processes that it is confirmed. Writes no byte but the guard's: another
-/// connection may be writing page 1 of a checkpoint, between the read of this header and here.
+/// Makes a final guard durable, and notes for all processes that it is confirmed. Writes only the bytes of
+/// the guard, because another connection may have written page 1 in a checkpoint since the caller read this
+/// header.
 fn confirm(db: &Db, attachment: &Attachment, header: &[u8; HEADER_BYTES]) -> Result<(), Failure> {
     // Until the sync the file counts as not synced. If this process dies before the sync, the next process
     // therefore syncs the file.
     attachment.home_in_doubt();
     let writes = attachment.home_writes();
-    // Even if these writes and the power fail, the disk never has the versions without the id.
+    // Even if these writes and the power fail, the disk never has the versions of the guard without the log's
+    // id.
     put_durably(db, header, &[LOG_ID, VERSIONS])?;
     attachment.home_synced(writes);
     attachment.confirm_guard();
@@ -322,7 +325,7 @@ fn confirm(db: &Db, attachment: &Attachment, header: &[u8; HEADER_BYTES]) -> Res
 }
 
 /// Takes off a provisional guard whose log a power loss has destroyed, wholly or in part. No connection uses
-/// that log, and it never had commits. Durable on return.
+/// that log, and it never had commits. The change is durable on return.
 pub fn forget(db: &Db, alone: &Alone<'_>, id: LogId) -> Result<(), Failure> {
     let (mut header, len) = db.raw_header()?;
     let found = guard::inspect(&header[..len]);
@@ -337,9 +340,9 @@ pub fn forget(db: &Db, alone: &Alone<'_>, id: LogId) -> Result<(), Failure> {
 }
 
 /// Takes the guard off and deletes the log, after SQLite has checkpointed. Idle connections that have had
-/// rollback journals in the log may still have it attached. A word of the segment tells them to look at the
-/// guard before they begin anything. If a copy that needs the log has taken the database's place, guard and log
-/// stay.
+/// rollback journals in the log may still have the log attached. A word of the segment tells these
+/// connections to look at the guard before they begin anything. If a copy that needs the log has taken the
+/// database's place, guard and log stay.
 pub fn lift(db: &Db, alone: &Alone<'_>, attachment: &Attachment) -> Result<(), Failure> {
     if db.is_replaced_by_copy(attachment.id()) {
         let message = format!(
@@ -352,7 +355,7 @@ pub fn lift(db: &Db, alone: &Alone<'_>, attachment: &Attachment) -> Result<(), F
         return lift_alone(db, alone, attachment);
     }
     attachment.set_replaced();
-    // If this fails, those connections look at the guard, find it still on, and go on with the log.
+    // If this fails, those connections look at the guard, find it still on, and continue with the log.
     lift_alone(db, alone, attachment)
 }
 
@@ -376,7 +379,7 @@ fn lift_alone(db: &Db, alone: &Alone<'_>, attachment: &Attachment) -> Result<(),
     }
     let versions = versions?;
     // A log in which no transaction has ever begun holds nothing. A log without commits may still hold what a
-    // process wrote before it died. No later open may find those remains, so the log is retired here.
+    // process wrote before it died. No later open may find those remains, so retire the log here.
     let holds_anything =
         !is_provisional && (log.was_begun() || db.has_home() || attachment.rollback_journal().is_some());
     let backlog = line::keep(db, attachment, &mut log);
@@ -391,7 +394,7 @@ fn lift_alone(db: &Db, alone: &Alone<'_>, attachment: &Attachment) -> Result<(),
     if let Some(backlog) = backlog {
         line::end(db, &log, backlog);
     }
-    // A journal that is still there is not hot: PERSIST leaves one.
+    // A journal that is still in the log is not hot: PERSIST leaves such a journal.
     if let Some(journal) = attachment.rollback_journal() {
         journal.delete().map_err(failed)?;
     }
@@ -409,7 +412,7 @@ fn lift_alone(db: &Db, alone: &Alone<'_>, attachment: &Attachment) -> Result<(),
         line::rest(db, alone, log.id(), log.page_bytes(), log.position() == 0);
     }
     // If a final guard was not lifted durably, it may still be on disk, so its log must stay. A provisional
-    // guard may come back after a power loss too, but it needs no log.
+    // guard may also come back after a power loss, but needs no log.
     if lifted.is_ok() || is_provisional {
         log.unlink().map_err(failed)?;
     }
@@ -436,11 +439,12 @@ fn find_all(
     }
 }
 
-/// Whether the database file holds what the log holds.
+/// The result of comparing the database file with the log.
 enum Comparison {
-    /// The file holds every committed page. `versions` are the format versions of page 1, if the log has it.
+    /// The file holds every committed page. `versions` are the format versions of page 1, if the log has that
+    /// page.
     Same { versions: Option<[u8; 2]> },
-    /// This is the first committed page that the file does not hold.
+    /// The file lacks a committed page. `page_number` is the first such page.
     Differs { page_number: u32 },
 }
 
@@ -448,8 +452,8 @@ enum Comparison {
 ///
 /// This does not compare the format versions of page 1, because the guard is in their place. The log may have
 /// versions that are not those of WAL mode. That happens if the VFS could not lift the guard for a change of
-/// the journal mode: SQLite finds the WAL still there, opens it again, and commits the new mode through the
-/// WAL.
+/// the journal mode: SQLite finds that the WAL still exists, opens it again, and commits the new mode through
+/// the WAL.
 fn compare(
     db: &Db,
     log: &mut Log,
@@ -461,7 +465,7 @@ fn compare(
     let (mut home, mut logged) = (vec![0; page_bytes], vec![0; page_bytes]);
     let mut versions = None;
     // A VFS above this one may keep bytes at the end of pages (checksums, for example), and may change them
-    // when SQLite checkpoints. So the reserved bytes are not compared.
+    // when SQLite checkpoints. So do not compare the reserved bytes.
     let mut reserved = [0];
     if !matches!(read(&mut reserved, guard::RESERVED_BYTES as u64)?, ffi::OK | ffi::IOERR_SHORT_READ) {
         return Err(Failure::new(ffi::IOERR_READ, format!("cannot read {}", db.path.display())));
@@ -487,7 +491,7 @@ fn compare(
     Ok(Comparison::Same { versions })
 }
 
-/// All of the header.
+/// The whole header.
 const WHOLE: Range<usize> = 0..HEADER_BYTES;
 
 /// Writes and syncs the header. Everything else in the file is durable already.
@@ -498,11 +502,11 @@ fn write_header(db: &Db, header: &[u8; HEADER_BYTES]) -> Result<(), Failure> {
 /// Writes and syncs parts of the header.
 ///
 /// Even after an error SQLite continues in the mode that the header shows. So this function tries a failed
-/// sync again. If nobody knows whether the guard is on disk, a rollback journal may be useless, because after
-/// a power loss the guard would keep SQLite from rolling the journal back. The second sync proves that the
-/// header is on disk, because this function writes the header again before that sync. It proves nothing about
-/// other pages, so the failure of the first sync still counts (invariant 6). If the second sync fails too,
-/// this connection gets no rollback journal any more.
+/// sync again. If it is not known whether the guard is on disk, a rollback journal may be useless, because
+/// after a power loss the guard would keep SQLite from playing the journal back. The second sync proves that
+/// the header is on disk, because this function writes the header again before that sync. The second sync
+/// proves nothing about other pages, so the failure of the first sync still counts (invariant 6). If the
+/// second sync fails too, this connection gets no rollback journal any more.
 fn put_durably(db: &Db, header: &[u8; HEADER_BYTES], parts: &[Range<usize>]) -> Result<(), Failure> {
     put(db, header, parts)?;
     if db.sync_file(ffi::SYNC_FULL) == ffi::OK {

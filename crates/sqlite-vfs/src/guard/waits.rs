@@ -1,7 +1,7 @@
-//! How this VFS waits while others hold locks of the database file, in addition to the application's busy
-//! handler, and the failures that it reports when the wait has failed. Also the turns that the threads of
-//! this process take to open a log. Each thread needs EXCLUSIVE for a moment, and without turns they would
-//! keep each other from getting it.
+//! The waits of this VFS while other connections hold locks of the database file, in addition to those of the
+//! application's busy handler, and the failures that the VFS reports after a wait in vain. Also the turns
+//! that the threads of this process take to open a log. Each thread needs EXCLUSIVE for a moment, and without
+//! turns the threads would keep each other from getting it.
 
 use std::collections::HashMap;
 use std::os::unix::fs::MetadataExt as _;
@@ -17,40 +17,40 @@ use crate::database::Db;
 use crate::errors::Failure;
 use crate::sqlite::base::BaseFile;
 
-/// Proof that this connection holds EXCLUSIVE. The functions that put a guard on or take one off require it
-/// (invariant 2).
+/// The proof that this connection holds EXCLUSIVE. The functions that put a guard on or take a guard off
+/// require this proof (invariant 2).
 pub type Alone<'h> = Exclusive<'h, BaseFile>;
 
-/// How long a connection with PENDING waits at most for others to release SHARED. During that time no
-/// connection can begin a transaction.
+/// The longest time for which a connection with PENDING waits for others to release SHARED. During that time
+/// no connection can begin a transaction.
 const PENDING: Duration = Duration::from_millis(50);
 const PENDING_PAUSE: Duration = Duration::from_micros(100);
 const PENDING_TRIES: u32 = (PENDING.as_micros() / PENDING_PAUSE.as_micros()) as u32;
 
-/// How often `/proc/locks` is read until it shows a lock. The kernel returns the file in pieces, and while
-/// others lock and unlock, a lock may be missing from all of them.
+/// The number of times that this VFS reads `/proc/locks` until the file shows a lock. The kernel returns the
+/// file in pieces, and while other processes lock and unlock, a lock may be missing from all pieces.
 const LOOKS_AT_LOCKS: u32 = 8;
 
-/// Takes EXCLUSIVE. Waits a short time for connections that hold SHARED; meanwhile PENDING keeps other
+/// Takes EXCLUSIVE. Waits a short time for connections that hold SHARED. Meanwhile PENDING keeps other
 /// connections from taking SHARED. Returns `None` if a connection does not release SHARED in that time.
 pub fn take_alone<'h>(db: &Db, held: &'h mut Held<'_, BaseFile>) -> Result<Option<Alone<'h>>, Failure> {
     let pending = |tries| tries < PENDING_TRIES && db.patience.sleep(PENDING_PAUSE);
     held.exclusive(pending).map_err(cannot_lock(db))
 }
 
-/// Makes the failure to report to SQLite when a lock of the file could not be taken.
+/// Makes the failure to report to SQLite when this VFS could not take a lock of the file.
 pub fn cannot_lock(db: &Db) -> impl Fn(Code) -> Failure + '_ {
     |code| Failure::new(code, format!("cannot lock {}", db.path.display()))
 }
 
-/// Returns the failure when a connection that does not use the log keeps this VFS from taking EXCLUSIVE. The
-/// message names the processes that have the file locked, as far as this process can see.
+/// Returns the failure to report when a connection that does not use the log keeps this VFS from taking
+/// EXCLUSIVE. The message names the processes that have the file locked, as far as this process can see them.
 pub fn in_use(db: &Db) -> Failure {
     in_use_by(&db.path, who_locks(db))
 }
 
-/// Returns the failure when other connections of this VFS open, use or close the log, and patience has run
-/// out.
+/// Returns the failure to report when other connections of this VFS open, use or close the log, and patience
+/// has run out.
 pub fn contended(db: &Db) -> Failure {
     let path = db.path.display();
     let reason = format!("other connections open, use or close the log of {path} just now; try again");
@@ -61,7 +61,7 @@ pub fn contended(db: &Db) -> Failure {
     Failure::new(ffi::BUSY, message).because_of(reason)
 }
 
-/// Returns the failure when what SQLite has read under its lock of the file is out of date.
+/// Returns the failure to report when what SQLite has read under its lock of the file is out of date.
 pub fn out_of_date(db: &Db) -> Failure {
     let path = db.path.display();
     let message = format!(
@@ -71,8 +71,8 @@ pub fn out_of_date(db: &Db) -> Failure {
     Failure::new(ffi::BUSY, message)
 }
 
-/// As [`in_use`]. Only the message depends on `who`, the processes that hold locks; the reason is always the
-/// same.
+/// Returns the failure of [`in_use`]. Only the message depends on `who`, the processes that hold locks. The
+/// reason is always the same.
 fn in_use_by(path: &Path, who: Option<String>) -> Failure {
     let path = path.display();
     let reason = format!(
@@ -88,8 +88,8 @@ fn in_use_by(path: &Path, who: Option<String>) -> Failure {
     Failure::new(ffi::BUSY, message).because_of(reason)
 }
 
-/// Returns the other processes that hold locks of the database file. Returns `None` if none can be seen, for
-/// example because they run in another container.
+/// Returns the other processes that hold locks of the database file. Returns `None` if this process can see
+/// none of them, for example because they run in another container.
 fn who_locks(db: &Db) -> Option<String> {
     let meta = std::fs::metadata(&db.path).ok()?;
     let file =
@@ -128,14 +128,15 @@ fn processes_with(locks: &str, file: &str) -> Vec<u32> {
     processes
 }
 
-/// The turns to open the log of one database: one thread of this process at a time.
+/// The turns of this process's threads to open the log of one database. One thread at a time has the turn.
 #[derive(Default)]
 pub struct Gate {
     taken: Mutex<bool>,
     freed: Condvar,
 }
 
-/// The databases whose logs this process is opening, by [`duralite_wal::DatabaseIdentity::numbers`].
+/// The gates of the databases whose logs this process is opening, by
+/// [`duralite_wal::DatabaseIdentity::numbers`].
 type Gates = HashMap<(u64, u64, u64), Weak<Gate>>;
 static GATES: PerProcess<Mutex<Gates>> = PerProcess::new();
 
@@ -157,7 +158,7 @@ impl Gate {
         self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes the turn, if no other thread has it.
+    /// Takes the turn if no other thread has it.
     pub fn enter(self: &Arc<Self>) -> Option<Turn> {
         let was_taken = std::mem::replace(&mut *self.taken(), true);
         (!was_taken).then(|| Turn(Arc::clone(self)))
@@ -169,7 +170,7 @@ impl Gate {
     }
 }
 
-/// The turn, until it is dropped.
+/// The turn of a thread, which lasts until this value is dropped.
 pub struct Turn(Arc<Gate>);
 
 impl Drop for Turn {
