@@ -1,7 +1,7 @@
-//! An account of which engine has served each database that this process opened, and how many commits it
-//! served. The process reports the account at its end (`duralite run`).
+//! An account of which engine has served each database that this process opened, and how many commits the
+//! engine served. The process reports the account at its end (`duralite run`).
 //!
-//! Nothing is recorded before [`begin`]. A child of the process begins with an empty account.
+//! The account records nothing before [`begin`]. A child of the process begins with an empty account.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -19,14 +19,14 @@ const NOT_CLOSED: &str = "; not closed: its newest commits are in the log, where
 static IS_ON: AtomicBool = AtomicBool::new(false);
 static ACCOUNT: PerProcess<Mutex<Account>> = PerProcess::new();
 
-/// What a log has done for this process so far.
+/// The use that this process has made of a log so far.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Summary {
     /// The engine's name.
     pub engine: &'static str,
-    /// What a commit survives, in the words of `PRAGMA duralite`.
+    /// The events that a commit survives, in the words of `PRAGMA duralite`.
     pub guarantee: &'static str,
-    /// Transactions that this process has committed.
+    /// The number of transactions that this process has committed.
     pub commits: u64,
 }
 
@@ -39,7 +39,7 @@ pub trait Accounted: Send + Sync {
 #[derive(Default)]
 struct Account {
     databases: BTreeMap<PathBuf, Fate>,
-    /// Logs in use, and the databases that they belong to.
+    /// The logs in use, and the databases to which they belong.
     logs: BTreeMap<[u8; 16], (PathBuf, Weak<dyn Accounted>)>,
 }
 
@@ -47,7 +47,7 @@ struct Account {
 struct Fate {
     /// The sum over logs that are no longer in use.
     served: Option<Summary>,
-    /// What to report about the database as long as no log has served it.
+    /// The report about the database as long as no log has served it.
     plain: Option<String>,
 }
 
@@ -76,18 +76,18 @@ pub fn begin() {
     IS_ON.store(true, Ordering::Relaxed);
 }
 
-/// Returns whether the account is kept.
+/// Returns whether this process keeps the account.
 pub fn is_on() -> bool {
     IS_ON.load(Ordering::Relaxed)
 }
 
-/// Returns a line for each database that was opened since [`begin`]: what served it, or why nothing did.
-/// Returns an empty text when no database was opened.
+/// Returns a line for each database that was opened since [`begin`]. The line says what served the database,
+/// or why no engine did. Returns an empty text when no database was opened.
 #[must_use]
 pub fn text() -> String {
     let mut text = String::new();
-    // Declared before `account`, so dropped after the account is unlocked. If the last use of an attachment
-    // ends with this drop, the attachment locks the account to add its commits.
+    // This is declared before `account`, so it is dropped after the account is unlocked. If the last use of
+    // an attachment ends with this drop, the attachment locks the account to add its commits.
     let mut in_use = Vec::new();
     let account = account();
     for (path, fate) in &account.databases {
@@ -152,7 +152,7 @@ mod tests {
         }
     }
 
-    /// One test only, because the process has a single account.
+    /// This is one test, because the process has a single account.
     #[test]
     fn commits_of_ended_and_living_logs_are_added_up() {
         let summary = |commits| Summary { engine: "waldio", guarantee: "power-loss", commits };

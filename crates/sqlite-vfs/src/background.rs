@@ -1,5 +1,5 @@
-//! The background thread of a log. It checkpoints, so that no commit has to, and flushes in time what Group
-//! Synch has acknowledged. [`Maintenance`] says when it may work.
+//! The background thread of a log. The thread checkpoints, so that no committer has to, and flushes in time
+//! what Group Synch has acknowledged. [`Maintenance`] says when the thread may work.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Weak};
@@ -14,10 +14,10 @@ use crate::errors::{During, Failure};
 use crate::sqlite::connection::{OwnConnection, uri_of};
 use crate::sqlite::{Sqlite, VFS_NAME};
 
-/// How long a checkpoint waits for readers before it leaves the rest to the next one. Writers wait during
-/// that time.
+/// The time for which a checkpoint waits for readers before it leaves the rest to the next checkpoint.
+/// Writers wait during that time.
 const BUSY_TIMEOUT: Duration = Duration::from_millis(10);
-/// How long a checkpoint waits in the queue for WRITE.
+/// The time for which a checkpoint waits in the queue for WRITE.
 const QUEUE_TIMEOUT: Duration = Duration::from_millis(50);
 /// The pause after a checkpoint.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -31,7 +31,7 @@ struct Worker {
     flush_interval: Duration,
 }
 
-/// Starts the thread for the log of `db`, if the settings ask for one and none is running yet.
+/// Starts the thread for the log of `db`, if the settings ask for a thread and none is running yet.
 pub fn start_if_wanted(db: &Db, attachment: &Arc<Attachment>) -> Result<(), Failure> {
     if attachment.outside().is_some() {
         return Ok(());
@@ -100,14 +100,14 @@ impl Worker {
         }
     }
 
-    /// Checkpoints most of the log beside the writers, then keeps writers out and checkpoints the little that
-    /// was added in between. The next writer then starts the log over.
+    /// Checkpoints most of the log beside the writers, then keeps writers out and checkpoints the few frames
+    /// that were added in between. The next writer then starts the log over.
     fn checkpoint(&self) -> Result<(), Failure> {
         let Some(_turn) = self.maintenance.own_turn(true) else { return Ok(()) };
         // Forks wait for the end of the checkpoint. A child that is forked during SQLite's work could find
         // SQLite's allocator locked for good.
         let _forks = ForksWait::begin();
-        // The settings are read now, since some can be changed while the log is in use.
+        // Read the settings now, because some of them can be changed while the log is in use.
         let Some(settings) = self.attachment.upgrade().map(|attachment| attachment.in_force().clone()) else {
             return Ok(());
         };

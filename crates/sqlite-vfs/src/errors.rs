@@ -19,8 +19,8 @@ impl Failure {
         Self { code, message: message.into(), reason: None }
     }
 
-    /// Gives this failure a reason that is the same at each try. The message is not the same, because it has
-    /// details that may or may not be known at the moment.
+    /// Gives this failure a reason that is the same at each try. The message differs from try to try, because
+    /// it has details that may or may not be known at the moment.
     pub fn because_of(self, reason: impl Into<String>) -> Self {
         Self { reason: Some(reason.into()), ..self }
     }
@@ -45,10 +45,10 @@ impl Failure {
 }
 
 impl Failure {
-    /// This failure of a page read, for a statement that may have written a part of its changes.
-    /// `SQLITE_BUSY` and codes like it become an I/O error. After an I/O error SQLite always rolls the
-    /// statement back. After those other codes it does so only if it has kept a statement journal; without
-    /// one the transaction would go on with half of an insert.
+    /// Turns this failure of a page read into one for a statement that may have written a part of its
+    /// changes. `SQLITE_BUSY` and codes like it become an I/O error. After an I/O error SQLite always rolls
+    /// the statement back. After the other codes SQLite does so only if it has kept a statement journal.
+    /// Without a statement journal the transaction would continue with half of an insert.
     pub fn amid_writes(self) -> Self {
         match self.code & 0xff {
             ffi::BUSY | ffi::CANTOPEN | ffi::READONLY | ffi::PROTOCOL => {
@@ -59,7 +59,7 @@ impl Failure {
     }
 }
 
-/// What SQLite was doing.
+/// The operation of SQLite during which a failure happened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum During {
     Open,
@@ -86,8 +86,8 @@ impl During {
     }
 }
 
-/// The one place where kinds of [`LogError`] become SQLite's codes. The VFS's own refusals have their codes
-/// already.
+/// Turns a kind of [`LogError`] into SQLite's code. No other code does so. The VFS's own refusals have their
+/// codes already.
 fn code_of(kind: ErrorKind, during: During) -> c_int {
     match kind {
         ErrorKind::Full => ffi::FULL,

@@ -1,9 +1,9 @@
 //! The reason of the last refusal. For most refusals SQLite itself says no more than "unable to open database
 //! file".
 //!
-//! The reason is kept for each thread, since a program asks on the thread whose call failed. It is also kept
-//! for the process, since a thread of the library's own may have been refused. If several copies of SQLite
-//! use this library, they have these reasons in common.
+//! This module keeps the reason for each thread, because a program asks on the thread whose call failed. It
+//! also keeps the reason for the process, because a thread of the library's own may have been refused. If
+//! several copies of SQLite use this library, they have these reasons in common.
 
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char};
@@ -11,8 +11,9 @@ use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, TryLockError};
 
-/// How often a reader tries to lock the process's reason while another thread writes it. The tries are
-/// limited because a child that was forked during such a write would find it locked for good.
+/// The number of times that a reader tries to lock the process's reason while another thread writes it. The
+/// tries are limited because a child that was forked during such a write would find the reason locked for
+/// good.
 const TRIES: u32 = 100;
 
 #[derive(Default)]
@@ -20,12 +21,13 @@ struct Own {
     /// The value of [`COUNT`] after this thread's last refusal.
     number: u64,
     last: Option<CString>,
-    /// A text of another thread that was returned to the caller, kept alive as long as the caller may use it.
+    /// A text of another thread that was returned to the caller. This thread keeps the text alive as long as
+    /// the caller may use it.
     borrowed: Option<CString>,
 }
 
-/// The number of refusals in this process so far. Public, so that a host that looks at it before each call of
-/// SQLite need not call a function.
+/// The number of refusals in this process so far. The number is public, so that a host that reads it before
+/// each call of SQLite need not call a function.
 pub static COUNT: AtomicU64 = AtomicU64::new(0);
 
 thread_local! {
@@ -33,7 +35,7 @@ thread_local! {
 }
 static OF_PROCESS: Mutex<Option<CString>> = Mutex::new(None);
 
-/// Text for C, without zero bytes.
+/// Returns the text for C, without zero bytes.
 pub fn c_text(text: &str) -> CString {
     CString::new(text.replace('\0', "?")).unwrap_or_default()
 }
@@ -42,7 +44,7 @@ pub fn c_text(text: &str) -> CString {
 pub fn record(reason: &str) {
     let text = c_text(reason);
     with_process(1, |last| *last = Some(text.clone()));
-    // This fails only while the thread ends.
+    // The access fails only while the thread ends.
     let _ = OWN.try_with(|own| {
         let mut own = own.borrow_mut();
         own.number = COUNT.fetch_add(1, Ordering::Relaxed) + 1;
@@ -57,8 +59,9 @@ pub fn last() -> Option<CString> {
     own.or_else(|| with_process(TRIES, |last| last.clone()).flatten())
 }
 
-/// Returns the number of this thread's last refusal among all refusals of the process, from 1, or 0 for none.
-/// If it is greater than [`COUNT`] was before a call of SQLite, something was refused in that call.
+/// Returns the number of this thread's last refusal among all refusals of the process, counted from 1.
+/// Returns 0 if nothing was refused. If the number is greater than [`COUNT`] was before a call of SQLite,
+/// something was refused in that call.
 #[must_use]
 pub fn last_refusal() -> u64 {
     OWN.try_with(|own| own.borrow().number).unwrap_or(0)
@@ -70,8 +73,8 @@ pub fn last_error() -> Option<String> {
     last().map(|text| text.to_string_lossy().into_owned())
 }
 
-/// As [`last_error`], as text for C, or null. The text stays valid until this thread's next refusal or its
-/// next call of this function.
+/// Returns [`last_error`] as text for C, or null. The text stays valid until this thread's next refusal or
+/// its next call of this function.
 #[must_use]
 pub fn last_error_text() -> *const c_char {
     let text = OWN.try_with(|own| {
@@ -111,7 +114,7 @@ mod tests {
             .map(|text| text.to_str().unwrap().to_owned())
     }
 
-    /// One test only, because the process has a single last refusal.
+    /// This is one test, because the process has a single last refusal.
     #[test]
     fn a_thread_sees_its_own_refusal_and_else_the_last_of_the_process() {
         assert_eq!((last_error(), as_c_sees_it(), last_refusal()), (None, None, 0));

@@ -18,10 +18,10 @@ use crate::sqlite::base::BaseVfs;
 use crate::sqlite::{Api, RegisterError, Sqlite, VFS_NAME, connection, plain};
 use crate::{refusals, settings, sql};
 
-/// Serialises registrations, so that two threads do not both find the name free.
+/// The lock that serialises registrations, so that two threads do not both find the name free.
 static REGISTERING: PerProcess<Mutex<()>> = PerProcess::new();
 
-/// How the library was entered.
+/// The way in which a program or SQLite has entered the library.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Entry {
     /// Whether the VFS becomes the default one.
@@ -31,13 +31,13 @@ pub struct Entry {
     pub loaded: bool,
 }
 
-/// Registers the VFS with the SQLite that `routines` belongs to, on top of its default VFS. Gives the
-/// functions and tables of [`sql`] to `db` and to every connection opened later. A second call changes
+/// Registers the VFS with the SQLite to which `routines` belongs, on top of that SQLite's default VFS. Gives
+/// the functions and tables of [`sql`] to `db` and to every connection opened later. A second call changes
 /// nothing, except that `make_default` makes the VFS the default one.
 ///
 /// # Errors
 /// When SQLite is too old or refuses the VFS, or when `db` has a file open without Duralite and the
-/// environment says `strict`. If `message` is not null, the error text is put there too.
+/// environment says `strict`. If `message` is not null, this function also stores the error text there.
 ///
 /// # Safety
 /// `routines` is null or the table that SQLite passes to extensions, `db` is null or the connection that
@@ -81,8 +81,8 @@ unsafe fn register_through(db: *mut Connection, api: Api, entry: Entry) -> Resul
     // SAFETY: as promised by the caller.
     let plain = if looked_at { unsafe { plain::plain_database(&api, db) } } else { None };
     if let Some(plain) = plain.as_ref().filter(|plain| is_strict && !plain.on_purpose) {
-        // The check comes before anything is registered, because after an error SQLite unloads the library,
-        // and a registered VFS would be left without its code.
+        // Check this before registering anything, because after an error SQLite unloads the library, and a
+        // registered VFS would be left without its code.
         return Err(RegisterError::new(format!("duralite: {}", plain.refusal())));
     }
     let registration = register_with(api, entry.make_default)?;
@@ -95,8 +95,8 @@ unsafe fn register_through(db: *mut Connection, api: Api, entry: Entry) -> Resul
     Ok(())
 }
 
-/// Returns the registration of this SQLite, made now if there is none. Returns `None` if another copy of the
-/// library has registered the VFS.
+/// Returns the registration of this SQLite. Makes the registration now if there is none. Returns `None` if
+/// another copy of the library has registered the VFS.
 fn register_with(api: Api, make_default: bool) -> Result<Option<&'static Registration>, RegisterError> {
     let _one_at_a_time = REGISTERING.get().lock().unwrap_or_else(PoisonError::into_inner);
     let (find, register) = (api.vfs_find, api.vfs_register);
@@ -130,13 +130,14 @@ fn register_with(api: Api, make_default: bool) -> Result<Option<&'static Registr
     if code != ffi::OK {
         return Err(refused(code));
     }
-    // If SQLite has no memory for this, later connections have to do without the functions.
+    // Ignore an error: if SQLite has no memory for the extension, later connections have to do without the
+    // functions.
     // SAFETY: an entry point that is there as long as the VFS is.
     unsafe { auto_extension(opened) };
     Ok(Some(registration))
 }
 
-/// Called by SQLite for every connection that has been opened.
+/// Gives a connection the functions and tables. SQLite calls this for every connection that it has opened.
 unsafe extern "C" fn opened(
     db: *mut Connection,
     message: *mut *mut c_char,

@@ -1,8 +1,8 @@
-//! What belongs to one copy of SQLite in the process: this library's VFS in it, and the databases that are
-//! open through that VFS.
+//! The registration of one copy of SQLite in the process: this library's VFS in that SQLite, and the
+//! databases that are open through the VFS.
 //!
-//! A registration is found through the VFS's `pAppData` and is not global, since another SQLite may share
-//! this library.
+//! This library finds a registration through the VFS's `pAppData`. The registration is not global, because
+//! another SQLite may share this library.
 
 use std::collections::HashMap;
 use std::ffi::c_char;
@@ -17,7 +17,8 @@ use crate::database::{Db, strict};
 use crate::errors::Failure;
 use crate::sqlite::Sqlite;
 
-/// The VFS of one SQLite. Never freed: SQLite may call it until the process ends.
+/// The VFS of one SQLite. The library never frees this value, because SQLite may call the VFS until the
+/// process ends.
 pub struct Registration {
     pub sqlite: Sqlite,
     databases: PerProcess<Mutex<Databases>>,
@@ -36,10 +37,10 @@ struct Databases {
 /// the kernel for the child's own connections.
 fn disown(parents: &'static Mutex<Databases>) {
     // If the mutex was locked at the fork, it stays locked, because the thread that could unlock it is not in
-    // the child. Then nothing is released.
+    // the child. In that case release nothing.
     if let Ok(databases) = parents.try_lock() {
         for db in databases.by_wal.values() {
-            // This fails only if the lock was not taken.
+            // The call fails only if the lock was not taken.
             let _ = db.base.unlock(Level::None);
         }
     }
@@ -51,8 +52,8 @@ impl Registration {
         Self { sqlite, databases: PerProcess::new() }
     }
 
-    /// Must be called before anything else is done in this process, because in a child it releases what the
-    /// base VFS counts for the parent's connections.
+    /// Releases, in a child, the locks that the base VFS counts for the parent's connections. Callers must
+    /// call this before they do anything else in a process.
     pub fn enter(&self) {
         drop(self.databases());
     }

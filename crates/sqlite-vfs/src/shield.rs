@@ -10,8 +10,9 @@ pub fn shield<T>(default: T, body: impl FnOnce() -> T) -> T {
     catch_unwind(AssertUnwindSafe(body)).unwrap_or(default)
 }
 
-/// Marks this thread as doing something, for callbacks that SQLite calls on it. The mark ends when this is
-/// dropped. A panic drops it too, which matters because [`shield`] stops the panic and the thread goes on.
+/// Marks this thread as doing something, for callbacks that SQLite calls on it. The mark ends when this value
+/// is dropped. A panic drops the value too, which matters because [`shield`] stops the panic and the thread
+/// continues.
 pub struct Said {
     at: &'static LocalKey<Cell<bool>>,
     before: bool,
@@ -25,7 +26,7 @@ impl Said {
 
 impl Drop for Said {
     fn drop(&mut self) {
-        // This fails only while the thread ends.
+        // The access fails only while the thread ends.
         let _ = self.at.try_with(|said| said.set(self.before));
     }
 }

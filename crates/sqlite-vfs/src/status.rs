@@ -1,5 +1,5 @@
-//! The status of a database: what serves it, with which settings, and what was done. `PRAGMA duralite`, the
-//! table `duralite` and `duralite_json()` all show this.
+//! The status of a database: what serves it, with which settings, and what this process and others have done.
+//! `PRAGMA duralite`, the table `duralite` and `duralite_json()` all show this.
 
 use duralite_format::guard::DatabaseHeader;
 use duralite_wal::metrics::Counter;
@@ -8,11 +8,11 @@ use crate::account;
 use crate::database::{Db, replicated};
 use crate::settings::{self, Settings};
 
-/// Names and values. No name occurs twice. For each count, `docs/status.md` says whether it covers one
-/// process or all.
+/// The names and values of a status. No name occurs twice. For each count, `docs/status.md` says whether the
+/// count covers one process or all processes.
 pub type Status = Vec<(&'static str, String)>;
 
-/// The counts of what became of this process's concurrent transactions.
+/// The counts of the outcomes of this process's concurrent transactions.
 const CONCURRENCY: [(&str, Counter); 7] = [
     ("commits_merged", Counter::Merged),
     ("conflicts_page", Counter::PageConflicts),
@@ -28,7 +28,7 @@ pub fn number(value: &str) -> Option<i64> {
     value.parse().ok().filter(|number: &i64| number.to_string() == value)
 }
 
-/// Returns the settings in force: those of the log in use, else this connection's.
+/// Returns the settings in force: those of the log in use, or else those of this connection.
 pub fn in_force(db: &Db) -> Settings {
     match db.in_service() {
         Some(attachment) => {
@@ -79,7 +79,7 @@ pub fn of(db: &Db) -> Status {
     status
 }
 
-/// Returns the status of a database that Duralite does not serve; `why` says how it is open.
+/// Returns the status of a database that Duralite does not serve. `why` says how the database is open.
 pub fn plain(why: &str) -> Status {
     idle("off", format!("off: {why}"))
 }
@@ -88,14 +88,14 @@ fn idle(engine: &str, state: String) -> Status {
     vec![("version", crate::version().to_owned()), ("engine", engine.to_owned()), ("state", state)]
 }
 
-/// Notes in the account why no log serves a database, if none ever has.
+/// Notes in the account why no log serves a database, if no log ever has.
 pub fn account_for(db: &Db) {
     if account::is_on() && !db.is_helper() && !db.was_served() {
         account::plain(&db.path, &why_idle(db, &in_force(db)).1);
     }
 }
 
-/// Returns the engine that would serve the database, and the reason why none does now.
+/// Returns the engine that would serve the database, and the reason why no engine serves it now.
 fn why_idle(db: &Db, settings: &Settings) -> (&'static str, String) {
     let engine = match settings.placement(&db.path) {
         Ok(placement) => placement.engine.name,

@@ -1,9 +1,9 @@
-//! Which build this is: the version, and the build id that its builder gave it.
+//! The identity of the build: the version, and the build id that the builder gave it.
 
 use std::ffi::{CStr, CString, c_char};
 use std::sync::OnceLock;
 
-/// Returns the version, and in brackets the value of `DURALITE_BUILD_ID` when this was compiled.
+/// Returns the version, and in brackets the value of `DURALITE_BUILD_ID` at the time of the build.
 ///
 /// A build from the source tree has no build id. The id contains no time and no path, so the same source
 /// gives the same bytes.
@@ -11,7 +11,7 @@ pub fn version() -> &'static str {
     text().to_str().unwrap_or(env!("CARGO_PKG_VERSION"))
 }
 
-/// [`version`] for C. The text is never freed.
+/// Returns [`version`] as text for C. The text is never freed.
 pub fn version_text() -> *const c_char {
     text().as_ptr()
 }

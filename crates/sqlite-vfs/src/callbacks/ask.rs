@@ -1,6 +1,6 @@
 //! A file control of this library's own, by which the library gets from a connection to the [`Db`] of one of
-//! the connection's schemas. The pointer to the connection's file is not enough, since the file may belong to
-//! another VFS above this one. Such a VFS passes on file controls that it does not know.
+//! the connection's schemas. The pointer to the connection's file is not enough, because the file may belong
+//! to another VFS above this one. Such a VFS passes on file controls that it does not know.
 #![allow(unsafe_code)] // calls SQLite, and is called back through it
 
 use std::ffi::{CStr, c_int, c_void};
@@ -16,8 +16,8 @@ use crate::sqlite::{Sqlite, plain};
 /// The number of the file control: the letters "Dura". SQLite's own numbers are below 100.
 pub const OPERATION: c_int = 0x4475_7261;
 
-/// The address of this value marks a question of this copy of the library. Another copy's question may have
-/// another layout, so it is not answered.
+/// The value whose address marks a question of this copy of the library. This copy does not answer another
+/// copy's question, because that question may have another layout.
 static MARK: u8 = 1;
 
 #[repr(C)]
@@ -41,11 +41,11 @@ pub unsafe fn answer(db: &Db, argument: *mut c_void) -> bool {
     true
 }
 
-/// What a connection has open under the name of a schema.
+/// The database that a connection has open under the name of a schema.
 pub enum Subject<'a> {
-    /// A database of this VFS. It stays open while the work runs.
+    /// A database of this VFS, which stays open while the work runs.
     Ours(&'a Db),
-    /// Any other database, and how it is open.
+    /// Any other database. The text says how it is open.
     Plain(&'a str),
 }
 

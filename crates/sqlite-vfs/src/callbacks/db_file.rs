@@ -19,8 +19,8 @@ use crate::registration::Registration;
 use crate::shield::shield;
 use crate::status;
 
-/// The front of the memory that SQLite gives for a file; the base VFS's file follows. It is never borrowed
-/// mutably, because SQLite may call a method of the file while another one runs.
+/// The beginning of the memory that SQLite gives for a file. The base VFS's file follows it. No code borrows
+/// this structure mutably, because SQLite may call a method of the file while another method runs.
 #[repr(C)]
 pub struct DbFile {
     methods: *const IoMethods,
@@ -28,11 +28,11 @@ pub struct DbFile {
     registration: &'static Registration,
 }
 
-/// How many bytes come before the base VFS's file. A multiple of 8, the alignment of SQLite's memory.
+/// The number of bytes before the base VFS's file: a multiple of 8, the alignment of SQLite's memory.
 pub const HEADER_BYTES: c_int = 24;
 const _: () = assert!(size_of::<DbFile>() == HEADER_BYTES as usize && align_of::<DbFile>() <= 8);
 
-/// Returns where the base VFS's file lies in the memory of this VFS's file.
+/// Returns the address of the base VFS's file in the memory of this VFS's file.
 ///
 /// # Safety
 /// `file` has room for `HEADER_BYTES` bytes and a file of the base VFS.
@@ -84,8 +84,8 @@ const fn methods(version: c_int) -> IoMethods {
 /// The device characteristics that announce atomic writes: of each size, and of several pages at once.
 const ATOMIC: c_int = ((ffi::IOCAP_ATOMIC64K << 1) - ffi::IOCAP_ATOMIC) | ffi::IOCAP_BATCH_ATOMIC;
 
-/// One table for each version of the base VFS's methods: SQLite looks at the version before it calls a later
-/// method.
+/// The method tables, one for each version of the base VFS's methods. SQLite looks at the version before it
+/// calls a later method.
 static METHODS_1: IoMethods = methods(1);
 static METHODS_2: IoMethods = methods(2);
 static METHODS_3: IoMethods = methods(3);
@@ -100,7 +100,7 @@ unsafe fn db_of<'a>(file: *mut File) -> &'a Db {
 }
 
 /// Runs `$body` with the database of `$file`, and stops a panic from crossing into C. In a child of the
-/// process that opened the database the answer is `$default`.
+/// process that opened the database, the answer is `$default`.
 macro_rules! with_db {
     ($file:ident, $default:expr, |$db:ident| $body:expr) => {
         with_db!($file, $default, |$db| $body, in_child: $db.check_process($default).err().unwrap_or($default))
@@ -114,9 +114,9 @@ macro_rules! with_db {
     };
 }
 
-/// As [`with_db`], for the calls that SQLite never makes between deleting the WAL and closing the database.
-/// Such a call shows that SQLite goes on with the database, so a guard that was kept for the close is lifted
-/// first.
+/// Does the same as [`with_db`], for the calls that SQLite never makes between deleting the WAL and closing
+/// the database. Such a call shows that SQLite continues with the database, so the macro first lifts a guard
+/// that was kept for the close.
 macro_rules! with_open_db {
     ($file:ident, $default:expr, |$db:ident| $body:expr) => {
         with_db!($file, $default, |$db| {
@@ -289,7 +289,8 @@ unsafe extern "C" fn file_control(file: *mut File, op: c_int, arg: *mut c_void) 
     })
 }
 
-/// Does what a file control asks of this VFS. Returns `None` if the call goes on to the base VFS.
+/// Does what a file control asks of this VFS. Returns `None` if the caller must pass the call on to the base
+/// VFS.
 ///
 /// # Safety
 /// `arg` is what belongs to the operation `op`.

@@ -9,8 +9,8 @@ use duralite_sqlite_ffi::{self as ffi, File, IoMethods};
 
 use crate::shield::shield;
 
-/// The methods that all files beside a database have in common. They are of version 1, since SQLite calls no
-/// later methods on such a file. SQLite locks the database and not these files, so the locks do nothing.
+/// The methods that all files beside a database have in common. They are of version 1, because SQLite calls
+/// no later methods on such a file. SQLite locks the database and not these files, so the locks do nothing.
 pub const BESIDE_DATABASE: IoMethods = IoMethods {
     version: 1,
     close: None,
@@ -49,8 +49,8 @@ unsafe extern "C" fn file_control(_file: *mut File, _op: c_int, _arg: *mut c_voi
     ffi::NOTFOUND
 }
 
-/// SQLite's buffer to fill, zeroed here, and the position to read at. Returns `None` if the position or the
-/// length is negative.
+/// Returns SQLite's buffer to fill, which this function zeroes, and the position to read at. Returns `None`
+/// if the position or the length is negative.
 ///
 /// # Safety
 /// `buf` has room for `len` bytes, which no other code reads or writes as long as the result is used.

@@ -16,13 +16,13 @@ use crate::shield::shield;
 
 /// The database that a journal belongs to.
 enum Journal {
-    /// The journal of an open database. SQLite closes it before the database.
+    /// The journal of an open database. SQLite closes the journal before the database.
     Own(Arc<Db>),
     /// A journal that a super-journal names, opened only for reading.
     Child(ChildJournal),
 }
 
-/// The front of the memory that SQLite gives for the file.
+/// The beginning of the memory that SQLite gives for the file.
 #[repr(C)]
 struct JournalFile {
     methods: *const IoMethods,
@@ -68,7 +68,7 @@ unsafe fn put(file: *mut File, journal: Journal) {
 }
 
 /// Runs `$body` with the journal of `$file`, and stops a panic from crossing into C. In a child of the
-/// process that opened it the answer is `$default`.
+/// process that opened the journal, the answer is `$default`.
 macro_rules! with_journal {
     ($file:ident, $default:expr, |$journal:ident| $body:expr) => {
         shield($default, || {
@@ -97,8 +97,8 @@ impl Journal {
         }
     }
 
-    /// Does an operation that SQLite calls only on the journal of an open database. Answers `refused` for
-    /// another one.
+    /// Does an operation that SQLite calls only on the journal of an open database. Answers `refused` for any
+    /// other journal.
     fn change(&self, refused: c_int, work: impl FnOnce(&Db) -> Result<(), Failure>) -> c_int {
         match self {
             Self::Own(db) => db.answer(work(db).map(|()| ffi::OK)),

@@ -11,7 +11,7 @@ use crate::settings::{self, CONCURRENT, REPLICATED, REPLICATED_TIMEOUT};
 use crate::status::{self, Status, in_force};
 
 const PRAGMA: &str = "duralite";
-/// `PRAGMA duralite_conflicts`, whose name looks like a setting's name, but is not.
+/// The end of the name of `PRAGMA duralite_conflicts`, which looks like a setting's name, but is not.
 const CONFLICTS: &str = "conflicts";
 /// A pragma of SQLite's own, whose value Duralite uses too.
 const SIZE_LIMIT: &str = "journal_size_limit";
@@ -58,8 +58,8 @@ pub unsafe fn answer(db: &Db, words: *mut *mut c_char) -> c_int {
 }
 
 /// Notes the value of `PRAGMA journal_size_limit`, which SQLite also carries out itself. SQLite compares the
-/// limit with the size of the log's content. The log's file may be larger, so SQLite would never ask to
-/// truncate the file. The log applies the limit instead.
+/// limit with the size of the log's content. The log's file may be larger than its content, so SQLite would
+/// never ask to truncate the file. The log applies the limit instead.
 fn limit_size(db: &Db, value: Option<&str>) {
     let Some(limit) = value.and_then(|value| value.trim().parse::<i64>().ok()) else { return };
     let limit = u64::try_from(limit).ok();
@@ -111,10 +111,11 @@ fn lines(status: &Status) -> String {
 }
 
 /// Returns a line for each page on which transactions were overtaken: how many transactions, the page's
-/// number, and the table or index that it belongs to, with tabs in between.
+/// number, and the table or index to which the page belongs, with tabs in between.
 fn conflicts(db: &Db) -> String {
     let line = |hot: &HotPage| {
-        // A name of a table may contain tabs and line ends, which separate the columns and lines here.
+        // Replace tabs and line ends in the name of a table, because they separate the columns and lines
+        // here.
         let owner = hot.owner().replace(|character: char| character.is_control(), " ");
         format!("{}\t{}\t{owner}", hot.count, hot.page)
     };

@@ -392,8 +392,7 @@ unsafe fn exists(registration: &'static Registration, name: *const c_char) -> Re
     ChildJournal::find(registration, &database)?.map(|child| child.counts()).transpose()
 }
 
-/// Sleeps for SQLite. If SQLite sleeps because it was refused WRITE, the thread waits in the queue for that
-/// lock.
+/// Sleeps for SQLite. If SQLite sleeps because it was refused WRITE, waits in the queue for that lock.
 unsafe extern "C" fn sleep(vfs: *mut Vfs, microseconds: c_int) -> c_int {
     with_registration!(vfs, 0, |registration| {
         let limit = Duration::from_micros(u64::try_from(microseconds).unwrap_or(0));

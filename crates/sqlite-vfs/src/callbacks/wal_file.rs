@@ -16,13 +16,13 @@ use crate::errors::{During, Failure};
 use crate::guard::Guard;
 use crate::shield::shield;
 
-/// An open WAL. SQLite closes it before its database.
+/// An open WAL. SQLite closes the WAL before its database.
 pub struct Wal {
     db: Arc<Db>,
     attachment: Arc<Attachment>,
 }
 
-/// The front of the memory that SQLite gives for the file.
+/// The beginning of the memory that SQLite gives for the file.
 #[repr(C)]
 struct WalFile {
     methods: *const IoMethods,
@@ -54,7 +54,7 @@ pub unsafe fn install(file: *mut File, db: Arc<Db>, used: Use) {
 }
 
 /// Runs `$body` with the WAL of `$file`, and stops a panic from crossing into C. In a child of the process
-/// that opened it the answer is `$default`.
+/// that opened the WAL, the answer is `$default`.
 macro_rules! with_wal {
     ($file:ident, $default:expr, |$wal:ident| $body:expr) => {
         shield($default, || {
@@ -73,8 +73,8 @@ impl Wal {
         result.unwrap_or_else(|error| self.db.sqlite.fail(&Failure::of(&error, during)))
     }
 
-    /// Takes what SQLite writes to the WAL. On a concurrent connection this keeps the data in memory until
-    /// SQLite commits, and then writes it to the log.
+    /// Takes what SQLite writes to the WAL. On a concurrent connection this function keeps the data in memory
+    /// until SQLite commits, and then writes the data to the log.
     fn write_for_sqlite(&self, offset: u64, data: &[u8]) -> Result<c_int, Failure> {
         match self.db.concurrent() {
             None => self.write(offset, data),
@@ -83,7 +83,7 @@ impl Wal {
     }
 
     /// Writes to the log. A commit frame seals the transaction, so the wal-index must have room for the frame
-    /// before it is written.
+    /// before this function writes it.
     fn write(&self, offset: u64, data: &[u8]) -> Result<c_int, Failure> {
         if offset == 0 {
             return self.begin(data);
@@ -95,9 +95,9 @@ impl Wal {
         Ok(self.take(offset, data))
     }
 
-    /// Takes the header with which the WAL begins. Also makes the guard final and durable, unless it is known
-    /// to be so. If the guard was not provisional, the log may have had commits, so this first makes sure
-    /// that the log may start over.
+    /// Takes the header with which the WAL begins. Also makes the guard final and durable, unless the guard
+    /// is known to be final and durable. If the guard was not provisional, the log may have had commits, so
+    /// this function first makes sure that the log may start over.
     fn begin(&self, data: &[u8]) -> Result<c_int, Failure> {
         self.attachment.look_for_log_now(|| self.db.has_no_name());
         if self.attachment.is_deleted() {
@@ -125,14 +125,14 @@ impl Wal {
         self.answer(During::Write, written.map(|()| ffi::OK))
     }
 
-    /// Makes what was checkpointed durable in the database file, before the log gives it up (invariant 6).
+    /// Makes the checkpointed pages durable in the database file, before the log gives them up (invariant 6).
     fn before_reuse(&self) -> Result<(), c_int> {
         // The log cannot start over while a stopped process may still write to it.
         if !self.attachment.may_start_over() {
             return Err(ffi::BUSY);
         }
         // SQLite has locked the read marks before, and the file was synced then, so there is nothing left to
-        // sync. In exclusive locking mode SQLite takes no such locks, so the file is synced here.
+        // sync. In exclusive locking mode SQLite takes no such locks, so sync the file here.
         let synced = self.db.sync_home(&self.attachment, None, ffi::SYNC_NORMAL);
         synced.map_err(|failure| self.db.sqlite.fail(&failure))
     }
@@ -156,8 +156,8 @@ unsafe extern "C" fn close(file: *mut File) -> c_int {
             return ffi::OK;
         }
         let Wal { db, attachment } = *wal;
-        // This reference is dropped first, so that the database has the last one. `wal_closed` drops that one
-        // while the background thread does not use the log.
+        // Drop this reference first, so that the database has the last reference. `wal_closed` drops the last
+        // reference while the background thread does not use the log.
         drop(attachment);
         db.wal_closed();
         // SAFETY: SQLite keeps this memory alive until `close` returns.

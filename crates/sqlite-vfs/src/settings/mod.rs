@@ -1,5 +1,5 @@
-//! Reading the settings. If several places give a setting, the first of these wins: a URI parameter, what the
-//! program sets for all its databases, an environment variable, the default.
+//! Reads the settings. If several places give a setting, the first of these wins: a URI parameter, the value
+//! that the program sets for all its databases, an environment variable, the default.
 
 mod names;
 mod table;
@@ -17,12 +17,13 @@ pub use table::{
     CONCURRENT, Concurrency, Journal, REPLICATED, REPLICATED_TIMEOUT, STRICT, Settings, find, rows,
 };
 
-/// What the program has set for all its databases: names of environment variables, and values. Set once, so
-/// that a reader takes no lock, which a child might find locked for good after a fork.
+/// The settings that the program has set for all its databases: names of environment variables, and values.
+/// They are set only once, so a reader takes no lock. After a fork a child might find such a lock locked for
+/// good.
 static GIVEN: OnceLock<Vec<(String, String)>> = OnceLock::new();
 
 /// Sets settings that win over environment variables and lose against URI parameters. Of two settings with
-/// the same name the last counts. The first call decides for good.
+/// the same name the last one counts. The first call decides for good.
 ///
 /// # Errors
 /// A text that says which setting is wrong, or that an earlier call has set something else.
@@ -44,14 +45,14 @@ pub fn set_defaults(settings: &[(&str, &str)]) -> Result<(), String> {
     }
 }
 
-/// Returns the value of a setting for all databases of this process: what the program has set, else the
-/// environment variable `name`.
+/// Returns the value of a setting for all databases of this process: the value that the program has set, else
+/// that of the environment variable `name`.
 pub fn variable(name: &str) -> Option<String> {
     let given = GIVEN.get().into_iter().flatten().find(|(given, _)| given == name);
     given.map(|(_, value)| value.clone()).or_else(|| std::env::var(name).ok())
 }
 
-/// Returns whether `strict` is on where a URI does not say otherwise.
+/// Returns whether `strict` is on if a URI does not say otherwise.
 pub fn is_strict() -> bool {
     let value = variable(&variable_of(STRICT)).unwrap_or_default();
     !value.is_empty() && !is_off(&value)
@@ -103,8 +104,8 @@ impl Settings {
         find(name).map(|setting| setting.get(self))
     }
 
-    /// Returns the settings that were given, as URI parameters for another connection to the same log.
-    /// `background_checkpoint` is left out, because the thread belongs to the log and not to a connection.
+    /// Returns the settings that were given, as URI parameters for another connection to the same log. Leaves
+    /// out `background_checkpoint`, because the background thread belongs to the log and not to a connection.
     pub fn parameters(&self) -> Vec<(&'static str, String)> {
         let given = self.explicit.iter().filter(|name| **name != "background_checkpoint");
         given.filter_map(|name| Some((*name, self.value_of(name)?))).collect()
@@ -141,8 +142,8 @@ impl Settings {
         }
     }
 
-    /// Returns the longest time after which an acknowledged commit in a log of this engine is flushed (Group
-    /// Synch). Returns `None` if nothing has to be flushed in the background.
+    /// Returns the longest time after which the background thread flushes an acknowledged commit in a log of
+    /// this engine (Group Synch). Returns `None` if no commit needs a flush in the background.
     pub fn flush_interval(&self, engine: &Descriptor) -> Option<Duration> {
         (engine.flush_interval)(&self.options)
     }

@@ -20,11 +20,12 @@ const OTHER_VARIABLES: [&str; 8] = [
     "DURALITE_BENCH_10GB",
 ];
 const VARIABLE_PREFIX: &str = "DURALITE_";
-/// A name that begins like one of these, or with the name of an engine, is meant for Duralite.
+/// The beginnings of names that are meant for Duralite. A name that begins with the name of an engine is also
+/// meant for Duralite.
 const OWN_PREFIXES: [&str; 7] = ["nvram", "journal", "log_", PRODUCT, "group_", "read_d", "background"];
 const PRODUCT: &str = "duralite";
-/// Parameters of SQLite itself, and of VFSs that come with it or are stacked over it. They are never refused.
-/// Nor are names that begin with `_`, which belong to drivers.
+/// Parameters of SQLite itself, and of VFSs that come with it or are stacked over it. Duralite never refuses
+/// these names, nor names that begin with `_`, which belong to drivers.
 const FOREIGN: [&str; 28] = [
     "vfs",
     "mode",
@@ -57,12 +58,13 @@ const FOREIGN: [&str; 28] = [
 ];
 /// Pragmas whose names begin like settings. SQLite does not accept them as parameters.
 const PRAGMAS: [&str; 2] = ["journal_mode", "journal_size_limit"];
-/// A setting of one word is recognised within a longer name only if the word has at least this length.
+/// The least length in bytes of a setting of one word that this module recognises within a longer name.
 const DISTINCT_BYTES: usize = 6;
-/// A setting of at least this length is recognised with two typing errors, a shorter one with one.
+/// The length in bytes from which this module recognises a setting with two typing errors. It recognises a
+/// shorter setting only with one.
 const LONG_BYTES: usize = 7;
 
-/// Refuses names that are meant for Duralite and are not settings.
+/// Refuses names that are meant for Duralite but are not settings.
 pub fn refuse_unknown(
     uri_keys: impl Iterator<Item = String>,
     mut variables: impl Iterator<Item = String>,
@@ -106,7 +108,7 @@ pub fn variable_of(name: &str) -> String {
 fn check_variable(variable: &str) -> Result<(), String> {
     let Some((prefix, rest)) = variable.split_once('_') else { return Ok(()) };
     let (prefix, own) = (prefix.to_uppercase(), VARIABLE_PREFIX.trim_end_matches('_'));
-    // The lengths are compared first, because that is cheap and excludes most variables of an environment.
+    // Compare the lengths first, because that is cheap and excludes most variables of an environment.
     if prefix != own && (prefix.len().abs_diff(own.len()) > 2 || distance(&prefix, own) > 2) {
         return Ok(());
     }
@@ -124,8 +126,8 @@ fn check_variable(variable: &str) -> Result<(), String> {
         None if prefix == own => {
             Err(format!("unknown environment variable {variable}; the settings are {}", names()))
         }
-        // The variable belongs to another program, and its name happens to look like one of Duralite's, so it
-        // is ignored.
+        // The variable belongs to another program, and its name happens to look like one of Duralite's, so
+        // ignore it.
         None => Ok(()),
     }
 }
@@ -138,7 +140,7 @@ fn setting_meant(name: &str) -> Option<&'static str> {
 /// Returns the candidate that `name` was probably meant to be.
 fn meant<'a>(name: &str, candidates: &[&'a str]) -> Option<&'a str> {
     let name = plain(name);
-    // The part of the name after the name of the product or of an engine.
+    // Take only the part of the name after the name of the product or of an engine.
     let own = engines::all().map(|engine| engine.name).chain([PRODUCT]);
     let rest = own.filter_map(|own| name.strip_prefix(own)?.strip_prefix('_')).next();
     let name = rest.unwrap_or(&name);

@@ -8,7 +8,7 @@ use duralite_wal::{Descriptor, EngineOptions, engines};
 pub const STRICT: &str = "strict";
 /// The setting that each connection may choose for itself until it first reads.
 pub const CONCURRENT: &str = "concurrent";
-/// Two settings that each connection may change for itself at any time.
+/// A setting that, like [`REPLICATED_TIMEOUT`], each connection may change for itself at any time.
 pub const REPLICATED: &str = "replicated";
 pub const REPLICATED_TIMEOUT: &str = "replicated_timeout";
 
@@ -22,7 +22,7 @@ pub struct Settings {
     pub read_durable: bool,
     /// Whether a commit returns only once its transaction is in the archive.
     pub replicated: bool,
-    /// How long such a commit waits, in milliseconds.
+    /// The longest time that such a commit waits, in milliseconds.
     pub replicated_timeout: u64,
     /// The number of frames at which a background thread checkpoints the log, so that no committer has to; 0
     /// for never.
@@ -31,8 +31,8 @@ pub struct Settings {
     pub strict: bool,
     /// How write transactions of several connections run together.
     pub concurrent: Concurrency,
-    /// The size in bytes to which the log's file is cut when the log starts over, by SQLite's own
-    /// `PRAGMA journal_size_limit`. `None` for no limit.
+    /// The size in bytes to which the log truncates its file when the log starts over, as SQLite's own
+    /// `PRAGMA journal_size_limit` sets it. `None` for no limit.
     pub size_limit: Option<u64>,
     /// The names of the settings that were given, as opposed to defaults.
     pub(super) explicit: Vec<&'static str>,
@@ -55,10 +55,10 @@ impl Default for Settings {
     }
 }
 
-/// What serves the write-ahead log.
+/// The choice of what serves the write-ahead log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Journal {
-    /// The first engine whose media are there, else the base VFS.
+    /// The first engine whose media exist, else the base VFS.
     Auto,
     /// Always this engine.
     Engine(&'static Descriptor),
@@ -73,7 +73,7 @@ pub enum Concurrency {
     Off,
     /// One transaction writes at a time, but a transaction that has read can wait for its turn to write.
     Upgrade,
-    /// Transactions run at the same time, and are validated when they commit.
+    /// Transactions run at the same time, and the VFS validates each of them when it commits.
     On,
 }
 
@@ -140,7 +140,7 @@ impl Row {
     }
 }
 
-/// Every setting, in the order in which they are shown.
+/// Returns every setting, in the order in which the status shows them.
 pub fn rows() -> Vec<Row> {
     let mut rows = vec![Row::Connection(&JOURNAL)];
     rows.extend(engines::settings().into_iter().map(Row::Engine));

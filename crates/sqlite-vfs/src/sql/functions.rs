@@ -1,8 +1,8 @@
 //! `duralite_last_error()` and `duralite_json()`.
 //!
-//! Two copies of SQLite in a process may share this library. A function must know which of them calls it,
-//! because it answers through that copy, but SQLite does not say. So each copy of SQLite gets functions of
-//! its own.
+//! Two copies of SQLite in a process may share this library. A function must know which copy calls it,
+//! because the function answers through that copy, but SQLite does not say which copy calls. So each copy of
+//! SQLite gets functions of its own.
 #![allow(unsafe_code)] // registers and answers functions of SQLite's
 
 use std::ffi::{CStr, c_int};
@@ -18,13 +18,14 @@ use crate::refusals;
 use crate::shield::shield;
 use crate::sqlite::Sqlite;
 
-/// At most this many copies of SQLite in one process get the functions. For others the C symbols still work.
+/// The most copies of SQLite in one process that get the functions. For other copies the C symbols still
+/// work.
 const COPIES: usize = 8;
-/// Which SQLite each copy of the functions belongs to. These are atomic pointers and not under a mutex,
-/// because a child that is forked while a mutex is held would find it locked for good.
+/// The SQLite to which each copy of the functions belongs. These are atomic pointers without a mutex, because
+/// a child that is forked while a thread holds a mutex would find the mutex locked for good.
 static OWNERS: [AtomicPtr<Sqlite>; COPIES] = [const { AtomicPtr::new(ptr::null_mut()) }; COPIES];
 
-/// One function for each copy of SQLite.
+/// Lists one function for each copy of SQLite.
 macro_rules! copies {
     ($function:ident) => {
         [
@@ -44,13 +45,13 @@ macro_rules! copies {
 struct Function {
     name: &'static CStr,
     arguments: c_int,
-    /// Whether views and triggers may call it.
+    /// The flag that says whether views and triggers may call the function.
     risk: c_int,
     copies: [SqlFunction; COPIES],
 }
 
-/// A database may come from another person, with views and triggers that this person wrote. They must not
-/// call a function that tells where files of this machine are (`SQLITE_DIRECTONLY`).
+/// A database may come from another person, with views and triggers that this person wrote. Such views and
+/// triggers must not call a function that tells where files of this machine are (`SQLITE_DIRECTONLY`).
 const FUNCTIONS: [Function; 3] = [
     Function {
         name: c"duralite_last_error",
@@ -68,7 +69,8 @@ fn owner(copy: usize) -> Option<&'static Sqlite> {
     OWNERS.get(copy).and_then(|owner| unsafe { owner.load(Ordering::Acquire).as_ref() })
 }
 
-/// `duralite_last_error()`: the reason of the last refusal, or NULL if nothing was refused so far.
+/// Answers `duralite_last_error()` with the reason of the last refusal, or with NULL if nothing was refused
+/// so far.
 unsafe extern "C" fn last_error<const COPY: usize>(context: *mut Context, _: c_int, _: *mut *mut Value) {
     shield((), || {
         let (Some(sqlite), Some(text)) = (owner(COPY), refusals::last_error()) else { return };
@@ -77,7 +79,7 @@ unsafe extern "C" fn last_error<const COPY: usize>(context: *mut Context, _: c_i
     });
 }
 
-/// `duralite_json()`: the rows of the table `duralite` as one JSON object.
+/// Answers `duralite_json()` with the rows of the table `duralite` as one JSON object.
 unsafe extern "C" fn status<const COPY: usize>(
     context: *mut Context,
     count: c_int,
@@ -100,7 +102,7 @@ unsafe extern "C" fn status<const COPY: usize>(
     });
 }
 
-/// Gives a connection the functions. If that fails, the connection has to do without them.
+/// Gives a connection the functions. Ignores a failure: the connection then has to do without the functions.
 ///
 /// # Safety
 /// `db` is an open connection of this SQLite.

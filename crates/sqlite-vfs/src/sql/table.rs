@@ -1,9 +1,9 @@
 //! A [`View`] as an eponymous virtual table of SQLite, which exists in every schema without `CREATE` and is
 //! read-only.
 //!
-//! Views and triggers must not use the table (`SQLITE_VTAB_DIRECTONLY`), because it tells where files of this
-//! machine are, and a database with its views and triggers may come from elsewhere. In the same way SQLite
-//! protects its own tables that show how a database is stored.
+//! Views and triggers must not use the table (`SQLITE_VTAB_DIRECTONLY`), because the table tells where files
+//! of this machine are, and a database with its views and triggers may come from elsewhere. In the same way
+//! SQLite protects its own tables that show how a database is stored.
 #![allow(unsafe_code)] // the functions that SQLite calls
 
 use std::ffi::{CString, c_char, c_int, c_void};
@@ -22,10 +22,11 @@ use crate::sqlite::Sqlite;
 static VIEWS: [View; 3] = [STATUS, LOG, CONFLICTS];
 static MODULES: [Module; 3] = [module(connect::<0>), module(connect::<1>), module(connect::<2>)];
 
-/// The plan if the query names a schema. Without a schema the table is about `main`.
+/// The number of the plan for a query that names a schema. Without a schema the table is about `main`.
 const BY_SCHEMA: c_int = 1;
 
-/// The cost that this table reports to the planner. The value does not matter, since there is no other plan to choose.
+/// The cost that this table reports to the planner. The value does not matter, because there is no other plan
+/// to choose.
 const COST: f64 = 100.0;
 
 /// Makes the module of a table. Because it has no `xCreate`, the table exists without `CREATE VIRTUAL TABLE`,
@@ -71,7 +72,7 @@ struct Cursor {
     at: usize,
 }
 
-/// Gives a connection the tables. If that fails, the connection has to do without them.
+/// Gives a connection the tables. Ignores a failure: the connection then has to do without the tables.
 ///
 /// # Safety
 /// `db` is an open connection of this SQLite.
@@ -93,7 +94,7 @@ unsafe fn table_of<'a>(table: *mut VTab) -> &'a Table {
     unsafe { &*table.cast::<Table>() }
 }
 
-/// Returns the cursor behind the pointer that SQLite passes. No other code uses it during the call.
+/// Returns the cursor behind the pointer that SQLite passes. No other code uses the cursor during the call.
 ///
 /// # Safety
 /// `cursor` was made by [`open`] and not closed.

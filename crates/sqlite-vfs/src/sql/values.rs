@@ -10,7 +10,7 @@ use super::views::Cell;
 use crate::refusals;
 use crate::sqlite::Api;
 
-/// Returns the name of the schema that a value gives; `main` for null.
+/// Returns the name of the schema that a value gives, or `main` if the value is null.
 ///
 /// # Safety
 /// `value` is null, or an argument of a call that has not returned, of the SQLite that `api` is from.
@@ -34,7 +34,7 @@ pub unsafe fn schema(api: &Api, value: *mut Value) -> CString {
 /// `context` is that of a call, not yet returned, of the SQLite that `api` is from.
 pub unsafe fn answer(api: &Api, context: *mut Context, value: &Cell) {
     match value {
-        // Nothing is returned here, because SQLite then takes NULL.
+        // Set no result, because SQLite then takes NULL.
         Cell::Null => {}
         // SAFETY: as promised by the caller.
         Cell::Integer(number) => unsafe { (api.result_int64)(context, *number) },

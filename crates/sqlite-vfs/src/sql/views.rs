@@ -23,7 +23,7 @@ pub enum Cell {
 }
 
 impl Cell {
-    /// An INTEGER; the greatest one if the number does not fit.
+    /// Makes an INTEGER of a number, or the greatest INTEGER if the number does not fit.
     pub fn of(number: impl TryInto<i64>) -> Self {
         Self::Integer(number.try_into().unwrap_or(i64::MAX))
     }
@@ -34,15 +34,15 @@ pub trait Rows {
     /// Returns the number of rows.
     fn count(&self) -> usize;
 
-    /// Returns the value of a column in a row, both counted from 0. `row` is less than the count, and
-    /// `column` is not the hidden one.
+    /// Returns the value of a column in a row, both counted from 0. `row` is less than the number of rows,
+    /// and `column` is not the hidden column.
     fn cell(&self, row: usize, column: usize) -> Cell;
 }
 
-/// A table that exists without `CREATE`. Its last column is hidden: it names the schema whose database the
-/// table shows.
+/// A table that exists without `CREATE`. The table's last column is hidden, and names the schema whose
+/// database the table shows.
 pub struct View {
-    /// Its name in SQL.
+    /// The table's name in SQL.
     pub name: &'static CStr,
     /// The declaration for `sqlite3_declare_vtab`.
     pub declaration: &'static CStr,
@@ -52,7 +52,7 @@ pub struct View {
     pub rows: fn(&Subject<'_>) -> Result<Box<dyn Rows>, Failure>,
 }
 
-/// `SELECT name, value FROM duralite`: the rows of `PRAGMA duralite`.
+/// The table of `SELECT name, value FROM duralite`, with the rows of `PRAGMA duralite`.
 pub const STATUS: View = View {
     name: c"duralite",
     declaration: c"CREATE TABLE x(name TEXT, value, schema TEXT HIDDEN)",
@@ -88,10 +88,10 @@ impl Rows for Status {
     }
 }
 
-/// `SELECT * FROM duralite_log`: a row for each transaction in the log, oldest first, as [`Listing`] has
-/// them. No rows if no log serves the database. The rows are a copy of the moment at which the statement
-/// begins to read. While the copy is made, in one pass over the log's frames in memory, commits wait; after
-/// that they go on.
+/// The table of `SELECT * FROM duralite_log`, with a row for each transaction in the log, oldest first, as
+/// [`Listing`] has them. The table has no rows if no log serves the database. The rows are a copy from the
+/// moment at which the statement begins to read. The copy takes one pass over the log's frames in memory.
+/// Commits wait during that pass, and then continue.
 pub const LOG: View = View {
     name: c"duralite_log",
     declaration: c"CREATE TABLE x(position INTEGER, number INTEGER, time_ms INTEGER, first_frame INTEGER, \
@@ -137,7 +137,8 @@ impl Rows for Listing {
     }
 }
 
-/// `SELECT count, page, name FROM duralite_conflicts`: the lines of `PRAGMA duralite_conflicts`.
+/// The table of `SELECT count, page, name FROM duralite_conflicts`, with the lines of `PRAGMA
+/// duralite_conflicts`.
 pub const CONFLICTS: View = View {
     name: c"duralite_conflicts",
     declaration: c"CREATE TABLE x(count INTEGER, page INTEGER, name TEXT, schema TEXT HIDDEN)",
@@ -167,7 +168,8 @@ impl Rows for Vec<HotPage> {
     }
 }
 
-/// Returns a JSON object. A value whose text is that of a number becomes a number, any other a string.
+/// Returns a JSON object. A value whose text is that of a number becomes a number, and any other value
+/// becomes a string.
 pub fn json_object(status: &Status) -> String {
     let mut json = String::from("{");
     for (i, (name, value)) in status.iter().enumerate() {

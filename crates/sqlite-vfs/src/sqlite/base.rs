@@ -20,7 +20,7 @@ macro_rules! call {
 }
 
 /// Copies a function pointer out of a VFS's table. SQLite may change the table's `next` at any time, so this
-/// makes no reference to the whole table.
+/// macro makes no reference to the whole table.
 macro_rules! method {
     ($vfs:expr, $method:ident) => {{
         // SAFETY: `BaseVfs::new` promised a VFS that stays registered.
@@ -62,7 +62,8 @@ impl BaseFile {
         self.methods().map_or(ffi::OK, |m| call!(m, close, ffi::OK, self.0))
     }
 
-    /// Fills `buf`. Bytes past the end are zeros, and the answer is then `IOERR_SHORT_READ`.
+    /// Fills `buf`. If the read goes past the end, the bytes there are zeros, and the answer is
+    /// `IOERR_SHORT_READ`.
     pub fn read(self, buf: &mut [u8], offset: u64) -> c_int {
         let (Ok(len), Ok(offset)) = (c_int::try_from(buf.len()), i64::try_from(offset)) else {
             return ffi::IOERR_READ;
@@ -141,11 +142,11 @@ impl LockedFile for BaseFile {
     }
 }
 
-/// A file that this VFS has opened for itself through the base VFS. The base VFS also closes it, so the locks
-/// that this SQLite holds on the file are not released with the descriptor.
+/// A file that this VFS has opened for itself through the base VFS. The base VFS also closes the file, so
+/// closing does not release the locks that this SQLite holds on the file.
 pub struct OwnFile {
     file: BaseFile,
-    /// The memory of the file. A box, so that the address does not change.
+    /// The memory of the file, in a box so that the address does not change.
     _memory: Box<[u64]>,
     _name: Vec<u8>,
 }

@@ -24,23 +24,23 @@ pub fn is_opening() -> bool {
     OPENING.try_with(Cell::get).unwrap_or(false)
 }
 
-/// How a connection of the VFS's own waits for a lock. SQLite's own busy handler is not used, because it
-/// sleeps for up to tens of milliseconds at a time, and a checkpoint may keep all writers out during such a
-/// sleep.
+/// The way in which a connection of the VFS's own waits for a lock. The connection does not use SQLite's own
+/// busy handler, because that handler sleeps for up to tens of milliseconds at a time, and a checkpoint may
+/// keep all writers out during such a sleep.
 #[derive(Clone, Copy)]
 pub struct BusyWait {
-    /// How long one statement polls for a lock, at short intervals.
+    /// The time for which one statement polls for a lock, at short intervals.
     pub polling: Duration,
-    /// How long the statement waits in the queue for a lock, in addition. While it is in the queue, it keeps
-    /// no other connection waiting.
+    /// The additional time for which the statement waits in the queue for a lock. While the statement is in
+    /// the queue, it keeps no other connection waiting.
     pub queued: Duration,
-    /// Waits in that queue for at most the given time. Returns `false` at once if the lock that was refused
-    /// has no queue.
+    /// The function that waits in that queue for at most the given time. It returns `false` at once if the
+    /// lock that was refused has no queue.
     pub queue: fn(Duration) -> bool,
 }
 
 impl BusyWait {
-    /// Waits only by polling, for at most `limit`.
+    /// Returns a wait that only polls, for at most `limit`.
     pub fn polling(limit: Duration) -> Self {
         Self { polling: limit, queued: Duration::ZERO, queue: |_| false }
     }
@@ -49,9 +49,9 @@ impl BusyWait {
 /// The interval of polling.
 const PAUSE: Duration = Duration::from_micros(250);
 
-/// What the busy handler knows about the statement that waits: since when it has waited, and for how much of
-/// that time in the queue. The time between two calls of the handler counts too, because SQLite may open a
-/// log in between, which itself waits.
+/// What the busy handler knows about the statement that waits: the time at which the statement began to wait,
+/// and how much of the time since then it has waited in the queue. The time between two calls of the handler
+/// counts too, because SQLite may open a log in between, and opening a log waits as well.
 struct Busy {
     wait: BusyWait,
     since: Cell<Instant>,
@@ -92,7 +92,8 @@ impl Busy {
     }
 }
 
-/// The busy handler that SQLite calls, with `busy` as its argument.
+/// Waits when SQLite finds a lock taken. This is the busy handler, which SQLite calls with `busy` as the
+/// argument.
 unsafe extern "C" fn on_busy(busy: *mut c_void, before: c_int) -> c_int {
     shield(0, || {
         // SAFETY: the `Busy` of the connection, which outlives the connection; only its thread uses it.
@@ -101,12 +102,12 @@ unsafe extern "C" fn on_busy(busy: *mut c_void, before: c_int) -> c_int {
     })
 }
 
-/// A connection of the VFS's own, closed when dropped. Only one thread at a time uses it.
+/// A connection of the VFS's own, which the drop closes. Only one thread at a time uses the connection.
 pub struct OwnConnection<'a> {
     api: &'a Api,
     connection: *mut Connection,
     purpose: &'static str,
-    /// Made by `Box::into_raw`: SQLite has the pointer.
+    /// The state of the busy handler, from `Box::into_raw`, because SQLite has the pointer.
     busy: *mut Busy,
 }
 
@@ -161,8 +162,8 @@ impl<'a> OwnConnection<'a> {
         Failure::new(code, format!("{}: {}", self.purpose, text.to_string_lossy()))
     }
 
-    /// Runs one statement. Returns the first column of its first row, as a number, or `None` if it has no
-    /// row.
+    /// Runs one statement. Returns the first column of its first row, as a number, or `None` if the statement
+    /// returns no row.
     pub fn run(&self, sql: &CStr) -> Result<Option<c_int>, Failure> {
         let mut statement: *mut Statement = ptr::null_mut();
         // SAFETY: an open connection and a terminated text; no tail is wanted.
@@ -202,7 +203,7 @@ pub fn uri_of(path: &Path, parameters: &[(&str, String)]) -> Result<CString, Fai
     CString::new(uri).map_err(|_| Failure::cannot_open("the path of the database holds a zero byte"))
 }
 
-/// Appends `text` with all bytes escaped that have a meaning in a URI.
+/// Appends `text`, and escapes all bytes that have a meaning in a URI.
 fn escape(uri: &mut Vec<u8>, text: &[u8]) {
     for byte in text {
         if byte.is_ascii_alphanumeric() || b"/._-".contains(byte) {

@@ -1,4 +1,4 @@
-//! One copy of SQLite in the process: its functions, the VFS below this one, and how failures are reported to
+//! One copy of SQLite in the process: its functions, the VFS below this one, and the reports of failures to
 //! it.
 //!
 //! Two copies of SQLite in one process may load the same library, and then share its globals. So the function
@@ -22,13 +22,13 @@ use crate::errors::Failure;
 use crate::refusals;
 use base::BaseVfs;
 
-/// The name under which the VFS is registered. It is a static, so that its address identifies a VFS of this
-/// copy of the library. Another copy has the same name at another address.
+/// The name under which the VFS is registered. The name is a static, so that its address identifies a VFS of
+/// this copy of the library. Another copy has the same name at another address.
 pub static VFS_NAME: &CStr = c"duralite";
 /// `SQLITE_VERSION_NUMBER` of the oldest SQLite that has all functions that this library calls.
 pub const OLDEST_SQLITE: c_int = 3_031_000;
 
-/// Why the VFS could not be registered.
+/// The reason why the VFS could not be registered.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct RegisterError {
@@ -51,7 +51,7 @@ pub struct Api {
     pub column_text: unsafe extern "C" fn(*mut Statement, c_int) -> *const c_uchar,
     pub context_db_handle: unsafe extern "C" fn(*mut Context) -> *mut Connection,
     pub create_function_v2: CreateFunction,
-    /// `None` in a SQLite before 3.39.
+    /// `sqlite3_db_name`; `None` in a SQLite before 3.39.
     pub db_name: Option<ffi::DbName>,
     pub db_filename: unsafe extern "C" fn(*mut Connection, *const c_char) -> *const c_char,
     pub errmsg: unsafe extern "C" fn(*mut Connection) -> *const c_char,
@@ -84,9 +84,9 @@ pub struct Api {
     pub filename_journal: unsafe extern "C" fn(*const c_char) -> *const c_char,
     pub filename_wal: unsafe extern "C" fn(*const c_char) -> *const c_char,
     pub value_text: unsafe extern "C" fn(*mut Value) -> *const c_uchar,
-    /// `None` in a SQLite that was built without virtual tables.
+    /// The functions for virtual tables; `None` in a SQLite that was built without virtual tables.
     pub tables: Option<TableApi>,
-    /// `None` in a SQLite before 3.34.
+    /// `sqlite3_txn_state`; `None` in a SQLite before 3.34.
     pub txn_state: Option<ffi::TxnState>,
     threadsafe: unsafe extern "C" fn() -> c_int,
 }
@@ -188,7 +188,7 @@ unsafe fn db_name(routines: *const ApiRoutines, version: c_int) -> Option<ffi::D
     unsafe { routines.cast::<Option<ffi::DbName>>().add(ffi::DB_NAME_WORD).read() }
 }
 
-/// Returns the entry for `sqlite3_txn_state`, or `None` where this SQLite is older than it.
+/// Returns the entry for `sqlite3_txn_state`, or `None` if this SQLite is too old to have it.
 ///
 /// # Safety
 /// `routines` is the table that a SQLite of this version passes to extensions.
@@ -211,8 +211,8 @@ impl Api {
 /// The reason of the last message that was printed on standard error.
 static LAST_SAID: Mutex<String> = Mutex::new(String::new());
 
-/// One copy of SQLite, and the VFS that was its default when this library was registered. Never freed: SQLite
-/// may call this library's VFS until the process ends.
+/// One copy of SQLite, and the VFS that was its default when this library was registered. The library never
+/// frees this value, because SQLite may call this library's VFS until the process ends.
 pub struct Sqlite {
     pub api: Api,
     pub parent: BaseVfs,
@@ -230,8 +230,8 @@ impl Sqlite {
         unsafe { (self.api.log)(code, c"%s".as_ptr(), text.as_ptr()) };
         if std::env::var_os("DURALITE_LOG").is_some_and(|value| value == "stderr") {
             // A connection that waits for a lock tries again and again, and is refused for the same reason
-            // each time, so only a new reason is printed. This does not wait for the mutex, because a mutex
-            // that another thread held at a fork stays locked in the child.
+            // each time, so print only a new reason. Do not wait for the mutex, because a mutex that another
+            // thread held at a fork stays locked in the child.
             let last = LAST_SAID.try_lock().ok();
             if last.as_ref().is_none_or(|last| **last != reason) {
                 eprintln!("duralite: {message}");
@@ -271,7 +271,7 @@ impl Sqlite {
         }
     }
 
-    /// Returns the text in memory that SQLite frees, or null if SQLite is out of memory.
+    /// Returns a copy of the text in memory that SQLite frees, or null if SQLite is out of memory.
     pub fn text(&self, text: &str) -> *mut c_char {
         let text = refusals::c_text(text);
         // SAFETY: the format takes one string, which lives across the call.
