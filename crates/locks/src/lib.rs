@@ -8,12 +8,13 @@
 //! **Mutual exclusion.** Each process announces itself before it looks. A process that wants a lock sets its
 //! bit and then reads the words of all others. Every operation is sequentially consistent, so of two
 //! processes that exclude each other at least one sees the other. If another process holds the lock in a way
-//! that excludes this one, the lock is *busy*. Of two processes that claim a lock exclusively, the one with
-//! the lower process slot goes on, and waits until the other has withdrawn its claim. A process that wants
-//! the lock shared also waits until a claim is settled. A claim waits only for claims with a higher slot, so
-//! no circle of waiters can arise. A process that has withdrawn its claim on WRITE waits, without a claim,
-//! until the other process's claim is settled, and then tries again. The other process may not have got WRITE
-//! either, because a third process had it, and the third process may have given WRITE back meanwhile.
+//! that excludes this one, the lock is *busy*. Of two processes that claim a lock exclusively, the process
+//! with the lower slot continues, and waits until the other process has withdrawn its claim. A process that
+//! wants the lock shared also waits until a claim is settled. A claim waits only for claims with a higher
+//! slot, so no circle of waiters can arise. A process that has withdrawn its claim on WRITE waits, without a
+//! claim, until the other process's claim is settled, and then tries again. The other process may not have
+//! got WRITE either, because a third process had it, and the third process may have given WRITE back
+//! meanwhile.
 //!
 //! **Death.** Only a process itself sets its word. A process that finds the word of a dead process in its way
 //! clears that word by a compare-and-exchange. The word contains an epoch, which the next process in the slot

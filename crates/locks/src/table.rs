@@ -29,7 +29,7 @@ const TURN: Duration = Duration::from_micros(300);
 /// The time within which a connection comes back for WRITE if it does nothing but commit.
 const AT_ONCE: Duration = Duration::from_micros(20);
 
-/// Why a lock was not taken.
+/// The reason why a lock was not taken.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LockError {
     /// The lock is not available now: another connection holds or claims it, a waiter is due for it, a reader

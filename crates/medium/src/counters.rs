@@ -10,20 +10,20 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// time may lose some of each other's counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Bytes stored or streamed.
+    /// The number of bytes stored or streamed.
     pub stored_bytes: u64,
-    /// Calls that stored or streamed.
+    /// The number of calls that stored or streamed.
     pub stores: u64,
-    /// Lines flushed, and lines touched by non-temporal stores. A line flushed twice counts twice. Stays 0
-    /// under a persistency model without flushes.
+    /// The number of lines flushed, and of lines touched by non-temporal stores. A line flushed twice counts
+    /// twice. The count stays 0 under a persistency model without flushes.
     pub flushed_lines: u64,
-    /// The lines among the flushed ones that were non-temporal stores.
+    /// The number of the flushed lines that non-temporal stores touched.
     pub streamed_lines: u64,
-    /// Persist barriers. Not counted under a persistency model without barriers.
+    /// The number of persist barriers. They are not counted under a persistency model without barriers.
     pub fences: u64,
-    /// Bytes read, except words that were loaded one by one.
+    /// The number of bytes read, except words that were loaded one by one.
     pub read_bytes: u64,
-    /// Lines that reads touched.
+    /// The number of lines that reads touched.
     pub lines_read: u64,
 }
 

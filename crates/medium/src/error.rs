@@ -29,9 +29,9 @@ pub enum MediumError {
     /// A range reaches beyond what the medium holds or can hold.
     #[error("{len} bytes at {at} are out of bounds")]
     OutOfBounds {
-        /// Offset of the range, in bytes.
+        /// The offset of the range, in bytes.
         at: u64,
-        /// Length of the range, in bytes.
+        /// The length of the range, in bytes.
         len: u64,
     },
     /// Direct access was requested on a file system that does not have it.
@@ -78,7 +78,7 @@ pub enum MediumError {
     /// The machine, the file system or the mapping cannot do this.
     #[error("{what} is not supported here")]
     Unsupported {
-        /// What cannot be done.
+        /// The name of what is not supported.
         what: &'static str,
     },
 }

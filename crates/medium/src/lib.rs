@@ -41,7 +41,8 @@ pub use segment::{
     others_hold_bytes, unlock_byte,
 };
 
-/// Bytes in a cache line: the unit in which memory is written back, and for which latency is added.
+/// The number of bytes in a cache line, which is the unit in which memory is written back, and for which
+/// latency is added.
 pub const LINE_BYTES: u64 = 64;
 
 /// What survives once [`Nvm::fence`] has returned.
@@ -49,9 +50,9 @@ pub const LINE_BYTES: u64 = 64;
 pub enum Guarantee {
     /// Flushed and fenced bytes survive a power loss.
     PowerLoss,
-    /// What was written survives a crash of the system. A power loss may lose the newest of it.
+    /// Written data survives a crash of the system. A power loss may lose the newest data.
     SystemCrash,
-    /// After a power loss a prefix of what was acknowledged remains. The newest part may be missing.
+    /// After a power loss a prefix of the acknowledged data remains. The newest part may be missing.
     Ordered,
     /// Stored bytes survive the death of the process, but not a crash of the system or a power loss.
     ProcessCrash,

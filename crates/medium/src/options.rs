@@ -5,11 +5,11 @@ use crate::{FlushInstruction, Latency, MediumError, Persistency};
 /// How a file is mapped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MapOptions {
-    /// The most bytes of the file that may be used. The file may be shorter. If it is longer, the rest is not
-    /// used.
+    /// The most bytes of the file that the medium uses. The file may be shorter. If the file is longer, the
+    /// medium does not use the rest.
     pub capacity: u64,
-    /// Bytes of address space to reserve at first; `None` for the capacity. When the file outgrows its
-    /// mapping, a new mapping twice as long as needed is made.
+    /// The number of bytes of address space to reserve at first; `None` for the capacity. When the file
+    /// outgrows its mapping, the medium makes a new mapping twice as long as needed.
     pub first_bytes: Option<u64>,
     /// Whether the file must be accessed directly (`MAP_SYNC`), so that flushed lines survive a power loss.
     pub dax: bool,

@@ -62,7 +62,7 @@ impl ProcessId {
 
 /// The address of the first word of the page that the kernel clears in a child. Null before the first use.
 static WORD: AtomicPtr<u64> = AtomicPtr::new(ptr::null_mut());
-/// Set if the kernel cannot clear the page in a child. The code then asks the kernel for the process's id
+/// Whether the kernel cannot clear the page in a child. The code then asks the kernel for the process's id
 /// instead of reading the page.
 static ASKS_KERNEL: AtomicBool = AtomicBool::new(false);
 /// The last number that was given to a process. A child inherits this value and counts on from it, so a
@@ -125,9 +125,9 @@ fn prepare() -> NonNull<u64> {
     NonNull::new(word).unwrap_or(NonNull::dangling())
 }
 
-/// Counts descriptors that are being opened and are not registered yet.
+/// The gate that counts descriptors that are being opened and are not registered yet.
 static OPENING: Gate = Gate::new(Duration::from_millis(100));
-/// Counts this library's threads that are at work without the application's knowledge.
+/// The gate that counts this library's threads that are at work without the application's knowledge.
 static WORKING: Gate = Gate::new(Duration::from_secs(2));
 
 extern "C" fn before_fork() {
@@ -306,8 +306,8 @@ unsafe fn unshare(base: *mut libc::c_void) {
 pub const FIRST_DESCRIPTOR: i32 = 3;
 
 /// Moves a file away from the descriptors of the standard streams (0 to 2). A program that has closed a
-/// standard stream may go on printing to that descriptor, and would print into the file. SQLite does the same
-/// for its own files.
+/// standard stream may still print to that descriptor, and would then print into the file. SQLite does the
+/// same for its own files.
 ///
 /// # Errors
 /// The kernel's error if too many files are open.
@@ -522,7 +522,7 @@ impl<T: Default + Send + Sync + 'static> Default for PerProcess<T> {
 const FORKING: i32 = i32::MIN;
 const PAUSE: Duration = Duration::from_micros(50);
 
-/// Counts threads at work that a fork must not interrupt. A fork waits until there are none, and a thread
+/// A count of threads at work that a fork must not interrupt. A fork waits until there are none, and a thread
 /// that arrives during a fork waits until the fork is over. A fork and an arriving thread wait only for a
 /// limited time, because what they wait for may hang.
 struct Gate {

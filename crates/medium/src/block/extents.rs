@@ -28,11 +28,12 @@ const BATCH: usize = 64;
 /// A run of a file's blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
-    /// First byte in the file.
+    /// The extent's first byte in the file.
     pub at: u64,
-    /// First byte on the device. `None` if the extent has no place of its own there, or none yet.
+    /// The extent's first byte on the device. `None` if the extent has no place of its own on the device, or
+    /// has none yet.
     pub device_at: Option<u64>,
-    /// Length in bytes.
+    /// The extent's length in bytes.
     pub len: u64,
     /// Whether the blocks are allocated and initialised, so that writing them changes no metadata.
     pub written: bool,

@@ -22,9 +22,9 @@ use crate::{Guarantee, MediumError, checked_end};
 /// How a file is opened.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct BlockOptions {
-    /// Bytes in a block, a power of two of at least 512; `None` lets the device decide.
+    /// The number of bytes in a block, a power of two of at least 512; `None` lets the device decide.
     pub block_bytes: Option<u32>,
-    /// How blocks are transferred to the device.
+    /// The way in which blocks are transferred to the device.
     pub access: Access,
     /// Whether the file is only read.
     pub read_only: bool,

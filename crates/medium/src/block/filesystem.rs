@@ -45,9 +45,9 @@ pub struct FileSystem {
     pub name: String,
     /// Whether the file system is in memory only.
     pub volatile: bool,
-    /// Why synced data does not survive a power loss on this file system, in words; `None` if no reason is
-    /// known. This does not recognise a disk that reports flushes which it has not made, nor a file system
-    /// inside a file of another file system.
+    /// The reason, in words, why synced data does not survive a power loss on this file system; `None` if no
+    /// reason is known. This does not recognise a disk that reports flushes which it has not made, nor a file
+    /// system inside a file of another file system.
     pub unsynced: Option<String>,
 }
 
@@ -151,7 +151,7 @@ fn why_unsynced(name: &str, options: &str) -> Option<String> {
 struct Listed<'a> {
     number: u64,
     device: &'a str,
-    /// Where the file system is mounted, with blanks and similar characters as `\040`.
+    /// The place at which the file system is mounted, with blanks and similar characters as `\040`.
     point: &'a str,
     kind: &'a str,
     /// The options of the file system, which all its mounts share.

@@ -43,15 +43,15 @@ pub enum Durability {
 /// Counters of what was done through one object. The difference of two values is what was done in between.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BlockCounters {
-    /// Calls that wrote.
+    /// The number of calls that wrote.
     pub writes: u64,
-    /// Bytes written, except those of preallocation.
+    /// The number of bytes written, except those of preallocation.
     pub written_bytes: u64,
-    /// Flushes of the device's cache, and writes that were themselves durable.
+    /// The number of flushes of the device's cache, and of writes that were themselves durable.
     pub flushes: u64,
-    /// Bytes initialised by preallocation.
+    /// The number of bytes that preallocation initialised.
     pub preallocated_bytes: u64,
-    /// Bytes read.
+    /// The number of bytes read.
     pub read_bytes: u64,
 }
 
@@ -127,9 +127,10 @@ pub trait Block: Send + Sync + fmt::Debug {
     fn refresh_len(&self) -> Result<(), MediumError>;
 
     /// Truncates the file to `len` bytes (a multiple of the block). The caller must be sure that nobody needs
-    /// the removed part, and that every object of this file, in any process, learns the length again before
-    /// it relies on it. The new length is not durable on return: after a power loss the removed bytes may be
-    /// back, until the same part is preallocated again. A medium that cannot give space back does nothing.
+    /// the removed part. The caller must also be sure that every object of this file, in any process, learns
+    /// the length again before it relies on the length. The new length is not durable on return: after a
+    /// power loss the removed bytes may be back, until the same part is preallocated again. A medium that
+    /// cannot give space back does nothing.
     ///
     /// # Errors
     /// An error of the file system.

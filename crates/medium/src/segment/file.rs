@@ -38,7 +38,7 @@ const MARKS: usize = 32;
 /// The marks of a reader who may not write the segment.
 #[derive(Debug, Default)]
 struct Marks {
-    /// One bit for each mark.
+    /// The marks held, one bit for each mark.
     held: u32,
     /// Whether the reader reads along with processes that have a slot, and not what a crash has left. No
     /// process may then make the file a new segment, because the reader relies on the present one.
@@ -100,8 +100,8 @@ unsafe impl Sync for FileSegment {}
 
 impl FileSegment {
     /// Maps `bytes` of the file and takes a process slot. With `fresh` the file becomes a new segment, whose
-    /// first `fresh` bytes and wal-index are zeros, whereas the other bytes may be anything. The caller must
-    /// have made sure that nobody else uses the segment before it passes `fresh`.
+    /// first `fresh` bytes and wal-index are zeros, whereas the other bytes may be anything. Before the
+    /// caller passes `fresh`, it must have made sure that nobody else uses the segment.
     ///
     /// # Errors
     /// [`MediumError::NoSpace`], [`MediumError::Crowded`] if every process slot is taken,

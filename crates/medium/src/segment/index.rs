@@ -1,9 +1,9 @@
 //! SQLite's wal-index, after the words in the segment's file: regions of 32 KiB that are mapped one by one.
 //!
-//! The regions, and the words, are mapped through a second open file description. After a fork, SQLite in the child goes on
-//! reading what it has mapped. If the mappings used the description that carries the parent's lock, that lock
-//! would live as long as the child. SQLite in the child also writes to the wal-index when it rolls back an
-//! inherited transaction, so the child gets a private copy of each mapping (invariant 14).
+//! The regions, and the words, are mapped through a second open file description. After a fork, SQLite in the
+//! child still reads what it has mapped. If the mappings used the description that carries the parent's lock,
+//! that lock would live as long as the child. SQLite in the child also writes to the wal-index when it rolls
+//! back an inherited transaction, so the child gets a private copy of each mapping (invariant 14).
 #![allow(unsafe_code)] // mappings
 
 use std::fs::{File, OpenOptions};
@@ -20,7 +20,7 @@ use rustix::mm::ProtFlags;
 use crate::mapped::{map_sparse, write_zeros};
 use crate::{MediumError, process};
 
-/// Bytes in a region of a wal-index.
+/// The number of bytes in a region of a wal-index.
 pub const REGION_BYTES: u64 = 32 << 10;
 /// The largest memory page of any machine. The regions begin at a multiple of it.
 const LARGEST_PAGE: u64 = 64 << 10;
@@ -30,7 +30,7 @@ const LARGEST_PAGE: u64 = 64 << 10;
 pub(super) struct Index {
     file: File,
     write: bool,
-    /// Offset of the first region in the file.
+    /// The offset of the first region in the file.
     start: u64,
     /// The size of a piece in bytes: that of a memory page or of a region, whichever is larger.
     piece: u64,

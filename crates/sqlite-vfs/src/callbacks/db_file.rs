@@ -438,9 +438,10 @@ unsafe extern "C" fn fetch(file: *mut File, offset: i64, len: c_int, out: *mut *
         let is_concurrent = db.concurrent().is_some();
         if offset < guard_end && db.is_capable() || db.is_outside() || db.has_home() || is_concurrent {
             // A null address makes SQLite read the page by `xRead` instead. A mapped page would be wrong in
-            // four cases: the first page has the guard, which `xRead` removes; for a user who may only read
-            // the log, each read is checked afterwards; pages in a home are not in the file; a concurrent
-            // connection reads its own snapshot. SAFETY: SQLite passes where it wants the address.
+            // four cases. The first page has the guard, which `xRead` removes. For a user who may only read
+            // the log, this VFS checks each read afterwards. Pages in a home are not in the file. A
+            // concurrent connection reads its own snapshot.
+            // SAFETY: SQLite passes where it wants the address.
             unsafe { *out = ptr::null_mut() };
             return ffi::OK;
         }

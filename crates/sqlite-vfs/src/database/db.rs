@@ -329,9 +329,9 @@ impl Db {
         self.base.has_moved() && !matches!(self.path.try_exists(), Ok(false))
     }
 
-    /// Returns whether somebody has put a copy of the database file in the file's place. Then the file itself
-    /// has no name any more, and the copy, which has its path, names the same log. So the copy needs what the
-    /// log holds (invariant 3).
+    /// Returns whether somebody has put a copy of the database file in the file's place. The file itself then
+    /// has no name any more, and the copy, which has the file's path, names the same log. So the copy needs
+    /// what the log holds (invariant 3).
     pub fn is_replaced_by_copy(&self, id: LogId) -> bool {
         self.has_no_name() && names_log(self.sqlite.parent, &self.path, id)
     }

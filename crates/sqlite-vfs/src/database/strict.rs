@@ -70,7 +70,7 @@ fn refuses_journals(db: &Db) -> Option<Refuser> {
 /// Checks a database that does not exist yet.
 pub fn check_new(settings: &Settings, path: &Path) -> Result<(), Failure> {
     let Some(why) = settings.placement(path).err().filter(|_| settings.strict) else { return Ok(()) };
-    // A missing directory has nothing to do with settings, so it gets an error of its own.
+    // A missing directory has nothing to do with settings, so report it with an error of its own.
     match media::check_parent(path) {
         Err(missing) => Err(Failure::cannot_open(format!("cannot make {}: {missing}", path.display()))),
         Ok(()) => Err(refused(Refuser::Strict, path, &why)),
