@@ -105,8 +105,8 @@ pub extern "C" fn duralite_last_error() -> *const c_char {
 }
 
 /// Returns the number of the calling thread's last refusal among all refusals of the process, counted from 1.
-/// Returns 0 if nothing was refused. A caller that reads this number before and after a call of SQLite knows
-/// whether [`duralite_last_error`] is about that call.
+/// Returns 0 if the thread has had no refusal. A caller that reads this number before and after a call of
+/// SQLite knows whether [`duralite_last_error`] is about that call.
 #[unsafe(no_mangle)]
 pub extern "C" fn duralite_last_refusal() -> u64 {
     catch_unwind(last_refusal).unwrap_or(0)

@@ -13,8 +13,8 @@ const PAUSE: u64 = 2000;
 
 /// Runs a transaction. If it loses to another connection (`SQLITE_BUSY`, `SQLITE_BUSY_SNAPSHOT`), runs it
 /// again after a short random pause. After five conflicts the transaction takes the write lock when it
-/// begins, and can no longer lose. Every other error is returned, including an error of `COMMIT` that leaves
-/// open whether the transaction is committed.
+/// begins, and can no longer lose. Returns every other error, including an error of `COMMIT` that leaves open
+/// whether the transaction is committed.
 ///
 /// `transaction` begins as [`Attempts`] says, works, and commits. If it fails, it must roll back, as drivers
 /// do when their transaction object is dropped. It may run several times, so it should change nothing but the

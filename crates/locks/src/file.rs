@@ -3,8 +3,8 @@
 //!
 //! SQLite takes SHARED before it reads. Everything that SQLite concludes is valid until SQLite gives SHARED
 //! back. So while SQLite believes that it holds SHARED or EXCLUSIVE, the file holds that lock without a gap,
-//! because this type has no operation that gives the lock back. (The file need not hold RESERVED without a
-//! gap, which only announces a transaction, because under SHARED no other connection can commit one. See
+//! because this type has no operation that gives the lock back. (RESERVED is an exception, because it only
+//! announces a transaction: under SHARED no other connection can commit a transaction. See
 //! [`FileLock::refuse_exclusive`].) Sometimes this library must give up its lock, because another connection
 //! needs the file for itself. It does so only while SQLite believes that it holds nothing, under an [`Own`]
 //! lock.
@@ -275,8 +275,8 @@ impl<F: LockedFile> Held<'_, F> {
 
     /// Takes EXCLUSIVE. Returns `None` if another connection is in the way. PENDING keeps other connections
     /// from beginning, and this connection waits for those that are just finishing. Between two attempts this
-    /// call calls `wait`, which sleeps, and returns whether to try again. No conclusion that was drawn before
-    /// this call can be used after it.
+    /// function calls `wait`, which sleeps, and returns whether to try again. No conclusion that was drawn
+    /// before this call can be used after it.
     ///
     /// # Errors
     /// SQLite's code. The file still holds the lock that it held before.

@@ -455,10 +455,10 @@ impl Table {
                 if deaths.suspects(process, SUSPICION_AT_ONCE) && deaths.bury(process, word)? {
                     continue;
                 }
-                // Of two exclusive claims, the one with the lower slot goes on, so this process gives way to
-                // a lower slot. A process with a higher slot sees this process's bits and withdraws, or it
-                // looked earlier and holds the lock by now. It may also have been stopped in between,
-                // possibly for long, and `patience` ends the wait for such a process.
+                // Of two processes with exclusive claims, the process with the lower slot continues, so this
+                // process gives way to a lower slot. A process with a higher slot sees this process's bits
+                // and withdraws, or it looked earlier and holds the lock by now. That process may also have
+                // been stopped in between, possibly for long. `patience` ends the wait for such a process.
                 if exclusive && process < own {
                     return Ok(Looked::Claimed(process));
                 }

@@ -60,8 +60,8 @@ pub fn last() -> Option<CString> {
 }
 
 /// Returns the number of this thread's last refusal among all refusals of the process, counted from 1.
-/// Returns 0 if nothing was refused. If the number is greater than [`COUNT`] was before a call of SQLite,
-/// something was refused in that call.
+/// Returns 0 if this thread has had no refusal. If the number is greater than [`COUNT`] was before a call of
+/// SQLite, something was refused in that call.
 #[must_use]
 pub fn last_refusal() -> u64 {
     OWN.try_with(|own| own.borrow().number).unwrap_or(0)

@@ -77,7 +77,7 @@ fn a_lock_goes_with_the_last_handle_although_a_child_that_runs_no_handlers_has_t
     file.lock().unwrap();
     let handle = file.try_clone().unwrap();
     let (reader, writer) = std::io::pipe().unwrap();
-    // The child stays in the state between being started and executing its program.
+    // The child stays at a point between its start and the execution of its program.
     let child = in_child(true, || {
         let mut byte = [0];
         // SAFETY: reads one byte into a local variable.

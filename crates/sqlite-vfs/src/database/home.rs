@@ -69,7 +69,7 @@ impl Db {
 
     /// Returns whether pages end in reserved bytes. A VFS above this one fills them, with checksums for
     /// example, when SQLite writes pages to the database file. This library's own connections would bypass
-    /// that VFS above, so they must not write pages if the answer is `true`.
+    /// that VFS, so they must not write pages if the answer is `true`.
     pub fn reserves_bytes(&self) -> Result<bool, Failure> {
         let (header, len) = self.raw_header()?;
         Ok(header[..len].get(guard::RESERVED_BYTES).is_some_and(|bytes| *bytes > 0))

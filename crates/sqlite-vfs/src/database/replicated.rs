@@ -5,8 +5,8 @@
 //! transaction is in this database all the same. The error says so. A connection that also has `read_durable`
 //! reads no transaction before the transaction is in the archive (invariant 71).
 //!
-//! Only what a log serves as a WAL can be replicated. [`super::strict`] refuses other transactions before they change
-//! anything, as far as it can. [`check_plain`] fails the rest.
+//! Only a transaction that a log serves as a WAL can be replicated. [`super::strict`] refuses other
+//! transactions before they change anything, as far as it can. [`check_plain`] fails the rest.
 
 use std::path::Path;
 use std::time::Duration;

@@ -67,7 +67,7 @@ fn check_header(db: &Db, header: DatabaseHeader, ignores_wal: bool) -> Result<()
             put_torn_home(db).map(|_| ())
         }
         DatabaseHeader::Empty | DatabaseHeader::Plain { .. } => {
-            // `placement` locks the settings itself, so it is called before they are locked below.
+            // `placement` locks the settings itself, so call it before locking them below.
             let placement = db.placement();
             check_log_dir(&db.settings(), placement)
         }
@@ -165,7 +165,7 @@ fn check_log_dir(settings: &Settings, placement: Result<&LogPlacement, &str>) ->
 
 /// Returns where a log may be: in the configured places, in shared memory, and beside the database.
 fn log_dirs(db: &Db) -> Vec<LogPlacement> {
-    // `placement` locks the settings itself, so it is called before they are locked below.
+    // `placement` locks the settings itself, so call it before locking them below.
     let configured = db.placement().ok();
     log_dirs_with(&db.settings(), &db.path, configured)
 }

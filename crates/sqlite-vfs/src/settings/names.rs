@@ -162,7 +162,7 @@ fn plain(name: &str) -> String {
     name.to_lowercase().replace(['-', '.', ' '], "_")
 }
 
-/// Returns whether one of the names is the other with words before or after it.
+/// Returns whether one of the two names is the other name with more words before or after it.
 fn is_within(name: &str, candidate: &str) -> bool {
     let contains = |long: &str, short: &str| format!("_{long}_").contains(&format!("_{short}_"));
     let distinct = |short: &str| short.contains('_') || short.len() >= DISTINCT_BYTES;

@@ -58,7 +58,7 @@ impl Concurrent {
         images.pages().any(|page| page == 1 || state.lease.is_of(page)) || newest.header.db_pages() != pages
     }
 
-    /// Turns the images that SQLite has written into those to be committed on top of `newest`. The free list
+    /// Turns the images that SQLite has written into the images to commit on top of `newest`. The free list
     /// to be committed is the real list, without the pages that the transaction has taken, and with the pages
     /// that it has given back. `pages` is the size of the database that SQLite has written.
     ///
