@@ -283,6 +283,17 @@ fn a_store_keeps_its_log_while_no_other_can_be_made() {
     assert_ne!(place.only_log(), log);
 }
 
+#[test]
+fn a_store_that_gets_another_log_makes_no_file_through_a_link_of_somebody_else() {
+    let place = Place::new();
+    place.crashed("s", b"old");
+    let (tried, elsewhere) = (earlier_name(&place.only_log()).with_extension("new"), place.path("elsewhere"));
+    std::os::unix::fs::symlink(&elsewhere, &tried).unwrap();
+    let other = place.options().log_bytes(32 << 20);
+    assert!(has(&Store::open(place.path("s"), other).unwrap(), b"old"));
+    assert!(!elsewhere.exists(), "the store made a file elsewhere");
+}
+
 /// The directory lets a file be made, but is no DAX file system. That is found out only when the old log is gone.
 #[test]
 fn a_store_that_could_not_get_another_log_loses_nothing() {

@@ -247,8 +247,9 @@ impl Media for Directory {
         // A log in the store's own directory takes the place of the one before it.
         let LogMedium::Nvram(dir) = &self.log else { return Ok(()) };
         let path = LogsOf::new(dir, &self.dir)?.probe();
-        let mut options = OpenOptions::new();
-        let tried = options.write(true).create(true).truncate(false).open(&path);
+        // Others may write in the directory too, so this never opens what somebody has put there, such as a symbolic link.
+        let _ = fs::remove_file(&path);
+        let tried = OpenOptions::new().write(true).create_new(true).open(&path);
         tried.and_then(|_| fs::remove_file(&path)).map_err(|error| Error::io("making a log in", dir, error))
     }
 
