@@ -24,7 +24,7 @@ const MEMBERS_OFFSET: u64 = 8 * LINE;
 
 /// Returns where the line of a process begins. The line's first word contains the locks that the process
 /// holds (shared in the lowest bits, exclusive from [`HELD`] up), those that it claims ([`CLAIMED`]), the
-/// flag [`RESERVED`], and the [`EPOCH`].
+/// flags [`RESERVED`] and [`BOTH`], and the [`EPOCH`].
 pub(crate) const fn member(process: usize) -> u64 {
     MEMBERS_OFFSET + process as u64 * LINE
 }
@@ -33,6 +33,8 @@ pub(crate) const HELD: u32 = 8;
 pub(crate) const CLAIMED: u32 = 16;
 /// The flag that says that the process holds WRITE for a connection that has not come back for it yet.
 pub(crate) const RESERVED: u64 = 1 << 24;
+/// The flag that says that one connection of the process holds both WRITE and CHECKPOINT.
+pub(crate) const BOTH: u64 = 1 << 25;
 pub(crate) const EPOCH: u64 = 1 << 32;
 
 /// The offset in a process's line of the time at which the process's reservation ends.

@@ -14,8 +14,8 @@ use duralite_medium::{MediumError, PROCESS_SLOTS, Segment, Words};
 
 use crate::deaths::{Deaths, SUSPICION, SUSPICION_AT_ONCE};
 use crate::layout::{
-    CHECKPOINT, CLAIMED, EPOCH, FIRST_READ, HELD, HIGH, LAYOUT_BYTES, OUTSIDE, RESERVED, RESERVED_UNTIL,
-    SLOTS, WRITE, member, read_since,
+    BOTH, CHECKPOINT, CLAIMED, EPOCH, FIRST_READ, HELD, HIGH, LAYOUT_BYTES, OUTSIDE, RESERVED,
+    RESERVED_UNTIL, SLOTS, WRITE, member, read_since,
 };
 use crate::queue::Queue;
 
@@ -339,7 +339,9 @@ impl Table {
             }
             break;
         }
-        self.words.fetch_or(self.own, mask << HELD);
+        let has = |slot: usize| mask & 1 << slot != 0 || local.exclusive[slot] == Some(holder);
+        let both = if has(WRITE) && has(CHECKPOINT) { BOTH } else { 0 };
+        self.words.fetch_or(self.own, mask << HELD | both);
         self.words.fetch_and(self.own, !(mask << CLAIMED));
         for slot in slots.chain(along) {
             local.exclusive[slot] = Some(holder);
@@ -376,6 +378,9 @@ impl Table {
                 mask &= !(1 << HELD);
             }
         }
+        if mask & (1 << WRITE | 1 << CHECKPOINT) << HELD != 0 {
+            mask |= BOTH;
+        }
         self.words.fetch_and(self.own, !mask);
         drop(local);
         if mask & 1 << HELD != 0 {
@@ -392,19 +397,14 @@ impl Table {
         }
     }
 
-    /// Returns whether the process that holds WRITE also holds CHECKPOINT. If it is this process, one
-    /// connection must hold both. Both are held during a checkpoint that keeps writers out, for example to
-    /// wait for readers, and for a moment when the log starts over.
+    /// Returns whether the connection that holds WRITE also holds CHECKPOINT. A connection holds both during a
+    /// checkpoint that keeps writers out, for example to wait for readers, and for a moment when the log starts
+    /// over.
     #[must_use]
     pub fn is_write_taken_to_checkpoint(&self) -> bool {
-        let both = (1 << WRITE | 1 << CHECKPOINT) << HELD;
-        let holder = (0..self.high()).find(|process| {
-            let word = self.words.load(member(*process));
-            word & both == both && word & RESERVED == 0
-        });
-        holder.is_some_and(|process| {
-            let is_one = |local: &Local| local.exclusive[WRITE] == local.exclusive[CHECKPOINT];
-            process != self.process || is_one(&self.local())
+        (0..self.high()).any(|process| {
+            let word = self.words.load(member(process));
+            word & BOTH != 0 && word & RESERVED == 0
         })
     }
 
@@ -739,7 +739,7 @@ impl Table {
     fn expire(&self, process: usize, word: u64) -> bool {
         let expired =
             word & RESERVED != 0 && self.clock_ns() > self.words.load(member(process) + RESERVED_UNTIL);
-        let free = word & !(RESERVED | 1 << HELD);
+        let free = word & !(RESERVED | BOTH | 1 << HELD);
         expired && self.words.compare_exchange(member(process), word, free).is_ok()
     }
 }

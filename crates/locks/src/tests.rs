@@ -332,6 +332,31 @@ fn several_locks_are_taken_together_or_not_at_all() {
 }
 
 /// Process 0 has claimed WRITE while another process had WRITE, and has not withdrawn its claim yet.
+/// A transaction that waits for WRITE gives way to a checkpoint that waits for it. It must not give way to two
+/// connections that wait for nobody.
+#[test]
+fn only_a_connection_that_has_both_locks_keeps_writers_out_to_checkpoint() {
+    let memory = Memory::new(false);
+    let (table, other) = (memory.table(0), memory.table(1));
+    let (writer, checkpointer) = (table.holder(), table.holder());
+    let seen = || [&table, &other].map(|table| table.is_write_taken_to_checkpoint());
+    writer.lock_exclusive(WRITE, 1).unwrap();
+    checkpointer.lock_exclusive(CHECKPOINT, 1).unwrap();
+    assert_eq!(seen(), [false; 2], "two connections of one process");
+    writer.unlock_exclusive(WRITE, 1);
+    checkpointer.lock_exclusive(WRITE, 1).unwrap();
+    assert_eq!(seen(), [true; 2], "a checkpoint that takes WRITE");
+    checkpointer.unlock_exclusive(WRITE, 1);
+    assert_eq!(seen(), [false; 2], "a checkpoint that has given WRITE back");
+    checkpointer.unlock_exclusive(CHECKPOINT, 1);
+    writer.lock_exclusive(WRITE, 1).unwrap();
+    let (first, count) = (FIRST_READ + 1, SLOTS - FIRST_READ - 1);
+    writer.lock_exclusive(first, count).unwrap();
+    assert_eq!(seen(), [true; 2], "a writer that starts the log over");
+    writer.unlock_exclusive(first, count);
+    assert_eq!(seen(), [false; 2], "a writer that has started the log over");
+}
+
 #[test]
 fn a_claim_that_comes_to_nothing_keeps_nobody_from_a_lock_that_is_free() {
     let memory = Memory::new(false);

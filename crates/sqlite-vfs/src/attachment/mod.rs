@@ -348,7 +348,8 @@ impl Attachment {
         self.writer.store(if has_write { this_thread() } else { 0 }, Ordering::Relaxed);
     }
 
-    /// Returns whether this thread holds WRITE, through another connection.
+    /// Returns whether the connection that holds WRITE took it on this thread. That connection may be on another
+    /// thread by now.
     pub fn writer_is_here(&self) -> bool {
         self.writer.load(Ordering::Relaxed) == this_thread()
     }

@@ -48,8 +48,9 @@ impl OpenedFile {
             Ok(Some(file)) => {
                 DatabaseIdentity::of_open(file, path).map_err(|error| Failure::of(&error, During::Open))
             }
+            // Not *busy*, because no waiting helps.
             Ok(None) => Err(Failure::new(
-                ffi::BUSY,
+                ffi::READONLY_DBMOVED,
                 format!("{shown} was replaced while it was being opened; open it again"),
             )),
             Err(errno) => Err(Failure::cannot_open(format!(
@@ -194,4 +195,18 @@ impl DatabaseFile for BaseFile {
 
 fn succeeded(op: &'static str, code: c_int) -> Result<(), LogError> {
     if code == ffi::OK { Ok(()) } else { Err(LogError::BaseVfs { op, code }) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// *Busy* would let the application try again, and no try succeeds before it opens the database again.
+    #[test]
+    fn a_file_that_was_replaced_while_it_was_opened_is_not_busy() {
+        let opened = OpenedFile { named: Ok(None), mapped: AtomicBool::new(false) };
+        let failure = opened.identity(Path::new("/app.db")).unwrap_err();
+        assert_eq!(failure.code, ffi::READONLY_DBMOVED);
+        assert!(failure.message.contains("open it again"), "{}", failure.message);
+    }
 }

@@ -73,7 +73,7 @@ pub fn start_over_if_due(db: &Db, attachment: &Attachment) -> bool {
     if !(is_outgrown || is_short) || RESTARTING.get() || is_worker() {
         return false;
     }
-    if db.reserves_bytes().unwrap_or(true) {
+    if is_left_to_sqlite(db) {
         return false;
     }
     let Some(turn) = attachment.restart_turn().take(TURN_NS) else {
@@ -127,6 +127,12 @@ pub fn start_over_if_due(db: &Db, attachment: &Attachment) -> bool {
     false
 }
 
+/// Returns whether only the application's own connections may write pages of the database home, because a VFS
+/// above Duralite's may fill the bytes that the pages reserve.
+fn is_left_to_sqlite(db: &Db) -> bool {
+    db.reserves_bytes().unwrap_or(true)
+}
+
 /// Returns whether a checkpoint on this thread would be in the way of the checkpoint that starts the log
 /// over. The caller then leaves its own checkpoint out, because no connection waits for that checkpoint.
 /// Otherwise every commit would try a checkpoint, and one of these checkpoints would always be in the way.
@@ -137,9 +143,15 @@ pub fn is_in_the_way(attachment: &Attachment) -> bool {
 /// Returns whether a transaction that has just got WRITE should wait, because the log is nearly full, and can
 /// soon start over because no reader stays long. The connection gets *busy*, and begins again. The first
 /// connection to begin again starts the log over.
-pub fn must_make_room(attachment: &Attachment, holder: &Holder) -> bool {
+///
+/// No connection waits for that where [`start_over_if_due`] leaves it to SQLite to start the log over: SQLite
+/// does so once it has WRITE.
+pub fn must_make_room(db: &Db, attachment: &Attachment, holder: &Holder) -> bool {
     let room = attachment.room();
     if !room.is_scarce() || !holder.is_reading() || RESTARTING.get() || is_worker() {
+        return false;
+    }
+    if is_left_to_sqlite(db) {
         return false;
     }
     // Another process may have started the log over.

@@ -289,7 +289,7 @@ impl Db {
     /// Lets the transaction write once SQLite has taken WRITE, unless the transaction has to wait for the log
     /// to start over.
     fn after_write_lock(&self, attachment: &Attachment, holder: &Arc<Holder>) -> c_int {
-        if restart::must_make_room(attachment, holder) {
+        if restart::must_make_room(self, attachment, holder) {
             return ffi::BUSY;
         }
         if attachment.complete_start_over() {

@@ -33,7 +33,7 @@ pub const LOCKS_BYTES: u64 = 64 << 10;
 pub(super) const ENGINE_OFFSET: u64 = LOCKS_OFFSET + LOCKS_BYTES;
 
 /// The first word of a segment that is in use: the version of the segment's layout.
-pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"DURASEGB");
+pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"DURASEGC");
 /// The kinds of media on which the log is used; 0 if unknown.
 const MEDIA: u64 = 8;
 /// The number of times that syncing or writing the database has failed since everything in the log was written to the

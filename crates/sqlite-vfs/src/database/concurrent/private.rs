@@ -27,6 +27,10 @@ use crate::settings::Concurrency;
 const MOST_SHOWN: u32 = 1 << 16;
 /// The time for which a transaction that waits for WRITE may keep a checkpoint waiting that has WRITE.
 const STANDS_IN_THE_WAY: Duration = Duration::from_millis(1);
+/// The time for which a transaction waits for WRITE if another connection has taken WRITE on the same thread.
+/// That connection may be on another thread by now, as in programs that share threads between connections. If
+/// it is still on this thread, it cannot give WRITE back while this thread waits.
+const WRITER_MAY_BE_HERE: Duration = Duration::from_millis(500);
 /// The same limit for a checkpoint that may be at work, and not waiting.
 const MAY_STAND_IN_THE_WAY: Duration = Duration::from_millis(50);
 
@@ -201,12 +205,13 @@ impl Concurrent {
     /// Takes the real WRITE lock. A connection in a transaction waits here for the lock, as long as its busy
     /// handler agrees: SQLite does not call that handler for a transaction that has read.
     pub(super) fn lock_real_write(&self, db: &Db, waits: bool) -> Result<c_int, Failure> {
-        let mut in_the_way: Option<Instant> = None;
+        // How long this connection may wait for the present reason, and since when there has been that reason.
+        let mut in_the_way: Option<(Duration, Instant)> = None;
         let mut has_waited = false;
         loop {
             match self.holder.lock_exclusive(WRITE, 1) {
                 Ok(()) => {
-                    if !waits && restart::must_make_room(&self.attachment, &self.holder) {
+                    if !waits && restart::must_make_room(db, &self.attachment, &self.holder) {
                         self.holder.unlock_exclusive(WRITE, 1);
                         return Ok(ffi::BUSY);
                     }
@@ -224,20 +229,17 @@ impl Concurrent {
                 waiting::refused(&self.holder);
                 return Ok(ffi::BUSY);
             }
-            if self.attachment.writer_is_here() {
-                // Another connection of this very thread has WRITE, and cannot give it back while this thread
-                // waits.
+            let patience = match self.keeps_a_checkpoint_waiting()? {
+                Some(true) => Some(STANDS_IN_THE_WAY),
+                None => Some(MAY_STAND_IN_THE_WAY),
+                Some(false) => self.attachment.writer_is_here().then_some(WRITER_MAY_BE_HERE),
+            };
+            in_the_way = patience.map(|patience| match in_the_way {
+                Some((before, since)) if before == patience => (patience, since),
+                _ => (patience, Instant::now()),
+            });
+            if in_the_way.is_some_and(|(patience, since)| since.elapsed() >= patience) {
                 return Ok(ffi::BUSY);
-            }
-            match self.keeps_a_checkpoint_waiting()? {
-                Some(false) => in_the_way = None,
-                certain => {
-                    let since = in_the_way.get_or_insert_with(Instant::now);
-                    let patience = if certain.is_some() { STANDS_IN_THE_WAY } else { MAY_STAND_IN_THE_WAY };
-                    if since.elapsed() >= patience {
-                        return Ok(ffi::BUSY);
-                    }
-                }
             }
             waiting::refused_in_transaction(&self.holder);
             has_waited = true;

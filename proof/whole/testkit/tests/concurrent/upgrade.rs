@@ -1,8 +1,10 @@
 //! Tests a transaction that reads, and writes after others have written.
 
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use duralite_testkit::{Actor, Engine, integrity, one};
+use rusqlite::Connection;
 
 use super::{BUSY, OK, OVERTAKEN, codes, on_engine, open, with_rows};
 
@@ -20,6 +22,31 @@ fn it_goes_on_at_the_newest_commit_if_what_it_read_is_unchanged() {
         assert_eq!(one::<i64>(conn, "SELECT v FROM t WHERE k=90"), 2, "the update of another one is lost");
         assert_eq!(one::<i64>(conn, "SELECT sum(v) FROM t"), 3);
         integrity(conn);
+    }
+}
+
+/// A program may use a connection on one thread after another, as pools of threads do. So if a connection has taken WRITE
+/// on this thread, it may give WRITE back on another one.
+#[test]
+fn it_waits_for_a_connection_that_took_the_lock_on_the_same_thread() {
+    static WRITER: Mutex<Option<Connection>> = Mutex::new(None);
+    for mode in ["upgrade", "on"] {
+        let (_fixture, [mut a, b]) = with_rows(mode);
+        assert_eq!(codes(&a, READ), OK);
+        assert_eq!(codes(&b, "BEGIN IMMEDIATE; UPDATE t SET v=1 WHERE k=90"), OK);
+        *WRITER.lock().unwrap() = Some(b);
+        // SQLite calls this handler once the transaction waits.
+        let commits_elsewhere = |_| {
+            if let Some(conn) = WRITER.lock().unwrap().take() {
+                std::thread::spawn(move || assert_eq!(codes(&conn, "COMMIT"), OK)).join().unwrap();
+            }
+            true
+        };
+        a.busy_handler(Some(commits_elsewhere)).unwrap();
+        assert_eq!(codes(&a, "UPDATE t SET v=v+1 WHERE k=1; COMMIT"), OK, "{mode}");
+        assert!(WRITER.lock().unwrap().is_none(), "{mode}: nobody has waited");
+        assert_eq!(one::<i64>(&a, "SELECT sum(v) FROM t"), 2, "{mode}");
+        integrity(&a);
     }
 }
 

@@ -101,6 +101,34 @@ fn pages_with_reserved_bytes_go_home_by_sqlite_only() {
     }
 }
 
+/// Only SQLite starts the log of such a database over. So a connection must not wait for Duralite to do it: the log
+/// fills up where nobody checkpoints, and a checkpoint makes room.
+#[test]
+fn a_limited_log_of_pages_with_reserved_bytes_becomes_full_and_never_busy() {
+    for engine in [Engine::NVWAL, Engine::WALDIO] {
+        for checkpoint in [0, 1000] {
+            let fixture = Fixture::on(engine);
+            let conn = stock(&fixture.path("c.db"));
+            control(&conn, ffi::SQLITE_FCNTL_RESERVE_BYTES, 8);
+            run(&conn, "CREATE TABLE t(a)").unwrap();
+            conn.close().unwrap();
+            let conn = fixture.open_with("c.db", "log_limit=4194304");
+            conn.execute_batch(&format!("PRAGMA wal_autocheckpoint={checkpoint}")).unwrap();
+            let insert = || {
+                run(&conn, "INSERT INTO t VALUES(randomblob(60000))")
+                    .map_err(|error| duralite_testkit::code(&error))
+            };
+            let refused = (0..200).find_map(|_| insert().err());
+            let expected = if checkpoint == 0 { Some(ffi::SQLITE_FULL) } else { None };
+            assert_eq!(refused, expected, "{engine:?}, wal_autocheckpoint={checkpoint}");
+            assert_eq!(one::<i64>(&conn, "PRAGMA wal_checkpoint(RESTART)"), 0);
+            assert_eq!(insert().map(drop), Ok(()), "{engine:?}, wal_autocheckpoint={checkpoint}");
+            conn.close().unwrap();
+            fixture.assert_plain("c.db");
+        }
+    }
+}
+
 /// The same rule holds for an ordinary `-wal` that stock SQLite has left. Duralite serves the `-wal`
 /// unchanged until SQLite closes it through the VFS above.
 #[test]
