@@ -56,8 +56,8 @@ pub struct Descriptor {
     /// Reads and checks the head of a log. The function gets the first [`HEAD_BYTES`] of the file, or all bytes if the
     /// file is shorter.
     pub inspect: fn(&OpenFile<'_>, &[u8]) -> Result<LogHead, LogError>,
-    /// Returns whether a log that nobody uses is empty: the log holds no commits, and its home holds nothing that the
-    /// database file lacks. Returns `false` if the engine cannot tell.
+    /// Returns whether a log that no process uses is empty. An empty log holds no commits, and its home holds nothing that
+    /// the database file lacks. Returns `false` if the engine cannot tell.
     pub is_empty: fn(&OpenFile<'_>) -> bool,
     /// Releases what a log owns outside its file, before the file is deleted. The caller has made sure that nobody
     /// uses the log or needs its contents.
@@ -65,8 +65,8 @@ pub struct Descriptor {
     /// Visits every committed transaction in order, then rebuilds every page and checks SQLite's checksums. Reads the
     /// database file where pages need it. Changes nothing.
     pub walk: Walk,
-    /// Reads a log that may be damaged: everything before the damage, and the intact transactions after it. Changes
-    /// nothing.
+    /// Reads a log that may be damaged. Returns everything before the damage, and passes the intact transactions after it to
+    /// the callback. Changes nothing.
     pub salvage: Salvage,
     /// The longest time for which an acknowledged commit may stay non-durable before the background thread makes it
     /// durable; `None` where the engine needs no background work.
@@ -80,12 +80,12 @@ pub type Salvage = fn(&OpenFile<'_>, &dyn DatabaseFile, Later<'_>) -> Result<Sal
 pub type Walk =
     fn(&OpenFile<'_>, &dyn DatabaseFile, &mut dyn FnMut(&WalkedTransaction)) -> Result<WalkSummary, LogError>;
 
-/// The last close deletes a log of blocks that is longer than this, in bytes.
+/// The size in bytes above which the last close deletes a log of blocks.
 const KEPT_BYTES: u64 = 512 << 10;
 
 impl Descriptor {
-    /// Returns whether making a new log is cheaper than attaching this one. That is so if a process that attaches this
-    /// log would read a large part of the file to look for records after the log's end.
+    /// Returns whether making a new log is cheaper than attaching this one. It is cheaper if a process that attaches this log
+    /// would read a large part of the file to look for records after the log's end.
     pub(crate) fn is_long_to_find(&self, log: &File) -> bool {
         let is_read = self.needs.contains(&Medium::LogBlocks);
         is_read && log.metadata().is_ok_and(|log| log.len() > KEPT_BYTES)
@@ -110,9 +110,9 @@ impl Eq for Descriptor {}
 /// The size of an engine's part of the segment, the memory that the processes using a log share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SharedBytes {
-    /// Bytes at the beginning of the part that are zeroed whenever the segment begins again.
+    /// The number of bytes, from the beginning of the part, that are set to zero whenever the segment begins again.
     pub zeroed: u64,
-    /// All bytes of the part.
+    /// The size of the whole part in bytes.
     pub all: u64,
 }
 
@@ -199,9 +199,9 @@ impl LogPlacement {
         Ok(Self { engine, dir, media: media.only(engine.needs) })
     }
 
-    /// Returns the placement of logs of an engine in this directory, with memory treated as emulated. Every other
-    /// medium that the engine needs comes from `media`. If `media` has no memory for pages, that memory is emulated
-    /// too, wherever the database is.
+    /// Returns the placement of an engine's logs in the directory `dir`. The engine's first medium is in `dir`, and if it is
+    /// memory, it is treated as emulated. `media` supplies the other media that the engine needs. If `media` has no memory
+    /// for pages, that memory is emulated too, wherever the database is.
     #[must_use]
     pub fn at(engine: &'static Descriptor, dir: &Path, media: &MediaSet) -> Self {
         let media = media.only(engine.needs);
@@ -228,7 +228,7 @@ impl LogPlacement {
         &self.media
     }
 
-    /// Returns the kind of memory as which a home in memory maps the database's pages.
+    /// Returns the kind of memory as which a home treats the database's pages that it has mapped.
     #[must_use]
     pub fn home_kind(&self) -> MemoryKind {
         self.media.home_memory.as_ref().map_or(MemoryKind::Emulated, |memory| memory.kind)
@@ -241,7 +241,7 @@ impl LogPlacement {
         memory.is_some_and(|memory| memory.kind == MemoryKind::Dax)
     }
 
-    /// Refuses a directory that cannot hold a log, so that no application relies on it.
+    /// Refuses a directory that cannot hold a log, so that no application relies on a log there.
     ///
     /// # Errors
     /// Says why the directory cannot hold a log, and what to do.

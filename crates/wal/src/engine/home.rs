@@ -43,11 +43,11 @@
 //! | the guard is lifted | that of the database |
 //!
 //! However old the header in the file is, its magic number, page size and kind of guard are correct. Nothing relies on its
-//! other fields. Before SQLite has opened the WAL, SQLite reads fields that may be old (the size of the database, the bytes
-//! reserved in pages). Once it has opened the WAL, SQLite reads these fields again from page 1. A home makes sure that the
-//! file always has its whole first page, and so a complete header. If a power loss tears the header while the home writes
-//! it, the file may no longer name the log. The log is then found by the owner that it names, and `offline` drains the log
-//! with the header that the home holds.
+//! other fields. SQLite reads fields that may be old (the size of the database, the bytes reserved in pages) only before it
+//! has opened the WAL. Once it has opened the WAL, it reads these fields again from page 1. A home makes sure that the file
+//! always has its whole first page, and so a complete header. If a power loss tears the header while the home writes it, the
+//! file may no longer name the log. In that case the log is found by the owner that the log names, and `offline` drains the
+//! log with the header that the home holds.
 //!
 //! This library recovers a log without its home, so recovery of the log cannot repair the home, and the home must survive a
 //! crash by its own means. A home obeys the same invariants as the file: callers write to it only pages whose log records
@@ -167,7 +167,7 @@ pub trait Home: Send + Sync {
     /// Tells the home that a checkpoint has written its last page. The checkpoint need not have written all pages in the
     /// log. The caller holds CHECKPOINT. Not every checkpoint calls `sync` afterwards.
     ///
-    /// # Errors
+    /// Any; the caller ignores the error, since a lasting problem will show again.
     /// Any; the caller ignores the error, since a lasting problem shows again.
     fn checkpointed(&self, _file: &dyn DatabaseFile) -> Result<(), LogError> {
         Ok(())
@@ -194,28 +194,28 @@ pub trait Home: Send + Sync {
     /// Any; the checkpoint, or the statement, fails.
     fn truncate(&self, file: &dyn DatabaseFile, bytes: u64) -> Result<(), LogError>;
 
-    /// Writes to `file` everything that `read` shows and the file lacks, and makes the file durable. On return the file
-    /// holds the whole database, with the same size, for a program without this library, and the file survives a power
-    /// loss. The guard in `file` stays, because a home that holds the header writes it with [`write_past_guard`]. The
-    /// caller excludes all other users of the database. A crash during the call leaves what `read` shows unchanged, and a
-    /// second call changes nothing. After the call the home may discard its own copy of what `file` now has. So nobody
-    /// drains the home of a log that still belongs to another database into a copy of that database
-    /// ([`crate::log::offline`] refuses to).
+    /// Writes to `file` everything that `read` shows and the file lacks, and makes the file durable. On return the file holds
+    /// the whole database, with the same size, for a program without this library, and the file survives a power loss. The
+    /// guard in `file` stays, because a home that holds the header writes it with [`write_past_guard`]. The caller excludes
+    /// all other users of the database. If the process crashes during the call, what `read` shows is unchanged. A second call
+    /// changes nothing. After the call the home may discard its own copy of what `file` now has. So as long as a log still
+    /// belongs to another database, nobody drains the log's home into a copy of that database ([`crate::log::offline`]
+    /// refuses to).
     ///
     /// # Errors
     /// Any; the guard and the log stay.
     fn drain(&self, file: &dyn DatabaseFile) -> Result<(), LogError>;
 }
 
-/// The database as its users see it, with the guard as it is on disk: `file`, read and written through the log's home
-/// if there is one.
+/// The database as its users see it. All access to `file` goes through the log's home, if there is one. The guard is as it is
+/// on disk.
 pub struct Homed<'a> {
     file: &'a dyn DatabaseFile,
     home: Option<Arc<dyn Home>>,
 }
 
 impl<'a> Homed<'a> {
-    /// Makes the database in `file`. Without a home this is the file itself.
+    /// Makes the view of the database in `file` through `home`. Without a home, the view is the file itself.
     #[must_use]
     pub fn new(file: &'a dyn DatabaseFile, home: Option<Arc<dyn Home>>) -> Self {
         Self { file, home }

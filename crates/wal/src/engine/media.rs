@@ -1,4 +1,4 @@
-//! The media for logs: those that the settings name for a process, and those among them that one engine uses.
+//! The media for logs: all media that the settings name for a process, and the selection of them that one engine uses.
 
 use std::path::{Path, PathBuf};
 
@@ -41,10 +41,10 @@ impl MemoryKind {
     }
 }
 
-/// How home pages, and logs in the same memory, become durable.
+/// The way in which stores to home pages, and to logs in the same memory, become durable.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum HomeSync {
-    /// The cheaper way for each page.
+    /// For each page, the cheaper of the ways `WriteBack` and `WriteThrough`.
     #[default]
     Adaptive,
     /// The paper's rule for each page: non-temporal stores for a page that is written less often than the average
@@ -134,7 +134,7 @@ pub enum Nvram {
 pub struct MediaOptions {
     /// Memory for logs.
     pub nvram: Option<Nvram>,
-    /// Memory for a region of logs.
+    /// Memory for a region that the logs of several databases share.
     pub scratchpad: Option<ScratchpadPlace>,
     /// The directory of emulated memory; `None` for [`SHARED_MEMORY_DIR`].
     pub nvram_dir: Option<PathBuf>,
@@ -142,7 +142,7 @@ pub struct MediaOptions {
     pub log_dir: Option<PathBuf>,
     /// Whether an engine may map a database on an ordinary file system as if it were memory.
     pub home_emulated: bool,
-    /// When pages in memory become durable.
+    /// The way in which stores to pages in memory become durable.
     pub home_sync: HomeSync,
     /// Added latency of memory, for experiments.
     pub latency: Latency,
@@ -207,7 +207,7 @@ pub struct MediaSet {
     pub home_memory: Option<Memory>,
     /// The directory of block files for the database's log.
     pub log_blocks: Option<PathBuf>,
-    /// Memory for a region of logs.
+    /// Memory for a region that the logs of several databases share.
     pub scratchpad: Option<Scratchpad>,
 }
 
@@ -344,9 +344,9 @@ impl MediaSet {
         self
     }
 
-    /// Returns a number that stands for the kinds of memory in the set, regardless of the directories. Processes
-    /// whose sets differ in this number must not use a log at the same time. So the first process stores the number
-    /// in the segment, and others compare it. The number is never 0.
+    /// Returns a number that says which kinds of memory the set has, regardless of the directories. Processes whose sets
+    /// differ in this number must not use a log at the same time. So the first process stores the number in the segment, and
+    /// others compare it. The number is never 0.
     pub(crate) fn word(&self) -> u64 {
         const BLOCKS: u64 = 3;
         const BOTH: u64 = 4;

@@ -57,16 +57,16 @@ pub struct Transaction {
     pub last_frame: u32,
     /// Database size in pages after the transaction.
     pub db_pages: u32,
-    /// When the transaction was sealed, in milliseconds since 1970; 0 if unknown.
+    /// The time at which the transaction was sealed, in milliseconds since 1970; 0 if it is not known.
     pub time_ms: u64,
 }
 
 /// How much of a log is in use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Fill {
-    /// Bytes that the current generation occupies.
+    /// The number of bytes that the current generation occupies.
     pub used_bytes: u64,
-    /// Bytes that a generation may occupy.
+    /// The number of bytes that a generation may occupy.
     pub limit_bytes: u64,
 }
 
@@ -112,9 +112,9 @@ impl Ticket {
 /// How much this process has made durable, for itself and for other processes, since it attached the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Led {
-    /// Groups that this process has written as leader.
+    /// The number of groups that this process has written as leader.
     pub groups: u64,
-    /// Transactions in those groups. `waldio` counts each group of the layout `embedded` as one.
+    /// The number of transactions in those groups. `waldio` counts each group of the layout `embedded` as one transaction.
     pub transactions: u64,
 }
 
@@ -141,15 +141,15 @@ pub trait DurabilityWaiter: Send + Sync {
     /// As [`DurabilityWaiter::wait`].
     fn make_room(&self) -> Result<(), LogError>;
 
-    /// Returns when everything sealed before the call survives a power loss, even if commits are acknowledged before they
-    /// survive one (invariant 5).
+    /// Returns when everything sealed before the call survives a power loss. Waits for that even if the log acknowledges
+    /// commits before they survive one (invariant 5).
     ///
     /// # Errors
     /// As [`DurabilityWaiter::wait`].
     fn force(&self) -> Result<(), LogError>;
 
-    /// Prepares for the log to start over. The holder of the WRITE lock calls this method. Returns whether the log may
-    /// start over. The log must not start over as long as a stopped process may still complete a write to it.
+    /// Prepares the log to start over, and returns whether it may. It may not as long as a stopped process could still
+    /// complete a write to it. The holder of the WRITE lock calls this method.
     ///
     /// # Errors
     /// As [`DurabilityWaiter::wait`].
@@ -191,8 +191,8 @@ pub trait LogFile: Send {
     /// Returns how full the log is, relative to its limit.
     fn fill(&self) -> Fill;
 
-    /// Returns how full the log is, relative to the size that it has while no transaction needs more. The log's limit is
-    /// that size, unless the engine lets a log outgrow its usual size.
+    /// Returns how full the log is, relative to its usual size. The log has that size as long as no transaction needs more.
+    /// The usual size is the log's limit, unless the engine lets a log outgrow it.
     fn room(&self) -> Fill {
         self.fill()
     }
@@ -207,9 +207,9 @@ pub trait LogFile: Send {
     /// Returns SQLite's header of the log's current generation; `None` while the log is empty.
     fn wal_header(&self) -> Option<&WalHeader>;
 
-    /// Starts the log over, with this header or empty. The new generation is durable on return, with one exception: in
-    /// a log that has no blocks yet, a generation with a header becomes durable together with the first blocks. The
-    /// caller has synced everything committed so far into the database file (invariant 6).
+    /// Starts the log over, with this header, or as an empty log without a header. The new generation is durable on return,
+    /// with one exception: in a log that has no blocks yet, a generation with a header becomes durable together with the
+    /// first blocks. The caller has synced everything committed so far into the database file (invariant 6).
     ///
     /// # Errors
     /// `NoSpace`, `LimitReached`, and `Busy` while a stopped process may still write to the log. On an error the old
@@ -241,8 +241,8 @@ pub trait LogFile: Send {
 
 /// Reads committed frames, and follows what other processes commit.
 pub trait LogReader: Send {
-    /// Adds to this reader's index what other processes have committed. The call is cheap when there is nothing new. If
-    /// another process has committed, or has started the log over, since frames were staged, drops these frames.
+    /// Adds to this reader's index what other processes have committed. The call is cheap when there is nothing new. Drops
+    /// the staged frames if another process has committed, or has started the log over, since they were staged.
     ///
     /// # Errors
     /// `Corrupt` when the log contradicts itself.
@@ -283,7 +283,8 @@ pub trait LogReader: Send {
     /// refresh may belong to another generation.
     fn is_current(&self) -> bool;
 
-    /// Reads the page of a frame, staged or committed; a staged frame takes precedence.
+    /// Reads the page of a frame, which may be staged or committed. If frames of both kinds have this number, reads the
+    /// staged one.
     ///
     /// # Errors
     /// `Unexpected` for a frame that does not exist; `Corrupt`.
@@ -308,8 +309,8 @@ pub trait LogWriter: Send {
     /// Returns whether frames are staged.
     fn has_staged(&self) -> bool;
 
-    /// Returns whether sealing the staged transaction, grown by `bytes`, may have to wait until every sealed transaction is
-    /// durable.
+    /// Returns whether sealing may have to wait until every sealed transaction is durable, if the staged transaction grows by
+    /// `bytes` bytes.
     fn outgrows(&self, bytes: usize) -> bool;
 
     /// Drops everything staged.
@@ -327,8 +328,8 @@ pub trait LogWriter: Send {
     /// `NoSpace`, `LimitReached`: nothing is committed.
     fn seal(&mut self, file: &dyn DatabaseFile, commit: &Commit) -> Result<Option<Ticket>, LogError>;
 
-    /// Returns the waiter that makes sealed transactions durable. Returns `None` if no commit has to wait, because sealing
-    /// makes a transaction durable (but see [`crate::SyncMode::Async`]).
+    /// Returns the waiter that makes sealed transactions durable. Returns `None` if sealing itself makes a transaction
+    /// durable, so that no commit has to wait (but see [`crate::SyncMode::Async`]).
     fn durability_waiter(&self) -> Option<Arc<dyn DurabilityWaiter>>;
 
     /// Makes every committed frame durable, if sealing alone does not (invariant 5).

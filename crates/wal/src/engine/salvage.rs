@@ -39,9 +39,9 @@ pub struct Point {
     pub transactions: u64,
     /// The log's position after this transaction; `None` if the log does not say.
     pub position: Option<u64>,
-    /// When the transaction was sealed, in milliseconds since 1970; 0 if the log does not say.
+    /// The time at which the transaction was sealed, in milliseconds since 1970; 0 if the log does not say.
     pub time_ms: u64,
-    /// Size of the database in pages after this transaction; 0 if that is the size of the database file.
+    /// Size of the database in pages after this transaction; 0 if the database file gives the size.
     pub db_pages: u32,
     /// The transaction's commit frame; 0 if the log does not number frames.
     pub last_frame: u32,
@@ -64,7 +64,7 @@ pub struct LaterTransaction {
     pub number: Option<u64>,
     /// The log's position after this transaction; `None` if the log does not say.
     pub position: Option<u64>,
-    /// When the transaction was sealed, in milliseconds since 1970; 0 if the log does not say.
+    /// The time at which the transaction was sealed, in milliseconds since 1970; 0 if the log does not say.
     pub time_ms: u64,
     /// Size of the database in pages after this transaction; 0 if the log does not say.
     pub db_pages: u32,
@@ -81,7 +81,7 @@ pub type Later<'a> = &'a mut dyn FnMut(&LaterTransaction) -> Result<(), LogError
 
 /// Pages as of the last transaction before the damage.
 pub trait Source {
-    /// Reads a page that the log holds.
+    /// Reads a page that the log holds. An engine that logs changes applies them to the page in `file`, the database file.
     ///
     /// # Errors
     /// `Corrupt`; errors of reading the database file.
@@ -98,12 +98,12 @@ pub struct Salvaged {
     pub damage: Option<Damage>,
     /// The pages that the log holds as of `point`, in ascending order.
     pub pages: Vec<u32>,
-    /// The pages of which the log has no image as of `point`, and of which the database file has a version newer than
-    /// `point`, as far as the reader can tell.
+    /// The pages that the database file has in a version newer than `point`, as far as the reader can tell. The log has no
+    /// image of these pages as of `point`.
     pub newer: Vec<u32>,
     /// The pages that only the database file has, perhaps in a version older than `point` (`ppl`).
     pub older: Vec<u32>,
-    /// The number of a transaction after the damage that is in the database file already, at least in part.
+    /// The number of the newest transaction after the damage that is in the database file already, at least in part.
     pub checkpointed: Option<u64>,
     /// The number of intact transactions after the damage.
     pub later: u64,
@@ -136,7 +136,7 @@ impl Source for Frames {
 }
 
 impl Salvaged {
-    /// Returns the transactions before the damage, as an engine has applied them.
+    /// Makes the contents from the transactions before the damage, which `engine` has applied.
     #[must_use]
     pub fn of_frames(engine: Box<dyn Engine>, has_position: bool, damage: Option<Damage>) -> Self {
         let newest = engine.newest_frames();
@@ -205,8 +205,8 @@ struct Seen {
     count: u64,
     numbered: u64,
     newest: u64,
-    /// The pages that the database file has as a transaction after the damage left them, each with the number of that
-    /// transaction.
+    /// The pages whose contents in the database file are those that a transaction after the damage wrote, each with the
+    /// number of that transaction.
     in_file: FxHashMap<u32, u64>,
     page: Vec<u8>,
 }
@@ -264,8 +264,8 @@ fn read_home(database: &dyn DatabaseFile, page_number: u32, page: &mut [u8]) -> 
     Ok(read == page.len())
 }
 
-/// Returns the error if its kind is damage, because damage only ends the readable part. Fails with any other error, because
-/// then the log cannot be read at all.
+/// Returns the error if its kind is `Corrupt`, because damage only ends the readable part. Fails with any other error,
+/// because then the log cannot be read at all.
 pub(crate) fn damage_of(error: LogError) -> Result<LogError, LogError> {
     if error.kind() == ErrorKind::Corrupt { Ok(error) } else { Err(error) }
 }
@@ -364,7 +364,7 @@ pub fn create(out: &Path) -> Result<File, LogError> {
     opened.map_err(|error| LogError::io("create", out, &error))
 }
 
-/// Copies only the database file, without the guard, into a file that [`create`] has made. A caller does so for a log that
+/// Copies only the database file, without the guard, into a file that [`create`] has made. A caller uses this if the log
 /// cannot be read at all. Returns the size in pages. The contents are durable on return, but not the file's name.
 ///
 /// # Errors
@@ -419,7 +419,7 @@ impl Salvaged {
             if own.contains(&page_number) {
                 self.source.read(database, page_number, &mut page)?;
             } else if page_number > in_file {
-                // A log is damaged if it claims a page that exists nowhere. Leave a hole in the file.
+                // The log claims a page that exists nowhere, so the log is damaged. Leave a hole in the file.
                 absent.push(page_number);
                 if absent.len() > MOST_ABSENT {
                     let what = "the size that the log says the database has, with most of its pages nowhere";

@@ -132,7 +132,8 @@ fn is_free(path: &Path) -> bool {
     matches!(path.symlink_metadata(), Err(error) if error.kind() == io::ErrorKind::NotFound)
 }
 
-/// Makes an error that occurred while making a log name the directory, because the file has no name yet.
+/// Returns an error that names the directory instead of the log's file. The error has occurred while a log was being made,
+/// and the file has no name yet.
 fn at_directory(error: LogError, dir: &Path) -> LogError {
     match error {
         LogError::Medium { source: duralite_medium::MediumError::NoSpace, .. } => {

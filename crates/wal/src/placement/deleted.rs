@@ -59,8 +59,8 @@ pub fn find_deleted(id: LogId) -> Result<Option<DeletedLog>, LogError> {
     Ok(open_files()?.find_map(log_at))
 }
 
-/// Returns every file that any process has open, as far as this user may see: the process, and a path by which this process
-/// can open the file again.
+/// Returns the files that processes have open, as far as this user may see them. For each file: the id of the process, and a
+/// path by which this process can open the file again.
 fn open_files() -> Result<impl Iterator<Item = (u32, PathBuf)>, LogError> {
     let proc = Path::new("/proc");
     let processes = fs::read_dir(proc).map_err(|error| LogError::io("read", proc, &error))?;
@@ -87,7 +87,8 @@ fn deleted_log_at(descriptor: &Path, id: LogId) -> Option<PathBuf> {
         Some(Kind::Plain) => true,
         Some(Kind::WithId(other)) => other == id,
         Some(Kind::Segment(_)) => false,
-        // The kernel shows such a name to the process that created a file without a name, even after the file got a name.
+        // If a process created the file without a name, the kernel shows such a name for that process's descriptor, even
+        // after the file got a name.
         None => name.as_bytes().starts_with(NAMELESS),
     };
     if !may_be {
@@ -170,7 +171,7 @@ impl DeletedLog {
         copied
     }
 
-    /// Returns whether no process has written to the log since it was copied to `copy`. That is also so if the log's last
+    /// Returns whether no process has written to the log since it was copied to `copy`. Also returns `true` if the log's last
     /// process has ended, because then nobody can write to the log.
     ///
     /// # Errors
@@ -186,9 +187,9 @@ impl DeletedLog {
         is_same(&from, &to).map_err(failed)
     }
 
-    /// Sets the word that every process checks before it writes, and again before it acknowledges. Returns whether any
-    /// segment had such a word. There may be two segments, because a process may have made a new segment under the name of
-    /// a deleted one. So this method sets the word in both.
+    /// Sets the word that every process checks before it writes, and again before it acknowledges. Returns whether there was
+    /// a segment, and the word could be set in every segment found. There may be two segments, because a process may have
+    /// made a new segment under the name of a deleted one. So this method sets the word in both.
     fn stop_writers(&self) -> Result<bool, LogError> {
         let path = names::segment(&self.path, self.id);
         let named = open_to_write(&path).filter(|file| is_complete(file));

@@ -1,12 +1,12 @@
 //! Finds the file of a log in a directory in which anybody may have renamed, copied or deleted files. Also deals with
 //! logs that their databases do not name.
 //!
-//! A crash leaves a log that its database does not name in two cases: after a new log has got its name but before its
-//! id is in the database, and after the guard was lifted but before the log is deleted. A power loss may leave the name
-//! of a provisional log, and a part of its contents. People also delete, replace and restore databases. A database that
-//! names no log needs no log. So [`collect`] deletes a log without commits that was made for this very file. Any other
-//! log that has the name of a new log stays under its longer name. [`super::whose`] decides whose a log is, and this
-//! module acts on that decision.
+//! A crash leaves a log that its database does not name in two cases: after a new log has got its name but before its id is
+//! in the database, and after the guard was lifted but before the log is deleted. A power loss may leave the name of a
+//! provisional log, and a part of its contents. People also delete, replace and restore databases. A database that names no
+//! log needs no log. So [`collect`] deletes a log without commits that was made for this very file. If any other log has the
+//! name that a new log is to get, it stays under its longer name. [`super::whose`] decides whose a log is, and this module
+//! acts on that decision.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -22,8 +22,8 @@ use crate::shared::log_file::{self, is_in_place};
 use crate::{DatabaseIdentity, ErrorKind, LogError};
 
 impl LogPlacement {
-    /// Returns the path of the log that the database at this path names, which has this id and is of the directory's
-    /// engine. Returns `None` if that log is not in this directory.
+    /// Returns the path of the log with this id and of the placement's engine, which the database at the path `database`
+    /// names. Returns `None` if that log is not in this directory.
     ///
     /// # Errors
     /// `Io` if that cannot be determined, because a log that cannot be opened at the moment is not missing.
@@ -168,10 +168,10 @@ pub(crate) fn where_now(path: &Path, file: &OwnFile, id: LogId) -> Result<Option
     Ok(None)
 }
 
-/// Deletes logs that were made for this database, which names no log, if they hold nothing. Also deletes what a power
-/// loss has left of such logs. Logs that a process uses or is making stay. With `scan`, also deletes logs that were
-/// made while the database had another name. Before the first deletion, calls `make_sure`, which has to confirm that
-/// the database durably names no log.
+/// Deletes the logs without commits that were made for this database, which names no log. Also deletes what a power loss has
+/// left of such logs. Logs that a process uses or is making stay. With `scan`, also deletes logs that were made while the
+/// database had another name. Before the first deletion, calls `make_sure`, which has to confirm that the database durably
+/// names no log.
 pub(super) fn collect(dir: &Path, db: &DatabaseIdentity, scan: bool, make_sure: &dyn Fn() -> bool) {
     let entries = if scan { entries(dir) } else { Vec::new() };
     let mut seen = Vec::new();
@@ -209,8 +209,8 @@ pub(super) fn collect(dir: &Path, db: &DatabaseIdentity, scan: bool, make_sure: 
     collect_memory(dir, &entries, db);
 }
 
-/// Deletes segments of logs of this database that do not exist any more. A power loss may have brought back the name of
-/// such a segment but not the name of its log.
+/// Deletes the segments of this database's logs if the logs themselves no longer exist. A power loss may have brought back
+/// the name of such a segment but not the name of its log.
 fn collect_memory(dir: &Path, entries: &[PathBuf], db: &DatabaseIdentity) {
     let own = entries.iter().filter_map(|path| {
         let name = path.file_name().filter(|name| names::belongs_to(name, &db.path))?;
@@ -238,8 +238,7 @@ fn collect_memory(dir: &Path, entries: &[PathBuf], db: &DatabaseIdentity) {
     }
 }
 
-/// The most files of a directory that this module examines. In a larger directory a leftover may stay, which holds
-/// nothing.
+/// The most files of a directory that this module examines. In a larger directory, a leftover log without commits may stay.
 const LOOKED_AT: usize = 1000;
 
 /// The most logs named after other databases that this module opens. It opens them because this database may have had

@@ -2,10 +2,10 @@
 //! and makes no process wait.
 //!
 //! A reading while others write may mix two states. So a reading counts only if nothing relevant changed during it
-//! ([`look`]). If processes use the log, the reading goes through their segment, and counts only if the log has not
-//! started over meanwhile. If no process uses the log, the reading counts only if no process began to use the log
-//! meanwhile. The observer repeats a reading that does not count. A contradiction counts as damage only if no process
-//! uses the log (invariant 12).
+//! ([`look`]). If processes use the log, the reading goes through their segment, and counts only if the log has not started
+//! over meanwhile. If no process uses the log, the reading counts only if no process began to use the log meanwhile. The
+//! observer, which is the inspecting process, repeats a reading that does not count. A contradiction counts as damage only if
+//! no process uses the log (invariant 12).
 //!
 //! Processes may come, go and die while an observer watches them ([`Watch`]), and the segment may begin again or be
 //! deleted. So each look checks whether the segment is still the one in use. Any user who may write the database may
@@ -169,12 +169,13 @@ fn read_along<T>(
     Ok(found.filter(|_| segment.load(0) == MAGIC))
 }
 
-/// The users of a log, and the beginning of the segment that they share.
+/// What changes if processes begin or end to use a log, or its segment begins again.
 #[derive(PartialEq, Eq)]
 struct Users {
-    /// The word [`INCARNATION`], if living processes have a slot of the segment.
+    /// The word [`INCARNATION`] if living processes have a slot of the segment, otherwise `None`.
     living: Option<u64>,
-    /// The word [`INCARNATION`], if no living process has a slot. A process that comes and goes changes the word.
+    /// The word [`INCARNATION`] if no living process has a slot, otherwise `None`. A process that comes and goes changes the
+    /// word.
     left: Option<u64>,
     /// Whether no process is attaching the log, which may involve recovery.
     is_settled: bool,
@@ -231,8 +232,8 @@ pub fn look_through(
     })
 }
 
-/// As [`walk`], for an engine that reads together with the processes that use the log. Returns `None` if the log has
-/// started over during the walk.
+/// Does what [`walk`] does, for an engine that reads together with the processes that use the log. Returns `None` if the log
+/// has started over during the walk.
 fn walk_along(
     mut engine: Box<dyn Engine>,
     database: &dyn DatabaseFile,
@@ -297,16 +298,16 @@ pub struct Glance {
     /// The number of writes to the database file since the segment began. They are the writes of pages in checkpoints,
     /// and of the database's size at the ends of checkpoints.
     pub home_writes: u64,
-    /// The number of times that writing or syncing the database has failed since everything was last written to it
-    /// again.
+    /// The number of times that writing or syncing the database has failed, since everything in the log was last written to
+    /// the database again, or since the log became empty.
     pub home_failures: u64,
     /// How much of the log the archive has.
     pub archived: Archived,
 }
 
 impl Watch {
-    /// Opens the segment of a log for observation. Returns `None` if no process uses the log, or a process is just
-    /// about to. Takes no lock.
+    /// Opens the segment of a log for observation. Returns `None` if no process uses the log, or if a process is just
+    /// beginning to use it. Takes no lock.
     ///
     /// # Errors
     /// `Io` if this user may not read a file of the log, or the log does not exist; `Busy` if the processes that use

@@ -55,7 +55,7 @@ pub(super) fn attach(
     denied: LogError,
     pause: Pause<'_>,
 ) -> Result<(Outside, Box<dyn Engine>), LogError> {
-    // Perhaps this user may not read the log either. In that case `denied` is the better answer.
+    // This user may not be able to read the log either. In that case `denied` is the better answer.
     let Ok(file) = open_log(path, false) else { return Err(denied) };
     let head = check_owner(path, &file, db, id, false)?;
     let segment_path = names::segment(path, id);
@@ -104,9 +104,9 @@ impl Outside {
             && self.segment.load(INCARNATION) / BEGUN != self.incarnation.load(Ordering::Acquire) / BEGUN
     }
 
-    /// Returns, for a reader that does not read along with others, whether the log has started over since the reader
-    /// opened it. Other processes did not wait for this reader. So if the log has started over, what the reader has
-    /// read through its own wal-index belongs to no transaction.
+    /// Returns whether the log has started over since the reader opened it, for a reader that does not read along with
+    /// others; `false` for any other reader. Other processes did not wait for this reader. So if the log has started over,
+    /// what the reader has read through its own wal-index belongs to no transaction.
     #[must_use]
     pub(crate) fn is_overtaken(&self, engine: &dyn Engine) -> bool {
         let generation = self.generation.load(Ordering::Acquire);

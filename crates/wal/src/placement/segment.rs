@@ -1,4 +1,4 @@
-//! The segment, the memory that the processes using a log share. This module has the layout of the words before the
+//! The segment, the memory that the processes using a log share. This module defines the layout of the words before the
 //! engine's part, opens the segment's file (invariant 13), and joins the processes that use it.
 //!
 //! Processes of several versions may meet in a segment, so its first word is the version of its layout. A process that
@@ -43,14 +43,14 @@ pub const HOME_FAILURES: u64 = 16;
 /// the lower half is the commit's last frame.
 pub const ACKNOWLEDGED: u64 = 24;
 
-/// The time, by the segment's clock, until which it is one process's turn to start the log over. The lowest bits are
+/// The time, in nanoseconds of the segment's clock, at which a process's turn to start the log over ends. The lowest bits are
 /// that process's slot.
 pub const RESTART_UNTIL: u64 = 32;
-/// The time until which transactions of concurrent connections do not begin, so that the log can start over. The lowest
+/// The time until which no transaction of a concurrent connection begins, so that the log can start over. Unit and lowest
 /// bits are as in [`RESTART_UNTIL`].
 pub const BEGINS_AFTER: u64 = 112;
-/// A transaction of a concurrent connection that has been writing since before this time, by the segment's clock, has
-/// to end. The word is 0 if there has been no such connection.
+/// A time, in nanoseconds of the segment's clock. A transaction of a concurrent connection has to end if it has been writing
+/// since before this time. The word is 0 if there has been no such connection.
 pub const OVERDUE_BEFORE: u64 = 120;
 
 /// A word that says which guard is in the database's header, or that another log is about to replace this one. A
@@ -87,7 +87,7 @@ const DEVICE: u64 = 128;
 /// Upper half: how often the segment has begun again. Lower half: how often processes have joined it since then.
 pub(super) const INCARNATION: u64 = 40;
 pub(super) const BEGUN: u64 = 1 << 32;
-/// Among the locks: not 0 if some user may read the segment but not write it.
+/// Not 0 if some user may read the segment but not write it. This word is among the locks.
 pub const READABLE: u64 = LOCKS_OFFSET + 8;
 
 const _: () = assert!(LOG_ID + 16 <= BEGINS_AFTER && OVERDUE_BEFORE < DEVICE && DEVICE < ARCHIVED_OFFSET);
@@ -187,8 +187,8 @@ fn options(write: bool) -> OpenOptions {
     options
 }
 
-/// Opens the file of the segment, and creates it if it does not exist. Refuses a file that a user made who may not write
-/// the database.
+/// Opens the file of the segment, and creates it if it does not exist. Refuses a file made by a user who may not write the
+/// database.
 fn open_or_create(path: &Path, db: &DatabaseIdentity) -> Result<OwnFile, LogError> {
     let failed = |error: io::Error| LogError::io("open the shared memory of the log", path, &error);
     hooks::step(FileStep::OpenShared, path).map_err(failed)?;

@@ -86,9 +86,9 @@ impl Head {
         (self.db_inode, self.db_birth_ns) == (db.inode, db.birth_ns)
     }
 
-    /// Returns whether this database, which the log names, is a snapshot or a clone, and the log is that of its original.
-    /// The original is where it was when the log was made, on another device. But a log on the device of this database came
-    /// along with it, and its original has a log of its own.
+    /// Returns whether this database, which the log names, is a snapshot or a clone, and the log is that of its original. In
+    /// that case the original is where it was when the log was made, on another device than this database. A log on the
+    /// device of this database came along with the database, and its original has a log of its own.
     fn is_of_original_of(&self, db: &DatabaseIdentity) -> bool {
         self.device != db.device && self.original().is_some_and(|original| original.device != db.device)
     }
@@ -99,9 +99,9 @@ impl Head {
         DatabaseIdentity::of(&self.database()).ok().filter(|found| self.names(found))
     }
 
-    /// Returns whether nothing is at the path any more at which the database was when the log was made. If this process
-    /// cannot look at the path, or the path leads to another file, the original may be behind a mount, or in another
-    /// container.
+    /// Returns whether there is nothing any more at the path at which the database was when the log was made. Returns `false`
+    /// if this process cannot look at the path, or if the path leads to another file. The original may then be behind a
+    /// mount, or in another container.
     fn original_is_gone(&self) -> bool {
         let path = self.database();
         let is_missing = path.symlink_metadata().is_err_and(|error| error.kind() == ErrorKind::NotFound);
@@ -110,8 +110,8 @@ impl Head {
 
     /// Returns whether an open file with this head, at the path `log`, is a copy of the file in which the log was made, and
     /// no other database than this one can need that copy. A log that was only moved to another file system is in another
-    /// file too, and then its original needs it. So the log has to have come along with this database, unless the original
-    /// is gone.
+    /// file too, and its original still needs it. So a copy counts only if it is of this very database or came along with it,
+    /// or if the original is gone.
     fn is_spare_copy(&self, log: &Path, file: &File, db: &DatabaseIdentity) -> bool {
         self.is_copied(file) && (self.is_of(db) || self.came_along(log, db) || self.original_is_gone())
     }
@@ -139,8 +139,8 @@ impl Head {
     }
 
     /// Returns whether the log at this path was copied together with the directory of this database. Such a log is in that
-    /// directory, or in a directory below it that the original's directory has as well, if the original's directory is
-    /// still there.
+    /// directory, or in a directory below it. If the original's directory still exists, it must have the same directory below
+    /// it.
     fn came_along(&self, log: &Path, db: &DatabaseIdentity) -> bool {
         let dir = log.parent().and_then(|dir| dir.canonicalize().ok()).unwrap_or_default();
         let Some(Ok(below)) = db.path.parent().map(|beside| dir.strip_prefix(beside)) else { return false };
@@ -206,7 +206,7 @@ pub struct FoundLog {
     pub id: LogId,
 }
 
-/// The answer whether a log can serve a database whose inode the log does not name, and why.
+/// Whether a log may be applied to the database that names it, and why.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Claim {
     /// The log was made for this very database file.
@@ -241,16 +241,16 @@ pub fn claim(log: &FoundLog, db: &DatabaseIdentity) -> Result<Claim, LogError> {
 
 /// The signs by which [`claim`] decides whether a log belongs to the database that names it.
 struct Signs {
-    /// The log was made for this very file.
+    /// Whether the log was made for this very file.
     is_own: bool,
-    /// The log has the name that this database's own log would have. A log that was found only by its id belongs to
+    /// Whether the log has the name that this database's own log would have. A log that was found only by its id belongs to
     /// another database.
     is_named_after: bool,
-    /// The log's file is not the file that the log says it was made in, and the log came along with the database, or its
-    /// original is gone.
+    /// Whether the log is a copy: its file is not the file that the log says it was made in. The log must also have come
+    /// along with the database, or its original must be gone.
     is_copy: bool,
-    /// The log is beside the database, and was made for another file that had the database's path before. The log may
-    /// be applied, because SQLite would also apply a `-wal` file in that place.
+    /// Whether the log is beside the database, and was made for another file that had the database's path before. Such a log
+    /// may be applied, because SQLite would also apply a `-wal` file in that place.
     is_replaced: bool,
 }
 
@@ -267,7 +267,7 @@ impl Signs {
         }
     }
 
-    /// Decides by the table under "Which log belongs to which database" in the README: the first row that fits.
+    /// Decides by the first fitting row of the table under "Which log belongs to which database" in the README.
     fn claim(&self) -> Claim {
         match self {
             Self { is_own: true, .. } => Claim::Own,
@@ -292,8 +292,8 @@ pub(super) enum Fate {
     GoesIfTorn(LogError),
 }
 
-/// Decides by the first row that fits in the table under "A database that names no log" in the README. A log may be a copy:
-/// if somebody copies a directory while its database is being closed, the copy contains a copy of a log that has ended.
+/// Decides by the first fitting row of the table under "A database that names no log" in the README. A log may be a copy: if
+/// somebody copies a directory while its database is being closed, the copy contains a copy of a log that has ended.
 pub(super) fn fate(path: &Path, file: &OwnFile, db: &DatabaseIdentity) -> Fate {
     let head = Head::read(path, file);
     let is_trusted = file.metadata().is_ok_and(|meta| db.trusts(&meta));

@@ -26,12 +26,12 @@ use rustix::io::Errno;
 use super::HomeKind;
 use crate::{LogError, hooks};
 
-/// The most bytes of a mapped database, as many as a processor can address.
+/// The largest size in bytes of a mapped database, which is as many bytes as a processor can address.
 const MOST_BYTES: u64 = 1 << 47;
 /// The least address space in bytes to reserve for a small file.
 const LEAST_ADDRESS_SPACE: u64 = 16 << 20;
-/// The least address space in bytes to reserve if the process has no more: at least one page of the kernel, whatever the
-/// page size.
+/// The least address space in bytes to reserve if the process cannot reserve more. It is at least one page of the kernel,
+/// whatever size those pages have.
 const LEAST_FALLBACK: u64 = 64 << 10;
 
 /// A file that this process has open.
@@ -46,7 +46,7 @@ struct Open {
 /// Device and inode. No other file gets the same pair while a descriptor is open.
 type Key = (u64, u64);
 
-/// This process's descriptors of each file: one, and a second one if the first was only for reading.
+/// The descriptors that this process has of each file: one, or two if the first was opened only for reading.
 static HOMES: PerProcess<Mutex<HashMap<Key, Vec<Open>>>> = PerProcess::new();
 
 /// Whether this process has ever mapped a database, and so may have a descriptor to close.

@@ -157,7 +157,7 @@ impl Home for Held {
     }
 }
 
-/// Returns page 1 as SQLite sees it, and as it is on disk under a guard.
+/// Returns page 1 in two forms: as SQLite sees it, and as it is on disk under a guard.
 fn first_page(seed: u8) -> [Vec<u8>; 2] {
     let mut bare = page(seed);
     guard::unmask(0, &mut bare);
@@ -201,7 +201,7 @@ fn inv01_the_header_is_the_files_own_and_the_rest_is_the_homes() {
     expected.extend(other(&page(4)));
     assert_eq!(file.bytes(), expected);
     let whole = [page(3), page(4)].concat();
-    // Parts of the header: inside it, across its end and after it; and ranges across pages.
+    // Ranges inside the header, across its end and after it, and ranges across pages.
     for (offset, len) in
         [(0, 512), (0, 100), (24, 16), (0, 101), (90, 20), (99, 1), (100, 1), (100, 412), (300, 400)]
     {
@@ -251,7 +251,7 @@ fn the_home_is_not_asked_for_what_is_in_the_header() {
 #[test]
 fn inv01_a_home_that_holds_the_header_is_never_handed_the_guard_and_it_shows_as_it_is_on_disk() {
     let ([_, on_disk], [mut bare, mut guarded]) = (first_page(3), first_page(4));
-    // In WAL mode neither the page size changes, nor the number of reserved bytes at the end of each page.
+    // In WAL mode, neither the page size nor the number of reserved bytes at the end of each page changes.
     for at in [16, 17, 20] {
         (bare[at], guarded[at]) = (on_disk[at], on_disk[at]);
     }

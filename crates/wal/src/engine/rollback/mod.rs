@@ -91,19 +91,20 @@ pub fn counts(journal: &Arc<dyn RollbackJournal>) -> Result<bool, LogError> {
 // (magic number, number of records, seed of the checksums, pages of the database before the transaction, sector size, page
 // size). Its records (page number, page, checksum) begin at the next sector. The journal may end with the name of a
 // *super-journal*: such a journal is hot only as long as a file of that name exists. Numbers are big-endian. The first header
-// or record that is not valid ends the journal. SQLite has not synced anything from there on, so the transaction has not
-// changed those pages in the database.
+// or record that is not valid ends the journal. SQLite has not synced any record from there on, so it has not yet changed the
+// pages of these records in the database.
 
 /// The magic number with which each header in a journal begins.
 pub(crate) const MAGIC: [u8; 8] = [0xd9, 0xd5, 0x05, 0xf9, 0x20, 0xa1, 0x63, 0xd7];
 const HEADER_BYTES: usize = 28;
 /// The first of the bytes on which SQLite takes its locks. SQLite never uses the page that contains them.
 const PENDING_BYTE: u64 = 0x4000_0000;
-/// The number of records in a header that SQLite has not completed: records then follow up to the end of the journal.
+/// The number of records in a header that SQLite has not completed. In this case records follow up to the end of the journal.
 const UNKNOWN: u32 = u32::MAX;
-/// The checksum of a page adds up every 200th byte, counted from the page's end.
+/// The distance between the bytes that the checksum of a page adds up, in bytes, counted from the page's end.
 const CHECKSUM_STRIDE: usize = 200;
-/// Bytes after the name of a super-journal: the name's length, its checksum, the magic number.
+/// The size in bytes of what follows the name of a super-journal: the length and the checksum of the name, and the magic
+/// number.
 pub(crate) const SUPER_TAIL: u64 = 16;
 /// The most bytes in the name of a super-journal.
 const MAX_SUPER_NAME: u64 = 4096;
@@ -120,10 +121,10 @@ pub struct PlayedBack {
     pub super_journal: Option<PathBuf>,
 }
 
-/// Rolls the database back if the journal is hot, and deletes the journal. The pages go through the home, if there is one,
-/// to `file`, the database as it is on disk. Page 1 gets the guard of the log `id`. The database is durable before the
-/// journal is deleted, and the deletion is durable on return. After a crash in between, the caller can play the journal
-/// back again. The caller must be the only user of the database.
+/// Rolls the database back if the journal is hot, and then deletes the journal, hot or not. The pages go through the home, if
+/// there is one, to `file`, the database as it is on disk. Page 1 gets the guard of the log `id`. The database is durable
+/// before the journal is deleted, and the deletion is durable on return. After a crash in between, the caller can play the
+/// journal back again. The caller must be the only user of the database.
 ///
 /// # Errors
 /// Those of `journal` and `file`.
@@ -221,7 +222,7 @@ impl Reader<'_> {
         }
         // SQLite adds up the characters as signed numbers.
         let sum = name.iter().fold(0_u32, |sum, byte| sum.wrapping_add_signed(i32::from(*byte as i8)));
-        // SQLite did not finish writing a name with a wrong checksum, so the transaction is rolled back.
+        // If the checksum is wrong, SQLite did not finish writing the name. So the transaction has to be rolled back.
         if sum != word(&tail, 4) || name.contains(&0) {
             return Ok(None);
         }
@@ -293,7 +294,7 @@ impl Playing<'_> {
         if page_number == 0 || u64::from(page_number) == pending {
             return Ok(false);
         }
-        // The transaction had appended this page, and `resize` has already truncated the database before it.
+        // The transaction had appended this page. `resize` has already truncated the database, so the page is gone.
         if page_number > self.first.db_pages {
             return Ok(true);
         }

@@ -1,7 +1,7 @@
 //! Settings as rows of a table. A row says everything about its setting: its name, its valid values, how to set it, and
 //! how to read it.
 //!
-//! A row is in the module of the engine that the setting belongs to. The rows of the media, and those that several engines
+//! A row is in the module of the engine to which the setting belongs. The rows of the media, and those that several engines
 //! share, are in this file. An engine's descriptor names the engine's rows, including the shared ones.
 
 use std::any::{Any, TypeId};
@@ -77,7 +77,7 @@ impl<T> Setting<T> {
     }
 }
 
-// Settings that several engines share, and values that the rows of other settings have in common.
+// Settings that several engines share, and the descriptions of valid values (`Values`) that several settings use.
 
 /// The number of bytes of page images that an engine keeps in memory by default.
 pub const CACHE_BYTES: usize = 8 << 20;
@@ -135,7 +135,7 @@ pub struct Given<'a> {
 }
 
 impl Given<'_> {
-    /// Makes the message about a text that is not valid.
+    /// Returns the message about a text that is not valid.
     #[must_use]
     pub fn invalid(&self) -> String {
         format!("{}={} is not valid; use {}", self.name, self.value, self.values)
@@ -229,7 +229,7 @@ pub fn text_of(path: Option<&Path>) -> String {
     path.map(|path| path.display().to_string()).unwrap_or_default()
 }
 
-// Settings that say where media are, and how emulated media work.
+// Settings that say where media are and how emulated media work.
 
 /// Returns the settings of a medium.
 pub(crate) fn settings_of(medium: Medium) -> &'static [&'static EngineSetting] {
