@@ -24,7 +24,7 @@ static ADDED: OnceLock<&'static [&'static Descriptor]> = OnceLock::new();
 /// opens the first database, because settings that were read earlier lack those of the new engines.
 ///
 /// # Errors
-/// If one of the engines has a name or a magic number that is already used, or engines have been added before.
+/// One of the engines has a name or a magic number that is already used, or engines have been added before.
 pub fn add(engines: &'static [&'static Descriptor]) -> Result<(), &'static str> {
     for (position, engine) in engines.iter().enumerate() {
         let mut others = ENGINES.iter().chain(&engines[..position]);
@@ -57,8 +57,8 @@ pub fn by_magic(first_bytes: &[u8]) -> Option<&'static Descriptor> {
 /// Returns the placement of a log on these media, for the first engine that finds all its media there.
 ///
 /// # Errors
-/// A text that says what is missing. The text is about the first engine whose media are all named in the settings, or,
-/// if there is no such engine, about the last engine.
+/// A text that says what is missing. The text is about the first engine whose media are all named in the settings. If there
+/// is no such engine, it is about the last engine.
 pub fn choose(media: &MediaSet) -> Result<LogPlacement, String> {
     let (mut why, mut is_named) = (String::new(), false);
     for engine in all() {

@@ -19,8 +19,8 @@ use super::scan::{self, Expected, FoundTransaction, Position};
 use crate::LogError;
 use crate::shared::heap::BlockList;
 
-/// The most bytes after the end that the check searches for marks, and the number of bytes that recovery erases in one
-/// step.
+/// The most bytes after the log's end that the check searches for marks. Recovery also erases marks in steps of this many
+/// bytes.
 const LOOK_BYTES: u32 = 64 << 10;
 
 impl Nvwal {
@@ -58,10 +58,10 @@ impl Nvwal {
         Ok(())
     }
 
-    /// Erases the marks of a torn transaction at the end, and of all transactions after it. The erasure is durable on
-    /// return. Without it, a new transaction could end where one of these begins, and a power loss could leave the old mark
-    /// in the place of the new terminator. Also searches blocks that are about to be freed, because a writer may take them
-    /// again in this generation.
+    /// Erases the marks of a torn transaction at the end, and of all transactions after it. The erasure is durable on return.
+    /// Without the erasure, a new transaction could end where one of the old ones begins, and a power loss could leave the
+    /// old mark in the place of the new terminator. Also searches blocks that are about to be freed, because a writer may
+    /// take them again in this generation.
     ///
     /// Marks become durable in their order ([`Nvwal::follow`]). So after a zero word there is no mark.
     ///

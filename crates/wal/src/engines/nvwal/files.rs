@@ -1,5 +1,4 @@
-//! Log files of `nvwal`, which are mapped memory: making and opening them. The engine's descriptor refers to
-//! these functions.
+//! Makes and opens log files of `nvwal`, which are mapped memory. The engine's descriptor refers to these functions.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -90,7 +89,7 @@ pub fn open_read_only(path: &Path) -> Result<Nvwal, LogError> {
     look_at(&OpenFile { path, file: &log_file::open(path, false, |bytes| bytes.starts_with(&MAGIC))? })
 }
 
-/// Like [`open_read_only`], for a file that is open already.
+/// Does what [`open_read_only`] does, for a file that is open already.
 fn look_at(log: &OpenFile<'_>) -> Result<Nvwal, LogError> {
     let mut engine = Nvwal::open(map_read_only(log)?, log.path, NvwalOptions::default())?;
     engine.check_end()?;
@@ -115,7 +114,7 @@ fn is_empty(log: &OpenFile<'_>) -> bool {
         || look_at(log).is_ok_and(|log| log.transactions() == 0)
 }
 
-/// Returns the options. If they set no limit, the size of the file system becomes the limit.
+/// Returns the options, with the size of the file system as the limit if they set none.
 fn within_file_system(options: &NvwalOptions, file: &File) -> NvwalOptions {
     let mut options = options.clone();
     if options.limit_bytes == 0

@@ -9,7 +9,7 @@ pub use crate::shared::heap::HeapMode;
 /// The engine's name in settings.
 pub(super) const NAME: &str = "nvwal";
 
-/// When the writer flushes the cache lines of a transaction, relative to its commit mark (section 4).
+/// The points at which the writer flushes the cache lines of a transaction, relative to its commit mark (section 4).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum SyncMode {
     /// Flush and fence after each record.
@@ -63,7 +63,7 @@ pub struct NvwalOptions {
     pub sync: SyncMode,
     /// Whether to log differences. Otherwise the engine logs whole pages, like the variants without `Diff` in figure 7.
     pub diff: bool,
-    /// Where the space of a record comes from.
+    /// The source of the space for a record.
     pub heap: HeapMode,
     /// Size of a block in bytes; 0 lets the engine choose it.
     pub block_bytes: u32,
@@ -103,7 +103,7 @@ impl NvwalOptions {
 pub(super) static SETTINGS: &[&EngineSetting] =
     &[&SYNC, &DIFF, &HEAP, &BLOCK_BYTES, &ON_CLOSE, &LOG_LIMIT, &CACHE];
 
-/// Sets an option of this engine to a parsed value; passes a parse error on.
+/// Sets an option of this engine to a parsed value. Returns a parse error unchanged.
 fn put<T>(
     all: &mut EngineOptions,
     value: Result<T, String>,

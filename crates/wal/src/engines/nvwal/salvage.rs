@@ -110,7 +110,7 @@ impl Nvwal {
         found.map(|found| self.enter_generation(found)).is_some()
     }
 
-    /// Enters the generation that the log's blocks belong to, where the active word or its slot is damaged. The
+    /// Enters the generation to which the log's blocks belong, for a log whose active word or slot is damaged. The
     /// generation's first block is the block that begins with transaction 1. Returns whether such a generation was found.
     fn enter_found(&mut self, active: u64) -> Result<bool, LogError> {
         let named = read_active_word(active);
@@ -184,7 +184,7 @@ impl Nvwal {
             let found = self.transaction_at(at, sequence);
             let Ok(Some(found)) = found else { continue };
             if damage.is_none() && found.order != Order::Ordered {
-                // This is no damage, because a crash may leave a transaction that is not `Ordered` after one that is not
+                // This is no damage. A crash may leave a transaction that is not `Ordered` after a transaction that is not
                 // whole.
                 return Ok(None);
             }

@@ -1,9 +1,9 @@
 //! Reads transactions from the medium. This decoder serves recovery, processes that follow others, `duralite verify` and
 //! fuzzing.
 //!
-//! The decoder accepts any bytes and never panics (invariant 12). It decides exactly by the table in `docs/format/nvwal.md`,
-//! "valid if and only if". So recovery yields a prefix of the commit order (invariant 7) and distinguishes garbage from the end
-//! of the log (invariant 8).
+//! The decoder accepts any bytes and never panics (invariant 12). It decides exactly by the table "valid if and only if" in
+//! `docs/format/nvwal.md`. So recovery yields a prefix of the commit order (invariant 7) and distinguishes garbage from the
+//! end of the log (invariant 8).
 
 use duralite_format::nvwal::{
     BLOCK_HEADER_BYTES, Order, RECORD_HEADER_BYTES, RecordHeader, TX_HEADER_BYTES, TxHash, TxHeader,
@@ -68,7 +68,8 @@ pub(crate) struct Expected {
     pub(crate) generation: u64,
     /// Number of the transaction in the generation, from 1.
     pub(crate) sequence: u32,
-    /// The order of the transaction before this one. This order decides what garbage in the place of the mark means.
+    /// The order of the transaction before this one. That order decides what garbage in the place of this transaction's mark
+    /// means.
     pub(crate) after: Order,
     /// Number of frames before the transaction.
     pub(crate) frames: u32,

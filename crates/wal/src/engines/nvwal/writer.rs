@@ -110,7 +110,7 @@ impl Nvwal {
         Ok(block)
     }
 
-    /// Unlinks and frees the blocks after the tail. A transaction that was never sealed has left them.
+    /// Unlinks and frees the blocks after the tail, which a transaction that was never sealed has left.
     pub(super) fn cut_behind_tail(&mut self) -> Result<(), LogError> {
         if self.in_force.wal_header.is_none() {
             return Ok(());

@@ -16,16 +16,16 @@ use rustix::io::Errno;
 use super::words::{FREE_PIECE, FREE_SECTOR, PIECES_USED, SECTORS_USED, Turn, Words};
 use crate::LogError;
 
-/// The words of an extent's state. Those from `Last` on are stored for the first extent of a chain only.
+/// The words of an extent's state. Only the first extent of a chain has the words from `Last` on.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum State {
     /// The next extent of the chain or of the free list, as a link.
     Next,
     /// The newest committed transaction with a record in the chain.
     Last,
-    /// The transaction up to which the page is home.
+    /// The page's own home position, as a transaction number. If all pages have a later home position, that one counts.
     Home,
-    /// The slot with the image that the page is being merged from, plus 1; 0 if there is none.
+    /// The number, plus 1, of the slot with the image from which the page is being merged; 0 if there is no such slot.
     Slot,
     /// The next chain in the same list of the page table, as a link to that chain's first extent.
     Bucket,
@@ -33,14 +33,14 @@ pub(super) enum State {
     TailExtent,
     /// The offset in that extent at which the next record will begin.
     TailOffset,
-    /// The bytes of the chain's records.
+    /// The number of bytes of the chain's records.
     Bytes,
 }
 
-/// The log grows by at least this many bytes at a time, unless its size or the medium leaves less.
+/// The least number of bytes by which the log grows at a time, unless its size or the medium leaves less.
 const LEAST_STEP: u64 = 1 << 20;
-/// A log that grows beyond its usual size grows by this part of that size more than it has to, so that the next transactions
-/// need not grow it again.
+/// The divisor that gives the spare space of a log that grows beyond its usual size. The log grows by an eighth of that size
+/// more than it has to, so that the next transactions need not grow it again.
 const SPARE: u32 = 8;
 
 /// The memory of one log.
@@ -51,8 +51,8 @@ pub(super) struct Area {
     limit_chunks: u32,
     usual_chunks: u32,
     pub(super) path: PathBuf,
-    /// The largest number of chunks that this process knows the log to have had. The file still has all of them: those that
-    /// the log has given back read as zeros.
+    /// The largest number of chunks that this process knows the log to have had. The file still has all of these chunks.
+    /// Those that the log has given back read as zeros.
     chunks: AtomicU32,
 }
 
@@ -177,7 +177,7 @@ impl Area {
         words.store(head, extent.to_link());
     }
 
-    /// Puts an extent on its free list and counts one less in use.
+    /// Puts an extent on its free list, and counts it as no longer in use.
     pub(super) fn give_back(&self, words: &Words, turn: &Turn<'_>, extent: Extent) {
         let (_, used) = Self::free_list(extent.is_piece());
         self.put_free(words, turn, extent);
@@ -225,8 +225,8 @@ impl Area {
         Ok(Some(extent))
     }
 
-    /// Returns how many sectors and how many pieces transactions can still take while the log has its usual size, or keeps
-    /// its present size.
+    /// Returns how many sectors and how many pieces transactions can still take if the log does not grow beyond its usual
+    /// size, or beyond its present size if that is larger.
     pub(super) fn free_counts(&self, words: &Words) -> Result<(u64, u64), LogError> {
         Ok(self.free_within(words, self.grown()?.max(self.usual_chunks()).min(self.most_chunks())))
     }
@@ -247,8 +247,8 @@ impl Area {
         self.extents(self.usual_chunks())
     }
 
-    /// Returns the most chunks that this process can use: the log's limit, or fewer if the process has too little address
-    /// space.
+    /// Returns the most chunks that this process can use. That is the log's limit, or fewer if the process has too little
+    /// address space.
     fn most_chunks(&self) -> u32 {
         let mapped = self.nvm.capacity().saturating_sub(self.geometry.chunks_offset);
         let mapped = u32::try_from(mapped / self.geometry.chunk_bytes).unwrap_or(u32::MAX);
@@ -279,8 +279,9 @@ impl Area {
         }
     }
 
-    /// Makes sure that a transaction can take the extents of `need`, or others in their place, without growing the log. For
-    /// that, grows the log to its usual size, and beyond it if `may_outgrow`, but never beyond its limit (invariant 10).
+    /// Makes sure that a transaction can take the extents of `need`, or extents of the other kind in their place, without
+    /// growing the log. For that, grows the log to its usual size, and beyond it if `may_outgrow`, but never beyond its limit
+    /// (invariant 10).
     ///
     /// # Errors
     /// `LimitReached`, `NoSpace`: pages have to be merged first.
@@ -335,7 +336,7 @@ impl Area {
         };
         let roomy = roomy.clamp(least, most);
         let grown = match self.extend(have, roomy) {
-            // The medium is nearly full, but has perhaps as much as is needed.
+            // The medium is nearly full, but may have the space for the chunks that are needed.
             Err(MediumError::NoSpace) if roomy > least => self.extend(have, least).map(|()| least),
             extended => extended.map(|()| roomy),
         };
@@ -370,11 +371,11 @@ impl Area {
         self.give_back_rest(turn)
     }
 
-    /// Gives the space after the log's chunks back to the file system. It is the space of chunks that the log no longer
-    /// has, and the space that a process added before it died, without making it a part of the log.
+    /// Gives the space after the log's chunks back to the file system. A part of it is the space of chunks that the log no
+    /// longer has. The rest is space that a process added before it died, without making it a part of the log.
     pub(super) fn give_back_rest(&self, _turn: &Turn<'_>) -> Result<(), LogError> {
         let from = self.geometry.file_bytes(self.grown()?);
-        // The file may be longer than this process knows. The file need not be as long as the bound given here.
+        // The file may be longer than this process knows. It may also be shorter than the bound that is passed here.
         let _ = self.nvm.refresh_len(self.geometry.file_bytes(self.limit_chunks).min(self.nvm.capacity()));
         // If the file system does not take back the space, the space stays allocated.
         let _ = self.nvm.system_free(from, self.nvm.len().saturating_sub(from));
@@ -410,8 +411,8 @@ impl Need {
         self.pieces += other.pieces;
     }
 
-    /// Returns a need for the same space as `self` that the free extents can satisfy: pieces replace missing sectors, and
-    /// sectors replace missing pieces. Returns `None` if the free extents are not enough.
+    /// Returns a need for the same space as `self` that the free extents can satisfy. In it, pieces replace missing sectors,
+    /// and sectors replace missing pieces. Returns `None` if the free extents are not enough.
     pub(super) fn within(self, sectors: u64, pieces: u64, sector_bytes: u32) -> Option<Self> {
         let short = self.sectors.saturating_sub(sectors);
         let in_pieces = u64::from(sector_bytes.div_ceil(PIECE_ROOM));

@@ -1,5 +1,5 @@
-//! A page's log, namely a chain of extents with one stream of records (SQLite/PPL, section 3.2, log writer), and the page
-//! table, which says which page has which chain.
+//! A page's log, and the page table. A page's log is a chain of extents with one stream of records (SQLite/PPL, section 3.2,
+//! log writer). The page table says which page has which chain.
 //!
 //! A record has a header of two words, and begins where both words fit into the extent. If an extent becomes full within a
 //! record, the record's payload continues in the next extent. The stream ends at a record whose first word is 0, or after
@@ -280,7 +280,7 @@ impl Area {
         Ok(())
     }
 
-    /// Ends a chain at a place. The new end is durable once the caller has fenced.
+    /// Ends a chain at this offset in this extent. The new end is durable once the caller has fenced.
     pub(super) fn cut(&self, extent: Extent, offset: u32) {
         if self.geometry.extent_bytes(extent) - offset >= RECORD_HEADER_BYTES {
             let at = self.at(extent, offset);
@@ -309,11 +309,12 @@ pub(super) struct Chain {
     pub(super) extents: Vec<Extent>,
     /// The newest committed transaction with a record in the chain.
     pub(super) last: u64,
-    /// The transaction up to which the page is home, unless all pages are home to a later one.
+    /// The page's own home position. If every page is home up to a later transaction, that transaction is the home position
+    /// instead.
     pub(super) home: u64,
-    /// The transaction up to which the page on flash includes the records.
+    /// The transaction up to which the page on flash includes the records of the chain.
     pub(super) merged: u64,
-    /// The slot with the image that the page is being merged from.
+    /// The slot with the image from which the page is being merged, if the page is being merged.
     pub(super) slot: Option<u32>,
 }
 

@@ -1,5 +1,4 @@
-//! Log files of `ppl`, which are mapped memory: making and opening them. The engine's descriptor refers to these
-//! functions.
+//! Makes and opens log files of `ppl`, which are mapped memory. The engine's descriptor refers to these functions.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -29,10 +28,10 @@ use crate::shared::pins::{PINS_OFFSET, Pins};
 
 /// Bytes of the segment that the processes using a log share.
 pub const SHARED_BYTES: u64 = SHARED.all;
-/// The least bytes of sectors and pool in a log of the usual size, if the settings give no size.
+/// The least number of bytes of sectors and pool together, in a log of the usual size, if the settings give no size.
 const USUAL_BYTES: u64 = 64 << 20;
-/// The least number of lists in the page table of a log without a limit. Such a log may come to have more pages
-/// than usual.
+/// The least number of lists in the page table of a log without a limit. Such a log may come to hold more pages than a log of
+/// the usual size.
 const BUCKETS: u32 = 1 << 14;
 /// The number of bytes of page images for which a new log has slots.
 const SLOTS_BYTES: u32 = 512 << 10;
@@ -73,7 +72,7 @@ pub(super) fn shape(options: &PplOptions, head: &LogHead) -> Superblock {
         buckets: 1,
     };
     let usual_bytes = match (options.limit_bytes, options.usual_bytes) {
-        // Between two automatic checkpoints, SQLite may write a thousand pages that the log does not have yet.
+        // Between two automatic checkpoints, SQLite may write a thousand pages that the log does not hold yet.
         (0, 0) => USUAL_BYTES.max(4096 * u64::from(page_bytes)),
         (0, bytes) | (bytes, _) => bytes,
     };

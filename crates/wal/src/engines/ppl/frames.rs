@@ -16,7 +16,7 @@ use super::words::{FRAMES_END, FRAMES_LAST, GENERATION, GenerationWords, LOST, S
 use crate::LogError;
 use crate::engine::{Frame, Transaction};
 
-/// The words of an entry before its pages.
+/// The number of words of an entry that come before its pages.
 const FIXED_WORDS: u64 = 5;
 const WORDS_PER_PIECE: u64 = (PIECE_BYTES - EXTENT_HEADER_BYTES) as u64 / 8;
 
@@ -119,7 +119,7 @@ pub(super) struct Frames {
     place: Place,
     /// The number of the newest transaction that this process has applied.
     known: u64,
-    /// The number of the transaction up to which nobody can read transactions one by one any more.
+    /// The last transaction up to which transactions can no longer be read one by one.
     lost: u64,
     transactions: Vec<Known>,
     pages: Vec<u32>,
@@ -295,7 +295,7 @@ impl Frames {
         })
     }
 
-    /// Finds the transactions whose frames a new transaction from `first_frame` on would replace. Returns the number of
+    /// Finds the transactions that a new transaction with frames from `first_frame` on would replace. Returns the number of
     /// the first of these transactions, and the pages of all of them.
     pub(super) fn replaced_by(&self, first_frame: u32) -> Option<(u64, &[u32])> {
         let number = self.number_of(first_frame)?;
@@ -323,9 +323,9 @@ pub(super) struct StagedFrame {
     pub(super) payload: Vec<u8>,
 }
 
-/// If more frames than this are staged, a map finds the newest frame of each page.
+/// The number of staged frames above which the writer finds the newest frame of each page in a map.
 const FEW: usize = 16;
-/// The number of payload buffers that the writer keeps for reuse, and the largest capacity of such a buffer in bytes.
+/// The number of payload buffers that the writer keeps for reuse, and the largest capacity in bytes of such a buffer.
 const SPARE: usize = 16;
 const SPARE_BYTES: usize = 16 << 10;
 
@@ -373,8 +373,8 @@ impl Staged {
         Ok(())
     }
 
-    /// Returns the pages of the frames from `first` to `last`, and for each page the place of its newest frame among these
-    /// frames. Returns `None` if one of the frames is not staged.
+    /// Returns the page of each frame from `first` to `last`. Also returns, for each of these pages, the place of the newest
+    /// of these frames. Returns `None` if one of the frames is not staged.
     pub(super) fn newest(&self, first: u32, last: u32) -> Option<(Vec<u32>, Vec<usize>)> {
         let (from, to) = (self.slot(first)?, self.slot(last)?);
         let frames = self.frames.get(from..=to)?;

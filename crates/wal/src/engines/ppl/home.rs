@@ -1,5 +1,5 @@
-//! The database as SQLite sees it: pages on flash, with the records of the log applied. The home shows a page with its
-//! records up to the page's home position. That is the transaction up to which SQLite has checkpointed the page.
+//! The database as SQLite sees it: pages on flash, with the records of the log applied. The home shows each page with its
+//! records up to the page's home position, which is the transaction up to which SQLite has checkpointed the page.
 //!
 //! SQLite's checkpoint is *logical*: SQLite hands over a page as it is after some transaction, and the engine only moves the
 //! page's home position to that transaction. Readers of older snapshots still find their versions of the page, because no
@@ -24,7 +24,7 @@ use crate::engine::wall_clock;
 pub(super) struct LoggedHome(pub(super) Arc<Store>);
 
 /// Returns the parts of pages that a range of bytes covers. For each part: the page number, the offset in the page, and the
-/// part of the range.
+/// bytes of the range that are in this page.
 fn pages_of(
     offset: u64,
     len: usize,
@@ -138,7 +138,7 @@ impl Store {
             self.words.store(HOME_PAGES, u64::from(page_number));
         }
         if let Found::After(number) = found
-            // A page that has no chain any more has been merged since it was searched, and is home.
+            // A page that has no chain any more was merged after the search, and is home.
             && let Some(first) = self.area.find_chain(page_number)?
             && self.area.state(first, State::Home) < number
         {
@@ -147,7 +147,7 @@ impl Store {
         Ok(())
     }
 
-    /// Returns whether a page has a chain, and its home position is not beyond transaction `number`.
+    /// Returns whether a page has a chain, and the page's home position is at most transaction `number`.
     fn is_home_before(&self, page_number: u32, number: u64) -> Result<bool, LogError> {
         let Some(first) = self.area.find_chain(page_number)? else { return Ok(false) };
         Ok(self.home_position(self.area.state(first, State::Home)) <= number)
@@ -255,9 +255,9 @@ impl Store {
         self.drop_chains()
     }
 
-    /// Undoes, as one transaction, a transaction that was sealed but never published because its writer died. Does not drop
-    /// the chains of that transaction one after the other: a crash in between would leave a part of the transaction, and
-    /// recovery would show this part.
+    /// Undoes, as one transaction, a transaction that was sealed but never published because its writer died. Dropping the
+    /// chains of that transaction one after the other would not do: a crash in between would leave a part of the transaction,
+    /// and recovery would show that part.
     fn undo_unseen(&self, file: &dyn DatabaseFile) -> Result<(), LogError> {
         let end = self.home_pages(file)?;
         let mut unseen = self.area.all_chains()?;
@@ -286,7 +286,8 @@ impl Store {
         Ok(())
     }
 
-    /// Drops the chains that are left. Their records are of pages beyond the end, or leave their page as the home shows it.
+    /// Drops the chains that are left. Each of their records is of a page beyond the end, or makes its page as the home shows
+    /// it.
     fn drop_chains(&self) -> Result<(), LogError> {
         let turn = self.lock()?;
         let mut extents = Vec::new();
@@ -301,7 +302,7 @@ impl Store {
     }
 }
 
-/// Which version of a page equals an image that is written home.
+/// The version of a page that equals an image that is written home.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Found {
     /// The version that the home shows already.

@@ -11,8 +11,8 @@
 //!    readers read the images there.
 //! 2. Without the lock: write the images to the database file, and sync the file once for the batch.
 //! 3. With the lock: remove chains without records newer than the image from the page table. For the other chains, move the
-//!    newer records to a new log sector, or note in the chain up to where it is merged. Then erase the headers of extents,
-//!    fence, erase the slots, and fence.
+//!    newer records to a new log sector, or note in the chain up to which transaction it is merged. Then erase the headers of
+//!    extents, fence, erase the slots, and fence.
 //!
 //! If a process dies between any two steps, the slot still holds the image of the page, and the next merge writes that image
 //! again.
@@ -36,7 +36,7 @@ use crate::LogError;
 use crate::engine::home::{self, DatabaseFile};
 use crate::shared::log_memory::flush_all;
 
-/// Why pages are merged.
+/// The reason for which pages are merged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Cause {
     /// The logs of the pages are full.
@@ -64,7 +64,7 @@ pub(super) struct Merged {
 /// A batch of pages whose images have been stored in slots.
 pub(super) struct Published {
     batch: Vec<Merging>,
-    /// The number of pages of the list that are done, including pages that have nothing to merge.
+    /// The number of pages at the front of the list that are done, including pages that have nothing to merge.
     taken: usize,
     is_other_merging: bool,
 }
@@ -77,7 +77,7 @@ struct Merging {
     page_number: u32,
     first: Extent,
     slot: u32,
-    /// The transaction after which the page is as in the slot's image.
+    /// The transaction as of which the slot's image shows the page.
     upto: u64,
 }
 
@@ -141,8 +141,8 @@ impl Store {
         self.shrink()
     }
 
-    /// Gives back the chunks beyond the usual size, if the log has outgrown that size, as far as no extent after them is
-    /// in use.
+    /// Gives back the chunks beyond the usual size, if the log has outgrown that size. Keeps every chunk up to the last one
+    /// with an extent in use.
     pub(super) fn shrink(&self) -> Result<(), LogError> {
         let area = &self.area;
         let (used, usual) = area.fill(&self.words);
@@ -173,7 +173,7 @@ impl Store {
     pub(super) fn relieve(&self, file: &dyn DatabaseFile, cause: Cause) -> Result<Merged, LogError> {
         let mut pages = Vec::new();
         for (page_number, first) in self.steadily(|| self.area.all_chains())? {
-            // Sort the chains that a merge removes completely to the front.
+            // Put the chains that a merge removes completely first.
             pages.push((self.is_ahead(first), self.area.state(first, State::Last), page_number));
         }
         pages.sort_unstable();
@@ -312,7 +312,7 @@ impl Store {
         self.area.nvm.flush(at, SLOT_HEADER_BYTES + image.len() as u64);
     }
 
-    /// Announces that nobody can read transactions up to `upto` one by one any more. Returns whether a follower has pinned
+    /// Announces that the transactions up to `upto` can no longer be read one by one. Returns whether a follower has pinned
     /// one of these transactions. This call misses no pin, because a follower stores its pin first and then checks the
     /// announcement.
     fn loses_a_follower(&self, upto: u64) -> Result<bool, LogError> {
@@ -323,7 +323,7 @@ impl Store {
     }
 
     /// Returns the transaction beyond which no page may be merged, because a follower has pinned the transactions after it.
-    /// Without pins there is no limit. If the log is nearly full, ignores pins.
+    /// Without pins there is no limit. Ignores pins if the log is nearly full.
     fn merge_limit(&self) -> Result<u64, LogError> {
         let Some(pins) = &self.pins else { return Ok(u64::MAX) };
         let Some(pinned) = pins.oldest().map_err(|source| self.area.medium(source))? else {
@@ -366,8 +366,8 @@ impl Store {
         file.sync()
     }
 
-    /// Does step 3: ends the merge of a batch. After a failure, only gives up the ownership of those slots that still
-    /// have the images of the batch. No other process can take such a slot before.
+    /// Does step 3: ends the merge of a batch. After a failure, only gives up the ownership of those slots that still have
+    /// the images of the batch. No other process can take such a slot before this call gives it up.
     fn retire_batch(&self, batch: &[Merging], written: bool, cause: Cause) -> Result<(), LogError> {
         let retired = if written { self.detach_batch(batch, cause) } else { Ok(()) };
         if !written || retired.is_err() {
@@ -388,7 +388,7 @@ impl Store {
         merges.for_each(|merging| self.words.own_slot(merging.slot, false));
     }
 
-    /// Ends the merges of a batch in the log, or at least those that it can end.
+    /// Ends the merges of a batch in the log, or at least as many of them as it can.
     fn detach_batch(&self, batch: &[Merging], cause: Cause) -> Result<(), LogError> {
         let turn = self.lock()?;
         let mut done = Vec::new();
@@ -448,8 +448,8 @@ impl Store {
     }
 
     /// Frees the extents of a chain that is no longer in the page table. First marks all records of the chain as merged and
-    /// cuts the chain, and then frees the extents from the last to the first. So a crash in between leaves a chain without
-    /// gaps, and recovery does not take records after the cut for a sign of damage.
+    /// cuts the chain. Then frees the extents from the last to the first. So a crash in between leaves a chain without gaps,
+    /// and recovery does not take records after the cut for a sign of damage.
     pub(super) fn drop_extents(&self, turn: &Turn<'_>, extents: &[Extent]) {
         if let Some(first) = extents.first() {
             self.set_merged(*first, self.words.load(SEALED));
@@ -484,7 +484,8 @@ impl Store {
         Ok(Detached::Noted)
     }
 
-    /// Stores in a chain the transaction up to which the chain is merged. Flushes what it stores, but does not fence.
+    /// Stores in a chain's header the transaction up to which the chain is merged. Flushes what it stores, but does not
+    /// fence.
     fn set_merged(&self, first: Extent, upto: u64) {
         let at = self.area.at(first, MERGED_AT as u32);
         self.area.nvm.store_u64(at, upto);
@@ -546,7 +547,7 @@ impl Store {
 enum Detached {
     /// The chain gives up its old extents. If there are newer records, `new` holds them.
     Replaced { old: Vec<Extent>, new: Option<Extent> },
-    /// The chain stays, and its header says up to where it is merged.
+    /// The chain stays. Its header says up to which transaction it is merged.
     Noted,
 }
 

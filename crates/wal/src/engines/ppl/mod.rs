@@ -103,8 +103,8 @@ impl Ppl {
         }
     }
 
-    /// Starts the log over. A transaction that SQLite has not checkpointed by now was never visible to a reader, so
-    /// compensation records undo it.
+    /// Starts the log over. A transaction that SQLite has not checkpointed by now was never visible to a reader, so this call
+    /// stores compensation records that undo it.
     fn start_over(&mut self, file: &dyn DatabaseFile, header: Option<&WalHeader>) -> Result<(), LogError> {
         self.settle_open()?;
         self.refresh()?;
@@ -147,7 +147,7 @@ impl Ppl {
         words.store(USED_BEFORE, self.store.area.fill(words).0);
         drop(turn);
         store::Counts::add(&self.store.counts.generations, 1);
-        // Ignore an error, because a log that keeps its size has started over all the same.
+        // Ignore an error. A log that could not shrink has started over all the same.
         let _ = self.store.shrink();
         self.refresh()
     }
@@ -265,7 +265,7 @@ impl LogFile for Ppl {
         Fill { used_bytes, limit_bytes }
     }
 
-    /// Looks only at the growth since the log last started over, because a checkpoint can reverse only that growth. Pages
+    /// Considers only the growth since the log last started over, because a checkpoint can reverse only that growth. Pages
     /// that are home keep their logs until other pages need the space. So a log that has not grown needs no checkpoint,
     /// however full it is.
     fn is_short(&self) -> bool {
@@ -290,7 +290,7 @@ impl LogFile for Ppl {
         self.start_over(file, None)
     }
 
-    /// Returns always `false`. Chains keep their sectors across generations, so there is no tail of the file to cut off.
+    /// Always returns `false`. Chains keep their sectors across generations, so there is no tail of the file to cut off.
     fn has_surplus(&self, _keep_bytes: u64) -> bool {
         false
     }

@@ -36,7 +36,7 @@ pub(super) struct Scanned {
 pub(super) struct End {
     /// Index of the extent in the chain, and offset in the extent.
     pub(super) at: (usize, u32),
-    /// The bytes of all records in the chain.
+    /// The number of bytes of all records in the chain.
     pub(super) bytes: u64,
 }
 
@@ -187,7 +187,7 @@ fn scan_all(
     Ok(scanned)
 }
 
-/// Returns the slots with a valid image. For each page: the slot, and the transaction after which the image was made.
+/// Returns the slots with a valid image. For each page: the slot, and the transaction as of which the image shows the page.
 fn scan_slots(area: &Area, page_bytes: u32, stale: &mut Vec<u32>) -> FxHashMap<u32, (u32, u64)> {
     let mut slots: FxHashMap<u32, (u32, u64)> = FxHashMap::default();
     let mut bytes = vec![0; SLOT_HEADER_BYTES as usize + page_bytes as usize];
@@ -217,7 +217,7 @@ fn scan_slots(area: &Area, page_bytes: u32, stale: &mut Vec<u32>) -> FxHashMap<u
     slots
 }
 
-/// Assembles the extents of a page's chain in order; `None` if all of them are left over from a complete merge.
+/// Assembles the extents of a page's chain in order; `None` if all of them are left over from a merge that was completed.
 fn put_together(
     area: &Area,
     page_number: u32,
@@ -258,9 +258,9 @@ fn incomplete(area: &Area, page_number: u32) -> LogError {
     LogError::Corrupt { offset, what: FormatError::Damaged { what: "a page's log" } }
 }
 
-/// Finds the end of a chain, after the last record of a committed transaction. Refuses a chain in which zeros have cut off
-/// a later record. Returns `None` if a complete merge has already erased the chain's end, in which case the slot has
-/// everything that the chain held.
+/// Finds the end of a chain, after the last record of a committed transaction. Refuses a chain in which zeros have cut off a
+/// later record. Returns `None` if a completed merge has already erased the chain's end. In that case the slot has everything
+/// that the chain held.
 fn walk(
     area: &Area,
     (page_number, page_bytes): (u32, u32),
@@ -314,7 +314,7 @@ impl Store {
         self.rebuild(&turn, last.number, &FxHashSet::default())
     }
 
-    /// Returns whether a process died while storing a transaction. The caller holds the lock.
+    /// Returns whether a process died while it was storing a transaction. The caller holds the lock.
     pub(super) fn has_open_transaction(&self) -> bool {
         self.words.load(OPEN) != 0
     }
@@ -334,8 +334,7 @@ impl Store {
         Ok(())
     }
 
-    /// Makes the transaction that a process was storing visible if the transaction is committed. Otherwise withdraws its
-    /// frames.
+    /// If the transaction that a process was storing is committed, makes it visible. Otherwise withdraws its frames.
     fn finish_open(&self, open: u64) -> Result<(), LogError> {
         let at = TransactionRecord::offset(open);
         let mut bytes = [0; TRANSACTION_BYTES];
@@ -365,8 +364,8 @@ impl Store {
         let area = &self.area;
         self.settle_doubtful()?;
         let scanned = scan(area, self.page_bytes, committed, |extent| others.contains(&extent))?;
-        // A slot is valid instead of the old rest of its page's log. So keep the slot until the erasure of that rest is
-        // durable.
+        // The image in a slot is valid instead of the rest of its page's old log. So keep the slot until the erasure of that
+        // rest is durable.
         self.erase_litter(&scanned.litter);
         self.erase_slots(scanned.stale_slots.iter().copied());
         for (chain, end) in scanned.chains.values() {
@@ -440,7 +439,7 @@ impl Store {
         Ok(())
     }
 
-    /// Enters a chain that the scan has found in the page table.
+    /// Enters in the page table a chain that the scan has found.
     fn enter_scanned(&self, page_number: u32, chain: &Chain, end: &End) {
         let area = &self.area;
         let Some(&first) = chain.extents.first() else { return };

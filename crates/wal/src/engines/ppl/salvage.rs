@@ -125,11 +125,11 @@ fn records_of(log: &Ppl) -> Result<Vec<(u64, WalkedRecord)>, LogError> {
 /// What is known of the versions of one page.
 struct History {
     chain: Chain,
-    /// The transaction after which the page's image was made, in the slot or in the database file.
+    /// The transaction as of which the page's image, in the slot or in the database file, shows the page.
     base: u64,
     /// The records after that image, up to the first record whose check fails.
     records: Vec<Record>,
-    /// The first transaction after which the page's contents are not known; `None` if there is none.
+    /// The first transaction as of which the page's contents are not known; `None` if there is none.
     limit: Option<u64>,
 }
 

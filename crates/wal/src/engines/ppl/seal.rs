@@ -18,8 +18,8 @@ use crate::shared::log_memory::flush_all;
 
 /// SQLite's code for a full disk.
 const FULL: i32 = 13;
-/// How long a writer sleeps between two attempts to find space, and how many attempts it makes: `FEW_WAITS` if another
-/// process may be checkpointing, `MOST_WAITS` while another process is merging.
+/// The pause between two attempts of a writer to find space, and the most attempts: `FEW_WAITS` if another process may be
+/// checkpointing, `MOST_WAITS` while another process is merging.
 const WAIT: Duration = Duration::from_millis(1);
 const FEW_WAITS: u32 = 250;
 const MOST_WAITS: u32 = 5000;
@@ -175,10 +175,10 @@ impl Store {
         Ok(first)
     }
 
-    /// Returns whether the newest version of a page is beyond its home position, and the page not beyond `end`. Once SQLite
-    /// has checkpointed everything that it published, such a version belongs to a transaction that was sealed but never
-    /// published, because its writer died. A page beyond the end needs no undo, because if the database grows again, the
-    /// page's next record is a whole page.
+    /// Returns whether the newest version of a page is later than the page's home position, and the page is not beyond `end`,
+    /// the number of pages. Once SQLite has checkpointed everything that it published, such a version belongs to a
+    /// transaction that was sealed but never published, because its writer died. A page beyond the end needs no undo, because
+    /// if the database grows again, the page's next record is a whole page.
     pub(super) fn is_unseen(&self, page_number: u32, first: Extent, end: u64) -> bool {
         u64::from(page_number) <= end && self.is_ahead(first)
     }

@@ -21,7 +21,7 @@ use crate::LogError;
 use crate::engine::home::DatabaseFile;
 use crate::shared::pins::Pins;
 
-/// The number of failed tries after which a reader yields the processor, and the number after which it gives up.
+/// The number of failed attempts after which a reader yields the processor, and the number after which it gives up.
 const SPINS: u32 = 100;
 const LAST_TRY: u32 = 1 << 20;
 
@@ -33,7 +33,7 @@ pub(super) struct Store {
     pub(super) page_bytes: u32,
     /// The pins of followers, if the log can have followers.
     pub(super) pins: Option<Pins>,
-    /// The number of bytes of a page's records from which on the page is due for a merge.
+    /// The number of bytes of its records at which a page is due for a merge.
     pub(super) full_bytes: u64,
     pub(super) recent: Recent,
     pub(super) counts: Counts,
@@ -48,7 +48,7 @@ pub(super) struct Counts {
     /// Records stored, by kind.
     pub(super) records: [AtomicU64; 4],
     pub(super) record_bytes: AtomicU64,
-    /// Pages that were read and had records, and the time that it took to apply these records.
+    /// The number of pages that were read and had records, and the time in nanoseconds that it took to apply these records.
     pub(super) rolled_pages: AtomicU64,
     pub(super) rolled_ns: AtomicU64,
     pub(super) read_pages: AtomicU64,
@@ -65,7 +65,7 @@ impl Counts {
 pub(super) enum AsOf {
     /// The version that the home shows.
     Home,
-    /// The version after a transaction, or the oldest later version if the log no longer has that one.
+    /// The version as of a transaction, or the oldest later version if the log no longer has that one.
     Transaction(u64),
 }
 
@@ -148,7 +148,7 @@ impl Store {
         Ok(())
     }
 
-    /// Returns the transaction up to which a page is home. `word` is the [`State::Home`] of the page's chain.
+    /// Returns a page's home position. `word` is the [`State::Home`] of the page's chain.
     pub(super) fn home_position(&self, word: u64) -> u64 {
         word.max(self.words.load(FLOOR))
     }
@@ -252,8 +252,8 @@ impl Store {
         Ok(Version { transaction: version.transaction.max(base), is_chained: true })
     }
 
-    /// Collects in `scratch` the records of the chain from which the page as of transaction `upto` is rebuilt, beginning
-    /// with the last whole image.
+    /// Collects in `scratch` the records from which the page as of transaction `upto` is rebuilt. They are records of the
+    /// chain, and begin with the last whole image.
     fn collect(&self, base: u64, upto: u64, scratch: &mut Scratch) -> Result<Collected, LogError> {
         let mut walk = Walk::new(&self.area, &scratch.chain.extents, self.page_bytes).upto(upto);
         let mut found = Collected { transaction: 0, is_whole: false };
@@ -304,8 +304,8 @@ struct Collected {
     is_whole: bool,
 }
 
-/// Returns whether two images of a page are the same. Ignores the version bytes of page 1. In one of the images they may be
-/// the guard's, so that nobody knows what SQLite wrote there.
+/// Returns whether two images of a page are the same. Ignores the version bytes of page 1, because in one of the images they
+/// may be the guard's. In that case nobody knows what SQLite wrote there.
 pub(super) fn is_same(page_number: u32, one: &[u8], other: &[u8]) -> bool {
     if page_number != 1 || one.len() != other.len() {
         return one == other;
@@ -350,7 +350,7 @@ impl Recent {
         read.image.extend_from_slice(page);
     }
 
-    /// Returns the transaction as of which the page equals `page`, if this thread read that image last.
+    /// Returns the transaction as of which the page has the contents `page`, if this thread read that image last.
     pub(super) fn version_of(&self, page_number: u32, page: &[u8]) -> Option<u64> {
         let (thread, read) = self.place()?;
         let is_it = read.thread == thread

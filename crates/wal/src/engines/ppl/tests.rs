@@ -1,5 +1,5 @@
-//! Tests of faults in how merges, recovery and processes interleave, which a reading of the code has found. Each test
-//! provokes one fault.
+//! Tests of faults that a reading of the code has found in how merges, recovery and processes interleave. Each test provokes
+//! one fault.
 #![allow(clippy::unwrap_used)] // a panic is a failed test
 
 mod between;
@@ -148,7 +148,7 @@ impl Rig {
         attach(&self.nvm, &self.segment, alone)
     }
 
-    /// Attaches the log as a process between two steps of which others may act.
+    /// Attaches the log as a process. Other processes may act between two of its steps.
     fn attach_between(&self, between: &Arc<Between>) -> Ppl {
         let shared = Shared { below: Arc::clone(&self.segment), between: Arc::clone(between) };
         let memory = Memory { below: Arc::clone(&self.nvm), between: Arc::clone(between) };
@@ -283,7 +283,7 @@ fn inv17_a_merge_ends_where_there_is_no_room_to_move_a_log() {
     let rig = Rig::new(20);
     let mut log = rig.attach(true);
     commit(&mut log, &rig.file, &[(2, 1)], PAGES).unwrap();
-    // All sectors that the file has.
+    // Use all sectors that the file has.
     let sectors = (log.store.area.known_chunks() * SECTORS_PER_CHUNK) as usize;
     let pages: Vec<(u32, u32)> = (3..).zip(100..).take(sectors - 1).collect();
     commit(&mut log, &rig.file, &pages, 400).unwrap();
@@ -328,9 +328,10 @@ fn state_at(log: &Ppl, extent: Extent, state: State) -> u64 {
     log.store.area.geometry.state_offset(extent) + 8 * state as u64
 }
 
-/// A process lists the pages that have logs, to merge them. While it stands on the log of a page, another process frees the
-/// sector of that log, and takes it for another page, which is in another list of the page table. If the first process went
-/// on from there, it would miss the rest of its list. It could also come to the other list, and meet the pages there twice.
+/// A process lists the pages that have logs, to merge them. When the process has come to the log of a page, another process
+/// frees the sector of that log, and takes it for another page, which is in another list of the page table. If the first
+/// process went on from there, it would miss the rest of its list. It could also come to the other list, and meet the pages
+/// there twice.
 #[test]
 fn inv17_a_list_of_pages_is_made_anew_if_a_sector_was_taken_again_meanwhile() {
     const MISSED: u32 = 2;
@@ -456,7 +457,7 @@ fn a_writer_whose_sector_is_taken_again_changes_the_newest_version() {
         other.store.merge(&*same_file, &[3], Cause::Full).unwrap();
         assert_eq!((first_extent(&other, 3), other.store.last_of(3).unwrap()), (sector, Some(2)));
     });
-    // The transaction makes the page as it was in the old image. Relative to that image, nothing changes.
+    // The transaction gives the page the contents of the old image, so relative to that image nothing changes.
     commit(&mut log, &file, &[(2, 1)], PAGES).unwrap();
     assert!(between.is_over());
     let found = [2, 3].map(|page| home_page(&after_all(&rig), &file, page));
@@ -515,8 +516,8 @@ fn inv17_a_merge_writes_no_page_from_a_slot_that_has_another_page() {
     assert!(rig.recovered(2) == image(1) && rig.recovered(3) == image(2) && rig.recovered(4) == image(3));
 }
 
-/// As above, but the slot gets another image after the process has written its page, and the log of that page stays, because its
-/// newer record has nowhere to move.
+/// Like the previous test, but the slot gets another image after the process has written its page. The log of that page
+/// stays, because its newer record has nowhere to move.
 #[test]
 fn inv17_a_merge_erases_no_slot_that_has_another_page() {
     let rig = Rig::new(20);
@@ -704,7 +705,7 @@ fn inv17_a_crash_while_recovery_frees_a_dropped_log_leaves_a_log_that_opens() {
     log.store.area.extents_from(first_extent(&log, 8), &mut extents).unwrap();
     assert!(extents.len() > 3);
     let turn = log.store.lock().unwrap();
-    // Before that step come two stores, and a flush and a fence of each of them.
+    // Crash before step 6, which follows two stores, each with a flush and a fence.
     rig.nvm.crash_before(6, 0);
     log.store.drop_extents(&turn, &extents);
     let dropped = rig.nvm.image().unwrap();
@@ -725,7 +726,7 @@ fn inv17_a_crash_while_recovery_frees_a_dropped_log_leaves_a_log_that_opens() {
     assert!(crashes >= 400, "{crashes} crashes");
 }
 
-/// The number of chunks of a log without a limit while no transaction needs more.
+/// The number of chunks of a log without a limit, as long as no transaction needs more.
 const USUAL: u32 = 4;
 /// The number of pages of a database ten times as large. With a sector for each page it fills ten times as many chunks.
 const LARGE: u32 = 10 * USUAL * SECTORS_PER_CHUNK;
@@ -827,8 +828,8 @@ fn inv10_without_memory_a_large_transaction_fails_and_leaves_the_log_as_it_was()
     assert!(shows(&after_all(&rig), &rig.file, 2));
 }
 
-/// A power loss at some steps of a transaction that lets the log grow, of the merges after it, of the log's shrinking, and of
-/// the next transaction that grows it.
+/// A power loss comes at some step of a transaction that lets the log grow, of the merges after it, of the log's shrinking,
+/// or of the next transaction that grows it.
 #[test]
 fn inv07_a_power_loss_while_the_log_outgrows_its_usual_size_or_shrinks_leaves_all_or_nothing() {
     const PAGES: u32 = 2 * USUAL * SECTORS_PER_CHUNK;

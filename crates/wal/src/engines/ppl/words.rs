@@ -24,7 +24,7 @@ pub(super) const SEALED: u64 = 16;
 pub(super) const OPEN: u64 = 24;
 /// The generation: 1 when a process attaches a log that no other process uses, and one more each time the log starts over.
 pub(super) const GENERATION: u64 = 32;
-/// The transaction up to which, at least, every page is home.
+/// A transaction up to which every page is home. Single pages may be home up to a later one.
 pub(super) const FLOOR: u64 = 40;
 /// The number of pages of the database according to its home; 0 means as many as the file has.
 pub(super) const HOME_PAGES: u64 = 48;
@@ -35,10 +35,11 @@ pub(super) const FREE_SECTOR: u64 = 64;
 pub(super) const FREE_PIECE: u64 = 72;
 pub(super) const SECTORS_USED: u64 = 80;
 pub(super) const PIECES_USED: u64 = 88;
-/// If the generation has frames: their last piece as a link, and the offset of the next entry in this piece.
+/// The last piece of the generation's frames, as a link, and the offset of the next entry in this piece. Valid only if the
+/// generation has frames.
 pub(super) const FRAMES_LAST: u64 = 104;
 pub(super) const FRAMES_END: u64 = 112;
-/// The transaction up to which nobody can read transactions one by one any more, because merges may have dropped their
+/// The last transaction up to which transactions can no longer be read one by one, because merges may have dropped their
 /// records.
 pub(super) const LOST: u64 = 120;
 /// One area for even generations and one for odd ones. Each holds the transaction before the generation, the time at which
@@ -55,13 +56,13 @@ pub(super) const FRAMES: u64 = 296;
 pub(super) const UNDO_LAST: u64 = 304;
 pub(super) const UNDO_END: u64 = 312;
 /// For each slot, the process that is merging the slot's page, in the form of [`LOCK`]. While that process lives, no other
-/// process uses the slot. It gives up this word before it erases the slot.
+/// process uses the slot. The process gives up this word before it erases the slot.
 pub(super) const SLOT_OWNERS: u64 = 320;
 /// The largest number of slots that a log can have.
 pub(super) const SLOTS: u64 = MOST_SLOTS as u64;
 /// The number of threads that sleep until the lock is released.
 const SLEEPERS: u64 = SLOT_OWNERS + 8 * SLOTS;
-/// 1 if, since a process last checked, a page's log may have become full or a merge was not completed.
+/// 1 if a page's log may have become full, or a merge was not completed, since a process last checked.
 pub(super) const DUE: u64 = SLEEPERS + 8;
 /// 1 if the database file was synced since a process attached the log while no other process used it.
 pub(super) const FILE_SYNCED: u64 = DUE + 8;

@@ -1,5 +1,5 @@
-//! The open transaction (SQLite/PPL, section 3.2, log capturer). Until the writer seals it, the writer keeps its frames in
-//! memory, as changes of the committed pages.
+//! The open transaction (SQLite/PPL, section 3.2, log capturer). Until the writer seals the transaction, it keeps the frames
+//! in memory, as changes of the committed pages.
 //!
 //! The paper stores records as SQLite changes pages. Here SQLite hands over whole pages, some of them more than once, and
 //! may withdraw them (`ROLLBACK TO`). So the engine stores records only at the commit, when it knows which frames are valid,
@@ -18,7 +18,7 @@ use crate::engine::home::DatabaseFile;
 
 /// The version number of an image that is on flash only. Such an image is valid only until the open transaction is sealed.
 const ON_FLASH: u64 = 0;
-/// Stands for no version, because the change is a whole page, and needs no earlier image.
+/// The version number of a change that needs no earlier image, because it is a whole page.
 const NO_IMAGE: u64 = u64::MAX;
 
 impl Ppl {
@@ -68,7 +68,7 @@ impl Ppl {
     /// Loads the newest committed version of a page into the cache, if it is not there. Returns the number of that version.
     pub(super) fn load_image(&mut self, file: &dyn DatabaseFile, page_number: u32) -> Result<u64, LogError> {
         if let Some(last) = self.store.last_of(page_number)?
-            // A chain whose first transaction a process is still storing says nothing about cached images.
+            // If a process is still storing the first transaction of a chain, the chain says nothing about cached images.
             && last != ON_FLASH
             && self.images.get(page_number, last).is_some()
         {

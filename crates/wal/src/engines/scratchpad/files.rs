@@ -1,5 +1,5 @@
-//! The files of a `scratchpad` log, namely a small file of its own and the region: making and opening them. The engine's
-//! descriptor refers to these functions.
+//! Makes and opens the files of a `scratchpad` log, which are a small file of its own and the region. The engine's descriptor
+//! refers to these functions.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -74,8 +74,8 @@ fn format(new: &NewLog<'_>) -> Result<(), LogError> {
     Ok(())
 }
 
-/// Gives back everything that a log owns in its region, because the log holds nothing and is about to be deleted. Gives
-/// back nothing if the log is a copy, which owns no pages, or if another log of this id is in use.
+/// Gives back everything that a log owns in its region. The log holds nothing and is about to be deleted. Gives back nothing
+/// if the log is a copy, which owns no pages, or if another log of this id is in use.
 fn release(log: &OpenFile<'_>) -> Result<(), LogError> {
     let opening = Opening { mapping: Mapping::flushed(), segment: None, is_kept: false };
     let (superblock, nvm, region) = match opening.open(log) {
@@ -206,7 +206,7 @@ impl Scratchpad {
     }
 }
 
-/// What a process does first when it opens a log.
+/// The first thing that a process does when it opens a log.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Role {
     Recovers,
@@ -277,7 +277,7 @@ fn open_to_read(log: &OpenFile<'_>, role: Role) -> Result<Scratchpad, LogError> 
     Scratchpad::begin(superblock, nvm, region, &ScratchpadOptions::default(), role)
 }
 
-/// How a log and its region are opened.
+/// The way in which a log and its region are opened.
 struct Opening {
     mapping: Mapping,
     segment: Option<Arc<dyn Segment>>,

@@ -1,7 +1,7 @@
 //! The log of a single-level store (Xu et al., JCST 2016). The log is in a small memory in which a store is durable without
 //! a flush, and the database is in ordinary persistent memory.
 //!
-//! A transaction takes pages of a region that the logs of several databases share, and stores in them an entry for each
+//! A transaction takes pages of a region that the logs of several databases share. In these pages it stores an entry for each
 //! database page that it changes. The mark in the last entry commits the transaction (section 5.1). A rollback journal takes
 //! pages of the region too. The layout is `docs/format/scratchpad.md`.
 //!
@@ -12,8 +12,8 @@
 //! | `recovery` | the scan from head to tail |
 //! | `undo` | rollback journals |
 //!
-//! Invariants kept here: 4, 7, 8, 10 to 12, 24 to 26. The state that survives a crash is on the medium only; a scan rebuilds
-//! the fields of [`Scratchpad`].
+//! Invariants kept here: 4, 7, 8, 10 to 12, 24 to 26. The state that survives a crash is on the medium only. A scan rebuilds
+//! the fields of [`Scratchpad`] from it.
 
 mod files;
 mod options;
@@ -80,7 +80,8 @@ pub struct Scratchpad {
     newest: (u32, u32),
     /// The first page of each transaction that a scan has found, with the tag of its links.
     firsts: Vec<(u32, u32)>,
-    /// Where transactions begin; present if a scan of the region has looked for them.
+    /// The pages where transactions begin, as a scan of the region has found them. `None` if this process has not scanned the
+    /// region.
     scan: Option<Scan>,
     /// Number of committed transactions in this generation.
     sequence: u32,
@@ -89,7 +90,7 @@ pub struct Scratchpad {
     open: Option<OpenTransaction>,
     /// The page list of an earlier transaction, kept for reuse.
     spare: Vec<(u32, u32)>,
-    /// Offset of the mark of the last commit, if another process stored that mark. The mark is then visible, but may not be
+    /// Offset of the last commit's mark, if another process stored that mark. The mark is then visible, but may not be
     /// durable.
     doubtful: Option<u64>,
     /// Whether another process began the generation. The generation is then visible, but may not be durable.
@@ -97,7 +98,7 @@ pub struct Scratchpad {
     rollback: Arc<UndoLog>,
     /// Whether to log differences instead of whole pages.
     diff: bool,
-    /// How lines of the region become durable.
+    /// The way in which lines of the region become durable.
     choice: Arc<Choice>,
     /// The database file in memory. `None` for a process that only inspects the log, or may only read it. Such a process
     /// reads the file, which has the same bytes as the mapping.
@@ -201,8 +202,8 @@ impl Scratchpad {
                 match transaction::read(&self.region, *head, &expected) {
                     Ok(None) => {}
                     Ok(found) => return Ok(found),
-                    // This page may be what a dead process has left of a transaction with this number. Its link may lead
-                    // into the transaction that another process committed under the number later. So look for that
+                    // This page may be what a dead process has left of a transaction with this number. Its link may lead into
+                    // another transaction, which a process committed under the same number later. So look for that
                     // transaction before reporting the error.
                     Err(error) => damage = damage.or(Some(error)),
                 }
@@ -242,7 +243,7 @@ struct OpenTransaction {
     offset: u64,
     hash: TxHash,
     records: u32,
-    /// How the lines of the transaction become durable.
+    /// The way in which the lines of the transaction become durable.
     work: Work,
 }
 
@@ -369,8 +370,8 @@ impl LogFile for Scratchpad {
         self.clock = clock;
     }
 
-    /// Counts only this log's pages and the free ones, because this log cannot use the pages of other logs, and its own
-    /// checkpoints do not give those pages back.
+    /// Counts only this log's pages and the free ones. This log cannot use the pages of other logs, and its own checkpoints
+    /// do not give those pages back.
     fn fill(&self) -> Fill {
         let used_bytes = self.pages.len() as u64 * PAGE_BYTES;
         let pages = u64::from(self.region.superblock.limit_pages).saturating_sub(1);
@@ -414,7 +415,7 @@ impl LogFile for Scratchpad {
         self.start_over(None)
     }
 
-    /// Returns always `false`, because the log gives its pages back to the region whenever it starts over.
+    /// Always returns `false`, because the log gives its pages back to the region whenever it starts over.
     fn has_surplus(&self, _keep_bytes: u64) -> bool {
         false
     }

@@ -60,9 +60,9 @@ impl Scratchpad {
         Ok(())
     }
 
-    /// Checks, if no transaction was found, that the link to the first transaction leads to the beginning of a transaction.
-    /// As long as the log has that link, it owns the transaction's pages ([`Self::forget_first`]). So if there is no such
-    /// beginning, other logs must have got the pages, which is damage.
+    /// If no transaction was found, checks that the link to the first transaction leads to the beginning of a transaction. As
+    /// long as the log has that link, it owns the pages of the first transaction ([`Self::forget_first`]). So if there is no
+    /// such beginning, other logs must have got the pages, which is damage.
     fn check_first(&self) -> Result<(), LogError> {
         let Some(first) = self.linked_next().filter(|_| self.sequence == 0) else { return Ok(()) };
         let generation = self.in_force.slot.generation;
@@ -98,7 +98,8 @@ impl Scratchpad {
         self.settle_doubtful();
         let last = std::mem::take(&mut self.newest);
         for pair in std::mem::take(&mut self.firsts) {
-            // The pages to which a copy of a log refers belong to the original, and no other process follows a copy's links.
+            // A copy of a log stores no links. The pages to which it refers belong to the original, and no other process
+            // follows a copy's links.
             if self.region.is_writable() {
                 self.store_follow(pair.0);
             }
@@ -156,8 +157,8 @@ impl Scratchpad {
         true
     }
 
-    /// Makes durable that the generation is in force, because the process that began it may have died before it was
-    /// durable. A caller does so before it gives back pages of earlier generations (invariant 24).
+    /// Makes durable that the generation is in force. The process that began the generation may have died before the
+    /// generation was durable. A caller uses this method before it gives back pages of earlier generations (invariant 24).
     pub(super) fn settle_generation(&self) {
         generations::flush(&*self.nvm, self.in_force.slot.generation);
         self.nvm.fence();

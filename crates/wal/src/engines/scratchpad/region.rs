@@ -1,11 +1,12 @@
-//! The pages of a region that logs of several databases share: taking pages, giving them back, and reading a chain of them.
+//! The pages of a region that the logs of several databases share. This module takes pages, gives them back, and reads a
+//! chain of them.
 //!
 //! A process takes a page by exchanging the page's owner word atomically, from 0 to its own word, and gives the page back
 //! by storing 0. So it needs no lock. If a process dies, its pages are not lost: the next process that uses the log alone
 //! gives back all pages of the log that nothing refers to.
 //!
-//! Invariants kept here: 10, 12, 24. The pages survive a crash; the other fields of [`Region`] are hints. `room` handles the
-//! case that no page is free.
+//! Invariants kept here: 10, 12, 24. The pages survive a crash; the other fields of [`Region`] are hints. `room` finds pages
+//! to give back if no page is free.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -40,7 +41,7 @@ pub(super) struct Region {
     pub(super) segment: Option<Arc<dyn Segment>>,
     /// The process slot of this process.
     pub(super) slot: usize,
-    /// Where the search for a free page begins.
+    /// The page at which the search for a free page begins.
     hint: AtomicU32,
     pub(super) path: PathBuf,
     /// The region's file; `None` if the caller provides the memory.
@@ -86,14 +87,14 @@ impl Region {
         }
     }
 
-    /// Returns the number of pages that the file backs, including page 0, as far as this process knows.
+    /// Returns the number of pages that the file backs, as far as this process knows. Page 0 counts too.
     pub(super) fn pages(&self) -> u32 {
         let pages = self.nvm.len() / PAGE_BYTES;
         u32::try_from(pages).unwrap_or(u32::MAX).min(self.superblock.limit_pages)
     }
 
-    /// Returns about how many pages all logs have taken. The number is inexact, because a process may die before it has
-    /// counted a page.
+    /// Returns the approximate number of pages that all logs have taken. The number is inexact, because a process may die
+    /// before it has counted a page.
     pub(super) fn used(&self) -> u64 {
         self.nvm.load_u64(USED_AT).min(u64::from(self.superblock.limit_pages))
     }
@@ -114,7 +115,7 @@ impl Region {
         }
     }
 
-    /// Returns how far a store has to get to survive a power loss, according to the platform.
+    /// Returns how far, according to the platform, a store has to get to survive a power loss.
     pub(super) fn persistence_domain(&self) -> PersistenceDomain {
         let dir = self.file.as_ref().and_then(|file| file.path.parent());
         dir.map_or(PersistenceDomain::Unknown, persistence_domain)
@@ -146,7 +147,7 @@ impl Region {
         PageHeader::decode(&bytes, self.id, page)
     }
 
-    /// Returns whether the file backs a page, also considering that other processes may have grown the region.
+    /// Returns whether the file backs a page. Takes into account that other processes may have grown the region.
     fn reaches(&self, page: u32) -> bool {
         page < self.pages()
             || page < self.superblock.limit_pages
@@ -249,7 +250,7 @@ impl Region {
         }
     }
 
-    /// Gives back those of the pages that belong to this log, and skips the others.
+    /// Gives back those of `pages` that belong to this log, and skips the others.
     pub(super) fn give_back(&self, pages: impl IntoIterator<Item = u32>) {
         if !self.is_writable() {
             return;

@@ -1,4 +1,4 @@
-//! The file of a region: making it, finding it, mapping it, and determining which processes use it.
+//! The file of a region. This module makes, finds and maps it, and determines which processes use it.
 //!
 //! A directory has one region for each owner, group and mode of databases (invariant 13). Each process that uses a region
 //! holds a shared lock on one byte of the region's file, and a shared lock on another byte that stands for its log. So other
@@ -151,7 +151,8 @@ impl RegionFile {
         self.path.parent().unwrap_or(Path::new("."))
     }
 
-    /// Returns which of these owners are missing: no log in the directory is theirs, and no process uses such a log.
+    /// Returns which of these owners are missing. An owner is missing if none of the logs in the directory is its log, and no
+    /// process uses its log.
     pub(super) fn missing(
         &self,
         id: RegionId,
@@ -200,7 +201,8 @@ fn logs_of(dir: &Path, id: RegionId) -> io::Result<Vec<Owner>> {
             Err(LogError::Format { .. } | LogError::Io { kind: io::ErrorKind::NotFound, .. }) => {
                 continue;
             }
-            // This file, which cannot be read, may be such a log, and its pages must not go to other logs. So fail.
+            // This file, which cannot be read, may be a log whose pages are in this region. These pages must not go to other
+            // logs. So fail.
             Err(error) => return Err(io::Error::other(error.to_string())),
         };
         let bytes = log_file::first_bytes(&path, &file, SUPERBLOCK_BYTES)
@@ -274,7 +276,8 @@ fn open(
     Ok(superblock.map(|superblock| (region, superblock)))
 }
 
-/// Returns the flags for opening a region. With these, opening a pipe that has a region's name returns at once.
+/// Returns the flags for opening a region. With these flags, opening returns at once even if the file is a pipe with the name
+/// of a region.
 fn flags() -> i32 {
     (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed()
 }

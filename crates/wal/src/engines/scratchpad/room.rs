@@ -1,10 +1,10 @@
 //! Finding pages that nobody needs, and giving them back.
 //!
-//! A page is needed as long as a process may read its log again. That is so as long as the log's file exists anywhere.
+//! A page is needed as long as a process may read its log again, which is so as long as the log's file exists anywhere.
 //! Somebody may have moved a log that is no longer in the region's directory, and the region still holds what was committed
-//! to it. So only a process that has the log's file open may give back the log's pages: a process that uses the log, the
-//! process that deletes the file ([`release`]), or the last process that closes a file without a name. If nobody can find a
-//! log, the log loses its pages only by an explicit command ([`reclaim`]).
+//! to it. So only a process that has the log's file open may give back the log's pages. That is a process that uses the log,
+//! the process that deletes the file ([`release`]), or the last process that closes a file without a name. If nobody can find
+//! a log, the log loses its pages only by an explicit command ([`reclaim`]).
 //!
 //! Invariants kept here: 12, 14, 24.
 
@@ -45,7 +45,8 @@ impl Region {
         self.collect(|_| false, |_| false);
     }
 
-    /// Frees the pages for which `is_free` holds, given a page's number and owner word. Returns the number of pages freed.
+    /// Frees each page for which `is_free` returns `true`, given the page's number and owner word. Returns the number of
+    /// pages freed.
     fn free(&self, is_free: impl Fn(u32, u64) -> bool) -> u32 {
         let mut given = 0;
         for page in 1..self.pages() {
@@ -60,7 +61,7 @@ impl Region {
         given
     }
 
-    /// Returns the owners of pages, each with the number of its pages.
+    /// Returns the owners of the region's pages, each with the number of its pages.
     fn owners(&self) -> FxHashMap<Owner, u32> {
         let mut owners = FxHashMap::default();
         for owner in (1..self.pages()).filter_map(|page| Owner::in_word(self.owner_word(page))) {
@@ -94,8 +95,8 @@ impl Region {
     /// Removes this log from the region's count of logs.
     pub(super) fn uncount(&self, log: &dyn Nvm) {
         if self.is_writable() && log.compare_exchange_u64(COUNTED_OFFSET, 1, 0).is_ok() {
-            // Clear the log's word first, so that after a crash the region counts one log too many rather than too few. A
-            // region that counts too many logs is kept. A region that counts too few might be deleted.
+            // Clear the log's word first, so that after a crash the region counts one log too many rather than too few. If it
+            // counts too many, the region is kept. If it counts too few, the region might be deleted.
             log.flush(COUNTED_OFFSET, 8);
             log.fence();
             add(&*self.nvm, LOGS_AT, -1);
@@ -137,11 +138,11 @@ pub struct RegionUse {
     pub path: PathBuf,
     /// The most bytes of the region that logs may use.
     pub limit_bytes: u64,
-    /// Bytes of the logs that are in the region's directory or in use.
+    /// The number of bytes of the logs that are in the region's directory or in use.
     pub used_bytes: u64,
-    /// Bytes of all other logs, which somebody has moved, or has deleted without this library.
+    /// The number of bytes of all other logs, which somebody has moved, or has deleted without this library.
     pub missing_bytes: u64,
-    /// The number of those other logs.
+    /// The number of the logs whose bytes `missing_bytes` counts.
     pub missing_logs: usize,
 }
 

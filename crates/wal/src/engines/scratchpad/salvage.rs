@@ -64,7 +64,7 @@ pub(super) fn salvage(mut log: Scratchpad, later: Later<'_>) -> Result<Salvaged,
     .transpose()?;
     log.chains.discard();
     if log.in_force.slot.generation == 0 {
-        // Nobody knows the generation in force, and so nobody knows the meaning of the pages either.
+        // Nobody knows which generation is in force, and so nobody knows what the pages mean.
         return damage.map_or_else(|| Ok(Salvaged::of_frames(Box::new(log), false, None)), Err);
     }
     let (from, until) = (offset_of(log.newest.0), log.read_behind(&mut damage, later)?);
@@ -73,7 +73,7 @@ pub(super) fn salvage(mut log: Scratchpad, later: Later<'_>) -> Result<Salvaged,
 }
 
 impl Scratchpad {
-    /// Passes on the complete transactions after the last one applied. Returns where the first of them begins.
+    /// Passes to `later` the complete transactions after the last one applied. Returns where the first of them begins.
     fn read_behind(
         &mut self,
         damage: &mut Option<LogError>,
@@ -102,7 +102,7 @@ impl Scratchpad {
             for part in &found.records {
                 record.resize(part.header.record_bytes as usize, 0);
                 self.region.read_stream(part.at, &mut record)?;
-                // Ignore an error. It leaves the page unknown, and these records need not determine every page.
+                // Ignore an error, after which the page is unknown. These records need not determine every page.
                 images.lay(&record).ok();
             }
             before = sequence;

@@ -1,8 +1,8 @@
 //! Reads transactions from the region. This decoder serves recovery, processes that follow others, `duralite verify`
 //! and fuzzing.
 //!
-//! The decoder accepts any bytes and never panics (invariant 12). It decides exactly by the table in
-//! `docs/format/scratchpad.md`, "valid if and only if".
+//! The decoder accepts any bytes and never panics (invariant 12). It decides exactly by the table "valid if and only if" in
+//! `docs/format/scratchpad.md`.
 
 use duralite_format::record::largest_record;
 use duralite_format::scratchpad::{
@@ -218,8 +218,8 @@ impl Body<'_> {
     }
 }
 
-/// What a scan of the region's headers has found: where transactions begin, by their numbers, and which pages are the
-/// log's.
+/// The result of a scan of the region's headers: the pages where transactions begin, by the transactions' numbers, and the
+/// pages of this log.
 #[derive(Default)]
 pub(super) struct Scan {
     /// The pages where a transaction may begin. A number has several such pages if a transaction that was rolled back
@@ -255,7 +255,8 @@ impl Scan {
         self.heads.get(&transaction).map_or(&[], |heads| heads)
     }
 
-    /// Returns the numbers above this one for which there are such pages, in ascending order.
+    /// Returns, in ascending order, the numbers above this one of transactions for which the scan has found a possible
+    /// beginning.
     pub(super) fn numbers_above(&self, transaction: u32) -> Vec<u32> {
         let mut numbers: Vec<u32> =
             self.heads.keys().copied().filter(|number| *number > transaction).collect();

@@ -1,12 +1,12 @@
 //! The rollback journal in the region: a byte stream in a chain of pages.
 //!
-//! Byte `o` of the journal is in its page `o / 4032`. One word in the log's file says whether the journal exists and how
-//! long it is. So one store of 8 bytes, after a fence, creates, extends, truncates or deletes the journal.
+//! Byte `o` of the journal is in its page `o / 4032`. One word in the log's file says whether the journal exists and how long
+//! it is. So a single store of 8 bytes, after a fence, is enough to create, extend, truncate or delete the journal.
 //!
-//! All processes see what a process has stored before that is durable, even after the process has died. If the dead process
-//! overwrote a journal's header, the old header may still be the durable one, and a crash would bring it back. So a count
-//! in the log's file is odd from the first store of a change until all of the change is durable. A process that finds the
-//! count odd, and has not made it odd itself, first makes durable the journal's words and headers as it sees them.
+//! All processes see what a process has stored, even if the process dies before its stores are durable. If the dead process
+//! overwrote a journal's header, the old header may still be the durable one, and a crash would bring it back. So a count in
+//! the log's file is odd from the first store of a change until all of the change is durable. A process that finds the count
+//! odd, and has not made it odd itself, first makes durable the journal's words and headers as it sees them.
 //!
 //! Invariants kept here: 12, 24, 26. Callers hold SQLite's locks, so one writer at a time changes the journal.
 
@@ -41,7 +41,7 @@ pub(super) struct UndoLog {
     known: Mutex<Known>,
 }
 
-/// What this process knows of the journal. Each use first checks it against the pages.
+/// What this process knows of the journal. Before each use, the process checks it against the pages.
 #[derive(Default)]
 struct Known {
     chain: u64,
@@ -97,8 +97,8 @@ impl UndoLog {
         }
     }
 
-    /// Makes durable what a dead process may have stored: the words that say whether there is a journal and how long it is, and
-    /// the words of the journal where headers may be.
+    /// Makes durable what a dead process may have stored. That is the words that say whether there is a journal and how long
+    /// it is, and the words of the journal where headers may be.
     fn settle(&self) -> Result<(), LogError> {
         self.flush_words();
         let (chain, UndoState::Bytes(bytes)) = self.state()? else { return Ok(()) };
@@ -144,7 +144,7 @@ impl UndoLog {
         self.region.is_own(page) && self.region.header(page).is_some_and(|(header, _)| header == expected)
     }
 
-    /// Returns the pages of a chain, as far as they are linked, but at most `most` pages.
+    /// Returns the pages of a chain, as far as the chain's links lead, but at most `most` pages.
     fn walk(&self, chain: UndoChain, most: usize) -> Vec<u32> {
         let mut pages = Vec::new();
         let mut next = Some(chain.first).filter(|first| self.is_at(*first, chain, 0));
@@ -196,9 +196,9 @@ impl UndoLog {
         Ok(pages)
     }
 
-    /// Returns which pages of the log are needed, as far as the writer of a journal knows: all pages that this process has
-    /// taken, the pages of the journal, and, unless the generation in force is empty, the pages of that generation. On
-    /// return it is durable that the other pages are not needed.
+    /// Returns which pages of the log are needed, as far as the writer of a journal knows. These are all pages that this
+    /// process has taken, the pages of the journal, and the pages of the generation in force, unless that is empty. On return
+    /// it is durable that the other pages are not needed.
     fn needed(&self) -> Option<Needed<'_>> {
         let (chain, state) = self.state().ok()?;
         let generation = read_active_word(self.nvm.load_u64(ACTIVE_OFFSET));
@@ -257,9 +257,9 @@ impl UndoLog {
         self.nvm.fence();
     }
 
-    /// Erases journal headers in a page, from byte `from` of the journal on, which is in that page. A length may become
-    /// durable before the bytes that it includes, and SQLite must not find an earlier journal's header among these bytes.
-    /// The erasure is durable with the next fence.
+    /// Erases journal headers in a page, from byte `from` of the journal on. That byte is in this page. A length may become
+    /// durable before the bytes that it includes, and SQLite must not find an earlier journal's header among these bytes. The
+    /// erasure is durable with the next fence.
     fn erase_heads(&self, page: u32, index: usize, from: u64) {
         for at in self.places_of_heads(page, index, from) {
             if self.region.nvm.load_u64(at).to_le_bytes() == MAGIC {
@@ -301,9 +301,9 @@ impl UndoLog {
     }
 
     /// Flushes the last bytes of a journal of `end` bytes, which tell SQLite whether the journal names a super-journal. The
-    /// bytes are durable with the next fence. A dead process may have deleted a journal without erasing such an end in its
-    /// pages. If the new length became durable before the new end, the old end could count, and SQLite would take the
-    /// journal for one of a committed transaction.
+    /// bytes are durable with the next fence. A dead process may have deleted an earlier journal without erasing the end that
+    /// names a super-journal. If the new length became durable before the new end, that old end could count, and SQLite would
+    /// take the journal for one of a committed transaction.
     fn flush_end(&self, known: &mut Known, chain: UndoChain, end: u64) -> Result<(), LogError> {
         let is_durable = self.region.nvm.is_durable_on_store();
         let mut from = if is_durable { end } else { end.saturating_sub(SUPER_TAIL) };
@@ -342,8 +342,8 @@ impl UndoLog {
         Ok(())
     }
 
-    /// Stores bytes. Stores whole lines in the way that `choice` prescribes (through the cache, or with non-temporal
-    /// stores), because the writer does not store whole lines again soon.
+    /// Stores bytes. The writer does not store whole lines again soon, so `choice` may prescribe non-temporal stores for them
+    /// instead of stores through the cache.
     fn put(&self, known: &mut Known, at: u64, bytes: &[u8]) {
         let nvm = &self.region.nvm;
         let work = known.work.get_or_insert_with(|| self.choice.begin());
@@ -387,8 +387,8 @@ impl UndoLog {
         Ok(())
     }
 
-    /// Stores the beginning of the journal. Stores the first word separately: after the other bytes if it makes the journal
-    /// hot, before them if it ends the journal.
+    /// Stores the beginning of the journal. Stores the first word separately: after the other bytes if the word makes the
+    /// journal hot, before them if it ends the journal.
     fn store_beginning(&self, known: &mut Known, chain: UndoChain, bytes: &[u8]) -> Result<(), LogError> {
         let Some((word, rest)) = bytes.split_first_chunk::<8>() else {
             return self.store(known, chain, bytes, 0);
@@ -470,8 +470,8 @@ impl RollbackJournal for UndoLog {
             self.store(&mut known, chain, bytes, offset)?;
         }
         if end > length {
-            // The fence makes the erased words and the end durable before the length. It also ensures that a process that reads
-            // the new length reads the new bytes.
+            // The fence makes the erased words and the end of the journal durable before the length. It also ensures that a
+            // process that reads the new length reads the new bytes.
             self.flush_end(&mut known, chain, end)?;
             self.region.nvm.fence();
             self.store_state(UndoState::Bytes(end), chain);
@@ -492,7 +492,7 @@ impl RollbackJournal for UndoLog {
             let last = self.page(&mut known, chain, kept - 1)?;
             self.erase_heads(last, kept - 1, bytes);
         }
-        // The part that stays may have been stored since the last sync, so flush it first.
+        // The part of the journal that stays may have been stored since the last sync, so flush that part first.
         self.flush(&mut known);
         self.put_in_force(UndoState::Bytes(bytes), chain);
         self.erase_trailer(&mut known, chain, bytes..length);

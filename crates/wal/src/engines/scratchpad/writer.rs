@@ -114,8 +114,8 @@ impl Scratchpad {
             match self.take_page(open) {
                 Ok(page) => open.pages.push(page),
                 Err(error) => {
-                    // The link to these pages stays. It does no harm, because a writer replaces it later, or no process
-                    // ever follows it.
+                    // The link to these pages stays, which does no harm: a writer replaces the link later, or no process ever
+                    // follows it.
                     self.region.give_back(open.pages.drain(before..).map(|(page, _)| page));
                     return Err(error);
                 }
@@ -143,8 +143,8 @@ impl Scratchpad {
         Ok((page, header.tag(self.region.id, page)))
     }
 
-    /// Returns which pages of the log are needed; `None` if nobody knows that. On return it is durable that the other pages
-    /// are not needed.
+    /// Returns which pages of the log are needed, or `None` if nobody knows that. On return it is durable that the other
+    /// pages are not needed.
     fn needed(&self, open: &OpenTransaction) -> Option<Needed<'static>> {
         // A writer must have applied everything committed to know which pages are needed. If this writer has not, return
         // `None`.
@@ -189,7 +189,7 @@ impl Scratchpad {
         });
         self.choice.end(&work);
         self.store_follow(open.pages.first().map_or(0, |(page, _)| *page));
-        // This one store commits the transaction. Everything else of the transaction is durable by now (invariant 25).
+        // This store alone commits the transaction. Everything else of the transaction is durable by now (invariant 25).
         self.region.nvm.store_u64(last, committed_mark(self.region.id, generation, sequence));
         self.region.nvm.flush(last, 8);
         self.region.nvm.fence();
@@ -253,8 +253,8 @@ impl Scratchpad {
         at
     }
 
-    /// Stores where the next transaction is, for running processes. The link is not durable, because recovery scans the
-    /// region instead of following links.
+    /// Stores for running processes where the next transaction is. The link is not durable, because recovery scans the region
+    /// instead of following links.
     pub(super) fn store_follow(&self, first: u32) {
         let (id, generation) = (self.region.id, self.in_force.slot.generation);
         let (page, tag) = self.newest;
@@ -280,8 +280,8 @@ impl Scratchpad {
     pub(super) fn switch_generation(&mut self, header: Option<&WalHeader>, retired: bool) {
         let generation = self.in_force.slot.generation + 1;
         self.drop_staged();
-        // The new slot overwrites the slot of an older generation, to which a crash might go back if the last switch is not
-        // durable. So make the last switch durable first.
+        // The new slot overwrites the slot of an older generation. If the last switch is not durable, a crash might go back
+        // to that generation. So make the last switch durable first.
         self.settle_doubtful();
         let slot = Slot {
             generation,
@@ -291,7 +291,7 @@ impl Scratchpad {
         };
         let origin = Origin { generation, position: self.position(), time_ms: (self.clock)() };
         let in_force = InForce { active: active_word(generation), slot, origin, wal_header: header.copied() };
-        // Clear the old link in this place, because it leads to the first transaction of the generation before the last.
+        // Clear the old link in this place. It leads to the first transaction of the generation before the last.
         self.nvm.store_u64(first_link_offset(generation), 0);
         in_force.store(self.nvm.as_ref(), self.region.id);
         let old = std::mem::take(&mut self.pages);

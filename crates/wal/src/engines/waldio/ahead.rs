@@ -20,8 +20,8 @@ pub(super) struct Ahead {
 
 impl Ahead {
     /// Returns `len` bytes from a byte position on. If the buffer does not hold them, calls `read` to fill the buffer from
-    /// that position on. From that position `at_once()` bytes can be read in one piece, so `read` may be called for more
-    /// than `len` bytes.
+    /// that position on. `read` may be called for more than `len` bytes. `at_once()` is the number of bytes that can be read
+    /// in one piece from that position on.
     ///
     /// # Errors
     /// The errors of `read`.

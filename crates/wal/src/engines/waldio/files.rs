@@ -1,5 +1,4 @@
-//! Log files of `waldio`, which are preallocated blocks: making and opening them. The engine's descriptor refers to these
-//! functions.
+//! Makes and opens log files of `waldio`, which are preallocated blocks. The engine's descriptor refers to these functions.
 
 use std::fs::File;
 use std::path::Path;
@@ -70,8 +69,8 @@ fn attach(log: Attaching<'_>) -> Result<Box<dyn Engine>, LogError> {
     Ok(Box::new(match (alone, is_new) {
         (true, false) => {
             // Use the words only if each group was flushed before the next group was written. Otherwise the words prove
-            // nothing: the disk may have lost power since then (a stick that was pulled out), and with the power also
-            // groups before the last one.
+            // nothing. The disk may have lost power since then (for example a stick that was pulled out), and with the power
+            // it may have lost groups before the last one.
             let left = left.filter(|_| options.waits() && options.durability != Durability::Normal);
             let left = left.and_then(|words| group::left(&words, DATA_OFFSET));
             // If the file is longer than the words say, a process may have died while it preallocated space. In that case it
@@ -143,7 +142,7 @@ fn look_at(log: &OpenFile<'_>) -> Result<Waldio, LogError> {
     Waldio::open_read_only(block, superblock, log.path)
 }
 
-/// Returns whether the log holds no commits. That is also so if a power loss has damaged the log's head and everything
+/// Returns whether the log holds no commits. Also returns `true` if a power loss has damaged the log's head and everything
 /// after the head is zeros.
 fn is_empty(log: &OpenFile<'_>) -> bool {
     look_at(log).is_ok_and(|log| log.transactions() == 0)

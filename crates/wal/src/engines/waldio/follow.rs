@@ -1,6 +1,6 @@
-//! Applies transactions to the index in the order of their commits (invariant 7): transactions that other processes have
-//! sealed, or that recovery has found. `duralite verify` and fuzzing use the same decoder. The decoder accepts any bytes
-//! (invariant 12). It needs memory for one record, not for a whole transaction.
+//! Applies transactions to the index in the order of their commits (invariant 7). Other processes have sealed these
+//! transactions, or recovery has found them. `duralite verify` and fuzzing use the same decoder. The decoder accepts any
+//! bytes (invariant 12). It needs memory for one record, not for a whole transaction.
 
 use duralite_format::record::{RECORD_HEADER_BYTES, RecordHeader, largest_record};
 use duralite_format::waldio::{
@@ -24,8 +24,8 @@ const AT_HAND: u64 = 64 << 10;
 struct Window(Ahead);
 
 impl Window {
-    /// Returns `len` bytes from a byte position on. May read ahead in the same piece, namely bytes before `end` and bytes
-    /// that have left the ring.
+    /// Returns `len` bytes from a byte position on. May read ahead in the same piece. It reads ahead only bytes before `end`
+    /// and bytes that have left the ring.
     fn get(&mut self, log: &Waldio, from: u64, len: u32, end: u64) -> Result<&[u8], LogError> {
         // Load the words only if bytes have to be read, because recovery comes here for each record of the log.
         let at_once = || end.max(log.group.past_ring()).saturating_sub(from);
@@ -164,7 +164,7 @@ impl Waldio {
     }
 
     /// Returns the end of a group that bypassed the ring and begins at byte position `at`. Reads the group's header from the
-    /// device, where it is already, because the writer writes it before it seals the transaction.
+    /// device. The header is there already, because the writer writes it before it seals the transaction.
     fn end_of_group(&self, at: u64) -> Result<u64, LogError> {
         let mut head = [0; GROUP_HEADER_BYTES as usize];
         self.read_log(at, &mut head)?;

@@ -82,8 +82,8 @@ pub struct Waldio {
     payload: Vec<u8>,
     /// Bytes of the log that were read ahead and will be applied next.
     window: Ahead,
-    /// Under Group Synch: how many frames were acknowledged since this process last waited for a flush, and when the first
-    /// of these frames was acknowledged.
+    /// The frames acknowledged under Group Synch since this process last waited for a flush: their number, and the time at
+    /// which the first of them was acknowledged.
     unwaited: Option<(u32, Instant)>,
     activity: Activity,
 }
@@ -120,9 +120,9 @@ impl Waldio {
         Self::join(block, superblock, path, options, segment, base, None)
     }
 
-    /// Recovers a log that no process has attached: applies its groups in one pass, makes them durable, and initialises the
-    /// shared state. (The process that wrote the newest group may have died before the group was durable.) `left` is the end of
-    /// the log as the last processes left it, if that end is known to be durable.
+    /// Recovers a log that no process has attached. Applies its groups in one pass, makes them durable (the process that
+    /// wrote the newest group may have died before the group was durable), and initialises the shared state. `left` is the
+    /// end of the log as the last processes left it, if that end is known to be durable.
     fn recover(
         block: Arc<dyn Block>,
         superblock: Superblock,
@@ -146,8 +146,8 @@ impl Waldio {
         Ok(log)
     }
 
-    /// Joins the processes that share the log. If `known` gives the end of the log, initialises the shared state from it
-    /// instead.
+    /// Joins the processes that share the log. If `known` gives the end of the log, instead initialises the shared state from
+    /// it.
     fn join(
         block: Arc<dyn Block>,
         superblock: Superblock,
@@ -243,8 +243,8 @@ impl Waldio {
         self.sequence
     }
 
-    /// Returns the number of bytes of the file up to the end of the generation that this process last read. The log may
-    /// have started over since.
+    /// Returns the number of bytes of the file up to the end of the generation that this process last read. The log may have
+    /// started over since then.
     #[must_use]
     pub fn used_bytes(&self) -> u64 {
         DATA_OFFSET + (self.end - self.start)
@@ -433,7 +433,7 @@ impl LogFile for Waldio {
     }
 
     fn has_surplus(&self, keep_bytes: u64) -> bool {
-        // Another process may have made the file longer. Ignore an error, because it shows again at the next read.
+        // Another process may have made the file longer. Ignore an error, because the next read will report it again.
         let _ = self.group.block().refresh_len();
         self.group.block().len() > self.group.kept_bytes(keep_bytes)
     }
@@ -564,8 +564,8 @@ impl LogWriter for Waldio {
         group.block().read(0, &mut head).map_err(failed)?;
         if !group.has_blocks() {
             // Write the slot with the length that the file will have with its first blocks. From then on recovery takes a
-            // shorter file for a truncated one. A crash before the blocks exist does no harm nevertheless. Until they exist
-            // the guard stays provisional, also if there is no space for the blocks.
+            // shorter file for a truncated one. A crash before the blocks exist does no harm nevertheless, because the guard
+            // stays provisional until they exist. It stays provisional also if there is no space for the blocks.
             let slot = recovery::load_slot(group.block(), &self.superblock, self.generation, &failed)?;
             let slot = Slot { file_bytes: group.first_bytes(), ..slot }.encode(self.log_id());
             let at = slot_offset(self.generation) as usize;
@@ -580,8 +580,8 @@ impl LogWriter for Waldio {
 }
 
 impl Waldio {
-    /// Returns whether the committer has to wait for the flush. Always `true`, except under Group Synch while the group's
-    /// buffer is neither full nor old (section 4.3).
+    /// Returns whether the committer has to wait for the flush. Without Group Synch, always returns `true`. With Group Synch,
+    /// returns `true` if the group's buffer is full or old (section 4.3).
     fn must_wait(&mut self, frames: u32) -> bool {
         let options = &self.options;
         if options.waits() {

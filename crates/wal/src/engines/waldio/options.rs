@@ -20,11 +20,11 @@ pub struct WaldioOptions {
     pub block_bytes: u32,
     /// Whether blocks are read and written by direct I/O or through the page cache.
     pub access: Access,
-    /// How a commit becomes durable.
+    /// The way in which a commit becomes durable.
     pub durability: Durability,
-    /// Group Synch (section 4.3): commits are acknowledged before they are durable. A committer waits for the flush only
-    /// after this many frames have been acknowledged without a wait. 0 switches Group Synch off, so that every committer
-    /// waits.
+    /// The number of frames that may be acknowledged without a wait before a committer waits for the flush. That is Group
+    /// Synch (section 4.3), which acknowledges commits before they are durable. 0 switches Group Synch off, so that every
+    /// committer waits.
     pub group_synch: u32,
     /// The longest time that an acknowledged commit stays in memory under Group Synch.
     pub group_interval: Duration,
@@ -32,8 +32,8 @@ pub struct WaldioOptions {
     pub limit_bytes: u64,
     /// The number of bytes of page images that the engine keeps in memory.
     pub cache_bytes: usize,
-    /// How long committers wait for a leader that makes no progress. After that another committer leads instead, because the
-    /// leader's process may be stopped.
+    /// The time for which committers wait for a leader that makes no progress. After that another committer leads instead,
+    /// because the leader's process may be stopped.
     pub leader_patience: Duration,
 }
 
@@ -60,7 +60,8 @@ impl WaldioOptions {
         if self.limit_bytes == 0 { u64::MAX } else { self.limit_bytes }
     }
 
-    /// Returns a number that is equal for two processes if they agree on the settings that processes have to agree on.
+    /// Returns a number that is equal for two processes if they have the same values of those settings on which processes
+    /// have to agree.
     pub(crate) fn fingerprint(&self) -> u64 {
         let durability = match self.durability {
             Durability::Full => 0,
@@ -102,7 +103,7 @@ pub(super) static SETTINGS: &[&EngineSetting] = &[
     &CACHE,
 ];
 
-/// Sets an option of this engine to a parsed value; passes a parse error on.
+/// Sets an option of this engine to a parsed value. Returns a parse error unchanged.
 fn put<T>(
     all: &mut EngineOptions,
     value: Result<T, String>,
@@ -115,8 +116,8 @@ fn own(all: &EngineOptions) -> WaldioOptions {
     all.own()
 }
 
-/// Returns how long an acknowledged commit may stay only in memory, and so how often the log needs a flush in the
-/// background. Returns `None` without Group Synch.
+/// Returns the longest time for which an acknowledged commit may be only in memory. The log needs a background flush at least
+/// once in this time. Returns `None` without Group Synch.
 pub(super) fn flush_interval(all: &EngineOptions) -> Option<Duration> {
     let options = own(all);
     (!options.waits()).then_some(options.group_interval)

@@ -1,5 +1,6 @@
 //! Reads a log from front to back, in pieces. If the log is long, two other threads read the next pieces while the caller
-//! works on the last one, so that the device is never idle. Each piece is in memory from which direct I/O needs no copy.
+//! works on the last one, so that the device is never idle. Each piece is in memory into which direct I/O reads without a
+//! copy.
 
 use std::collections::VecDeque;
 use std::mem;
@@ -13,7 +14,7 @@ use duralite_medium::block::{AlignedBuf, Block};
 const LEAST: u64 = 4 << 10;
 const MOST: u64 = 1 << 20;
 
-/// The number of threads that read ahead. The device then has the next request when it has finished one.
+/// The number of threads that read ahead. With two, the device already has the next request when it has finished one.
 const READERS: usize = 2;
 /// The number of pieces that the threads read ahead: one for each thread, and one that is ready while the caller works on
 /// the previous piece.
@@ -64,7 +65,7 @@ impl<'scope, 'env> Prefetch<'scope, 'env> {
         })
     }
 
-    /// Returns between 1 and `len` bytes from a byte position on, as many as are at hand, or as the next piece has.
+    /// Returns between 1 and `len` bytes from a byte position on: as many as are at hand, or at most `LEAST` if none are.
     ///
     /// # Errors
     /// As [`Prefetch::get`].
@@ -148,7 +149,7 @@ impl<'scope, 'env> Prefetch<'scope, 'env> {
     }
 }
 
-/// A piece of the log, or a buffer to read one into.
+/// A piece of the log, or a buffer into which a piece is to be read.
 #[derive(Default)]
 struct Piece {
     at: u64,
@@ -219,8 +220,8 @@ impl Requested {
         }
     }
 
-    /// Returns the requested piece that begins at `at`. Drops the pieces requested before it. If no piece begins there,
-    /// drops all.
+    /// Returns the requested piece that begins at `at`. Drops the pieces requested before it. If no requested piece begins
+    /// there, drops all of them.
     fn take(&mut self, at: u64) -> Option<Result<Piece, MediumError>> {
         while let Some((begins, reader)) = self.asked.pop_front() {
             let piece = self.readers.get(reader)?.read.recv().ok()?;
@@ -259,8 +260,8 @@ mod tests {
                 while at < log.len() {
                     let len = step.min(log.len() - at);
                     assert_eq!(pieces.get(at as u64, len).unwrap(), &log[at..at + len], "at {at}");
-                    // Read bytes that were read before, like a caller that reads a header first and then the header again
-                    // with everything that it announces.
+                    // Read bytes that were read before. A caller does so if it reads a header first, and then the header
+                    // again with everything that it announces.
                     assert_eq!(pieces.get(at as u64, len / 2).unwrap(), &log[at..at + len / 2]);
                     at += len;
                 }

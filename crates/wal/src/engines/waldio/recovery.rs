@@ -22,7 +22,7 @@ use crate::LogError;
 use crate::engine::salvage::damage_of;
 use crate::shared::group::Recovered;
 
-/// The number of bytes that recovery reads at once of a part of the log that may be long.
+/// The number of bytes that recovery reads at once from a part of the log that may be long.
 const CHUNK: u64 = 1 << 20;
 /// The most bytes of a group that recovery keeps in memory. It reads longer groups a second time when it applies them.
 const KEPT: u64 = 16 << 20;
@@ -33,9 +33,9 @@ const GENERATIONS_TRIED: u64 = 1 << 16;
 pub(crate) struct Found {
     pub(crate) slot: Slot,
     pub(crate) recovered: Recovered,
-    /// Offset of the last ordered group: everything before it is durable.
+    /// Offset of the last ordered group. Everything before that group is durable.
     rewrite_from: u64,
-    /// Offsets of blocks after the log's end that look like parts of it; `settle` zeroes them.
+    /// Offsets of blocks after the log's end that look like parts of the log. `settle` overwrites them with zeros.
     stale: Vec<u64>,
     /// Whether the log is known to be durable up to its end, with nothing after it.
     is_settled: bool,
@@ -133,8 +133,8 @@ impl<'a> Scan<'a> {
         &self.slot
     }
 
-    /// Like [`Scan::begin`], for a log that may be damaged. If the newest slot cannot be used, takes the generation of the
-    /// log's first block, and also returns the error with which recovery refuses the log.
+    /// Does what [`Scan::begin`] does, for a log that may be damaged. If the newest slot cannot be used, takes the generation
+    /// of the log's first block, and also returns the error with which recovery refuses the log.
     ///
     /// # Errors
     /// `Corrupt` if the first block belongs to no generation, `Medium`.
@@ -167,7 +167,7 @@ impl<'a> Scan<'a> {
             time_ms: 0,
         };
         let candidates: Box<dyn Iterator<Item = Slot>> = match slot {
-            // The slot may be right after all, and the file only shorter than the slot says.
+            // The slot may be right after all. Perhaps the file is only shorter than the slot says.
             Some(slot) => Box::new([unknown(slot.generation + 1), slot].into_iter()),
             None => Box::new((1..=GENERATIONS_TRIED).map(unknown)),
         };
@@ -200,8 +200,8 @@ impl<'a> Scan<'a> {
         Self { block, superblock, slot, failed }
     }
 
-    /// Like [`Scan::find_end`], for a log that may be damaged. Finds the end of the part before the damage, and the error with
-    /// which recovery refuses the log.
+    /// Does what [`Scan::find_end`] does, for a log that may be damaged. Finds the end of the part before the damage, and the
+    /// error with which recovery refuses the log.
     ///
     /// # Errors
     /// `Corrupt` if the end cannot be found, `Medium`.
@@ -251,8 +251,8 @@ impl<'a> Scan<'a> {
 
 impl Found {
     /// Makes durable what the scan has found, and overwrites stale blocks with zeros. All of this is durable on return. The
-    /// flush is needed because the newest groups may still be only in a cache: the process that wrote them may have died,
-    /// or seen a write fail.
+    /// flush is needed because the process that wrote the newest groups may have died, or seen a write fail. These groups may
+    /// still be only in a cache.
     pub(crate) fn settle(&self, block: &dyn Block, superblock: &Superblock) -> Result<(), MediumError> {
         if self.is_settled {
             return Ok(());
@@ -287,8 +287,8 @@ impl Scan<'_> {
         u64::from(self.superblock.block_bytes)
     }
 
-    /// Refuses a log whose newest slot cannot be read. Such a log is recognised by its first block: the older slot looks
-    /// like the newest, but the first block belongs to the generation after that.
+    /// Refuses a log whose newest slot cannot be read. In such a log the older slot looks like the newest, but the first
+    /// block belongs to the generation after that slot's.
     fn refuse_newer_generation(&self) -> Result<(), LogError> {
         let (bytes, mut page) = self.first_frame()?;
         if self.starts_at(&bytes, &mut page, self.slot.generation + 1, DATA_OFFSET).is_some() {
@@ -311,8 +311,8 @@ impl Scan<'_> {
         u64::from(frame_bytes(page, unit, false))
     }
 
-    /// Checks whether a group, or a frame of the `embedded` layout, begins at a place. Returns `None` if neither does, and
-    /// otherwise whether an ordered group begins there. `page` is a buffer for a page.
+    /// Checks whether a group, or a frame of the `embedded` layout, begins at a place. Returns `None` if neither begins
+    /// there. Otherwise returns whether an ordered group begins there. `page` is a buffer for a page.
     fn starts_at(&self, bytes: &[u8], page: &mut [u8], generation: u64, at: u64) -> Option<bool> {
         let Superblock { block_bytes, layout, .. } = *self.superblock;
         let log_id = self.superblock.head.log_id;
@@ -358,7 +358,8 @@ impl Scan<'_> {
             if group.ordered {
                 ordered_from = at;
             }
-            // No real log reaches this number. If damage has caused it, applying the transactions will report the damage.
+            // The number of transactions of a real log never gets so large. If damage has caused it, applying the
+            // transactions will report the damage.
             sequence = sequence.saturating_add(group.transactions).min(u32::MAX - 1);
             end = at + group.bytes;
             visit(&CheckedGroup {
@@ -369,14 +370,15 @@ impl Scan<'_> {
         }
     }
 
-    /// Returns the longest run of zeros in a valid body, in bytes: a record that fills a page with zeros.
+    /// Returns the length in bytes of the longest run of zeros that a valid body can have. A record that fills a page with
+    /// zeros has such a run.
     fn longest_hole(&self) -> u64 {
         2 * u64::from(self.superblock.head.page_bytes)
     }
 
-    /// Computes the hash of a group's body piece by piece, because nobody can trust the length in the group's header yet.
-    /// Returns `None` if the body has a longer hole than any valid body. Appends the body to `read`, or only the beginning
-    /// of the body if the group is longer than `KEPT`.
+    /// Computes the hash of a group's body piece by piece, because the length in the group's header cannot be trusted yet.
+    /// Returns `None` if the body has a longer hole than any valid body. Appends the body to `read`, or only the beginning of
+    /// the body if the group is longer than `KEPT`.
     pub(super) fn body_hash(
         &self,
         log: &mut Prefetch<'_, '_>,

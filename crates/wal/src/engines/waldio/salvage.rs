@@ -31,12 +31,12 @@ struct UpToDamage {
     sealed: u64,
     /// The error with which recovery refuses the log; `None` for an undamaged log.
     damage: Option<LogError>,
-    /// Whether recovery can read the generation's slot, which has the log's position at the beginning of the generation.
+    /// Whether recovery can read the generation's slot. The slot has the log's position at the beginning of the generation.
     has_slot: bool,
 }
 
 impl Waldio {
-    /// Opens a log, which may be damaged after its head, so that it can be read up to the damage. Changes nothing.
+    /// Opens a log that may be damaged after its head, so that it can be read up to the damage. Changes nothing.
     ///
     /// # Errors
     /// `Corrupt` if no generation is found, `Medium`.
@@ -160,7 +160,7 @@ pub(super) fn salvage(
     Ok(Salvaged::of_frames(Box::new(log), has_slot, Some(damage)))
 }
 
-/// Reads the part of the log after the damage.
+/// A reader of the part of the log after the damage.
 struct Behind<'a, 'b> {
     scan: Scan<'b>,
     images: Images,

@@ -1,6 +1,6 @@
 //! Stages a transaction in this process's memory, and seals it.
 //!
-//! A transaction that outgrows its share of the ring bypasses the ring: the writer itself writes the transaction to the
+//! A transaction that outgrows its share of the ring bypasses the ring. The writer itself then writes the transaction to the
 //! device, after everything sealed. Recovery ignores these blocks until the writer's last write completes them. In the
 //! `delta` layout, the last write replaces zeros by the group's header. In the `embedded` layout, the last write writes the
 //! last frames.
@@ -20,9 +20,9 @@ use crate::engine::{Commit, Ticket};
 use crate::shared::delta_chains::Committed;
 use crate::shared::group::{Content, Group, Placing, RING_SHARE};
 
-/// If more bytes than this are staged, the writer writes them to the device.
+/// The number of staged bytes above which the writer writes them to the device.
 const STAGE_LIMIT: usize = 1 << 20;
-/// The number of bytes of each write by which the frames of a large transaction reach the device.
+/// The size in bytes of each write of the frames of a large transaction.
 const FRAMES_STEP: usize = 1 << 20;
 
 /// Makes the record header by which the index refers to an embedded frame.
@@ -192,7 +192,7 @@ impl Waldio {
 
     /// Writes the blocks that complete a group that bypasses the ring, and makes the whole group durable.
     fn write_whole(&mut self, group: &Group, offset: u64, blocks: &[u8]) -> Result<(), LogError> {
-        // FUA would make this write durable, but not the group's earlier writes, which need a flush.
+        // FUA would make only this write durable. The group's earlier writes need a flush.
         let durability = match self.options.durability {
             Durability::Normal => Durability::Normal,
             Durability::Full | Durability::Fua => Durability::Full,

@@ -24,7 +24,7 @@ pub(super) enum Step {
 
 type Others = Box<dyn FnOnce() + Send>;
 
-/// The action of others at a step of the process, which happens once.
+/// An action of other processes at a step of the process. The action happens once.
 #[derive(Default)]
 pub(super) struct Between(Mutex<Option<(Step, Others)>>);
 
@@ -34,7 +34,7 @@ impl Between {
         *self.0.lock().unwrap() = Some((step, Box::new(others)));
     }
 
-    /// Returns whether the others have done what they had to do.
+    /// Returns whether the others have acted.
     pub(super) fn is_over(&self) -> bool {
         self.0.lock().unwrap().is_none()
     }
