@@ -228,7 +228,7 @@ impl LogPlacement {
         &self.media
     }
 
-    /// Returns the kind of memory as which a home treats the database's pages that it has mapped.
+    /// Returns whether a home treats the database's mapped pages as persistent or as emulated memory.
     #[must_use]
     pub fn home_kind(&self) -> MemoryKind {
         self.media.home_memory.as_ref().map_or(MemoryKind::Emulated, |memory| memory.kind)

@@ -167,8 +167,8 @@ pub trait Home: Send + Sync {
     /// Tells the home that a checkpoint has written its last page. The checkpoint need not have written all pages in the
     /// log. The caller holds CHECKPOINT. Not every checkpoint calls `sync` afterwards.
     ///
+    /// # Errors
     /// Any; the caller ignores the error, since a lasting problem will show again.
-    /// Any; the caller ignores the error, since a lasting problem shows again.
     fn checkpointed(&self, _file: &dyn DatabaseFile) -> Result<(), LogError> {
         Ok(())
     }
@@ -221,9 +221,9 @@ impl<'a> Homed<'a> {
         Self { file, home }
     }
 
-    /// Writes the header of a first page to the file as well, if the home holds the header and the file would otherwise show
-    /// a wrong one to processes that have not attached the log. That is so after SQLite, outside of WAL mode, has changed
-    /// the page size or the mode.
+    /// Writes the header of page 1 to the file as well, if the header in the file would otherwise be wrong for processes that
+    /// have not attached the log. It would be wrong after SQLite, outside of WAL mode, has changed the page size or the mode.
+    /// The caller has a home that holds the header.
     fn renew_header(&self, bytes: &[u8], offset: u64) -> Result<(), LogError> {
         let Some(new) = bytes.get(..HEADER_BYTES).filter(|_| offset == 0) else { return Ok(()) };
         let mut old = [0; HEADER_BYTES];

@@ -82,7 +82,7 @@ pub fn wall_clock() -> u64 {
     seconds.saturating_mul(1000).saturating_add(u64::try_from(now.tv_nsec).unwrap_or(0) / 1_000_000)
 }
 
-/// Describes the transaction that sealing makes of the staged frames.
+/// The transaction that a writer makes of the staged frames by sealing them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Commit {
     /// The first frame.

@@ -20,7 +20,7 @@ use crate::engine::home::{DatabaseFile, OpenDatabase};
 use crate::engine::rollback::{RollbackJournal, play_back};
 use crate::{ErrorKind, LogError};
 
-/// Where a log is damaged.
+/// The place and the kind of the damage in a log.
 #[derive(Debug, Clone)]
 pub struct Damage {
     /// The error that recovery reports.

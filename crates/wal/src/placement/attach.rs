@@ -121,14 +121,15 @@ enum Entry {
 /// process one after another, so the lock on the log may outlive the lock that attaching processes wait for. Only a
 /// living process, in a segment that was completed, proves that the log is in use.
 ///
-/// A process that gets the exclusive lock reads no state older than what was acknowledged. Every descriptor through
-/// which an engine writes is a duplicate of the descriptor that holds the lock. So the lock of a dead process is
-/// released only with the last of these duplicates, when none of the process's operations is still running. The dead
-/// process had flushed everything that it acknowledged (or, under Group Synch, flushed it when it closed the log). The
-/// dead process may still hold the shared memory, whose locks have been released, and the lock of its own process slot.
-/// No other process takes that slot before it is free. A process that does not get the exclusive lock joins the shared
-/// state as it is. The last other process that uses this state may end at any time, because transactions that it sealed
-/// and did not flush stay in the ring for the next leader.
+/// A process that gets the exclusive lock reads no state older than what was acknowledged. Every descriptor through which an
+/// engine writes is a duplicate of the descriptor that holds the lock. So the lock of a dead process is released only with
+/// the last of these duplicates, when none of the process's operations is still running. The dead process had flushed
+/// everything that it acknowledged (or, under Group Synch, flushed it when it closed the log). The dead process may still
+/// hold the shared memory, whose locks have been released, and the lock of its own process slot. No other process takes that
+/// slot before it is free.
+///
+/// A process that does not get the exclusive lock joins the shared state as it is. The last other process that uses this
+/// state may end at any time. The transactions that it sealed and did not flush stay in the ring for the next leader.
 fn how_to_enter(
     file: &File,
     place: &Place<'_>,
@@ -186,9 +187,9 @@ pub(crate) struct OpenLog {
     pub(crate) moved: Vec<(PathBuf, PathBuf)>,
     /// Whether the log was made just now, and neither its file nor its name is durable.
     pub(crate) is_provisional: bool,
-    /// Why a sync does not make data survive a power loss; `None` if no such reason is known.
+    /// The reason for which a sync does not make data survive a power loss; `None` if no such reason is known.
     pub(crate) unsynced: Option<String>,
-    /// How a user who may only read the log has attached it; `None` for all other users.
+    /// The log as a user who may only read it has attached it; `None` for all other users.
     pub(crate) outside: Option<Arc<Outside>>,
 }
 

@@ -51,7 +51,7 @@ pub struct About {
     pub engine: &'static Descriptor,
     /// The log's id.
     pub id: LogId,
-    /// Where the log's database was when the log was made.
+    /// The path at which the log's database was when the log was made.
     pub database: PathBuf,
 }
 
@@ -177,7 +177,7 @@ struct Users {
     /// The word [`INCARNATION`] if no living process has a slot, otherwise `None`. A process that comes and goes changes the
     /// word.
     left: Option<u64>,
-    /// Whether no process is attaching the log, which may involve recovery.
+    /// Whether no process is attaching the log. An attaching process may be recovering the log.
     is_settled: bool,
 }
 
@@ -210,10 +210,10 @@ fn undecided(path: &Path, error: Option<&LogError>) -> LogError {
     LogError::Busy { path: path.to_path_buf(), what }
 }
 
-/// Visits every committed transaction of a log in order, and checks SQLite's checksums, even if other processes use the
-/// log. Calls `begin` at the start of each reading. Transactions that were visited before that call no longer count,
-/// because this function reads the log again from its beginning. While the log is in use, does not report the offsets
-/// of records and the order of commits.
+/// Visits every committed transaction of a log in order, and checks SQLite's checksums, even if other processes use the log.
+/// Calls `begin` at the start of each reading. A reading begins at the start of the log, so transactions that were visited
+/// before that call no longer count. While the log is in use, does not report the offsets of records and the order of
+/// commits.
 ///
 /// # Errors
 /// As [`look`], and the error with which recovery would fail.

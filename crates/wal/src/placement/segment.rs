@@ -27,7 +27,7 @@ use crate::{DatabaseIdentity, LogError};
 
 /// The offset in the segment at which the locks of the database begin.
 pub const LOCKS_OFFSET: u64 = 4096;
-/// Bytes of the segment that belong to the locks.
+/// The number of bytes of the segment that belong to the locks.
 pub const LOCKS_BYTES: u64 = 64 << 10;
 /// The offset at which the engine's part of the segment begins.
 pub(super) const ENGINE_OFFSET: u64 = LOCKS_OFFSET + LOCKS_BYTES;
@@ -84,7 +84,8 @@ const BOOT: u64 = 72;
 /// number again, because the device may have got another one.
 const DEVICE: u64 = 128;
 
-/// Upper half: how often the segment has begun again. Lower half: how often processes have joined it since then.
+/// Upper half: the number of times that the segment has begun again. Lower half: the number of times that processes have
+/// joined it since then.
 pub(super) const INCARNATION: u64 = 40;
 pub(super) const BEGUN: u64 = 1 << 32;
 /// Not 0 if some user may read the segment but not write it. This word is among the locks.

@@ -8,7 +8,7 @@
 //!
 //! A mapping reserves twice as much address space as the file has bytes, so that the file can grow. It reserves no more,
 //! which leaves address space for many databases and everything else. If a file outgrows its mapping, the next caller maps
-//! it again, and each mapping stays as long as it is used.
+//! the file again. The old mapping stays as long as anything uses it.
 
 use std::collections::HashMap;
 use std::fs::File;

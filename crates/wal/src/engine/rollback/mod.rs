@@ -1,10 +1,10 @@
 //! Rollback journals: an engine may keep SQLite's `-journal`, as it keeps SQLite's `-wal`.
 //!
-//! In the journal modes DELETE, TRUNCATE and PERSIST SQLite writes the pages that a transaction is about to change into a
-//! journal, syncs the journal, and changes the database. To commit, SQLite invalidates the journal: it deletes the journal,
-//! truncates it to nothing, or zeroes its header. A journal that a crash leaves is *hot*: the next connection that reads
-//! the database writes the pages back. An engine with a [`RollbackJournal`] stores the journal's bytes, but does not
-//! interpret them. Only SQLite does, and [`play_back`], which rolls a transaction back without SQLite.
+//! In the journal modes DELETE, TRUNCATE and PERSIST, SQLite copies the pages that a transaction is about to change to a
+//! journal, syncs the journal, and then changes the database. To commit, SQLite invalidates the journal: it deletes the
+//! journal, truncates it to nothing, or zeroes its header. A journal that a crash leaves is *hot*: the next connection that
+//! reads the database writes the pages back. An engine with a [`RollbackJournal`] stores the journal's bytes, but does not
+//! interpret them. Only SQLite interprets them, and [`play_back`], which rolls a transaction back without SQLite.
 //!
 //! A journal in a log is valid only while the guard names that log (invariant 21), so a database without a guard has no such
 //! journal.
@@ -101,7 +101,7 @@ const HEADER_BYTES: usize = 28;
 const PENDING_BYTE: u64 = 0x4000_0000;
 /// The number of records in a header that SQLite has not completed. In this case records follow up to the end of the journal.
 const UNKNOWN: u32 = u32::MAX;
-/// The distance between the bytes that the checksum of a page adds up, in bytes, counted from the page's end.
+/// The distance in bytes from one byte that a page's checksum adds up to the next one, counted from the page's end.
 const CHECKSUM_STRIDE: usize = 200;
 /// The size in bytes of what follows the name of a super-journal: the length and the checksum of the name, and the magic
 /// number.
@@ -112,7 +112,7 @@ const MAX_SUPER_NAME: u64 = 4096;
 /// The result of [`play_back`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PlayedBack {
-    /// Pages written to the database.
+    /// The number of pages written to the database.
     pub pages: usize,
     /// Size of the database in pages. `None` if nothing was rolled back, because the transaction is committed or the journal is
     /// not valid.

@@ -57,8 +57,8 @@ pub struct Activity {
 
 /// The limit in bytes of a log for which no limit is set, if the size of the file system is not known.
 const NO_LIMIT: u64 = 1 << 40;
-/// If the engine chooses the size of blocks, it allows a log at most about this many blocks. The number is limited because
-/// each block costs a byte of the table of states, which has its full size from the beginning.
+/// The approximate limit of the number of blocks of a log for which the engine chooses the size of blocks. The number is
+/// limited because each block costs a byte of the table of states, which has its full size from the beginning.
 const STATES: u64 = 1 << 20;
 const LARGEST_BLOCK: u32 = 1 << 28;
 
@@ -243,7 +243,8 @@ impl Nvwal {
     /// Does one step of [`LogReader::refresh`]: applies the next committed transaction of the generation that the
     /// `active` word names. Returns that transaction, if there is one.
     fn follow(&mut self, active: u64) -> Result<Option<FoundTransaction>, LogError> {
-        // Until a generation is loaded, `in_force.active` is 0. So check the number too, because a damaged word may be 0.
+        // Until a generation is loaded, `in_force.active` is 0. So check the generation's number too, because a damaged word
+        // may be 0.
         if active != self.in_force.active || self.in_force.slot.generation == 0 {
             self.load_generation(active)?;
         }

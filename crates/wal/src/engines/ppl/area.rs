@@ -395,7 +395,7 @@ impl Area {
     }
 }
 
-/// Bytes of a piece that records can use.
+/// The number of bytes of a piece that records can use.
 pub(super) const PIECE_ROOM: u32 = PIECE_BYTES - EXTENT_HEADER_BYTES;
 
 /// The extents that a transaction takes. The writer counts them before it stores anything of the transaction.

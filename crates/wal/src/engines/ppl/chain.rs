@@ -28,7 +28,7 @@ pub(super) struct Record {
     pub(super) payload_bytes: u32,
     word: u64,
     check: u64,
-    /// Where the payload begins: index of the extent in the chain, and offset in the extent.
+    /// The place at which the payload begins: index of the extent in the chain, and offset in the extent.
     payload: (usize, u32),
 }
 
@@ -36,7 +36,7 @@ pub(super) struct Record {
 pub(super) struct Walk<'a> {
     area: &'a Area,
     extents: &'a [Extent],
-    /// Where the next record begins.
+    /// The index of the extent in which the next record begins, and the offset in that extent.
     index: usize,
     offset: u32,
     largest: u32,
@@ -60,7 +60,7 @@ impl<'a> Walk<'a> {
         Self { upto: transaction, ..self }
     }
 
-    /// Returns where the next record begins: index of the extent in the chain, and offset in the extent.
+    /// Returns the place at which the next record begins: index of the extent in the chain, and offset in the extent.
     pub(super) fn position(&self) -> (usize, u32) {
         (self.index, self.offset)
     }

@@ -26,7 +26,7 @@ use crate::shared::log_file;
 use crate::shared::log_memory::{Access, Reserved, check_size, first_bytes, hooked, map};
 use crate::shared::pins::{PINS_OFFSET, Pins};
 
-/// Bytes of the segment that the processes using a log share.
+/// The number of bytes of the segment that the processes using a log share.
 pub const SHARED_BYTES: u64 = SHARED.all;
 /// The least number of bytes of sectors and pool together, in a log of the usual size, if the settings give no size.
 const USUAL_BYTES: u64 = 64 << 20;

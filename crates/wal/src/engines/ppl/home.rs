@@ -107,8 +107,8 @@ impl Home for LoggedHome {
         }
     }
 
-    /// Sets only the size that the home shows. The drain truncates the file later. The database may grow again before that,
-    /// and new records may then be changes of pages that are beyond the end now.
+    /// Sets only the size that the home shows. The drain truncates the file later. Before that, the database may grow again,
+    /// and new records may then be changes of pages that are now beyond the end.
     fn truncate(&self, _file: &dyn DatabaseFile, bytes: u64) -> Result<(), LogError> {
         let _turn = self.0.lock()?;
         self.0.words.store(HOME_PAGES, bytes.div_ceil(u64::from(self.0.page_bytes)));
@@ -207,7 +207,7 @@ impl Store {
         Ok(Found::Nowhere)
     }
 
-    /// Commits a page that SQLite writes without a WAL. The page is a transaction of its own, and home at once.
+    /// Commits a page that SQLite writes without a WAL. The page is a transaction of its own, and the home shows it at once.
     fn write_directly(&self, file: &dyn DatabaseFile, page_number: u32, page: &[u8]) -> Result<(), LogError> {
         let mut payload = Vec::new();
         page_change::encode_whole(page, &mut payload);
@@ -273,7 +273,7 @@ impl Store {
         self.seal_home(&turn, &changes, end)
     }
 
-    /// Seals pages as a transaction that is home at once. After it the database has `db_pages` pages.
+    /// Seals pages as a transaction that the home shows at once. Afterwards the database has `db_pages` pages.
     fn seal_home(&self, turn: &Turn<'_>, changes: &[Change], db_pages: u64) -> Result<(), LogError> {
         let number = self.words.load(SEALED) + 1;
         let entry = Entry::empty(number, u32::try_from(db_pages).unwrap_or(u32::MAX), wall_clock());

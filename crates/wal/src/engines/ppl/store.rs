@@ -39,7 +39,7 @@ pub(super) struct Store {
     pub(super) counts: Counts,
 }
 
-/// Counters of what this process has done, for metrics.
+/// Counters of what this process has done, which it reports as metrics.
 #[derive(Default)]
 pub(super) struct Counts {
     pub(super) commits: AtomicU64,

@@ -359,7 +359,7 @@ fn inv17_a_list_of_pages_is_made_anew_if_a_sector_was_taken_again_meanwhile() {
     assert!(found == [1, 2, 3].map(image));
 }
 
-/// A list of pages to merge has a page twice, and the page is changed while it is merged.
+/// A list of pages to merge contains a page twice, and the page is changed during the merge.
 #[test]
 fn inv17_a_page_that_is_listed_twice_is_merged_once() {
     let rig = Rig::new(2);

@@ -30,7 +30,7 @@ pub(super) const FLOOR: u64 = 40;
 pub(super) const HOME_PAGES: u64 = 48;
 /// The number of pages of the database after the newest transaction; 0 means as many as the file has.
 pub(super) const DB_PAGES: u64 = 56;
-/// The heads of the free lists of log sectors and of pieces, as links; then the numbers of sectors and pieces in use.
+/// The heads of the free lists of log sectors and of pieces, as links, and the numbers of sectors and of pieces in use.
 pub(super) const FREE_SECTOR: u64 = 64;
 pub(super) const FREE_PIECE: u64 = 72;
 pub(super) const SECTORS_USED: u64 = 80;

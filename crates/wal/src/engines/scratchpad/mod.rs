@@ -154,8 +154,8 @@ impl Scratchpad {
     /// Does one step of [`LogReader::refresh`]: applies the next committed transaction of the generation that the
     /// `active` word names. Returns that transaction, if there is one.
     fn follow(&mut self, active: u64) -> Result<Option<FoundTransaction>, LogError> {
-        // Until a generation is loaded, `in_force` has its initial value. So check the number too, because a damaged word
-        // may equal the initial `active`.
+        // Until a generation is loaded, `in_force` has its initial value. So check the generation's number too, because a
+        // damaged word may equal the initial `active`.
         if active != self.in_force.active || self.in_force.slot.generation == 0 {
             self.load_generation(active)?;
         }

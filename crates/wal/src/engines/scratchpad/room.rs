@@ -1,4 +1,4 @@
-//! Finding pages that nobody needs, and giving them back.
+//! Finds pages that no log needs, and gives them back.
 //!
 //! A page is needed as long as a process may read its log again, which is so as long as the log's file exists anywhere.
 //! Somebody may have moved a log that is no longer in the region's directory, and the region still holds what was committed

@@ -117,7 +117,7 @@ struct Body<'a> {
     header: PageHeader,
     tag: u32,
     pages: Vec<u32>,
-    /// The offset in the last of these pages.
+    /// The offset, in the last of `pages`, of the next entry.
     offset: u64,
     hash: TxHash,
     scratch: Vec<u8>,

@@ -29,7 +29,7 @@ use crate::shared::past_cache::{Choice, Work};
 
 /// The headers in SQLite's journals begin at multiples of the sector size, which is at least this many bytes.
 const SECTOR_BYTES: u64 = 512;
-/// How often a read is tried again if the journal was replaced during the read.
+/// The most attempts of a read. A read that finds that the journal was replaced meanwhile is repeated.
 const READS: usize = 1000;
 
 /// The rollback journal of one database.

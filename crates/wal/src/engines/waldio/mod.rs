@@ -80,7 +80,7 @@ pub struct Waldio {
     chains: DeltaChains,
     open: Open,
     payload: Vec<u8>,
-    /// Bytes of the log that were read ahead and will be applied next.
+    /// The bytes of the log that this process has read ahead and will apply next.
     window: Ahead,
     /// The frames acknowledged under Group Synch since this process last waited for a flush: their number, and the time at
     /// which the first of them was acknowledged.

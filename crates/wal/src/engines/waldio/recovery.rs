@@ -41,7 +41,7 @@ pub(crate) struct Found {
     is_settled: bool,
 }
 
-/// A scan of a log's newest generation, whose end is not known yet.
+/// A scan of a log's newest generation, before it has found the log's end.
 pub(crate) struct Scan<'a> {
     pub(super) block: &'a dyn Block,
     pub(super) superblock: &'a Superblock,
