@@ -68,8 +68,8 @@ pub struct Descriptor {
     /// Reads a log that may be damaged. Returns everything before the damage, and passes the intact transactions after it to
     /// the callback. Changes nothing.
     pub salvage: Salvage,
-    /// The longest time for which an acknowledged commit may stay non-durable before the background thread makes it
-    /// durable; `None` where the engine needs no background work.
+    /// The longest time for which an acknowledged commit may not be durable yet. Within this time the background thread makes
+    /// the commit durable. `None` if the engine needs no background work.
     pub flush_interval: fn(&EngineOptions) -> Option<Duration>,
 }
 

@@ -188,7 +188,8 @@ impl MediaOptions {
             Medium::Scratchpad if self.scratchpad == Some(ScratchpadPlace::Off) => {
                 self.check_named(Medium::LogMemory, "scratchpad=off")
             }
-            // Pages are always where the database is, and block files may be there too.
+            // These media have been named, or need no name: pages are always where the database is, and block files may be
+            // there too.
             Medium::LogMemory | Medium::HomeMemory | Medium::LogBlocks | Medium::Scratchpad => Ok(()),
         }
     }

@@ -124,8 +124,8 @@ pub trait DurabilityWaiter: Send + Sync {
     /// only writes the transaction, and does not flush it.
     ///
     /// # Errors
-    /// Fails if the transaction could not be made durable. Whether it is durable is in doubt until the log is attached
-    /// again, and no transaction sealed after it is acknowledged (invariant 9).
+    /// Fails if the transaction could not be made durable. Whether the transaction is durable is in doubt until the log is
+    /// attached again. The log acknowledges no transaction that was sealed later (invariant 9).
     fn wait(&self, ticket: Ticket) -> Result<(), LogError>;
 
     /// Returns when all transactions sealed before the call are as durable as [`DurabilityWaiter::wait`] makes them.

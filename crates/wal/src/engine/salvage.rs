@@ -183,8 +183,8 @@ impl Salvaged {
     }
 }
 
-/// Reads a log with `read`. Also determines which pages of the database file are newer than the damage, and how many
-/// transactions are missing.
+/// Reads a log with `read`. Also determines which pages of the database file are newer than the last transaction before the
+/// damage, and how many transactions are missing.
 pub(crate) fn read(
     read: &dyn Fn(Later<'_>) -> Result<Salvaged, LogError>,
     database: &dyn DatabaseFile,
@@ -489,7 +489,7 @@ impl RollbackJournal for Kept {
     }
 
     fn delete(&self) -> Result<(), LogError> {
-        // The caller played the journal back into a copy, and the original may still need it.
+        // The caller has played the journal back into a copy. The original may still need the journal.
         Ok(())
     }
 }

@@ -174,7 +174,7 @@ pub(crate) struct OpenLog {
     pub(crate) path: PathBuf,
     /// The file of the segment, the memory that the processes using the log share.
     pub(crate) segment_path: PathBuf,
-    /// The log's file. Its `flock` is held, shared, while the log is attached.
+    /// The log's file. This process holds a shared `flock` of it while the log is attached.
     pub(crate) file: OwnFile,
     /// Whether no other process used the log when it was opened.
     pub(crate) alone: bool,
@@ -201,8 +201,8 @@ impl OpenLog {
         self.outside.is_none().then(|| Recorder::new(self.segment.clone(), base))
     }
 
-    /// Returns the same log, with what this process knows about the file systems of the log and of the database. For a
-    /// log in emulated memory they do not matter, because such memory guarantees nothing that a file system could fail
+    /// Returns the same log, with what this process knows about the file systems of the log and of the database. For a log in
+    /// emulated memory the file systems do not matter, because such memory guarantees nothing that a file system could fail
     /// to keep.
     pub(super) fn on_file_systems(mut self, database: &Path) -> Self {
         let is_of_blocks = self.kind.needs.first() == Some(&Medium::LogBlocks);

@@ -85,8 +85,8 @@ pub(crate) fn collect_leftovers(
     find::collect(&placement.dir, db, true, &|| settle_header(database).is_ok());
 }
 
-/// Makes the database's header durable as it is. The process that lifted the guard may have died before its sync, or
-/// its sync may have failed. After a failed sync, only bytes that were written again are sure to be synced. So writes
+/// Makes the database's header durable as it is. The process that lifted the guard may have died before its sync, or its sync
+/// may have failed. After a failed sync, only bytes that were written again are sure to be synced. So this function writes
 /// the header again before the sync.
 fn settle_header(database: &dyn DatabaseFile) -> Result<(), LogError> {
     let mut header = [0; HEADER_BYTES];

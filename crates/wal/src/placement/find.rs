@@ -110,9 +110,9 @@ fn is_illegible(path: &Path) -> bool {
     matches!(open_and_read(path, false), Err(LogError::Format { .. }))
 }
 
-/// Returns whether a file is the log with this id in another version of the engine's format. Every version has the id
-/// in the same place. If the caller attaches that log, it learns the version. A damaged log does not count, because
-/// under a provisional guard it may be what a power loss left of a log without commits.
+/// Returns whether a file is the log with this id in another version of the engine's format. Every version has the id in the
+/// same place. A caller that attaches the log learns the version. A damaged log does not count, because under a provisional
+/// guard it may be what a power loss left of a log without commits.
 fn is_of_other_version(path: &Path, engine: &Descriptor, id: LogId) -> bool {
     let Ok(file) = open_log(path, false) else { return false };
     let other = matches!(Head::read(path, &file), Err(error) if error.is_other_version());

@@ -291,7 +291,7 @@ pub struct Watch {
 pub struct Glance {
     /// The segment's clock in nanoseconds.
     pub clock_ns: u64,
-    /// The number of the segment's beginning. Counts from different beginnings are not comparable.
+    /// The number of times that the segment has begun again. Counts are comparable only if this number is the same.
     pub beginning: u64,
     /// The counts of processes, including processes that have ended.
     pub processes: Vec<ProcessMetrics>,

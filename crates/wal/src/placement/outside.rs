@@ -185,8 +185,8 @@ impl Outside {
         Err(LogError::Busy { path: self.db.path.clone(), what })
     }
 
-    /// Returns whether processes with slots use the log, or have used it before another reader came. During this call
-    /// the caller keeps others from attaching the log.
+    /// Returns whether processes with slots use the log, or another reader reads along with such processes, which may have
+    /// died since. During this call the caller keeps others from attaching the log.
     fn has_company(&self, attaching: &File, pause: Pause<'_>) -> Result<bool, LogError> {
         let path = &self.path;
         for tries in 0.. {

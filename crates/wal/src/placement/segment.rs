@@ -77,7 +77,7 @@ pub const DELETED_LOG_COPIED: u64 = 2;
 /// the path there may not show the id.
 const LOG_ID: u64 = 96;
 
-/// The start of the system during which the words were written ([`boot`]); 0 if unknown.
+/// The number of the system's start after which the words were written ([`boot`]); 0 if unknown.
 const BOOT: u64 = 72;
 
 /// The number of the device that the database is on; 0 if unknown. A process that uses the log alone stores the
@@ -101,8 +101,8 @@ pub(super) fn metrics_of(engine_bytes: u64) -> (u64, u64) {
     (begin, begin + METRICS_BYTES)
 }
 
-/// Returns the number of the segment's beginning, which is how often the segment has begun again, from the word
-/// [`INCARNATION`].
+/// Returns, from the word [`INCARNATION`], how often the segment has begun again. That is the number of the segment's
+/// beginning.
 pub(super) fn beginning_of(incarnation: u64) -> u64 {
     incarnation / BEGUN
 }

@@ -38,7 +38,7 @@ pub(super) fn open_and_read(path: &Path, write: bool) -> Result<(OwnFile, Head),
     Ok((file, head))
 }
 
-/// What the head of a log's file says about its database. Every engine's logs have such a head.
+/// The contents of the head of a log's file about the log's database. Every engine's logs have such a head.
 pub(super) struct Head {
     /// The engine that wrote the log.
     pub(super) engine: &'static Descriptor,
@@ -314,7 +314,8 @@ pub(super) fn is_named_after(name: &OsStr, meta: &Metadata, db: &DatabaseIdentit
     names::belongs_to(name, &db.path) && db.trusts(meta)
 }
 
-/// Returns whether a log with an illegible head has no commits either, and is not of a version unknown to this build.
+/// Returns whether a log with an illegible head holds no commits. Returns `false` for a log of a version that this build does
+/// not know.
 pub(super) fn is_torn(path: &Path, file: &OwnFile, error: &LogError) -> bool {
     let LogError::Format { source: FormatError::Short { .. } | FormatError::Damaged { .. }, .. } = error
     else {

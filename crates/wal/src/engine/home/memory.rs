@@ -43,7 +43,7 @@ struct Open {
     kind: HomeKind,
 }
 
-/// Device and inode. No other file gets the same pair while a descriptor is open.
+/// The device and the inode of a file. While a descriptor of the file is open, no other file gets the same pair.
 type Key = (u64, u64);
 
 /// The descriptors that this process has of each file: one, or two if the first was opened only for reading.

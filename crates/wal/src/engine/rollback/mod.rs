@@ -20,9 +20,9 @@ use duralite_format::{LogId, guard};
 use crate::LogError;
 use crate::engine::home::DatabaseFile;
 
-/// The rollback journal of one database: a file that SQLite believes it writes, stored in the log. All processes that have
-/// the log attached see the same journal. Callers may call the methods on any thread, and need not hold their process's
-/// mutex of the log.
+/// The rollback journal of one database. SQLite believes that the journal is a file, but the log stores it. All processes
+/// that have the log attached see the same journal. Callers may call the methods on any thread, and need not hold their
+/// process's mutex of the log.
 pub trait RollbackJournal: Send + Sync {
     /// Returns the size of the journal in bytes; `None` while there is no journal. The caller holds SHARED.
     ///

@@ -29,8 +29,8 @@ impl Position {
     }
 }
 
-/// If the records of a transaction continue in another block, they begin at this offset, after the word where a scanner
-/// looks for a commit mark. So the scanner never takes a record for a mark.
+/// The offset in a block at which the records of a transaction continue that began in another block. It is after the word
+/// where a scanner looks for a commit mark. So the scanner never takes a record for a mark.
 pub(crate) const CONTINUED_AT: u32 = BLOCK_HEADER_BYTES + 8;
 
 /// A committed transaction.

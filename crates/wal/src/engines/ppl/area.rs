@@ -219,7 +219,8 @@ impl Area {
         for state in [State::Next, State::Last, State::Home, State::Slot, State::Bucket, State::Bytes] {
             self.set_state(extent, state, 0);
         }
-        // Readers find the extent in its chain before its first record is stored. So its stream of records has to look empty.
+        // Readers find the extent in its chain before the extent's first record is stored. So until then the extent's stream
+        // of records has to look empty.
         self.nvm.store_u64(self.at(extent, EXTENT_HEADER_BYTES), 0);
         words.add(used, 1);
         Ok(Some(extent))
@@ -264,7 +265,8 @@ impl Area {
         Ok(self.grown()? > self.usual_chunks)
     }
 
-    /// Returns the bytes of the extents in use, and the bytes that a log of the usual size has for extents.
+    /// Returns the number of bytes of the extents in use, and the number of bytes that a log of the usual size has for
+    /// extents.
     pub(super) fn fill(&self, words: &Words) -> (u64, u64) {
         let sectors = words.load(SECTORS_USED) * u64::from(self.geometry.sector_bytes);
         let pieces = words.load(PIECES_USED) * u64::from(PIECE_BYTES);
@@ -362,9 +364,9 @@ impl Area {
         })
     }
 
-    /// Gives the space of all chunks except the first ones back to the file system. No extent in these chunks is in use or in
-    /// a free list. The file keeps its length, because other processes have it mapped, and a process that still reads in that
-    /// part must see zeros instead of faulting.
+    /// Gives the space of all chunks except the first `kept` ones back to the file system. No extent in the chunks given back
+    /// is in use or in a free list. The file keeps its length, because other processes have it mapped. A process that still
+    /// reads in the part given back must see zeros instead of faulting.
     pub(super) fn shrink(&self, turn: &Turn<'_>, kept: u32) -> Result<(), LogError> {
         // First make the new size durable, so that no process takes an extent beyond it, even after a power loss.
         self.store_grown(kept);

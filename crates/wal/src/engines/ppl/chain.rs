@@ -218,8 +218,8 @@ impl Area {
         }
     }
 
-    /// Stores a record at the end of a chain. The record's first word becomes visible only after the rest. Adds the ranges
-    /// that the caller has to flush to `dirty`. The caller has made sure that there is space ([`Area::need`]).
+    /// Stores a record at the end of a chain. The record's first word becomes visible only after the rest. Adds to `dirty`
+    /// the ranges that the caller has to flush. The caller has made sure that there is space ([`Area::need`]).
     pub(super) fn append(
         &self,
         words: &Words,
@@ -427,8 +427,8 @@ impl Area {
     }
 
     /// Returns all chains in the page table: each page with the first extent of its chain. The caller holds the lock or is
-    /// the only user, or else uses [`Store::steadily`](super::store::Store::steadily). Without these, the walk may go from
-    /// one list into another while another process frees an extent and takes it again.
+    /// the only user, or else uses [`Store::steadily`](super::store::Store::steadily). Otherwise the walk may go from one
+    /// list into another if another process frees an extent and takes it again meanwhile.
     pub(super) fn all_chains(&self) -> Result<Vec<(u32, Extent)>, LogError> {
         let mut found = Vec::new();
         for bucket in 0..u64::from(self.geometry.buckets) {

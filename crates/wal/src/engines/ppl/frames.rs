@@ -147,7 +147,7 @@ impl Frames {
             match self.follow(area, words) {
                 Ok(more) if words.load(GENERATION) == self.generation => return Ok(changed | more),
                 Err(error) if words.load(GENERATION) == self.generation => return Err(error),
-                // The pieces that this process read had been reused for something else, so begin again.
+                // The pieces that this process has read were reused for something else, so begin again.
                 _ => self.generation = 0,
             }
         }

@@ -292,8 +292,8 @@ impl Store {
         (0..self.area.geometry.slots).rev().filter(is_free).collect()
     }
 
-    /// Frees slots. They are free durably on return. Before this call, either no chain names the slots, or the records that
-    /// the images in the slots replace have been erased.
+    /// Frees slots. On return they are free, and durably so. Before this call, either no chain names the slots, or the caller
+    /// has erased the records that the images in the slots replace.
     pub(super) fn erase_slots(&self, slots: impl Iterator<Item = u32>) {
         for slot in slots {
             let at = self.area.geometry.slot_offset(slot);
@@ -383,7 +383,7 @@ impl Store {
         self.slot_header(slot).is_ok_and(|found| found == SlotHeader { page_number, transaction: upto })
     }
 
-    /// Gives up the ownership of slots, so that any process may continue the merges or, once the slots are erased, use them.
+    /// Gives up the ownership of slots. Then any process may continue their merges, or use the slots once they are erased.
     fn disown<'a>(&self, merges: impl Iterator<Item = &'a Merging>) {
         merges.for_each(|merging| self.words.own_slot(merging.slot, false));
     }

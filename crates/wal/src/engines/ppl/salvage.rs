@@ -324,7 +324,7 @@ impl PagesAsOf {
         Ok(())
     }
 
-    /// Passes on what transactions after the damage wrote, as far as the pages are known.
+    /// Passes to `later` what transactions after the damage wrote, as far as the pages are known.
     fn give_later(
         &self,
         file: &dyn DatabaseFile,

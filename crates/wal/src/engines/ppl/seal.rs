@@ -108,8 +108,8 @@ impl Store {
         self.words.store(UNDO_LAST, last);
         self.words.store(UNDO_END, end);
         self.words.store(OPEN, number);
-        // The frames come first, because they keep their pieces longer than most chains: a log that has outgrown its usual size
-        // can give back only what is after the last extent in use.
+        // The frames come first, because they keep their pieces longer than most chains. A log that has outgrown its usual
+        // size can give back only the space after the last extent in use.
         self.area.append_entry(&self.words, turn, entry)?;
         let Buffers { dirty, chains } = buffers;
         dirty.clear();

@@ -486,8 +486,8 @@ fn an_unseen_transaction_whose_sector_is_taken_again_is_undone_when_the_log_star
     assert!(home_page(&log, &file, 2) == image(1) && home_page(&after_all(&rig), &file, 2) == image(1));
 }
 
-/// Makes another process continue the merge of a page as if the owner of the page's slot had died, and then use the slot for the
-/// merge of the page `next`, which it does not end.
+/// Makes `other` continue the merge of a page, as if the owner of the page's slot had died. Then `other` uses the slot for
+/// the merge of the page `next`, and does not end that merge.
 fn take_slot(other: &Ppl, file: &Database, (page_number, slot): (u32, u32), next: u32) {
     other.store.words.own_slot(slot, false);
     assert_eq!(other.store.merge(file, &[page_number], Cause::Full).unwrap().pages, 1);

@@ -137,7 +137,7 @@ impl Words {
         self.segment.fetch_add(self.base + word, value);
     }
 
-    /// Orders the reads before this fence before the loads of words after it.
+    /// Makes sure that all reads before this fence happen before the loads of words after it.
     pub(super) fn fence(&self) {
         self.segment.fence();
     }

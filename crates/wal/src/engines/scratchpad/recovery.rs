@@ -86,8 +86,8 @@ impl Scratchpad {
         }
     }
 
-    /// Repairs the region after a crash: gives back pages that nothing committed refers to, and stores the links from each
-    /// transaction to the next. No other process may use the log. After a crash at any point, recovery can run again.
+    /// Repairs the region after a crash. Gives back the pages to which nothing committed refers, and stores the links from
+    /// each transaction to the next. No other process may use the log. After a crash at any point, recovery can run again.
     ///
     /// # Errors
     /// `Corrupt`.

@@ -187,7 +187,7 @@ impl RegionFile {
     }
 }
 
-/// Returns the owners of the logs in a directory whose pages are in this region, including logs that were put aside.
+/// Returns the owners of those logs in a directory whose pages are in this region, including logs that were put aside.
 fn logs_of(dir: &Path, id: RegionId) -> io::Result<Vec<Owner>> {
     let mut owners = Vec::new();
     for entry in std::fs::read_dir(dir)? {

@@ -222,8 +222,8 @@ impl Body<'_> {
 /// pages of this log.
 #[derive(Default)]
 pub(super) struct Scan {
-    /// The pages where a transaction may begin. A number has several such pages if a transaction that was rolled back
-    /// had the number too.
+    /// The pages where a transaction may begin, by the transaction's number. A number has several such pages if a transaction
+    /// that was rolled back had the number too.
     heads: FxHashMap<u32, Vec<u32>>,
     /// The pages of this log, according to their owner word or their header.
     own: Vec<u32>,

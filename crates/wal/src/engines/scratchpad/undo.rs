@@ -281,11 +281,11 @@ impl UndoLog {
         heads.map(move |head| offset_of(page) + HEADER_BYTES + head - first)
     }
 
-    /// Erases the end of a part that the caller cuts off, if that end names a super-journal. The last word of the part
-    /// shows whether it does. If the end stayed, the length of a later, equally long journal could become durable before
-    /// that journal's own end. A crash would then leave the later journal with the old end, as a part of the wrong
-    /// super-journal's transaction. A process that writes a copy of the log home erases nothing, because the pages belong
-    /// to the original, whose own users still need the end.
+    /// Erases the end of the part that the caller cuts off, if that end names a super-journal. The last word of the part
+    /// shows whether it does. If the end stayed, the length of a later, equally long journal could become durable before that
+    /// journal's own end. A crash would then leave the later journal with the old end, so that it would belong to the wrong
+    /// super-journal's transaction. A process that writes a copy of the log home erases nothing. The pages belong to the
+    /// original, and the original's own users still need the end.
     fn erase_trailer(&self, known: &mut Known, chain: UndoChain, cut: Range<u64>) {
         if !self.region.is_writable() {
             return;

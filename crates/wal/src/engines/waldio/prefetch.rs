@@ -173,7 +173,7 @@ impl Piece {
     }
 }
 
-/// A thread that reads, as the caller sees it. Dropping the `Reader` ends the thread.
+/// The caller's end of the channels to a thread that reads. Dropping the `Reader` ends the thread.
 struct Reader {
     wanted: Sender<Piece>,
     read: Receiver<Result<Piece, MediumError>>,
