@@ -33,7 +33,7 @@ pub fn find_checksum_mismatch<E: LogFile + LogReader + ?Sized>(
     let Some(header) = engine.wal_header().copied() else { return Ok(None) };
     let mut page = vec![0; header.page_bytes as usize];
     let mut sum = header.checksum;
-    // The checksum from which SQLite has continued, which may differ from the true one. `None` if it is not known.
+    // The running checksum as SQLite itself has computed it, which may differ from the true one. `None` if it is not known.
     let mut believed = Some(sum);
     for number in 1..=engine.committed() {
         let frame = engine.frame(number).ok_or(LogError::Unexpected("a frame number"))?;

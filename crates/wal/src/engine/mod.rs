@@ -148,8 +148,8 @@ pub trait DurabilityWaiter: Send + Sync {
     /// As [`DurabilityWaiter::wait`].
     fn force(&self) -> Result<(), LogError>;
 
-    /// Prepares the log to start over, and returns whether it may. It may not as long as a stopped process could still
-    /// complete a write to it. The holder of the WRITE lock calls this method.
+    /// Prepares the log to start over. Returns `false` if the log must not start over yet, because a stopped process could
+    /// still complete a write to it. The holder of the WRITE lock calls this method.
     ///
     /// # Errors
     /// As [`DurabilityWaiter::wait`].

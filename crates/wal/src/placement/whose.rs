@@ -99,9 +99,9 @@ impl Head {
         DatabaseIdentity::of(&self.database()).ok().filter(|found| self.names(found))
     }
 
-    /// Returns whether there is nothing any more at the path at which the database was when the log was made. Returns `false`
-    /// if this process cannot look at the path, or if the path leads to another file. The original may then be behind a
-    /// mount, or in another container.
+    /// Returns whether the path at which the database was when the log was made leads to nothing any more. Returns `false` if
+    /// this process cannot look at the path, or if the path leads to another file. The original may then be behind a mount,
+    /// or in another container.
     fn original_is_gone(&self) -> bool {
         let path = self.database();
         let is_missing = path.symlink_metadata().is_err_and(|error| error.kind() == ErrorKind::NotFound);

@@ -29,8 +29,8 @@ impl Position {
     }
 }
 
-/// The offset in a block at which the records of a transaction continue that began in another block. It is after the word
-/// where a scanner looks for a commit mark. So the scanner never takes a record for a mark.
+/// The offset in a block at which records continue if their transaction began in an earlier block. It is after the word where
+/// a scanner looks for a commit mark. So the scanner never takes a record for a mark.
 pub(crate) const CONTINUED_AT: u32 = BLOCK_HEADER_BYTES + 8;
 
 /// A committed transaction.
