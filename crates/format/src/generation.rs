@@ -150,9 +150,11 @@ impl Slot {
 /// Bytes of an origin.
 pub const ORIGIN_BYTES: usize = 32;
 const ORIGIN_CHECKED: usize = 24;
-/// A generation has fewer than 2^32 transactions, because the log counts them with 32 bits.
+/// The number of bits with which a log counts the transactions of a generation. So a generation has fewer than 2^32
+/// transactions.
 const POSITION_BITS: u32 = 32;
-/// All generations from this one on get the same unknown position, because larger positions do not fit into 64 bits.
+/// The first of the generations that all get the same unknown position, because larger positions do not fit into 64
+/// bits.
 const LAST_COUNTED: u64 = 1 << 31;
 
 /// How many transactions were sealed before a generation, and when the generation began.

@@ -28,7 +28,7 @@ pub const HEADER_BYTES: usize = 100;
 pub const GUARD: u8 = 0xD7;
 /// The value of byte 19 on disk while a database with rollback journals keeps its journal in a log.
 pub const ROLLBACK_GUARD: u8 = 0xD8;
-/// The end of the bytes in which the file may differ from what SQLite sees.
+/// The end of the range in which the file may differ from what SQLite sees.
 pub const MASKED_END: u64 = 92;
 
 /// The bytes of page 1 with the write version and the read version, which say whether the database is in WAL mode. A
@@ -55,9 +55,9 @@ const ROLLBACK_VERSION: u8 = 1;
 /// The journal mode of a guarded database, as page 1 shows it without the guard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum JournalKind {
-    /// In WAL mode.
+    /// WAL mode.
     Wal,
-    /// With rollback journals.
+    /// A rollback journal.
     Rollback,
 }
 
@@ -73,7 +73,7 @@ impl JournalKind {
         }
     }
 
-    /// Returns the journal mode that this guard stands for; `None` if these bytes are not a guard.
+    /// Returns the journal mode of a database with this guard; `None` if these bytes are not a guard.
     #[must_use]
     pub fn of_guard(versions: &[u8]) -> Option<Self> {
         match versions {
@@ -99,7 +99,7 @@ impl JournalKind {
     }
 }
 
-/// The answer of the first bytes of a file to the question what the file is.
+/// The kind of a file, according to its first bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DatabaseHeader {
     /// The file is empty. SQLite will make a database of it.
@@ -124,7 +124,7 @@ pub enum DatabaseHeader {
         /// Whether the log has no commits yet, and may not be durable.
         provisional: bool,
     },
-    /// There is a guard, but its fields do not match their check.
+    /// A database with a guard whose fields do not match their check.
     Damaged,
 }
 

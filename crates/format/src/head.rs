@@ -23,7 +23,8 @@ pub(crate) struct Format {
     pub(crate) superblock_bytes: u64,
 }
 
-/// Offset of the identity of the file that the log was made in. The checksum does not cover it.
+/// Offset of the identity of the file in which the log was made. The superblock's checksum does not cover this
+/// identity.
 const FILE_AT: usize = CHECKED_BYTES + 8;
 const FILE_BYTES: usize = 24;
 /// The number of bytes at the beginning of a superblock that a process writes only once.

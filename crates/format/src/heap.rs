@@ -32,7 +32,7 @@ pub enum BlockState {
 }
 
 impl BlockState {
-    /// Returns the byte that stands for this state in the table.
+    /// Returns the byte for this state in the table.
     #[must_use]
     pub fn byte(self) -> u8 {
         match self {

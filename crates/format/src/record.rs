@@ -101,7 +101,7 @@ impl RecordHeader {
 // The header of a transaction, and the hash over its records. All logs that keep records of page changes share this
 // code.
 
-/// The number of bits that hashes and commit marks have for the generation. [`above`] mixes in the higher bits.
+/// The number of bits for the generation in hashes and commit marks. [`above`] mixes in the higher bits.
 pub(crate) const MARK_GENERATION_BITS: u32 = 30;
 
 /// Bytes of a transaction header.

@@ -114,7 +114,7 @@ pub fn first_slot(page: u32) -> usize {
 pub struct IndexHeader([u32; HEADER_WORDS]);
 
 impl PartialEq for IndexHeader {
-    /// Compares in a loop. Each transaction compares several times, and a call of the C library's function would take
+    /// Compares in a loop. Each transaction compares several times, and a call of the C library's `memcmp` would take
     /// longer.
     #[inline]
     fn eq(&self, other: &Self) -> bool {
@@ -174,8 +174,9 @@ impl IndexHeader {
         [self.0[8], self.0[9]]
     }
 
-    /// Returns the same header after a commit. `frames` and `db_pages` are the values after the commit. The header has
-    /// zeros, which stand for an unknown checksum, as the checksum of the last frame, because nobody has computed it.
+    /// Returns the same header after a commit. `frames` and `db_pages` are the values after the commit. The checksum of
+    /// the last frame is zeros in the new header, because nobody has computed it. Zeros mean that the checksum is
+    /// unknown.
     #[must_use]
     pub fn after_commit(&self, page_bytes: u32, frames: u32, db_pages: u32) -> Self {
         let mut words = self.0;

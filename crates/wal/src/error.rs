@@ -22,7 +22,7 @@ pub enum LogError {
          checkpoint can recycle it, or set a larger log_limit for a new log"
     )]
     LimitReached {
-        /// The limit.
+        /// The limit in bytes.
         limit_bytes: u64,
     },
     /// The logs in a region use the whole region (invariant 10), and some of these logs are no longer in the region's
@@ -55,8 +55,8 @@ pub enum LogError {
     /// SQLite wrote something to its log that this library cannot store.
     #[error("unexpected write to the log: {0}")]
     Unexpected(&'static str),
-    /// A commit failed because the log was busy, and SQLite goes on with frames of the transaction that the log then
-    /// dropped.
+    /// SQLite wrote frames of a transaction that the log has dropped. The log dropped it because its commit failed
+    /// while the log was busy.
     #[error("the log was busy when the transaction was to be committed, and has dropped it: run it again")]
     Dropped,
     /// The database names a log that Duralite cannot find.
@@ -82,7 +82,7 @@ pub enum LogError {
          database again, and follow the log from that copy on"
     )]
     LostPlace {
-        /// The position that the follower asked from.
+        /// The position after which the follower asked for transactions.
         position: u64,
         /// The position before the first transaction in the log.
         oldest: u64,
@@ -114,9 +114,9 @@ pub enum LogError {
         /// The copy.
         database: PathBuf,
     },
-    /// A file has replaced the database that the log belongs to, and programs that had the old file open have gone on. The
-    /// log has started over since it was made, or has merged changes into the old file. So the log lacks changes that the
-    /// new file may not have, and the two together would be a mixture.
+    /// A file has replaced the database that the log belongs to, and programs that had the old file open have gone on
+    /// using the old file. The log has started over since it was made, or has merged changes into the old file. So the
+    /// log lacks changes that the new file may not have, and the two together would be a mixture.
     #[error(
         "{} has replaced the database of {} while that was in use, and this log no longer has all commits that the new \
          file may lack: restore a backup, or write what the log has into the file by duralite checkpoint --adopt",
@@ -139,7 +139,7 @@ pub enum LogError {
     Format {
         /// The log.
         log: PathBuf,
-        /// Why.
+        /// The fault that the decoder found.
         source: FormatError,
     },
     /// Duralite cannot find the region that holds a log's pages.
@@ -219,7 +219,7 @@ pub enum LogError {
     Medium {
         /// The log.
         path: PathBuf,
-        /// Why.
+        /// The medium's error.
         source: MediumError,
     },
     /// An earlier failure stopped this log (invariant 9).

@@ -58,7 +58,7 @@ pub trait Hook: Send + Sync {
         Ok(nvm)
     }
 
-    /// Wraps the segment of a log that is being opened, for an engine whose processes lock the log there.
+    /// Wraps the segment of a log that is being opened, for an engine whose processes lock the log in the segment.
     fn segment(&self, _log: &Path, segment: Arc<dyn Segment>) -> Arc<dyn Segment> {
         segment
     }
@@ -74,7 +74,7 @@ pub trait Hook: Send + Sync {
 
 static TAPS: RwLock<Vec<(PathBuf, Arc<dyn Hook>)>> = RwLock::new(Vec::new());
 
-/// Keeps a hook installed until this value is dropped. Logs that were opened in between keep the hook.
+/// Keeps a hook installed until this value is dropped. Logs that were opened before that keep the hook.
 pub struct Hooked {
     dir: PathBuf,
 }

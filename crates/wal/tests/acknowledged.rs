@@ -1,5 +1,5 @@
-//! Tests of which write seals a transaction, and of which committed frames a writer may write again. These are only
-//! the frames of a transaction whose process died before it acknowledged the commit (invariant 15).
+//! Tests which write seals a transaction, and which committed frames a writer may write again. A writer may only write
+//! the frames of a transaction again whose process died before it acknowledged the commit (invariant 15).
 
 #![allow(clippy::expect_used, reason = "a failed expectation is a failed test")]
 

@@ -197,7 +197,7 @@ fn a_log_is_not_nvram_for_one_process_and_emulated_memory_for_another() {
     let other = place.attach_in(MemoryKind::Dax, log.id()).map(|_| ());
     assert!(matches!(other, Err(LogError::Settings)), "{other:?}");
     drop(same.expect("the same kind"));
-    // The other way round: store the word as if the log were in NVRAM.
+    // Store the word as if the log were in NVRAM. Then memory that is emulated has to be refused.
     log.segment().store(8, 1);
     let other = place.attach_in(MemoryKind::Emulated, log.id()).map(|_| ());
     assert!(matches!(other, Err(LogError::Settings)), "{other:?}");
@@ -306,7 +306,7 @@ fn inv09_writers_whose_shared_memory_was_deleted_too_are_told_before_their_log_i
                 if is_made_here {
                     return log;
                 }
-                // The kernel lists a file that was opened by its name under that name.
+                // Attach the log by its name, because the kernel then lists the open file under that name.
                 let id = log.id();
                 drop(log);
                 place.attach(id).expect("attach")

@@ -1,5 +1,5 @@
-//! Damage to committed bytes: recovery returns an error or exactly the content, never other content. It never panics
-//! (invariants 8 and 12).
+//! Tests with damage to committed bytes. Recovery returns an error or exactly the content, never other content, and
+//! never panics (invariants 8 and 12).
 
 #![allow(clippy::expect_used, clippy::panic, reason = "a failed expectation is a failed test")]
 
@@ -157,7 +157,7 @@ fn inv08_no_flipped_bit_in_what_leads_to_it_goes_unnoticed() {
         for at in blocks.into_iter().flat_map(|block| block..block + 16) {
             assert_eq!(flip_byte(&log, at, SyncMode::Lazy), 8, "byte {at}");
         }
-        // Damaged states are no error, because recovery rebuilds them from the list.
+        // Damage to the states of blocks is no error, because recovery rebuilds them from the list.
         for at in SUPERBLOCK_BYTES as usize..SUPERBLOCK_BYTES as usize + 8 {
             assert_eq!(flip_byte(&log, at, SyncMode::Lazy), 0, "byte {at}");
         }
@@ -266,7 +266,8 @@ fn inv08_zeros_over_a_mark_are_an_error_where_a_transaction_is_whole_behind_them
                 for zeros in
                     [header.start..header.start + 8, header.clone(), header.start..headers[nth + 1].start]
                 {
-                    // Between two blocks the range may go backwards, or extend over other blocks. Skip it.
+                    // The next transaction may be in another block. The range may then go backwards, or extend over
+                    // other blocks. Skip such a range.
                     if zeros.is_empty() || zeros.len() > BLOCK {
                         continue;
                     }
@@ -309,7 +310,7 @@ fn inv12_generations_that_cannot_be_are_refused() {
         let result = recover(bytes, SyncMode::Lazy);
         assert!(matches!(result, Err(LogError::Corrupt { offset: 1152, .. })), "{generation}");
     }
-    // A zero `active` word does not stand for an empty log.
+    // Zeros in the `active` word do not mean that the log is empty.
     let mut bytes = log.bytes.clone();
     bytes[1152..1160].fill(0);
     let result = recover(bytes, SyncMode::Lazy);

@@ -266,7 +266,7 @@ fn inv16_a_follower_that_is_asked_to_read_lets_the_log_start_over() {
         assert_eq!(writer.log.ask_followers().expect("asked"), Followers::Behind, "it has not let go");
         assert!(!follower.is_asked_to_read(copy.position).expect("the end"));
         assert!(follower.pin(copy.position).expect("moved"));
-        // The follower has answered, so a writer should wait for it, also if it is behind once more.
+        // The follower has answered, so a writer should wait for it, even if it is behind again.
         writer.commit();
         assert_eq!(writer.log.ask_followers().expect("asked"), Followers::Answer);
         assert!(follower.is_asked_to_read(copy.position).expect("asked"));
@@ -274,7 +274,7 @@ fn inv16_a_follower_that_is_asked_to_read_lets_the_log_start_over() {
         copy.catch_up(&mut follower, &writer);
         assert!(follower.pin(copy.position).expect("moved"));
         writer.restart();
-        // A request that was made before the log started over says nothing of the log now.
+        // A request that was made before the log started over has no meaning for the log now.
         writer.commit();
         assert_eq!(writer.log.ask_followers().expect("asked"), Followers::Behind);
         copy.catch_up(&mut follower, &writer);

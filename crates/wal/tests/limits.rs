@@ -24,7 +24,7 @@ fn options(sync: SyncMode, heap: HeapMode) -> NvwalOptions {
     NvwalOptions { sync, diff: true, heap, block_bytes: 8192, limit_bytes: 256 << 10, cache_bytes: 0 }
 }
 
-/// Commits random transactions until one fails, which leaves nothing behind. Returns the error.
+/// Commits random transactions until one fails. Returns the error. The failed transaction leaves nothing in the model.
 fn fill(stream: &mut WalStream<Nvwal>, model: &mut Model, rng: &mut Rng) -> LogError {
     for _ in 0..10_000 {
         let spill = rng.chance(3);

@@ -269,8 +269,8 @@ fn inv25_a_log_whose_pages_others_have_is_an_error() {
 }
 
 /// A process died in a commit after it had stored the link to the last entry. Another process gave its pages back. The
-/// transaction that then got its number has its last entry in one of these pages. A power loss took back that the first
-/// page is free.
+/// next transaction then got the same number, and its last entry is in one of these pages. A power loss took back that
+/// the first page is free.
 #[test]
 fn inv25_a_first_page_that_a_dead_process_left_hides_no_committed_transaction() {
     let (rig, mut log, mut model, transaction) = small();
@@ -296,7 +296,7 @@ fn inv25_a_first_page_that_a_dead_process_left_hides_no_committed_transaction() 
     assert!(matches!(rig.look(0), Err(LogError::Corrupt { .. })));
 }
 
-/// A process died in a commit after it had stored the link to the transaction. Then other processes take its pages.
+/// A process died in a commit after it had stored the link to the transaction. Then other processes took its pages.
 #[test]
 fn inv25_a_commit_that_was_cut_off_is_none_whoever_has_its_pages() {
     let (rig, mut log, _, transaction) = small();
@@ -324,7 +324,7 @@ fn inv25_a_commit_that_was_cut_off_is_none_whoever_has_its_pages() {
     assert_eq!(rig.taken(), 0);
 }
 
-/// A checkpoint of this log gives back no pages of other logs, so only this log's own pages count.
+/// A checkpoint of this log gives back no pages of other logs. So only this log's own pages count.
 #[test]
 fn inv10_a_log_is_short_of_room_by_what_it_has_itself() {
     let rig = Rig::new(2, 128 << 10, true);
@@ -349,8 +349,8 @@ fn inv10_a_log_is_short_of_room_by_what_it_has_itself() {
     assert!(commit(1, 6));
 }
 
-/// Uses a rollback journal as SQLite does, and crashes. After the crash the journal must have a content that SQLite may
-/// find. That is the content as of the last sync, or after an operation since then.
+/// Uses a rollback journal as SQLite does, and crashes. After the crash the journal must be as it was after the last
+/// sync, or after an operation since then.
 fn crash_a_journal(seed: u64, durable_on_store: bool) {
     let mut rng = Rng(seed * 31 + 7);
     let rig = Rig::new(1, 256 << 10, durable_on_store);

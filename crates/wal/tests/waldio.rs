@@ -35,7 +35,7 @@ fn options(layout: Layout, durability: Durability) -> WaldioOptions {
     WaldioOptions { layout, durability, cache_bytes: 0, ..WaldioOptions::default() }
 }
 
-/// The things that processes that share a log have in common: the segment, the device and the settings.
+/// What the processes that share a log have in common: the segment, the device and the settings.
 struct World {
     block: Arc<dyn Block>,
     segment: Arc<dyn Segment>,
@@ -407,15 +407,16 @@ fn inv09_a_flush_that_fails_while_the_log_grows_stops_every_process() {
     }
 }
 
-/// Blocks on which the next growth fails, after it has given a committer the time to commit without it.
+/// A device on which the next growth of the log fails. Before it fails, the growth gives a committer time to commit
+/// without it.
 #[derive(Debug)]
 struct FailingGrowth {
     below: RecordingBlock,
     /// Whether the next growth fails.
     is_armed: AtomicBool,
-    /// The channel on which that growth says that it has begun.
+    /// The channel on which the failing growth says that it has begun.
     begun: mpsc::SyncSender<()>,
-    /// The channel on which that growth learns that the committer is done.
+    /// The channel on which the failing growth learns that the committer is done.
     done: Mutex<mpsc::Receiver<()>>,
 }
 
@@ -430,7 +431,7 @@ impl OverBlock for FailingGrowth {
         }
         self.begun.send(()).expect("a committer");
         // The committer has to wait for this growth, so this call takes the whole time. On a slow machine the committer
-        // may have got less far by then, which hides an error of the code, and causes none.
+        // may not have got so far by then. The test may then miss an error, but it never fails without one.
         let _ = self.done.lock().expect("done").recv_timeout(Duration::from_millis(300));
         Err(MediumError::Io { op: "fsync", source: rustix::io::Errno::IO })
     }

@@ -15,9 +15,9 @@ use crate::{FormatError, LogId};
 pub const VERSION: u32 = 1;
 /// Bytes of the header.
 pub const HEADER_BYTES: usize = 56;
-/// Bytes before the pages of a commit, which is also the size of the trailer.
+/// Size in bytes of the part of a commit before its pages, and of the trailer.
 pub const COMMIT_BYTES: usize = 48;
-/// Bytes before the image of a page.
+/// Size in bytes of what precedes the image of a page.
 pub const PAGE_BYTES: usize = 16;
 
 const MAGIC: [u8; 8] = *b"DURABACK";

@@ -2,8 +2,8 @@
 //! database has had, and the backlogs of closed logs. See `docs/format/archive-beside.md`.
 //!
 //! `app.db-archive` is a text with a record on each line. Each line begins with a checksum of the rest of the line. A
-//! reader leaves out a line that is torn, damaged or of an unknown kind. A missing record never says anything: a reader
-//! that needs it takes the database for changed, which costs a snapshot and loses nothing (invariant 72).
+//! reader leaves out a line that is torn, damaged or of an unknown kind. If a record is missing, a reader that needs it
+//! takes the database for changed, which costs a snapshot and loses nothing (invariant 72).
 
 pub mod backlog;
 #[cfg(test)]
@@ -25,7 +25,7 @@ const LINE_LIMIT: usize = 4096;
 
 const WHAT: &str = "the archive file beside the database";
 
-/// The place of the archive, and the identity of this database there.
+/// The place of the archive, and the identity of this database in the archive.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Owner {
     /// The URL of the archive, without spaces and control characters.
@@ -40,8 +40,8 @@ pub struct Owner {
     pub birth_ns: u64,
 }
 
-/// The signs by which a reader recognises a database file without a guard. If none of them has changed, nobody has written
-/// to the file.
+/// The properties of a database file without a guard by which a reader notices that somebody has written to the file.
+/// If none of them has changed, nobody has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stamp {
     /// Inode number.
@@ -54,7 +54,7 @@ pub struct Stamp {
     pub modified_ns: u64,
     /// The change counter of the header.
     pub changes: u32,
-    /// xxh3 of the first page.
+    /// The hash (xxh3) of the first page.
     pub page_1: u64,
 }
 
@@ -75,13 +75,14 @@ pub fn may_be(first_bytes: &[u8]) -> bool {
 /// A record of `app.db-archive`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Record {
-    /// The place of the archive. The newest such record counts.
+    /// The place of the archive. Only the newest record of this kind counts.
     Owner(Owner),
-    /// A log was made.
+    /// A log was made. Or, with `intact: false` while the log is in use, something other than commits of the log has
+    /// changed the database.
     Begin {
         /// The log.
         log: LogId,
-        /// Whether the database file was then as the last [`Record::Rest`] says.
+        /// Whether the database file, when the log was made, still was as the last [`Record::Rest`] says.
         intact: bool,
     },
     /// Everything that a log holds is in the database file, and the log is about to be deleted.
@@ -93,7 +94,7 @@ pub enum Record {
         /// Whether there is a backlog of this log.
         backlog: bool,
     },
-    /// A process has lifted the guard of a log. From here on the database file is an ordinary one.
+    /// A process has removed the guard of a log from the database file. From here on the file is an ordinary database.
     Rest {
         /// The log.
         log: LogId,
@@ -214,10 +215,11 @@ pub struct Records {
     lines: Vec<(usize, Record)>,
 }
 
-/// A log of the line of logs that leads from one state of the database to another.
+/// A closed log: one of the consecutive logs whose transactions, applied in order, lead from one state of the database
+/// to another (see *line of logs* in the glossary).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Closed {
-    /// The log, which has been closed.
+    /// The log.
     pub log: LogId,
     /// The position after the log's last transaction.
     pub position: u64,
@@ -272,26 +274,26 @@ impl Records {
         (records(older), records(newer))
     }
 
-    /// Returns whether something else than commits of this log has changed the database while the log was in use, after
-    /// the owner was recorded.
+    /// Returns whether, after the owner was recorded, the log was made for a database that was not intact, or something
+    /// other than commits of the log has changed the database while the log was in use.
     #[must_use]
     pub fn is_broken(&self, log: LogId) -> bool {
         let is_break = |record: &Record| *record == Record::Begin { log, intact: false };
         self.lines.iter().any(|(at, record)| *at > self.owner_at && is_break(record))
     }
 
-    /// Returns whether the database file, whose stamp is `found` now, is as the line of logs has left it. Since then a
-    /// process may have recorded a log whose guard never went on.
+    /// Returns whether the database file, whose stamp is `found` now, is as the last closed log has left it. Also
+    /// returns `true` if a process has since recorded another log, but has not put the guard of that log on the file.
     #[must_use]
     pub fn rests_at(&self, found: Stamp) -> bool {
         let last = self.logs().rev().find(|record| !matches!(record, Record::Begin { .. }));
         matches!(last, Some(Record::Rest { stamp, .. }) if *stamp == found)
     }
 
-    /// Returns, if this log is the last one and the database was intact when the log was made, where the line of the
-    /// [`Record::Rest`] before it begins, and the log of that record. If this log has had no commits, a caller can cut the
-    /// file there, and the file then ends with another [`Record::Rest`] of the same log. An owner that was recorded
-    /// meanwhile must stay.
+    /// Returns the offset of the line of the last [`Record::Rest`], and the log of that record. Returns `None` unless `log`
+    /// was made after that record, is the last log, and the database was intact when `log` was made. If `log` has had no
+    /// commits, a caller can cut the file at that offset, and then append another [`Record::Rest`] of the earlier log.
+    /// Returns `None` also if an owner was recorded after that record, because the owner's line must stay.
     #[must_use]
     pub fn tail_of(&self, log: LogId) -> Option<(usize, LogId)> {
         let is_begin = |record: &Record| matches!(record, Record::Begin { .. });
@@ -301,9 +303,10 @@ impl Records {
         (is_last && self.owner_at < at).then_some((at, rested))
     }
 
-    /// Returns the logs that lead from a position of a log to the end `now`. That end is a log in use, or the database
-    /// without a guard as its stamp says. The first log in the result is `log` itself, if it has been closed. Returns
-    /// `None` if something that no log has may have changed the database in between, so that only a snapshot helps.
+    /// Returns the closed logs from `log` to the end `now` of the line of logs, oldest first. That end is a log in use,
+    /// or the database file without a guard, with its stamp. The result is empty if `now` is `log` itself. Otherwise it
+    /// begins with `log`. Returns `None` if something other than these logs may have changed the database, so that the
+    /// archive needs a snapshot.
     #[must_use]
     pub fn since(&self, log: LogId, now: LineEnd) -> Option<Vec<Closed>> {
         if now == LineEnd::Log(log) {
@@ -320,7 +323,7 @@ impl Records {
             while let Some(Record::End { log, position, backlog }) = records.peek()
                 && *log == of
             {
-                // A process has tried the close again. An earlier try may have written the backlog already.
+                // A process has closed the log again. An earlier attempt may have written the backlog already.
                 let backlog =
                     *backlog || end.is_some_and(|end: Closed| end.backlog && end.position == *position);
                 end = Some(Closed { log: of, position: *position, backlog });
@@ -331,7 +334,7 @@ impl Records {
             if *log != of {
                 return None;
             }
-            // Of several logs only the last one counts, because the guards of the others never went on.
+            // Of several logs in a row only the last one counts. The guards of the others never came into force.
             let mut begun = None;
             while let Some(Record::Begin { log, intact }) = records.peek() {
                 begun = Some((*log, *intact));

@@ -89,7 +89,7 @@ fn a_fence_is_of_the_owner_before_it() {
 fn inv72_a_log_is_broken_by_what_was_noted_after_the_owner() {
     let broken = |records: &[Record]| [A, B, C].map(|log| read(records).is_broken(log));
     let mut records = line();
-    // A log that was made for a database that was not intact says so of the record before it.
+    // The line of log A says that the database was not intact when the log was made.
     assert_eq!(broken(&records), [true, false, false]);
     records.push(begin(C, false));
     assert_eq!(broken(&records), [true, false, true]);

@@ -25,7 +25,7 @@ const TABLE_LEAF: u8 = 13;
 /// The bit in a page's type that says that the page is a leaf.
 const LEAF: u8 = 8;
 
-/// Bytes of the smallest cell. A dropped cell has to leave space for a freeblock.
+/// The least number of bytes that a cell takes, because a dropped cell has to leave space for a freeblock.
 const SMALLEST_CELL: usize = 4;
 /// Bytes of the longest varint.
 const VARINT_BYTES: usize = 9;
@@ -192,14 +192,14 @@ impl<B: DerefMut<Target = [u8]>> Tree<B> {
 const FREEBLOCK_BYTES: usize = 4;
 /// If a page has more fragment bytes than this, SQLite uses no freeblock that would leave further fragments.
 const MOST_FRAGMENTS: usize = 57;
-/// The most fragment bytes that packing keeps in a page, or fewer if the new cell needs their space. SQLite packs a
-/// page with no more than this, and with one or two freeblocks, by moving the bytes before and between the
-/// freeblocks. It packs any other page by writing all its cells again, which leaves no fragments.
+/// The most fragment bytes that packing keeps in a page. If the new cell needs their space, packing keeps fewer. If a
+/// page has no more fragment bytes than that, and one or two freeblocks, SQLite packs it by moving the bytes before and
+/// between the freeblocks. Otherwise SQLite writes all cells again, which leaves no fragments.
 const FRAGMENTS_KEPT: usize = 4;
 
 /// The place of a new cell.
 pub(super) enum Place {
-    /// In the freeblock that `link` links to: at the end of the block, or all of it.
+    /// At the end of the freeblock that `link` links to, or in the whole freeblock.
     Freeblock { link: usize, block: usize, bytes: usize },
     /// At the end of the gap, before the content.
     Gap,
@@ -229,7 +229,7 @@ impl<B: Deref<Target = [u8]>> Tree<B> {
         Some((self.packed(fragments_kept)?.checked_sub(length)?, Place::Packed { fragments_kept }))
     }
 
-    /// Returns the freeblocks in order. For each: the offset of the link to it, its offset, and its size.
+    /// Returns the freeblocks in order, each as the offset of the link to it, its own offset, and its size in bytes.
     fn freeblocks(&self) -> impl Iterator<Item = (usize, usize, usize)> {
         let mut link = self.free_list();
         std::iter::from_fn(move || {
@@ -282,8 +282,8 @@ impl<B: Deref<Target = [u8]>> Tree<B> {
 }
 
 impl<B: DerefMut<Target = [u8]>> Tree<B> {
-    /// Inserts a cell at `at`, if that is given, which may be anywhere after the pointers. Otherwise inserts the cell
-    /// where SQLite would place it (before the content or in a freeblock).
+    /// Inserts a cell at the offset `at`, if it is given. That offset may be anywhere after the pointers. Without `at`,
+    /// inserts the cell where SQLite would place it (before the content or in a freeblock).
     pub(super) fn insert(&mut self, slot: usize, at: Option<usize>, cell: &[u8]) -> Option<()> {
         let cells = self.cells();
         if slot > cells {

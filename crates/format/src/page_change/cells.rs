@@ -203,8 +203,8 @@ fn first_or_better(
     }
 }
 
-/// Orders the steps. Deletions come first, from the last slot to the first. The other steps follow in the order of `key` of
-/// their slot in the new page.
+/// Orders the steps. Deletions come first, from the last slot to the first. The other steps follow, ordered by the
+/// `key` of their slot in the new page.
 fn order<K: Ord>(steps: &mut [Step], key: impl Fn(usize) -> K) {
     if steps.len() > 1 {
         steps.sort_unstable_by_key(|step| match *step {
@@ -260,7 +260,8 @@ fn payload(
     Some(trial.len() - operations)
 }
 
-/// Returns the slot that the first of these steps uses before the steps after it are applied.
+/// Returns the slot that the first of these steps uses, on the page as it is before that step. `new` is the slot of the
+/// same cell on the new page.
 fn slot_now(steps: &[Step], new: usize) -> usize {
     let missing =
         steps[1..].iter().filter(|step| matches!(step, Step::Insert { new: later } if *later < new));

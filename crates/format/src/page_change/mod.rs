@@ -36,8 +36,8 @@ const FEW_LEFT_OVER: usize = 48;
 /// If plain ranges take at most the page's length divided by this number, a search for moves of many cells is not worth
 /// the time.
 const LONG_CHANGE: usize = 8;
-/// A payload can be longer than the page without its zeros only if it is longer than the page's length divided by this
-/// number.
+/// If the shortest payload so far is no longer than the page's length divided by this number, the encoder does not try
+/// the whole page without its zeros.
 const WHOLE_FROM: usize = 8;
 
 /// Memory that the encoder reuses. It does not influence the encoding.

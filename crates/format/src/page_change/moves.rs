@@ -104,7 +104,7 @@ fn tidy(moves: &mut Vec<Move>) {
     });
 }
 
-/// Finds a move of the common end of the two pointer arrays, which slid if the number of pointers differs.
+/// Finds the move of the common end of the two pointer arrays. That end slid if the numbers of pointers differ.
 fn of_pointers(before: &Tree<&[u8]>, after: &Tree<&[u8]>, moves: &mut Vec<Move>) {
     let (old, new) = (before.pointer_bytes(), after.pointer_bytes());
     let length = diff::common_suffix(old, new) / 2 * 2;

@@ -20,7 +20,7 @@ pub const MAGIC: [u8; 8] = *b"DURALPPL";
 pub const VERSION: u32 = 1;
 /// Bytes of the superblock.
 pub const SUPERBLOCK_BYTES: u64 = 4096;
-/// Offset of the word in the superblock that says how many chunks the file backs.
+/// Offset of the word in the superblock that says how many chunks have file space.
 pub const GROWN_OFFSET: u64 = 1344;
 /// Offset of the word in the superblock that says how many chunks a log without a limit usually has.
 pub const USUAL_OFFSET: usize = 1352;
@@ -417,8 +417,8 @@ pub enum TransactionKind {
     Begin,
     /// The transaction is committed.
     Commit,
-    /// The transaction was rolled back. The format has a mark for that, as in the paper. Nothing stores the mark, because of a
-    /// transaction that is rolled back nothing is stored.
+    /// The transaction was rolled back. The format has a mark for this state because the paper has one. No writer
+    /// stores the mark, because a transaction that is rolled back leaves nothing in the log.
     Abort,
 }
 

@@ -122,7 +122,7 @@ const SLOT_BITS: u32 = 8;
 pub struct Owner(u64);
 
 impl Owner {
-    /// Returns the owner that stands for a log.
+    /// Returns a log as the owner of pages.
     #[must_use]
     pub fn of(id: LogId) -> Self {
         Self(((id.seed() >> SLOT_BITS).max(1)) << SLOT_BITS)

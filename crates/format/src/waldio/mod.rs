@@ -19,7 +19,7 @@ pub const VERSION: u32 = 4;
 pub const AREA_BYTES: u64 = 4096;
 /// The offset of the log's blocks, which follow the superblock and two generation slots.
 pub const DATA_OFFSET: u64 = 3 * AREA_BYTES;
-/// The number of bits that a frame's mark has for the generation.
+/// The number of bits for the generation in a frame's mark.
 const MARK_GENERATION_BITS: u32 = 29;
 
 const FORMAT: Format =
@@ -447,9 +447,9 @@ impl Mark {
 /// Returns where the mark of a frame may be, in the order in which writers and readers try these places.
 ///
 /// A mark inside the page replaces 32 bytes that are zero. These bytes are at the page's end (reserved bytes, or the
-/// unused end of an overflow page). Or they are at either end of the unallocated gap of a b-tree page (SQLite file
-/// format, section 1.6). A mark in the gap does not change the page's own fields that say where the gap is, so a
-/// reader finds the mark by them.
+/// unused end of an overflow page), or at either end of the unallocated gap of a b-tree page (SQLite file format,
+/// section 1.6). A mark in the gap does not change the page's own fields that say where the gap is, so a reader can
+/// find the mark through them.
 fn places(page: &[u8], first_page: bool) -> [Option<usize>; 3] {
     let gap = gap_of(page, first_page).filter(|gap| gap.len() >= MARK_BYTES);
     [
@@ -496,7 +496,7 @@ fn place_of(page: &[u8], page_number: u32) -> Option<usize> {
     places(page, page_number == 1).into_iter().flatten().find(|&at| zero(at))
 }
 
-/// Appends a page as a frame of the `embedded` layout. The frame is for the place `offset` in the log.
+/// Appends a page as a frame of the `embedded` layout. `offset` is the frame's place in the log.
 pub fn encode_frame(
     out: &mut Vec<u8>,
     page: &[u8],

@@ -23,9 +23,9 @@ use crate::{DatabaseIdentity, Log, LogError};
 /// The number of bytes that one write or read transfers.
 const BUFFER: usize = 256 << 10;
 
-/// Writes what a log holds after a position into a backlog beside its database. Returns whether the log held anything
-/// there. The file is durable on return, and replaces an earlier backlog of the log. The caller keeps everybody else from
-/// using the log, and everything in the log is final.
+/// Writes the transactions of a log after a position into a backlog beside the log's database. Returns whether there
+/// were any. The file is durable on return, and replaces an earlier backlog of the log. The caller keeps everybody else
+/// from using the log, and every transaction in the log is final.
 ///
 /// # Errors
 /// `Io`, `Corrupt`, `Poisoned`.
@@ -43,7 +43,7 @@ pub fn write(
     // A failure to write the backlog is no reason to stop using the log, so `guarded` must not see it as an error.
     let written = log.guarded(|stream| Ok(write_all(stream.engine_mut(), file, database, &path, after)))?;
     if written.is_err() {
-        // An incomplete file says nothing, but takes space.
+        // An incomplete file is useless, but takes space.
         let _ = std::fs::remove_file(&path);
     }
     written.map(|()| true)
@@ -116,7 +116,7 @@ pub struct Backlog {
     path: PathBuf,
     from: BufReader<File>,
     header: Header,
-    /// The commit whose pages the caller is reading, and how many of them are left.
+    /// The commit whose pages the caller is reading, and the number of its pages that the caller has not read yet.
     commit: Option<(Commit, u32)>,
     seen: Trailer,
     is_whole: bool,

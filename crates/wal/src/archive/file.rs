@@ -1,5 +1,5 @@
-//! `app.db-archive`, opened and locked. A process that has the file open keeps the others from changing it, so no process
-//! keeps it open.
+//! Opens, locks and changes `app.db-archive`. While a process has the file open, no other process can change it. So no
+//! process keeps the file open.
 
 use std::fs::OpenOptions;
 use std::io::{self, ErrorKind, Write as _};
@@ -19,10 +19,10 @@ use crate::{DatabaseIdentity, LogError};
 
 /// The offset of the lock, far after the file's content.
 const LOCK_AT: i64 = 1 << 40;
-/// The number of tries for the lock, with a millisecond in between. A holder needs the lock only for a write and a sync.
+/// The number of attempts to take the lock, a millisecond apart. A process holds the lock only for a write and a sync.
 const TRIES: u32 = 2000;
-/// The most bytes of the file. A longer file means that the database was closed very often without a sidecar, and the
-/// database then begins a new line of logs.
+/// The largest size of the file in bytes. A longer file means that the database was closed very often without a
+/// sidecar, and the database then begins a new line of logs.
 const MOST_BYTES: usize = 256 << 10;
 
 /// `app.db-archive`.
@@ -60,8 +60,8 @@ impl ArchiveFile {
         Err(LogError::Busy { path, what: "another process keeps it locked" })
     }
 
-    /// Reads the records in the file of a database; returns `None` if the database has none. This is for callers that
-    /// change nothing.
+    /// Reads the records in the file of a database; returns `None` if the database has none. For callers that do not
+    /// change the file.
     ///
     /// # Errors
     /// `Format`, `Io`.
@@ -83,8 +83,9 @@ impl ArchiveFile {
         Ok(Self { database: database.path.clone(), path, file, records, bytes })
     }
 
-    /// Records where the archive of a database is, and who the database is there. Makes the file if the database has none.
-    /// The record is durable on return. The other records stay if the file is that of this database.
+    /// Records where the archive of a database is, and the identity of the database in the archive. Makes the file if
+    /// the database has none. The record is durable on return. Keeps the other records if the file was written for this
+    /// database.
     ///
     /// # Errors
     /// `Format` for a URL that the file cannot hold; as [`ArchiveFile::open`].
@@ -124,8 +125,8 @@ impl ArchiveFile {
         is_of(&self.records, database)
     }
 
-    /// Returns whether another primary has taken the archive of a database over, as far as the file beside the database
-    /// says so. A file that cannot be read says nothing.
+    /// Returns whether the file beside a database says that another primary has taken the archive of the database over.
+    /// Returns `false` if the file cannot be read.
     #[must_use]
     pub fn is_fenced(database: &DatabaseIdentity) -> bool {
         let found = Self::look(&database.path).ok().flatten();
@@ -146,15 +147,15 @@ impl ArchiveFile {
     /// `Format` for a URL that the file cannot hold; `Io`.
     pub fn append(&mut self, records: &[Record]) -> Result<(), LogError> {
         let failed = |error: io::Error| LogError::io("write", &self.path, &error);
-        // If a crash has torn the last line, that line stays, and ends here.
+        // If a crash has torn the last line, keep that line, and end it here.
         let mut new = if self.bytes.ends_with(b"\n") { Vec::new() } else { b"\n".to_vec() };
         new.extend_from_slice(&encode(&self.path, records)?);
         let end = self.bytes.len() as u64;
         hooks::step(FileStep::Record, &self.path).map_err(failed)?;
         let written = self.file.write_all_at(&new, end).and_then(|()| self.file.sync_all());
         if let Err(error) = written {
-            // No process may read the part of the lines that has been written as something that has happened. So cut
-            // that part off.
+            // Cut off what was written of these lines. Otherwise a process could take them for things that have
+            // happened.
             let _ = self.file.set_len(end);
             return Err(failed(error));
         }
@@ -206,7 +207,7 @@ impl ArchiveFile {
         replace(database, &[older, &self.records.of_owner(), newer].concat())
     }
 
-    /// Deletes the backlogs of the logs that are `gone`.
+    /// Deletes the backlogs of the logs for which `gone` returns `true`.
     fn delete_backlogs(&self, gone: impl Fn(LogId) -> bool) -> Result<(), LogError> {
         for record in self.records.logs() {
             if let Record::End { log, backlog: true, .. } = record

@@ -49,13 +49,14 @@ pub fn new_token() -> Result<u128, LogError> {
     Ok(u128::from_ne_bytes(token))
 }
 
-/// The number of milliseconds for which a file's time of modification may equal the clock's before it counts as useless.
+/// The most milliseconds to wait until the clock has passed a file's time of modification. After that the file gets no
+/// stamp.
 const TICKS: u32 = 100;
 
-/// Returns the stamp of a database file without a guard, whose first page has these bytes. Waits for the next tick of the
-/// clock by which the file system sets times, so that any write to the file from now on changes the time. The caller keeps
-/// others from writing meanwhile. Returns `None` if the file system does not set such times, or the path leads to another
-/// file.
+/// Returns the stamp of a database file without a guard, whose first page has these bytes. Waits for the next tick of
+/// the clock by which the file system sets times, so that any later write to the file changes its time of modification.
+/// The caller keeps others from writing meanwhile. Returns `None` if the file system stores such times only in whole
+/// seconds, if the clock does not pass the file's time soon, or if the path leads to another file.
 ///
 /// # Errors
 /// `Io`.

@@ -1,4 +1,4 @@
-//! Following a log from another process: every transaction in order, through all generations.
+//! Follows a log from another process: reads every transaction in order, through all generations.
 //!
 //! A follower describes its progress by a *position*: the number of transactions that were sealed since the log was
 //! made. The follower gets a transaction only when that transaction is durable and can no longer be replaced. That is
@@ -282,7 +282,7 @@ impl Follower {
 }
 
 /// Methods with which the sidecar, which copies the log into an archive, tells the log's users what the archive has
-/// (invariant 70). A commit with `replicated=on` waits for the sidecar to tell.
+/// (invariant 70). A commit with `replicated=on` waits until the sidecar has told that the archive has the commit.
 impl Follower {
     /// Announces this follower as the sidecar. The archive holds every transaction up to `position`, of which the newest
     /// was sealed at `time_ms` (0 if unknown). The caller has made sure that the database has no other sidecar. If this
@@ -311,9 +311,9 @@ impl Follower {
         Ok(())
     }
 
-    /// Returns how much the archive lacks, and shows it to [`duralite top`](crate::placement::Glance). The archive lacks
-    /// two parts: `held`, which the sidecar has read up to `position` and which the log may no longer have, and what the
-    /// log has after `position`.
+    /// Returns how much the archive lacks, and shows it to [`duralite top`](crate::placement::Glance). The archive
+    /// lacks two parts. `held` is the part that the sidecar has already read, up to `position`, and that the log may no
+    /// longer have. The other part is what the log has after `position`.
     ///
     /// # Errors
     /// `Corrupt`, `Poisoned`.
@@ -404,14 +404,14 @@ fn next(
 }
 
 impl Log {
-    /// Returns the words by which the log's users and its sidecar know of each other.
+    /// Returns the words that the log's users share with its sidecar.
     #[must_use]
     pub fn archived(&self) -> ArchivedWords<'_> {
         ArchivedWords::new(&**self.segment(), ARCHIVED_OFFSET)
     }
 
-    /// Returns how much was committed after a position. Of what the log no longer has, the result counts only the
-    /// transactions.
+    /// Returns how much was committed after a position. Transactions that the log no longer has count only in
+    /// `transactions`, and not in `bytes`.
     ///
     /// # Errors
     /// `Corrupt`, `Poisoned`.
@@ -432,9 +432,9 @@ impl Log {
         })
     }
 
-    /// Returns the position after everything that a reader may see, if the reader's wal-index says that `frames` frames are
-    /// committed. Also returns the name of the newest of these commits, if the log still has that commit. The reader holds
-    /// a read mark.
+    /// Returns the position after the newest transaction that a reader may see. The reader holds a read mark, and its
+    /// wal-index says that `frames` frames are committed. Also returns the name of that newest commit, if the log still
+    /// has the commit.
     ///
     /// # Errors
     /// `Corrupt`, `Poisoned`.

@@ -204,7 +204,7 @@ impl Log {
         self.stream.engine_mut().configure(options);
     }
 
-    /// Takes the time of commits from this clock instead of the system's.
+    /// Takes the time of commits from this clock instead of the system's clock.
     pub fn set_clock(&mut self, clock: Clock) {
         self.stream.engine_mut().set_clock(clock);
     }
@@ -348,7 +348,8 @@ impl Log {
             stream.write(file, offset, data)
         });
         if written.as_ref().is_err_and(|error| error.kind() == ErrorKind::Full) {
-            // Let the log start over, because losing a follower's place is better than refusing every commit.
+            // Permit the log to start over. A follower may then lose its place, but that is better than refusing every
+            // commit.
             self.pins.press(self.stream.engine().origin().position);
         }
         written
@@ -411,7 +412,7 @@ impl Log {
         Ok(self.pins.ask(pinned, &recycling))
     }
 
-    /// Returns what a start over would recycle now.
+    /// Returns the transactions that would be recycled if the log started over now.
     fn recycling(&mut self) -> Result<Recycling, LogError> {
         self.guarded(|stream| {
             stream.engine_mut().refresh()?;
@@ -449,7 +450,7 @@ impl Log {
         self.stream.engine().position()
     }
 
-    /// Returns the position from which on the log has all transactions: 0 until the log starts over after a commit.
+    /// Returns the position before the first transaction in the log. It is 0 until the log starts over after a commit.
     #[must_use]
     pub fn first_position(&self) -> u64 {
         self.stream.engine().origin().position
@@ -629,7 +630,7 @@ impl Log {
     }
 }
 
-/// What a failure stops (invariant 9).
+/// Stops the use of a log after a failure (invariant 9).
 impl Log {
     /// Fails if a failed operation of this process has poisoned the log.
     ///

@@ -1,4 +1,4 @@
-//! Tools' work on a database and its log, without SQLite, while no process has them open.
+//! Works on a database and its log for tools, without SQLite, while no process has them open.
 
 use std::fs::OpenOptions;
 use std::path::{Path, PathBuf};
@@ -45,10 +45,10 @@ pub enum Afterwards {
     Keep,
 }
 
-/// Rolls back a hot rollback journal in the log, writes everything else in the log home, lifts the guard and deletes
-/// the log. On return the file is an ordinary SQLite database and synced, and the log's home holds nothing that the
-/// file lacks. With `adopt`, the database may be a copy of the one that the log was made for; the log is then put aside
-/// instead of deleted. No other process may have the database open.
+/// Rolls back a hot rollback journal in the log, writes all other pages in the log to the database file, lifts the
+/// guard and deletes the log. On return the file is an ordinary SQLite database and synced, and the log's home holds
+/// nothing that the file lacks. With `adopt`, the database may be a copy of the database that the log was made for. In
+/// that case the log is put aside instead of deleted. No other process may have the database open.
 ///
 /// # Errors
 /// `Busy` if a process has the database open; otherwise as [`checkpoint_into`].
@@ -84,10 +84,10 @@ pub fn checkpoint_copy(
 ///
 /// # Errors
 /// `Busy` if a process uses the log. `NoFirstPage` if the database's first page is damaged and neither the log nor its
-/// home holds that page. `Replaced` if the file has replaced the log's database, and the log lacks changes that the file
-/// may lack too; with `Afterwards::Keep` the log is applied all the same. `NotToAdopt` if the log has to be kept for
-/// another database, but this would empty its home or take its rollback journal. Otherwise as [`Log::attach`]. After a
-/// crash or an error, the database can be checkpointed again.
+/// home holds that page. `Replaced` if the file has replaced the log's database, and the log lacks changes that the
+/// file may lack too; with `Afterwards::Keep` the log is applied all the same. `NotToAdopt` if the log has to be kept
+/// for another database, but the checkpoint would empty the log's home or take its rollback journal. Otherwise as
+/// [`Log::attach`]. After a crash or an error, the database can be checkpointed again.
 pub fn checkpoint_into(
     file: &dyn DatabaseFile,
     placement: &LogPlacement,

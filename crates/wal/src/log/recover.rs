@@ -16,8 +16,8 @@ use crate::shared::identity;
 use crate::{DatabaseIdentity, EngineOptions, Log, LogError};
 
 /// SQLite itself recovers a log of at most this many frames if the last process that used the log kept it. Such a
-/// recovery needs no flush, and takes less time than one. (SQLite reads the log frame by frame, and for each frame the
-/// engine reads the records that make up the page.)
+/// recovery needs no flush, and takes less time than a flush. (SQLite reads the log frame by frame, and for each frame
+/// the engine reads the records that make up the page.)
 const KEPT_FRAMES: u32 = 16;
 
 /// Who recovers a log.
@@ -103,10 +103,10 @@ impl Log {
 /// A log counts as missing if its guard is provisional and older than the last start of the system. Such a log is not
 /// used, because it holds no commits, and a power loss may have destroyed a part of it.
 ///
-/// A short log that its last user kept ([`OnClose::Keep`]) is not recovered here. SQLite recovers the log itself if the
-/// database file cannot be written, if the engine has a home or stores rollback journals, or if the database has an
-/// archive. The caller must hold SHARED on the database, so that no process that has not attached the log can change the
-/// database during recovery.
+/// In the following cases this function leaves the log for SQLite to recover: the log is short and its last user kept
+/// it ([`OnClose::Keep`]), the database file cannot be written, the engine has a home or stores rollback journals, or
+/// the database has an archive. The caller must hold SHARED on the database, so that no process that has not attached
+/// the log can change the database during recovery.
 ///
 /// # Errors
 /// As [`Log::attach`].
@@ -156,7 +156,7 @@ pub(crate) fn inspect_file(file: &dyn DatabaseFile) -> Result<DatabaseHeader, Lo
 }
 
 /// Returns whether the database has a provisional guard that names this log. Such a guard says that nothing has been
-/// committed.
+/// committed in the log.
 pub(crate) fn is_provisional(file: &dyn DatabaseFile, id: LogId) -> Result<bool, LogError> {
     let found = inspect_file(file)?;
     Ok(matches!(found, DatabaseHeader::Guarded { log_id, provisional: true, .. } if log_id == id))
@@ -233,8 +233,8 @@ fn header_is_legible(file: &dyn DatabaseFile) -> Result<bool, LogError> {
     Ok(matches!(inspect_file(file)?, DatabaseHeader::Guarded { .. }))
 }
 
-/// Returns whether the home holds the header, and its copy is intact. The copy in the file may be damaged, if power was
-/// lost while the home wrote the header to the file. Draining the home repairs the copy in the file.
+/// Returns whether the home holds an intact copy of the header. The copy in the file may be damaged, if power was lost
+/// while the home wrote the header to the file. Draining the home repairs the copy in the file.
 fn home_has_header(log: &Log, file: &dyn DatabaseFile) -> Result<bool, LogError> {
     let Some(home) = log.home().filter(|home| home.header() == Header::Held) else { return Ok(false) };
     let mut header = [0; HEADER_BYTES];

@@ -58,7 +58,8 @@ pub struct WalStream<E: ?Sized> {
     /// The checksum that was computed last. The checksum of the next frame continues from it.
     cursor: Option<Cursor>,
     page: Vec<u8>,
-    /// Whether a commit failed because the log was busy, and nothing new was begun since. SQLite may try that commit again.
+    /// Whether a commit has failed because the log was busy, and no transaction has begun since. SQLite may try that
+    /// commit again.
     has_dropped: bool,
     acknowledged: u64,
     /// The number of bytes to which the log's file may be cut when the log starts over.
@@ -91,8 +92,8 @@ impl OpenTransaction {
         self.headers.get(frame.checked_sub(self.first_frame)? as usize)
     }
 
-    /// Returns whether SQLite has written the checksums of all frames up to `last`. That is also so if SQLite has rewritten
-    /// no header.
+    /// Returns whether SQLite has written the checksums of all frames up to `last`. Also returns `true` if SQLite has
+    /// rewritten no header.
     fn is_summed(&self, last: u32) -> bool {
         let count = (last - self.first_frame) as usize + 1;
         !self.was_rewritten || self.headers.iter().take(count).all(|header| header.checksum != UNKNOWN)

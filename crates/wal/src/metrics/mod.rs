@@ -23,18 +23,19 @@ use duralite_medium::{MediumError, PROCESS_SLOTS, Segment, Words};
 
 use crate::engine::{Fill, Led};
 
-// The layout of a process's block.
+// The layout of a process's block. The constants for its fields are offsets in the block, in bytes.
 
-/// Bytes of the segment that the blocks occupy, beginning at a multiple of 64.
+/// The size in bytes of all blocks together. In the segment the blocks lie one after the other, and the first begins at
+/// an offset that is a multiple of 64.
 pub const METRICS_BYTES: u64 = PROCESS_SLOTS as u64 * BLOCK_BYTES;
 const BLOCK_BYTES: u64 = LATENCIES + 8 * BUCKETS as u64;
 
-/// The number of the segment's beginning from which the block counts; see [`tag_of`].
+/// The tag, which says from which beginning of the segment on the block counts; see [`tag_of`].
 const TAG: u64 = 0;
 const PID: u64 = 8;
-/// When the process joined, by the segment's clock, in nanoseconds.
+/// The time at which the process joined, by the segment's clock, in nanoseconds.
 const JOINED: u64 = 16;
-/// Commits of the earlier processes in this slot.
+/// The number of commits of the earlier processes in this slot.
 const BEFORE: u64 = 24;
 /// The sum of all latencies in nanoseconds.
 const LATENCY: u64 = 32;
@@ -57,11 +58,12 @@ fn tag_of(beginning: u64) -> u64 {
     METRICS ^ beginning
 }
 
-/// How full the log was, and when. One word holds both, so that they belong to the same moment.
+/// How much of the log was in use, and at which time. One word holds both, so a reader never combines values of two
+/// moments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Filled {
     used_bytes: u64,
-    /// In units of 2^20 ns of the segment's clock; wraps after 52 days.
+    /// The time, in units of 2^20 ns of the segment's clock. It wraps after 52 days.
     time: u32,
 }
 
@@ -88,9 +90,9 @@ impl Filled {
 
 /// Number of buckets in a histogram.
 pub const BUCKETS: usize = 240;
-/// The width of the narrowest buckets, as a power of two in nanoseconds.
+/// The width of the narrowest buckets in nanoseconds, as the exponent of a power of two.
 const UNIT_BITS: u32 = 5;
-/// The number of buckets for each power of two of nanoseconds, as a power of two.
+/// The number of buckets between two consecutive powers of two (in nanoseconds), as the exponent of a power of two.
 const PART_BITS: u32 = 3;
 const PARTS: u64 = 1 << PART_BITS;
 
@@ -173,7 +175,7 @@ impl Histogram {
     #[must_use]
     pub fn percentile(&self, part: f64) -> Option<u64> {
         let count = self.count();
-        // Round the rank up: of two times, the median is the first.
+        // Round the rank up. So the median of two times is the first.
         let rank = ((part.clamp(0.0, 1.0) * count as f64).ceil() as u64).clamp(1, count.max(1));
         let mut seen = 0_u64;
         self.buckets().find_map(|(limit, count)| {
@@ -195,7 +197,7 @@ pub enum Counter {
     Checkpoints,
     /// Groups that this process has written as leader, each with one write and at most one flush.
     Groups,
-    /// Transactions in these groups, as [`Led::transactions`] counts them.
+    /// Transactions in the groups that [`Counter::Groups`] counts, as [`Led::transactions`] counts them.
     Grouped,
     /// Transactions that were validated and committed although other transactions had committed since they began.
     Merged,
@@ -209,7 +211,7 @@ pub enum Counter {
     ShrinkConflicts,
     /// Transactions and waiting checkpoints that were refused because nobody knew any more what others had written.
     UnknownConflicts,
-    /// Transactions that had read, and then waited for WRITE until they got it.
+    /// Transactions that had read, and then waited for the WRITE lock until they got it.
     UpgradesWaited,
     /// Transactions whose snapshots moved on to the newest commit when they began to write.
     SnapshotsMoved,
@@ -235,7 +237,7 @@ impl Counter {
 /// The metrics block of this process.
 pub struct Recorder {
     words: Words,
-    /// The numbers of groups and transactions that this process has led and that are counted already.
+    /// The number of groups, and of transactions in them, that this process has led and has already counted.
     told: [AtomicU64; 2],
 }
 

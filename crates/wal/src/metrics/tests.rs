@@ -84,7 +84,7 @@ fn of_several_the_newest_knows_how_full_the_log_is() {
     assert_eq!(fill(&two, wrapped + 2 * second).unwrap().used_bytes, 2 << 20);
 }
 
-/// An observer reads values that other processes invented as numbers, which do no harm.
+/// Values that other processes have invented are only numbers to an observer, and do no harm.
 #[test]
 fn nothing_that_is_in_a_block_does_harm() {
     let segment = segment();

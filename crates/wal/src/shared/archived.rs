@@ -1,5 +1,5 @@
 //! The words in which the sidecar, the process that copies a log into an archive, tells the log's users how much of the
-//! log the archive has. With the same words commits wait for the archive (invariant 70).
+//! log the archive has. Commits use the same words to wait for the archive (invariant 70).
 //!
 //! **How far.** The sidecar stores a position. The archive then holds every transaction up to that position, and the
 //! sidecar has seen afterwards that no other primary has taken the archive over. No two transactions of a log get the same
@@ -21,19 +21,19 @@ use duralite_medium::Segment;
 
 /// The position up to which the archive holds every transaction.
 const POSITION: u64 = 0;
-/// When the newest transaction before `POSITION` was sealed, in milliseconds since 1970; 0 if unknown.
+/// The time at which the newest transaction before `POSITION` was sealed, in milliseconds since 1970; 0 if unknown.
 const TIME: u64 = 8;
-/// [`RUNS`] and the process slot, [`FENCED`], or 0.
+/// The state of the sidecar: [`RUNS`] and the sidecar's process slot, [`FENCED`], or 0 if no sidecar runs.
 const SIDECAR: u64 = 16;
-/// Bytes of pages that were committed and are not in the archive, as of the sidecar's last look.
+/// The number of bytes of pages that were committed and are not in the archive, as of the sidecar's last look.
 const BEHIND_BYTES: u64 = 24;
-/// When the oldest transaction that is not in the archive was sealed, as of the sidecar's last look, in milliseconds
-/// since 1970; 0 if there is none.
+/// The time at which the oldest transaction that is not in the archive was sealed, as of the sidecar's last look, in
+/// milliseconds since 1970; 0 if there is no such transaction.
 const BEHIND_SINCE: u64 = 32;
 /// The first of the words on which commits sleep.
 const WATCHES: u64 = 64;
 const WATCH_COUNT: u64 = 8;
-/// The number of neighbouring positions that share a word.
+/// The number of neighbouring positions that share a word of `WATCHES`.
 const WATCHED_TOGETHER: u64 = 64;
 /// The position after the newest acknowledged commit. Commits keep it up to date only once there has been a sidecar.
 const NEWEST: u64 = 128;
@@ -91,7 +91,7 @@ impl Sidecar {
 pub struct Archived {
     /// The sidecar.
     pub sidecar: Sidecar,
-    /// The position up to which the archive holds every transaction; 0 if no sidecar has said.
+    /// The position up to which the archive holds every transaction; 0 if no sidecar has stored a position.
     pub position: u64,
     /// When the newest transaction before `position` was sealed, in milliseconds since 1970; 0 if unknown.
     pub time_ms: u64,
@@ -107,10 +107,10 @@ pub struct Archived {
 pub struct Behind {
     /// The number of positions, which is at least the number of transactions.
     pub transactions: u64,
-    /// Bytes of the pages that the log still has.
+    /// The number of bytes of the pages that these transactions have written and that the log still has.
     pub bytes: u64,
-    /// When the oldest of these transactions that the log still has was sealed, in milliseconds since 1970; 0 if there is
-    /// none, or the log does not say.
+    /// The time at which the oldest of these transactions was sealed, in milliseconds since 1970. Only transactions
+    /// that are still in the log count. 0 if no such transaction is left, or if the log does not record the time.
     pub since_ms: u64,
 }
 
@@ -131,7 +131,7 @@ impl Behind {
 pub enum NotArchived {
     /// Another primary has taken the archive over, so the archive will never have the commit.
     Fenced,
-    /// The archive did not have the commit when the time was up.
+    /// The archive did not have the commit when the time was up. The sidecar was then in this state.
     Late(Sidecar),
 }
 
@@ -279,8 +279,8 @@ impl ArchivedWords<'_> {
             let watch = watch_of(position);
             let watched = self.announce_sleep(watch);
             if self.load(POSITION) >= position {
-                // The acknowledgement may have come before this commit announced its sleep. No other thread would take the
-                // announcement back soon.
+                // The acknowledgement may have come before this commit announced its sleep. So take the announcement
+                // back, because no other thread would do so soon.
                 self.wake(watch);
                 return Ok(());
             }

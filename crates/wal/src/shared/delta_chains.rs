@@ -1,7 +1,7 @@
 //! Pages as chains of records: the index of an engine that logs differences.
 //!
-//! A page's image as of a record results from the page's records, beginning with the last whole image and ending with that
-//! record. The chains are only in memory, so an engine rebuilds them by scanning its log.
+//! The image of a page as of a record is built from the page's records, from the last whole image to that record. The
+//! chains are only in memory, so an engine rebuilds them by scanning its log.
 
 use std::collections::hash_map::Entry;
 
@@ -19,7 +19,7 @@ use crate::shared::images::Images;
 /// A committed record that a scan has found in a log.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct FoundRecord {
-    /// Place of the record, in the engine's own unit.
+    /// Where the record is in the log, in a unit of the engine.
     pub(crate) at: u64,
     pub(crate) header: RecordHeader,
 }
@@ -113,8 +113,8 @@ impl DeltaChains {
         self.index.staged_frames()
     }
 
-    /// Stages the records of a transaction that a scan has found in the log at `at`. A cached image stays at an older
-    /// record until its page is read.
+    /// Stages the records of a transaction that a scan has found in the log at `at`. The cache keeps the image of a
+    /// page as of an older record until the page is read.
     ///
     /// # Errors
     /// `Corrupt` if a frame leaves a gap, or if the frames are not those of the transaction. `Corrupt` also if a chain is
@@ -155,7 +155,7 @@ impl DeltaChains {
     ) -> bool {
         let RecordHeader { page_number, base, .. } = *header;
         let Some(Staged { number, before, .. }) = self.apply(at, header) else { return false };
-        // Ignore an error here, because reading the page reports a wrong record.
+        // Ignore an error here, because a later read of the page reports that the record is wrong.
         if self.keeps_images && base == Base::Zeros {
             let mut page = self.zeros.clone();
             match change(&mut page) {
@@ -609,7 +609,7 @@ pub(crate) type RecordNumber = u32;
 /// A record in the log.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Record {
-    /// Place of the record, in the engine's own unit.
+    /// Where the record is in the log, in a unit of the engine.
     pub(crate) at: u64,
     pub(crate) record_bytes: u32,
     pub(crate) page_number: u32,

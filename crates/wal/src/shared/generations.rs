@@ -1,4 +1,4 @@
-//! The generation of a log that is in force, and how the generation began. Logs in memory store generations in slots.
+//! The generation that is in force in a log, and how that generation began. Logs in memory store generations in slots.
 
 use duralite_format::generation::{
     ACTIVE_OFFSET, NO_BLOCK, SLOT_BYTES, Slot, active_word, origin_offset, read_active_word, slot_offset,
@@ -127,8 +127,8 @@ impl SealTime {
         Self { ms: origin.time_ms, is_known: origin.time_ms > 0 }
     }
 
-    /// Milliseconds from the last transaction to `now`. If the clock was set back, the result is 0 until the clock has caught
-    /// up or the log starts over.
+    /// Returns the milliseconds from the last transaction to `now`. If the clock was set back, the result is 0 until
+    /// the clock has caught up or the log starts over.
     pub(crate) fn until(&self, now: u64) -> u32 {
         u32::try_from(now.saturating_sub(self.ms)).unwrap_or(u32::MAX)
     }

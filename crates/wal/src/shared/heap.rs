@@ -360,9 +360,9 @@ impl Heap {
         blocks.max(self.geometry.initial_blocks())
     }
 
-    /// Gives back to the file system the space of the blocks beyond `keep_bytes`. No block may be in use. The file keeps
-    /// its length, because other processes have it mapped. If they still read in that part, they must see zeros instead of
-    /// faulting.
+    /// Gives back to the file system the space of the blocks beyond `keep_bytes`. None of these blocks may be in use.
+    /// The file keeps its length, because other processes have it mapped. If they still read in that part, they must
+    /// see zeros instead of faulting.
     pub(crate) fn shrink(&mut self, keep_bytes: u64) {
         let kept = self.kept_blocks(keep_bytes);
         if kept >= self.grown {

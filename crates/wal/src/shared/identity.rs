@@ -48,8 +48,8 @@ fn birth_ns(stat: &Statx) -> u64 {
     seconds.wrapping_mul(1_000_000_000).wrapping_add(u64::from(stat.stx_btime.tv_nsec))
 }
 
-/// Returns the stamp of the database at its path, without what its first page says. Returns `None` if the path leads to
-/// another file, or if the file system stores the time of a write only in whole seconds.
+/// Returns the stamp of the database at its path, without the fields that come from its first page. Returns `None` if
+/// the path leads to another file, or if the file system stores the time of a write only in whole seconds.
 pub(crate) fn stamp(database: &DatabaseIdentity) -> Result<Option<Stamp>, LogError> {
     let path = &database.path;
     let stat = statx(CWD, path, AtFlags::empty(), WANTED)
@@ -139,10 +139,10 @@ impl DatabaseIdentity {
         &bytes[..bytes.len().min(PATH_LIMIT)]
     }
 
-    /// Returns whether this process can trust a log's file, because a user made the file who may write the database
-    /// anyway. The process trusts the database's owner, its own user and the superuser. If the database's group may
-    /// write the database, the process trusts every user who could give the log's file to that group. If everybody may
-    /// write the database, it trusts every file.
+    /// Returns whether this process can trust a log's file, that is, whether the user who made the file may write the
+    /// database anyway. The process trusts the database's owner, its own user and the superuser. If the database's
+    /// group may write the database, the process trusts every user who could give the log's file to that group. If
+    /// everybody may write the database, it trusts every file.
     pub(crate) fn trusts(&self, file: &Metadata) -> bool {
         let owner = file.uid();
         owner == self.uid

@@ -21,7 +21,7 @@ pub(crate) struct Images<V> {
     by_page: FxHashMap<u32, usize>,
     page_bytes: usize,
     limit_pages: usize,
-    /// The limit that [`Images::clear`] restores.
+    /// The limit in pages that [`Images::clear`] restores.
     own_limit_pages: usize,
     hand: usize,
 }

@@ -34,7 +34,7 @@ const MAGIC_BYTES: u64 = 8;
 
 /// Length in bytes of what a log stores about itself before it has transactions.
 const BEGINNING: u64 = 12 << 10;
-/// The most bytes that follow the beginning before the log has been used: those of a table of blocks, and of the first
+/// The most bytes that a log has after its beginning before it has been used. They are a table of blocks and the first
 /// blocks.
 const SHORT: u64 = 4 << 20;
 
@@ -299,9 +299,10 @@ pub(crate) fn remove(path: &Path, segment: &Path) -> io::Result<()> {
     std::fs::remove_file(path)
 }
 
-/// Deletes a file that turned out to be no log, if its contents are what a power loss leaves of a new log that was not yet
-/// durable. Also closes a file that it deletes, which is safe, because no connection holds locks on such a file. `is_own` is
-/// asked first whether the file belongs to the database, and `make_sure` last, right before the deletion.
+/// Deletes a file that turned out to be no log, if its contents are what a power loss leaves of a new log that was not
+/// yet durable. Also closes a file that it deletes, which is safe, because no connection holds locks on such a file.
+/// Calls `is_own` first, which says whether the file belongs to the database. Calls `make_sure` last, right before the
+/// deletion.
 pub(crate) fn remove_torn(path: &Path, is_own: &dyn Fn(&Metadata) -> bool, make_sure: &dyn Fn() -> bool) {
     let number = || path.symlink_metadata().map(|meta| (meta.dev(), meta.ino()));
     let Ok(meta) = path.symlink_metadata() else { return };

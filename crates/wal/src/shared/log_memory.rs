@@ -24,7 +24,7 @@ pub(crate) enum Access {
 pub(crate) struct Reserved {
     /// The bytes that are mapped at first. The log maps more as soon as it needs more.
     pub(crate) first: u64,
-    /// The most that the log may need.
+    /// The most bytes that the log may need.
     pub(crate) capacity: u64,
     /// The least bytes to reserve, if this process may not reserve `capacity`. The mapping then still reserves at least
     /// the file's length.

@@ -12,7 +12,7 @@ use crate::engine::media::HomeSync;
 
 /// The number of units of work for which a trial uses each way.
 const TRIED: u32 = 16;
-/// The most measurements for one price.
+/// The most measurements that a [`Price`] keeps.
 const MEASURED: usize = 1024;
 /// The number of units from the end of one trial to the beginning of the next. So the process uses the more expensive
 /// way for one unit of 128.

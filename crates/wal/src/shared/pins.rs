@@ -12,10 +12,10 @@
 //! time a follower may have stored a pin that it is about to withdraw, and the writer must not change its answer because of
 //! such a pin.
 //!
-//! **Requests.** A follower that copies what it reads to a slow place pins the position up to which that place has the log.
-//! While connections commit all the time, such a pin is never at the log's end, and the log would grow up to its limit. So
-//! a writer that wants to start the log over asks in `ASKED` that followers read up to a position, keep what they have
-//! read, and pin that position. The word is only a request: a follower that does not answer keeps its pin.
+//! **Requests.** A follower that copies what it reads to a slow store pins the position up to which that store has the
+//! log. While connections commit all the time, such a pin is never at the log's end, and the log would grow up to its
+//! limit. So a writer that wants to start the log over asks in `ASKED` that followers read up to a position, keep what
+//! they have read, and pin that position. The word is only a request: a follower that does not answer keeps its pin.
 //!
 //! If a writer dies after its announcement, the announcement stays in place. Until another writer starts the log over or
 //! asks again, followers may not pin positions before the announced one, although the log still has those transactions. No

@@ -22,7 +22,7 @@ use duralite_wal::log::Sealed;
 use duralite_wal::log::stream::WalStream;
 use duralite_wal::{Descriptor, LogError, LogPlacement, NvwalOptions};
 
-/// xorshift64*. A seed reproduces a run on any machine.
+/// A random number generator (xorshift64*). The same seed yields the same run on any machine.
 #[derive(Clone, Debug)]
 pub struct Rng(pub u64);
 

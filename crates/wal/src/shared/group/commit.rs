@@ -21,7 +21,7 @@ use crate::shared::group::{
 pub(crate) enum Content<'a> {
     /// Bytes that are the same wherever they are placed.
     Anywhere(&'a [u8]),
-    /// A number of bytes, and the function that makes them for their place.
+    /// The number of bytes, and a function that makes the bytes once their place is known.
     At(u64, &'a mut dyn FnMut(Placing) -> Vec<u8>),
 }
 
@@ -44,8 +44,8 @@ pub(crate) struct Placing {
 }
 
 impl Group {
-    /// Seals a transaction that fits into the ring. Returns its place, and the ticket to wait for. If the transaction
-    /// begins a group, `time_ms` is the group's time.
+    /// Seals a transaction that fits into the ring. Returns the transaction's place, and the ticket with which the
+    /// committer waits. If the transaction begins a group, `time_ms` is the group's time.
     pub(crate) fn append(
         &self,
         mut content: Content<'_>,
@@ -237,12 +237,12 @@ fn first_step(block_bytes: u32) -> u64 {
     u64::from(block_bytes) * FIRST_BLOCKS
 }
 
-/// Returns the number of bytes by which a log grows that has `bytes` in blocks for groups.
+/// Returns the number of bytes by which a log grows whose blocks for groups have `bytes` bytes.
 ///
-/// Each growth costs the zeros of its blocks, and a transaction of the file system's journal of some six blocks. So a small
-/// log becomes four times as long, which takes few growths. A longer log grows by a quarter or less, so that few of its
-/// blocks are zeroed and never used. The usual log of a database ends with such a step: SQLite checkpoints the database
-/// after 1,000 pages, and a log with as many blocks has grown by [`STEP_BLOCKS`] a few times.
+/// Each growth costs writing zeros to the new blocks, and a transaction of some six blocks in the file system's
+/// journal. So a small log becomes four times as long, which takes few growths. A longer log grows by a quarter or
+/// less, so that few of its blocks are zeroed and never used. The usual log of a database ends with such a step: SQLite
+/// checkpoints the database after 1,000 pages, and a log with as many blocks has grown by [`STEP_BLOCKS`] a few times.
 fn step(bytes: u64, block_bytes: u32) -> u64 {
     let usual = u64::from(block_bytes) * STEP_BLOCKS;
     bytes.saturating_mul(3).min(usual).max(bytes / 4).clamp(first_step(block_bytes), LARGEST_STEP)
@@ -283,8 +283,8 @@ impl Group {
         }
     }
 
-    /// Makes the oldest group durable that is not durable yet. Returns whether this leader has done so, and not another
-    /// one.
+    /// Makes durable the oldest group that is not durable yet. Returns `false` if another leader has done so or has
+    /// taken over.
     fn flush_group(&self, leader: &Leader<'_>, durable: u64) -> Result<bool, LogError> {
         let before = Mark::unpack(durable);
         let group = (before.group + 1) % GROUP_NUMBERS;
@@ -478,7 +478,8 @@ impl DurabilityWaiter for Group {
 
 /// How long a thread that waits for the leader lock sleeps before it looks again.
 const PAUSE: Duration = Duration::from_micros(50);
-/// How many times to look again at a process that writes without leading, because its write may be about to end.
+/// While no thread leads, how many times to check again whether the threads that may still write have ended. Their
+/// writes may be about to end.
 const LOOKS: u32 = 20;
 
 /// The leader lock, while a thread holds it.
@@ -503,7 +504,7 @@ impl Drop for Leader<'_> {
     }
 }
 
-/// Returns the leader word without its leader, as the leader leaves it.
+/// Returns the value of the leader word after the leader of `token` has freed it: the same epoch, and no leader.
 fn freed(token: u64) -> u64 {
     token / EPOCH * EPOCH
 }
@@ -590,7 +591,8 @@ impl Group {
         Ok(self.acquire(word, 0))
     }
 
-    /// Returns when a thread stops waiting for other threads that may write.
+    /// Returns the time, by the segment's clock in nanoseconds, until which a thread waits for other threads that may
+    /// write.
     fn deadline(&self) -> u64 {
         self.segment.clock_ns().saturating_add(self.patience().saturating_mul(5))
     }

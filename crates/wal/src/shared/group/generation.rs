@@ -58,9 +58,9 @@ impl Group {
         Ok(generation)
     }
 
-    /// Completes a switch whose process died. The switch has to be completed, because the announcement in `INTENT`
-    /// decided it, and no process may apply the old generation any more. If the process of a switch is alive, leaves
-    /// the switch to that process.
+    /// Completes a switch that a process announced before it died. The announcement in `INTENT` decided the switch, so
+    /// no process may apply the old generation any more. If the process that announced a switch is alive, leaves the
+    /// switch to that process.
     pub(crate) fn adopt_switch(&self) -> Result<(), LogError> {
         // A user who may only read leaves the switch to others, because such a user needs no frame of a log that is
         // about to start over.

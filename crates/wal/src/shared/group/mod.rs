@@ -1,10 +1,10 @@
 //! Group commit: sealed transactions wait in shared memory, and one thread, the leader, writes them for all.
 //!
-//! **Byte positions.** A transaction's place is a byte position, which only grows while processes share the segment. Each
-//! generation maps its byte positions to offsets in the file, from [`Geometry::data_offset`] on. The ring in the segment
-//! holds the newest bytes, in the form that they have on the device. In this folder `position` means a byte position, with
-//! three exceptions: in [`Generation`], in [`NewGeneration`] and in the word `INTENT_POSITION` it is the log's position, a
-//! number of transactions.
+//! **Byte positions.** The place of a transaction in the log is a byte position. Byte positions only grow while
+//! processes share the segment. Each generation maps its byte positions to offsets in the file, from
+//! [`Geometry::data_offset`] on. The ring in the segment holds the newest bytes, in the form that they have on the
+//! device. In this folder `position` means a byte position, with three exceptions: in [`Generation`], in
+//! [`NewGeneration`] and in the word `INTENT_POSITION` it is the log's position, a number of transactions.
 //!
 //! **Words.** `TAIL` is the end of the last sealed transaction. `DURABLE` is the end of the last group that is as durable as
 //! the log's `durability` makes it. Both words also hold the number of a group, and `TAIL` whether that group is closed. The
@@ -165,7 +165,7 @@ pub(crate) const AREA_BYTES: u64 = 4096;
 /// The layout of groups in the file.
 #[derive(Debug, Clone)]
 pub(crate) struct Geometry {
-    /// Every write is a multiple of this.
+    /// Size of a block in bytes. The size of every write is a multiple of it.
     pub(crate) block_bytes: u32,
     /// The file offset at which every generation begins.
     pub(crate) data_offset: u64,
@@ -182,17 +182,18 @@ pub(crate) struct GroupOptions {
     pub(crate) durability: Durability,
     /// How long other threads wait for a leader that makes no progress before they replace it.
     pub(crate) leader_patience: Duration,
-    /// A number that must be equal in all processes that use a log: it differs if settings differ that have to agree.
+    /// A number that must be equal in all processes that use a log. It differs between processes whose settings differ
+    /// although they have to agree.
     pub(crate) settings: u64,
 }
 
-/// A generation that begins, as the log stores it.
+/// The beginning of a generation, as the log stores it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Generation {
     pub(crate) number: u64,
     /// SQLite's WAL header; `None` for an empty log.
     pub(crate) wal_header: Option<[u8; WAL_HEADER_BYTES]>,
-    /// Whether everything is in the database file.
+    /// Whether everything committed is in the database file.
     pub(crate) retired: bool,
     /// The least length of the file in bytes.
     pub(crate) file_bytes: u64,
@@ -207,7 +208,7 @@ pub(crate) struct Generation {
 pub(crate) struct NewGeneration {
     /// SQLite's WAL header; `None` for an empty log.
     pub(crate) wal_header: Option<[u8; WAL_HEADER_BYTES]>,
-    /// Whether everything is in the database file.
+    /// Whether everything committed is in the database file.
     pub(crate) retired: bool,
     /// The number of bytes to which the file may be shrunk; `None` to keep its length.
     pub(crate) keep_bytes: Option<u64>,

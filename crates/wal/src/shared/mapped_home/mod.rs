@@ -65,7 +65,8 @@ pub struct MappedHome {
 #[derive(Default)]
 struct State {
     dirty: Dirty,
-    /// The policy that chooses the way for each page; `None` if the setting prescribes one way for all pages.
+    /// The policy that chooses for each page whether to use non-temporal stores; `None` if the setting prescribes one
+    /// way for all pages.
     policy: Option<Policy>,
     /// Whether this process has stored anything since the last fence.
     unfenced: bool,
@@ -76,11 +77,11 @@ struct State {
 /// Counts of what a process has done through a home, as metrics.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Writes of pages, or of parts of pages.
+    /// The number of writes of pages, or of parts of pages.
     pub writes: u64,
-    /// The writes among those that used non-temporal stores.
+    /// The number of these writes that used non-temporal stores.
     pub through: u64,
-    /// The lines that were stored.
+    /// The number of cache lines that were stored.
     pub lines: u64,
 }
 
@@ -120,8 +121,8 @@ impl MappedHome {
         self
     }
 
-    /// Makes durable, on a medium that survives a power loss, what dead processes may have stored but not flushed. It is
-    /// durable on return. No other process may use the log yet.
+    /// Makes durable what dead processes may have stored but not flushed. Does nothing on a medium that does not
+    /// survive a power loss. No other process may use the log yet.
     ///
     /// # Errors
     /// The error of syncing `file`.
@@ -386,14 +387,15 @@ impl Home for MappedHome {
 
 // Lines that were stored through the cache and not flushed yet.
 
-/// The lines that one word covers, with a bit for each.
+/// The number of cache lines that one word covers. The word has a bit for each line.
 const LINES: u64 = 64;
-/// Bytes of memory that one word covers.
+/// The number of bytes of memory that one word covers.
 const CHUNK_BYTES: u64 = LINES * LINE_BYTES;
 /// The most words that `Dirty` keeps, enough for 64 MiB of pages. A write that reaches this number flushes all lines.
 const MOST_CHUNKS: usize = 16 << 10;
 
-/// The dirty lines, with a bit for each.
+/// The dirty lines. The key is the number of a chunk of [`CHUNK_BYTES`], and the value has a bit for each line of the
+/// chunk.
 #[derive(Debug, Default)]
 struct Dirty(BTreeMap<u64, u64>);
 
@@ -457,9 +459,9 @@ fn runs(mut lines: u64) -> impl Iterator<Item = Range<u64>> {
 
 // Which processes have stored in the database file since it was last made durable.
 
-/// No process.
+/// The value of the shared word if no process has stored anything.
 const NOBODY: u64 = 0;
-/// Several processes have stored something, or one process that may be dead.
+/// The value of the shared word if several processes have stored something, or one process that may be dead.
 const SEVERAL: u64 = u64::MAX;
 
 /// A word that the processes share, and this process's name in it. SQLite's locks let only one process write at a time, so

@@ -16,13 +16,14 @@ use std::time::Duration;
 use crate::engine::media::HomeSync;
 use crate::shared::past_cache::Price;
 
-/// The number of writes for which the policy counts the lines of writing back. For as many writes it then times writing
-/// through.
+/// The number of writes that a sampling measures of each way: first of writing back, then of writing through.
 const SAMPLE_WRITES: u32 = 128;
-/// The number of writes that the paper's rule counts: those of some hundred transactions, so that the average means something.
+/// The number of writes that the paper's rule counts in a sampling. Some hundred transactions make that many writes, so
+/// the average means something.
 const AVERAGE_WRITES: u32 = 2048;
-/// The number of writes between two samplings, for each write that is sampled. The number is large, because sampling also
-/// uses the more expensive way: it uses that way for one write of 64 or, by the paper's rule, for one of 16.
+/// The number of writes between two samplings, as a multiple of the writes that a sampling measures of each way. The
+/// multiple is large, because a sampling also uses the more expensive way: for one write of 64 or, by the paper's rule,
+/// for one of 16.
 const INTERVAL: u32 = 62;
 const AVERAGE_INTERVAL: u32 = 15;
 /// The most pages that the policy counts. It needs a limit because a checkpoint may write all pages before it syncs.
