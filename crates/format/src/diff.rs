@@ -6,8 +6,8 @@
 use crate::FormatError;
 use crate::bytes::u16_le;
 
-/// Bytes of a range in addition to its data. If at most this many equal bytes lie between two differences, one range
-/// stores the equal bytes with the differences, because two ranges would not be shorter.
+/// Size in bytes of what precedes the data of a range. If at most this many equal bytes lie between two differences,
+/// one range stores the equal bytes with the differences, because two ranges would not be shorter.
 pub const RANGE_HEADER_BYTES: usize = 4;
 
 /// Appends to `out` the ranges in which `new` differs from `old`. Returns the number of ranges. Both images have the

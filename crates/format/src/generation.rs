@@ -54,7 +54,7 @@ pub fn read_active_word(word: u64) -> u64 {
     of_halves(low, !low ^ high)
 }
 
-/// Bytes of a generation slot.
+/// Size of a generation slot in bytes.
 pub const SLOT_BYTES: usize = 64;
 
 /// Returns the offset of a generation's slot.
@@ -82,7 +82,7 @@ pub(crate) struct SlotFields {
     pub(crate) long: u64,
 }
 
-/// Bytes of a slot that the checksum covers. The checksum follows them.
+/// Number of bytes of a slot that the checksum covers. The checksum follows these bytes.
 const SLOT_CHECKED: usize = 56;
 
 impl SlotFields {
@@ -147,7 +147,7 @@ impl Slot {
     }
 }
 
-/// Bytes of an origin.
+/// Size of an origin in bytes.
 pub const ORIGIN_BYTES: usize = 32;
 const ORIGIN_CHECKED: usize = 24;
 /// The number of bits with which a log counts the transactions of a generation. So a generation has fewer than 2^32

@@ -22,7 +22,7 @@ use crate::LogId;
 use crate::bytes::{array, u32_le};
 use xxhash_rust::xxh3::xxh3_64;
 
-/// Bytes of a database header.
+/// Size of a database header in bytes.
 pub const HEADER_BYTES: usize = 100;
 /// The value of byte 19 on disk while the log of a database in WAL mode is attached.
 pub const GUARD: u8 = 0xD7;

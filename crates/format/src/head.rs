@@ -7,7 +7,7 @@ use crate::{FormatError, LogId};
 
 /// Longest path hint in bytes.
 pub const PATH_LIMIT: usize = 1022;
-/// Bytes that the checksum covers. The checksum follows them.
+/// Number of bytes that the checksum covers. The checksum follows these bytes.
 pub(crate) const CHECKED_BYTES: usize = 1088;
 
 const WHAT: &str = "the log's superblock";
@@ -19,7 +19,7 @@ pub(crate) struct Format {
     pub(crate) magic: [u8; 8],
     /// The version that this build writes, and the only one that it reads.
     pub(crate) version: u32,
-    /// Bytes of the superblock.
+    /// Size of the superblock in bytes.
     pub(crate) superblock_bytes: u64,
 }
 

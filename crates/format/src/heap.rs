@@ -54,7 +54,7 @@ impl BlockState {
     }
 }
 
-/// Bytes of a block before its body.
+/// Size of a block's header in bytes. The body follows the header.
 pub const BLOCK_HEADER_BYTES: u32 = 16;
 
 /// Returns the header of a newly taken block, followed by the zero word that begins the block's body.

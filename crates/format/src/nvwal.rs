@@ -14,7 +14,7 @@ pub use crate::record::*;
 pub const MAGIC: [u8; 8] = *b"DURALNVW";
 /// The format version.
 pub const VERSION: u32 = 5;
-/// Bytes of the superblock. The block-state table is padded to a multiple of this size.
+/// Size of the superblock in bytes. The block-state table is padded to a multiple of this size.
 pub const SUPERBLOCK_BYTES: u64 = 4096;
 /// The offset of the block-state table.
 pub const STATES_OFFSET: u64 = SUPERBLOCK_BYTES;

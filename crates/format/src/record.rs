@@ -8,7 +8,7 @@ use crate::generation::above;
 use crate::sqlite_wal::Checksum;
 use crate::{FormatError, LogId, diff, page_change};
 
-/// Bytes of a record header.
+/// Size of a record header in bytes.
 pub const RECORD_HEADER_BYTES: u32 = 16;
 
 /// Returns an upper bound on the bytes of a record, for pages of this size. The bound holds with much to spare,
@@ -104,7 +104,7 @@ impl RecordHeader {
 /// The number of bits for the generation in hashes and commit marks. [`above`] mixes in the higher bits.
 pub(crate) const MARK_GENERATION_BITS: u32 = 30;
 
-/// Bytes of a transaction header.
+/// Size of a transaction header in bytes.
 pub const TX_HEADER_BYTES: u32 = 40;
 
 /// A transaction header without its commit mark.

@@ -4,9 +4,9 @@
 use crate::FormatError;
 use crate::bytes::{put, u32_be};
 
-/// Bytes of the WAL header.
+/// Size of the WAL header in bytes.
 pub const WAL_HEADER_BYTES: usize = 32;
-/// Bytes of a frame header.
+/// Size of a frame header in bytes.
 pub const FRAME_HEADER_BYTES: usize = 24;
 
 const MAGIC_LITTLE: u32 = 0x377f_0682;

@@ -1,4 +1,4 @@
-//! The files beside a database that has an archive (invariant 72).
+//! Tests of the files beside a database that has an archive (invariant 72).
 
 #![allow(clippy::expect_used, clippy::panic, reason = "a failed expectation is a failed test")]
 

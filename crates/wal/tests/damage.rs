@@ -236,7 +236,7 @@ fn inv08_zeros_behind_a_mark_are_an_error() {
     for_seeds(6, |seed| {
         let log = committed(seed, SyncMode::Lazy);
         for range in &log.used {
-            // Zero headers except for their marks, and zero records.
+            // Overwrite the headers, except for their marks, and the records with zeros.
             let start = if range.len() == 40 { range.start + 8 } else { range.start };
             let mut bytes = log.bytes.clone();
             bytes[start..range.end].fill(0);

@@ -19,7 +19,7 @@ use duralite_wal::log::stream::WalStream;
 use duralite_wal::{HeapMode, NvwalOptions, SyncMode};
 
 fn options(sync: SyncMode, heap: HeapMode, diff: bool) -> NvwalOptions {
-    // A small log, so that transactions cross blocks, the file grows by chunks, and the limit is near.
+    // Use a small log, so that transactions cross blocks, the file grows by chunks, and the limit is near.
     NvwalOptions { sync, diff, heap, block_bytes: 8192, limit_bytes: 4 << 20, cache_bytes: 0 }
 }
 

@@ -13,7 +13,7 @@ use crate::{FormatError, LogId};
 
 /// Version of the format.
 pub const VERSION: u32 = 1;
-/// Bytes of the header.
+/// Size of the header in bytes.
 pub const HEADER_BYTES: usize = 56;
 /// Size in bytes of the part of a commit before its pages, and of the trailer.
 pub const COMMIT_BYTES: usize = 48;

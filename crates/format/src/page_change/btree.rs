@@ -14,7 +14,7 @@ const FIRST_FREEBLOCK: usize = 1;
 const CELLS: usize = 3;
 const CONTENT: usize = 5;
 const FRAGMENTS: usize = 7;
-/// Bytes of a leaf's header. In an interior page a pointer to the last child follows.
+/// Size of a leaf's header in bytes. In an interior page a pointer to the last child follows.
 const HEADER_BYTES: usize = 8;
 const CHILD_BYTES: usize = 4;
 
@@ -27,7 +27,7 @@ const LEAF: u8 = 8;
 
 /// The least number of bytes that a cell takes, because a dropped cell has to leave space for a freeblock.
 const SMALLEST_CELL: usize = 4;
-/// Bytes of the longest varint.
+/// Size of the longest varint in bytes.
 const VARINT_BYTES: usize = 9;
 
 /// A b-tree page. If its bytes are mutable, callers can insert and drop cells.

@@ -1,6 +1,6 @@
-//! Changes that are operations on cells: their encoding in a payload, applying them, and finding the operations that lead
-//! from one page to another. Bytes that still differ after the operations follow as ranges, so a wrong guess of the
-//! operations only makes the payload longer.
+//! Encodes changes that are operations on cells, applies them, and finds the operations that lead from one page to
+//! another. Bytes that still differ after the operations follow as ranges, so a wrong guess of the operations only
+//! makes the payload longer.
 
 use super::btree::Tree;
 use super::payload::{DAMAGED, Reader, apply_ranges, encode_ranges, first_byte_of_cells, put};
@@ -328,7 +328,7 @@ impl Writer<'_> {
 // Determines which cells SQLite inserted, deleted and changed. The search compares the places of cells, or, if SQLite
 // packed the page, the bytes of cells.
 
-/// The change of a cell. Slots are those in the old page, in the new page, or in both.
+/// The change of a cell. `old` is its slot in the old page, and `new` its slot in the new page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Step {
     Delete { old: usize },

@@ -105,8 +105,9 @@ pub enum Difference {
 
 /// Appends to `out` the ranges in which `new` differs from `old`, as `diff::encode` does. If cells were rearranged,
 /// appends a payload of cell operations or moves instead, provided that such a payload leaves few bytes for ranges or
-/// is shorter. Cells that stayed in place or were added after all others do not count as rearranged, and then only the
-/// cell pointers are compared. The arguments are those of [`encode`].
+/// is shorter. Cells that stayed in place or were added after all others do not count as rearranged. If no cell was
+/// rearranged, this function only compares the cell pointers in addition to what `diff::encode` does. The arguments are
+/// those of [`encode`].
 pub fn encode_rearranged(
     scratch: &mut Scratch,
     old: &[u8],

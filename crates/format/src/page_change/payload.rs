@@ -20,7 +20,7 @@ pub(super) const KIND_WHOLE: u8 = 4;
 pub(super) const PAGE_ONE: u8 = 0x10;
 /// With [`KIND_CELLS`], the bit that says that operations fill freed bytes with zeros (`PRAGMA secure_delete`).
 pub(super) const ZEROED: u8 = 0x20;
-/// Bytes of the database header that begins page 1.
+/// Size in bytes of the database header, with which page 1 begins.
 pub(super) const DATABASE_HEADER_BYTES: usize = 100;
 
 /// Returns the bytes of a page before its b-tree header.

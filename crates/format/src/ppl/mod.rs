@@ -18,7 +18,7 @@ use crate::{FormatError, LogId, head};
 pub const MAGIC: [u8; 8] = *b"DURALPPL";
 /// The format version.
 pub const VERSION: u32 = 1;
-/// Bytes of the superblock.
+/// Size of the superblock in bytes.
 pub const SUPERBLOCK_BYTES: u64 = 4096;
 /// Offset of the word in the superblock that says how many chunks have file space.
 pub const GROWN_OFFSET: u64 = 1344;
@@ -32,33 +32,33 @@ pub const TRANSACTIONS_OFFSET: u64 = SUPERBLOCK_BYTES;
 /// The number of records in the transaction log. A transaction's record is at the transaction's number modulo this
 /// number.
 pub const TRANSACTIONS: u64 = 1024;
-/// Bytes of a record of the transaction log, which is a cache line.
+/// Size in bytes of a record of the transaction log, which is a cache line.
 pub const TRANSACTION_BYTES: usize = 64;
 /// The offset of the slots.
 pub const SLOTS_OFFSET: u64 = TRANSACTIONS_OFFSET + TRANSACTIONS * TRANSACTION_BYTES as u64;
 /// The largest number of slots. The segment has space for only this many slots: for each slot it stores which process
 /// is merging the slot's page.
 pub const MOST_SLOTS: u32 = 512;
-/// Bytes of a slot before its page.
+/// Size of a slot's header in bytes. The page follows the header.
 pub const SLOT_HEADER_BYTES: u64 = 64;
 
 /// The number of log sectors in a chunk.
 pub const SECTORS_PER_CHUNK: u32 = 32;
-/// Bytes of a piece of the common pool.
+/// Size of a piece of the common pool in bytes.
 pub const PIECE_BYTES: u32 = 1024;
 /// Bytes of an extent's state. The log stores the states beside the extents, but they have no meaning after the last
 /// process has ended.
 pub const STATE_BYTES: u64 = 64;
-/// Bytes of an extent before its body.
+/// Size of an extent's header in bytes. The body follows the header.
 pub const EXTENT_HEADER_BYTES: u32 = 32;
 /// Offset in an extent's header of the transaction up to which the extent's page is merged.
 pub const MERGED_AT: u64 = 24;
-/// Bytes of a record before its payload.
+/// Size of a record's header in bytes. The payload follows the header.
 pub const RECORD_HEADER_BYTES: u32 = 16;
 /// The largest number of a transaction.
 pub const LAST_TRANSACTION: u64 = (1 << (64 - LENGTH_BITS)) - 1;
 
-/// Bits of a record's length in its first word.
+/// Number of bits for the length of a record in its first word.
 const LENGTH_BITS: u32 = 20;
 
 // The superblock, and the offsets of the parts of a log.
@@ -202,21 +202,21 @@ impl Extent {
 /// The offsets and sizes of the log's parts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Geometry {
-    /// Size of a log sector.
+    /// Size of a log sector in bytes.
     pub sector_bytes: u32,
     /// Number of slots.
     pub slots: u32,
-    /// Bytes of a slot with its header.
+    /// Size of a slot in bytes, with its header.
     pub slot_bytes: u64,
     /// Number of lists of the page table.
     pub buckets: u32,
-    /// Where the heads of the page table's lists begin.
+    /// Offset of the heads of the page table's lists.
     pub buckets_offset: u64,
-    /// Where the first chunk begins.
+    /// Offset of the first chunk.
     pub chunks_offset: u64,
-    /// Bytes of a chunk.
+    /// Size of a chunk in bytes.
     pub chunk_bytes: u64,
-    /// Pieces of the common pool in a chunk.
+    /// Number of pieces of the common pool in a chunk.
     pub pieces_per_chunk: u32,
 }
 
@@ -238,14 +238,14 @@ impl Geometry {
         (self.file_bytes(chunk), u64::from(before + within))
     }
 
-    /// Returns where an extent's state is.
+    /// Returns the offset of an extent's state.
     #[must_use]
     pub fn state_offset(&self, extent: Extent) -> u64 {
         let (chunk, within) = self.place(extent);
         chunk + within * STATE_BYTES
     }
 
-    /// Returns where an extent begins.
+    /// Returns the offset of an extent.
     #[must_use]
     pub fn extent_offset(&self, extent: Extent) -> u64 {
         let (chunk, within) = self.place(extent);
@@ -284,13 +284,13 @@ impl Geometry {
         sectors.map(Extent::sector).chain((chunk * pieces..(chunk + 1) * pieces).map(Extent::piece))
     }
 
-    /// Returns where a slot is.
+    /// Returns the offset of a slot.
     #[must_use]
     pub fn slot_offset(&self, slot: u32) -> u64 {
         SLOTS_OFFSET + u64::from(slot) * self.slot_bytes
     }
 
-    /// Returns where the head of the page table's list for a page is.
+    /// Returns the offset of the head of the page table's list for a page.
     #[must_use]
     pub fn bucket_offset(&self, page_number: u32) -> u64 {
         let mixed = page_number.wrapping_mul(0x9E37_79B1);
@@ -449,13 +449,13 @@ pub struct TransactionRecord {
 }
 
 impl TransactionRecord {
-    /// Returns where the record of a transaction is.
+    /// Returns the offset of the record of a transaction.
     #[must_use]
     pub fn offset(number: u64) -> u64 {
         TRANSACTIONS_OFFSET + number % TRANSACTIONS * TRANSACTION_BYTES as u64
     }
 
-    /// Returns where the mark of a transaction is.
+    /// Returns the offset of the mark of a transaction.
     #[must_use]
     pub fn mark_offset(number: u64) -> u64 {
         Self::offset(number) + 8

@@ -23,9 +23,9 @@ use crate::{FormatError, LogId, PATH_LIMIT, head};
 pub const MAGIC: [u8; 8] = *b"DURALSPM";
 /// The format version of logs.
 pub const VERSION: u32 = 2;
-/// Bytes of a log's file.
+/// Size of a log's file in bytes.
 pub const SUPERBLOCK_BYTES: u64 = 4096;
-/// Bytes of a page of the region.
+/// Size of a page of the region in bytes.
 pub const PAGE_BYTES: u64 = 4096;
 /// The largest number of pages that a region may have.
 pub const MOST_PAGES: u32 = 1 << 24;
@@ -38,7 +38,7 @@ const FORMAT: Format =
 pub const COUNTED_OFFSET: u64 = 1616;
 /// Offset of the reference: the fields by which the log finds its region.
 pub const REFERENCE_OFFSET: u64 = 2048;
-/// Bytes of the reference without its checksum.
+/// Size in bytes of the reference without its checksum.
 const REFERENCE_BYTES: usize = 8 + PATH_LIMIT;
 
 /// Returns the offset of the link to the first transaction of a generation.
@@ -101,9 +101,9 @@ impl Superblock {
 // The header line of a page of the region, which says which log owns the page, and where the page is in its
 // transaction.
 
-/// Bytes of a page's header, which is one line.
+/// Size in bytes of a page's header, which is one line.
 pub const HEADER_BYTES: u64 = 64;
-/// Bytes of a page after its header. They are a part of the stream of the page's transaction.
+/// Number of bytes in a page after its header. These bytes are a part of the stream of the page's transaction.
 pub const STREAM_BYTES: u64 = PAGE_BYTES - HEADER_BYTES;
 /// Offset in a page's header of the link to the transaction's next page.
 pub const LINK_AT: u64 = 32;
@@ -249,11 +249,12 @@ const _: () = assert!((MOST_PAGES as u64) * (PAGE_BYTES / HEADER_BYTES) <= u32::
 // Entries of a transaction of the write-ahead log: changes of pages, and the last entry, which commits the
 // transaction.
 
-/// Bytes of a cache line. Each entry begins at a multiple of this, and the last entry of a transaction is one line.
+/// Size of a cache line in bytes. Each entry begins at a multiple of this, and the last entry of a transaction is one
+/// line.
 pub const ENTRY_BYTES: u64 = 64;
 /// Offset of the page's record in a change.
 pub const RECORD_AT: u64 = 16;
-/// Bytes of a change before its ranges.
+/// Size in bytes of what precedes the ranges of a change.
 pub const CHANGE_HEADER_BYTES: u64 = RECORD_AT + RECORD_HEADER_BYTES as u64;
 
 /// Codes in the first word of an entry.

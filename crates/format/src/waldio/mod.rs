@@ -15,7 +15,7 @@ use crate::{FormatError, LogId, ORIGIN_BYTES, Origin, head};
 pub const MAGIC: [u8; 8] = *b"DURALDIO";
 /// The format version.
 pub const VERSION: u32 = 4;
-/// Bytes of the superblock and of each generation slot. No device has larger blocks.
+/// Size in bytes of the superblock and of each generation slot. No device has larger blocks.
 pub const AREA_BYTES: u64 = 4096;
 /// The offset of the log's blocks, which follow the superblock and two generation slots.
 pub const DATA_OFFSET: u64 = 3 * AREA_BYTES;
@@ -106,7 +106,7 @@ pub fn block_size_is_valid(block_bytes: u32) -> bool {
     block_bytes.is_power_of_two() && (512..=4096).contains(&block_bytes)
 }
 
-/// Returns where the slot of a generation is.
+/// Returns the offset of the slot of a generation.
 #[must_use]
 pub fn slot_offset(generation: u64) -> u64 {
     AREA_BYTES * (1 + generation % 2)
@@ -183,7 +183,7 @@ fn seed_of(id: LogId, generation: u64, offset: u64) -> u64 {
     id.seed() ^ (generation << 40).wrapping_add(offset) ^ above(generation, MARK_GENERATION_BITS)
 }
 
-/// Bytes of a group header.
+/// Size of a group header in bytes.
 pub const GROUP_HEADER_BYTES: u64 = 64;
 /// The first bytes of a group header. A reader cannot take this number for the size of a transaction, because a
 /// transaction's size is smaller or equals [`TX_TAKES_GROUP`].
@@ -310,7 +310,7 @@ pub fn body_hash(id: LogId, generation: u64, offset: u64, body: &[u8]) -> u64 {
     hash.finish(header)
 }
 
-/// Bytes of a transaction header.
+/// Size of a transaction header in bytes.
 pub const TX_HEADER_BYTES: u32 = 32;
 /// The value in a transaction's size field if the transaction is the only one in its group, and so ends where the
 /// group ends.
@@ -385,7 +385,7 @@ impl TxHeader {
 
 // Frames of the layout `embedded`: a page with a mark in bytes that the page does not use.
 
-/// Bytes of the mark that makes a page a frame of the `embedded` layout.
+/// Size in bytes of the mark that makes a page a frame of the `embedded` layout.
 pub const MARK_BYTES: usize = 32;
 const MARK_CHECKED: usize = 24;
 
@@ -444,7 +444,7 @@ impl Mark {
     }
 }
 
-/// Returns where the mark of a frame may be, in the order in which writers and readers try these places.
+/// Returns the offsets at which the mark of a frame may be, in the order in which writers and readers try these places.
 ///
 /// A mark inside the page replaces 32 bytes that are zero. These bytes are at the page's end (reserved bytes, or the
 /// unused end of an overflow page), or at either end of the unallocated gap of a b-tree page (SQLite file format,

@@ -157,8 +157,8 @@ impl Follower {
         self.own_log()?.guarded(|stream| {
             stream.engine_mut().refresh()?;
             let engine = stream.engine();
-            // Only the newest transaction can still be open, because each earlier transaction is final or was replaced. A
-            // follower gets no replaced transaction.
+            // Only the newest transaction may not be final yet, because each earlier transaction is final or was
+            // replaced. A follower gets no replaced transaction.
             let newest = engine.transactions().checked_sub(1).and_then(|last| engine.transaction_after(last));
             let open = newest.is_some_and(|newest| !is_final(engine, newest.last_frame, acknowledged));
             Ok(engine.position() - u64::from(open))
@@ -372,8 +372,8 @@ impl Drop for Follower {
 fn is_final(engine: &dyn Engine, last_frame: u32, acknowledged: u64) -> bool {
     let generation = engine.origin().generation & 0xffff_ffff;
     let frames = if acknowledged >> 32 == generation { acknowledged & 0xffff_ffff } else { 0 };
-    // A later commit settles a transaction, because the process that made that commit had this transaction in its
-    // snapshot.
+    // A transaction is settled once another was committed after it, because the process that made the later commit had
+    // this transaction in its snapshot.
     let settled = last_frame < engine.committed() || u64::from(last_frame) <= frames;
     settled && engine.is_durable(last_frame)
 }

@@ -41,7 +41,8 @@ pub struct Log {
     segment_path: PathBuf,
     /// The log's file. Its `flock` tells other processes that the log is in use.
     file: OwnFile,
-    /// Logs of earlier databases that were renamed so that this log could have their name: the old and the new path of each.
+    /// The old and the new path of each log of an earlier database that was renamed so that this log could have its
+    /// name.
     moved: Vec<(PathBuf, PathBuf)>,
     /// Whether this process made the log and has not made it durable yet.
     is_provisional: bool,
@@ -57,7 +58,7 @@ pub struct Log {
     unfinished: bool,
 }
 
-/// What the log is, and where.
+/// The log's properties and paths.
 impl Log {
     /// Makes a log for the database in `file`. The log and its directory entry are durable on return, unless [`Log::is_provisional`].
     ///

@@ -190,8 +190,8 @@ fn dispose(log: &mut Log, own: bool, afterwards: Afterwards) -> Result<Option<Pa
     }
 }
 
-/// Returns the attached log. If the log could not be attached, but no process uses it and it is only what a power loss has
-/// left, returns `None`, because nothing has been committed in it.
+/// Returns the attached log. Returns `None` if the log could not be attached, no process uses it, and it is only what a
+/// power loss has left. Nothing has been committed in such a log.
 fn or_nothing(
     attached: Result<OpenLog, LogError>,
     file: &dyn DatabaseFile,
@@ -217,17 +217,17 @@ fn busy(database: &Path) -> LogError {
     LogError::Busy { path: database.to_path_buf(), what: "a process has the database open; close it first" }
 }
 
-/// Returns whether writing a log home into a copy would lose something of the log's own database, for which the log is
-/// kept. A home that shares the file holds no pages of its own, so nothing is lost there. Any other home would be emptied.
-/// A journal would be gone after it was played back into the copy.
+/// Returns whether a log's own database, for which the log is kept, would lose something if the log were written home
+/// into a copy. A home that shares the file holds no pages of its own, so nothing is lost there. The checkpoint would
+/// empty any other home. It would also remove a rollback journal after playing it back into the copy.
 fn loses_by_checkpoint(log: &Log) -> Result<bool, LogError> {
     let holds_pages = log.home().is_some_and(|home| home.header() != Header::Shared);
     let has_journal = log.rollback_journal().map_or(Ok(None), |journal| journal.size())?.is_some();
     Ok(holds_pages || has_journal)
 }
 
-/// Returns whether the log has every change of its database since the log was made. Such a log completes any copy that was
-/// made of the database since. It has never started over, and no home has taken changes from it.
+/// Returns whether the log has every change of its database since the log was made. Such a log brings any copy up to
+/// date that was made of the database since. It has never started over, and no home has taken changes from it.
 fn has_every_change(log: &Log) -> bool {
     log.first_position() == 0 && log.home().is_none()
 }

@@ -202,7 +202,8 @@ impl DatabaseFile for Counted<'_> {
 /// of the log, its home and the file.
 pub(crate) fn write_home(log: &mut Log, file: &dyn DatabaseFile, database: &Path) -> Result<usize, LogError> {
     let page_bytes = u64::from(log.page_bytes());
-    // A transaction of a process that died may be visible without being durable (invariant 5).
+    // First make the log durable, because a transaction of a process that died may be visible without being durable
+    // (invariant 5).
     log.before_home_write()?;
     let pages = log.committed_pages(None)?;
     let in_log = pages.iter().any(|(page_number, _)| *page_number == 1);

@@ -50,7 +50,7 @@ const LATENCIES: u64 = 192;
 
 const _: () = assert!(COUNTERS + 8 * Counter::ALL.len() as u64 <= FILLED);
 
-/// Distinguishes a block from other bytes, such as those of a segment with another layout.
+/// The number that distinguishes a block from other bytes, such as those of a segment with another layout.
 const METRICS: u64 = u64::from_le_bytes(*b"DURAFIGS");
 
 /// Returns the tag of blocks that count from this beginning of the segment on.

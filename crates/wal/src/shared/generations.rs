@@ -112,8 +112,8 @@ fn extents_of(generation: u64) -> [(u64, u64); 3] {
         .map(|(at, bytes)| (at, at + bytes as u64))
 }
 
-/// When the last transaction of a generation was sealed or, without a transaction, when the generation began. An engine
-/// needs this time because a transaction stores only the time since the previous transaction.
+/// The time at which the last transaction of a generation was sealed. If the generation has no transaction, the time at
+/// which it began. An engine needs this time because a transaction stores only the time since the previous transaction.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct SealTime {
     /// The time in milliseconds since 1970. It has no meaning if the log does not say when the generation began.

@@ -53,7 +53,7 @@ impl std::str::FromStr for HeapMode {
     }
 }
 
-/// Where a heap is on its medium.
+/// The offsets and sizes of a heap's parts on its medium.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Geometry {
     /// Size of a block.

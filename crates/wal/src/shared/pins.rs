@@ -67,10 +67,12 @@ pub struct Recycling {
 pub enum Followers {
     /// No follower has pinned a position.
     None,
-    /// The attempt would be in vain now: a follower is behind, and has not answered a request of this log yet.
+    /// The attempt would be in vain now: a follower is behind, and has answered no request that was made since the log
+    /// started over.
     Behind,
-    /// The followers are at the log's end, do not count any more, or have answered a request of this log. A follower that
-    /// has answered one request is expected to answer the next while the holder of the WRITE lock waits.
+    /// The followers are at the log's end, do not count any more, or have answered a request that was made since the
+    /// log started over. A follower that has answered one request is expected to answer the next while the holder of
+    /// the WRITE lock waits.
     Answer,
 }
 

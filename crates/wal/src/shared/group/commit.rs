@@ -109,9 +109,9 @@ impl Group {
         end.next_multiple_of(self.block_bytes()) <= self.durable().position + RING_BYTES
     }
 
-    /// Returns whether a writer may open another group after the last group, which is closed. The answer is no if two
-    /// groups are not durable yet. `ENDS` has entries for only two groups, and a third group would overwrite the entry of
-    /// the first.
+    /// Returns whether a writer may open another group after the last group, which is closed. Returns `false` if two
+    /// groups are not durable yet. `ENDS` has entries for only two groups, and a third group would overwrite the entry
+    /// of the first.
     fn may_open_behind(&self, tail: Mark) -> bool {
         tail.group.wrapping_sub(self.durable().group) % GROUP_NUMBERS <= 1
     }
@@ -228,7 +228,7 @@ impl Group {
 /// The number of blocks by which a log grows at first. The number is small, because zeroing the blocks takes part of the
 /// time of a program that opens a database, commits once and closes it.
 const FIRST_BLOCKS: u64 = 16;
-/// The number of blocks by which a log grows once it has that many blocks.
+/// The number of blocks by which a log grows that has from a third of this number to four times this number of blocks.
 const STEP_BLOCKS: u64 = 256;
 const LARGEST_STEP: u64 = 16 << 20;
 
@@ -237,12 +237,13 @@ fn first_step(block_bytes: u32) -> u64 {
     u64::from(block_bytes) * FIRST_BLOCKS
 }
 
-/// Returns the number of bytes by which a log grows whose blocks for groups have `bytes` bytes.
+/// Returns the number of bytes by which a log grows next. `bytes` is the size of the blocks that it has for groups.
 ///
 /// Each growth costs writing zeros to the new blocks, and a transaction of some six blocks in the file system's
-/// journal. So a small log becomes four times as long, which takes few growths. A longer log grows by a quarter or
-/// less, so that few of its blocks are zeroed and never used. The usual log of a database ends with such a step: SQLite
-/// checkpoints the database after 1,000 pages, and a log with as many blocks has grown by [`STEP_BLOCKS`] a few times.
+/// journal. So a small log becomes four times as long, which takes few growths. A longer log grows by [`STEP_BLOCKS`],
+/// and a very long one by a quarter or less, so that few of its blocks are zeroed and never used. The usual log of a
+/// database ends with a step of [`STEP_BLOCKS`]: SQLite checkpoints the database after 1,000 pages, and a log with as
+/// many blocks has grown by that number a few times.
 fn step(bytes: u64, block_bytes: u32) -> u64 {
     let usual = u64::from(block_bytes) * STEP_BLOCKS;
     bytes.saturating_mul(3).min(usual).max(bytes / 4).clamp(first_step(block_bytes), LARGEST_STEP)
@@ -362,7 +363,7 @@ impl Group {
         }
     }
 
-    /// Returns when everything that is sealed at the call is as durable as the log's `durability` makes it.
+    /// Waits until everything that is sealed at the call is as durable as the log's `durability` makes it.
     pub(crate) fn drain(&self) -> Result<(), LogError> {
         self.wait_for(self.tail())
     }

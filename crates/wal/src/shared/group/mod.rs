@@ -88,7 +88,7 @@ const INTENT: u64 = 1408;
 const INTENT_STATE: u64 = 1416;
 /// SQLite's WAL header of the new generation, in as many bytes.
 const INTENT_HEADER: u64 = 1424;
-/// Transactions sealed before the new generation: the log's position, not a byte position.
+/// The number of transactions sealed before the new generation. It is the log's position, not a byte position.
 const INTENT_POSITION: u64 = 1456;
 /// When the new generation begins, in milliseconds since 1970.
 const INTENT_TIME: u64 = 1464;
@@ -197,7 +197,7 @@ pub(crate) struct Generation {
     pub(crate) retired: bool,
     /// The least length of the file in bytes.
     pub(crate) file_bytes: u64,
-    /// Transactions sealed before this generation: the log's position, not a byte position.
+    /// The number of transactions sealed before this generation. It is the log's position, not a byte position.
     pub(crate) position: u64,
     /// When the generation began, in milliseconds since 1970.
     pub(crate) time_ms: u64,
@@ -212,7 +212,7 @@ pub(crate) struct NewGeneration {
     pub(crate) retired: bool,
     /// The number of bytes to which the file may be shrunk; `None` to keep its length.
     pub(crate) keep_bytes: Option<u64>,
-    /// Transactions sealed before the new generation: the log's position, not a byte position.
+    /// The number of transactions sealed before the new generation. It is the log's position, not a byte position.
     pub(crate) position: u64,
     /// When the new generation begins, in milliseconds since 1970.
     pub(crate) time_ms: u64,
