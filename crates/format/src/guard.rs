@@ -152,7 +152,7 @@ pub fn inspect(header: &[u8]) -> DatabaseHeader {
             DatabaseHeader::Damaged
         };
     }
-    // SQLite leaves the place of the log's id zero. If a version is not one of SQLite's, but the id matches its check,
+    // SQLite leaves the bytes for the log's id zero. If a version is not one of SQLite's, but the id matches its check,
     // then the version was a guard before it was damaged.
     let names_log = || {
         let check = array(header, ID).map(|id| id_check(LogId(id)));

@@ -165,8 +165,8 @@ impl TxHeader {
 pub struct TxHash(pub(crate) u64);
 
 impl TxHash {
-    /// Returns the hash before the first record. It ties the transaction to its log, its generation and its place
-    /// there.
+    /// Returns the hash before the first record. The hash ties the transaction to its log, its generation and its
+    /// number in the generation.
     #[must_use]
     pub fn new(id: LogId, generation: u64, sequence: u32) -> Self {
         let above = above(generation, MARK_GENERATION_BITS);

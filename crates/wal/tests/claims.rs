@@ -129,7 +129,7 @@ fn inv03_a_copied_directory_has_its_log_below_it_too() {
         fixture.copy("data/app.db", "copy/app.db");
         fixture.copy("data/app.db", "app.db");
         assert_eq!(fixture.claim_copy("copy/app.db", &fixture.path("copy/logs")), Claim::Copy);
-        // These copies are not in the place that the log has in the original's directory.
+        // These copies of the log are not where the log is in the original's directory.
         assert_eq!(fixture.claim_copy("copy/app.db", &fixture.path("logs")), Claim::Foreign);
         assert_eq!(fixture.claim_copy("app.db", &fixture.path("copy")), Claim::Foreign);
         fs::remove_dir_all(fixture.path("data")).expect("remove");

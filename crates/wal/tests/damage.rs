@@ -230,7 +230,7 @@ fn inv12_ranges_of_zeros_and_of_noise_leave_an_error_or_a_prefix() {
     }
 }
 
-/// Recovery never takes zeros over a part of a transaction, or over a link to a transaction, for the log's end.
+/// Recovery never mistakes zeros over a part of a transaction, or over a link to a transaction, for the log's end.
 #[test]
 fn inv08_zeros_behind_a_mark_are_an_error() {
     for_seeds(6, |seed| {

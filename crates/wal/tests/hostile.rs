@@ -264,7 +264,7 @@ fn inv12_changes_of_pages_that_leave_the_page_are_refused() {
     assert!(read_changed(&page, &[2, 1, 10, 100, 4, 20, 0, 7]).expect("sound") == moved);
     let far = [142, 128]; // 127 + 15 * 256 + 128 = 4095
     for payload in [
-        // Moves from and to places beyond the end; a payload that ends too early; and fewer moves than announced.
+        // Moves from and to offsets beyond the end; a payload that ends too early; and fewer moves than announced.
         &[&[2, 1, 0][..], &far, &[1]].concat()[..],
         &[&[2, 1][..], &far, &[0, 1]].concat(),
         &[2, 1, 0, 9],

@@ -177,7 +177,8 @@ fn write_two_frames(stream: &mut WalStream<Nvwal>, model: &Model, rng: &mut Rng)
     transaction
 }
 
-/// The place of a transaction's header and records, and the place where the transaction ends.
+/// The parts of the medium with a transaction's header and records, each as offset and length, and the offset of the
+/// transaction's end.
 struct Placed {
     parts: Vec<(u64, u64)>,
     end: u64,

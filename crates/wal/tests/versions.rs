@@ -84,7 +84,7 @@ fn inv12_a_log_of_another_version_is_refused_by_name_and_not_a_byte_is_changed()
     }
 }
 
-/// If Duralite did not find the log, a user could take it for lost, and open the database without it.
+/// If Duralite did not find the log, a user could believe that it is lost, and open the database without it.
 #[test]
 fn inv12_a_log_of_another_version_is_found_though_the_database_has_another_name() {
     for (engine, _, others) in FORMATS {

@@ -599,8 +599,8 @@ fn inv07_damage_before_the_last_group_is_an_error_and_in_it_a_shorter_log() {
     }
 }
 
-/// A process writes a large transaction and dies before sealing it. Another process then seals a small transaction at the
-/// same place. A scan must not take the rest of the large transaction for a transaction, or for a part of one.
+/// A process writes a large transaction and dies before sealing it. Another process then seals a small transaction at
+/// the same offset. A scan must not mistake the rest of the large transaction for a transaction, or for a part of one.
 #[test]
 fn inv07_what_a_dead_process_wrote_behind_the_tail_is_never_taken_for_a_successor() {
     let superblock = superblock(Layout::Embedded, 512, 16 << 20);

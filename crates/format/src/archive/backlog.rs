@@ -1,9 +1,9 @@
 //! The backlog of a closed log, `app.db-archive-LOGID`: the commits that the log still held when it was closed and that
 //! the archive may not have.
 //!
-//! The file has a header, the commits in order, and a trailer. The file holds whole pages, so a reader needs neither the
-//! engine of the log nor the database file. It is complete and durable before `app.db-archive` names it, so a file that
-//! is damaged anywhere counts as missing.
+//! The file has a header, the commits in order, and a trailer. The file holds whole pages, so a reader needs neither
+//! the engine of the log nor the database file. The file is complete and durable before `app.db-archive` names it, so a
+//! file that is damaged anywhere counts as missing.
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
@@ -79,7 +79,7 @@ pub struct Commit {
     pub time_ms: u64,
     /// Size of the database in pages after the commit.
     pub db_pages: u32,
-    /// The number of the commit's pages, which follow. Each page occurs once.
+    /// The number of pages in the commit, which follow. No page occurs twice.
     pub pages: u32,
 }
 

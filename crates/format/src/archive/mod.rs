@@ -25,7 +25,7 @@ const LINE_LIMIT: usize = 4096;
 
 const WHAT: &str = "the archive file beside the database";
 
-/// The place of the archive, and the identity of this database in the archive.
+/// The URL of the archive, and the identity of this database in the archive.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Owner {
     /// The URL of the archive, without spaces and control characters.
@@ -75,7 +75,7 @@ pub fn may_be(first_bytes: &[u8]) -> bool {
 /// A record of `app.db-archive`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Record {
-    /// The place of the archive. Only the newest record of this kind counts.
+    /// The archive of the database. Only the newest record of this kind counts.
     Owner(Owner),
     /// A log was made. Or, with `intact: false` while the log is in use, something other than commits of the log has
     /// changed the database.

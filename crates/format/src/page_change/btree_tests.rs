@@ -185,7 +185,7 @@ fn a_chain_that_descends_or_leaves_the_page_ends() {
     assert_eq!(tree(&mut page).place(30).map(|(at, _)| at), Some(392), "a block past the end");
 }
 
-/// The first bytes of the page, read as a link to a freeblock, would lead to a place that exists only on a larger
+/// The first bytes of the page, read as a link to a freeblock, would lead to an offset that exists only on a larger
 /// page.
 #[test]
 fn nothing_follows_the_last_freeblock() {

@@ -8,7 +8,7 @@ use crate::{FormatError, diff};
 
 /// Inserts a cell where SQLite would place it. Stored: slot, length less one, bytes of the cell.
 pub(super) const OP_INSERT: u8 = 1;
-/// Inserts a cell at a given place. Stored: place, then as for [`OP_INSERT`].
+/// Inserts a cell at a given place, an offset in the page. Stored: place, then as for [`OP_INSERT`].
 pub(super) const OP_INSERT_AT: u8 = 2;
 /// Drops cells, the last one first. Stored: slot of the first cell, number of cells less one.
 pub(super) const OP_DELETE: u8 = 3;
@@ -349,7 +349,7 @@ impl Step {
 /// do.
 const FEW: usize = 6;
 
-/// The largest number of consecutive cells that SQLite may have inserted or deleted on a packed page.
+/// On a packed page, the search finds at most this many consecutive inserted or deleted cells.
 const AHEAD: usize = 8;
 
 /// If more cells than this lie between the first and the last difference, the search does not compare cells one by one.

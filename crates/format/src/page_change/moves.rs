@@ -7,7 +7,8 @@ use crate::{FormatError, diff};
 
 /// A move of fewer bytes than this costs as much as the bytes themselves.
 const SHORTEST_MOVE: usize = 8;
-/// The largest distance by which bytes slide on a page that is not a b-tree page.
+/// The largest distance, in bytes, at which the search looks for bytes that have slid on a page that is not a b-tree
+/// page.
 const FARTHEST_SLIDE: usize = 64;
 
 /// Memory that the encoder reuses.
@@ -114,7 +115,7 @@ fn of_pointers(before: &Tree<&[u8]>, after: &Tree<&[u8]>, moves: &mut Vec<Move>)
     }
 }
 
-/// Finds the cells that have moved to another place.
+/// Finds the cells that have moved to another offset.
 fn of_cells(before: &Tree<&[u8]>, after: &Tree<&[u8]>, moves: &mut Vec<Move>) {
     // Limit the comparisons, because a new cell that the old page does not have is compared with all remaining cells of
     // the old page.

@@ -426,7 +426,7 @@ impl TransactionKind {
     const ALL: [Self; 3] = [Self::Begin, Self::Commit, Self::Abort];
 
     /// Returns the mark of this state in a transaction's record. Each transaction has marks of its own. So a reader
-    /// never takes a mark that an earlier transaction has left in the same place for the mark of this transaction.
+    /// never mistakes a mark that an earlier transaction has left in the same record for the mark of this transaction.
     #[must_use]
     pub fn mark(self, id: LogId, number: u64) -> u64 {
         xxh3_64_with_seed(&number.to_le_bytes(), id.seed().wrapping_add(self as u64 + 1))
@@ -475,7 +475,8 @@ impl TransactionRecord {
         out
     }
 
-    /// Reads the record at a place. Returns `None` if there is no record, or if the writer never completed it.
+    /// Reads the record with number `place` in the transaction log, counted from 0. Returns `None` if there is no
+    /// record, or if the writer never completed it.
     ///
     /// # Errors
     /// `Damaged` if the mark says *commit* but the rest does not match the check. The cause must be damage, because

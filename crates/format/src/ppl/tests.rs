@@ -47,7 +47,7 @@ fn a_superblock_round_trips_and_every_flipped_bit_is_noticed() {
     }
 }
 
-/// A log that was made before logs had a usual size has zeros in the place of that size.
+/// A log that was made before logs had a usual size has zeros where that size is stored.
 #[test]
 fn the_usual_size_of_a_log_is_checked_and_is_the_limit_if_it_is_not_there() {
     let bytes_of = |limit_chunks, usual_chunks| {

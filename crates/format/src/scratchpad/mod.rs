@@ -456,7 +456,8 @@ impl RegionSuperblock {
 
 /// Offset of the word that names the journal's first page.
 pub const JOURNAL_CHAIN_OFFSET: u64 = 1600;
-/// Offset of the word that says whether a journal exists, and how long it is. Both words are in the same cache line.
+/// Offset of the word that says whether a journal exists, and how long it is. This word and the word before it are in
+/// the same cache line.
 pub const JOURNAL_STATE_OFFSET: u64 = 1608;
 /// Offset of the count of changes of the journal, in the same cache line as the two words before it. The count is odd
 /// from the first store of a change until the process has made the whole change durable.

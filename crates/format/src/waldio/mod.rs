@@ -177,16 +177,16 @@ impl Slot {
     }
 }
 
-/// Returns the seed of the checksums at a place in the log. The seed differs between logs, generations and places, so
-/// bytes of another log, generation or place do not pass the check.
+/// Returns the seed of the checksums at an offset of the log. The seed differs between logs, generations and offsets,
+/// so bytes of another log, generation or offset do not pass the check.
 fn seed_of(id: LogId, generation: u64, offset: u64) -> u64 {
     id.seed() ^ (generation << 40).wrapping_add(offset) ^ above(generation, MARK_GENERATION_BITS)
 }
 
 /// Size of a group header in bytes.
 pub const GROUP_HEADER_BYTES: u64 = 64;
-/// The first bytes of a group header. A reader cannot take this number for the size of a transaction, because a
-/// transaction's size is smaller or equals [`TX_TAKES_GROUP`].
+/// The first bytes of a group header. A reader cannot mistake this number for the size of a transaction, because a
+/// transaction's size is at most [`TX_TAKES_GROUP`].
 pub const GROUP_MAGIC: u32 = 0xD17A_6E0F;
 
 const GROUP_ORDERED: u32 = 1;
@@ -212,7 +212,7 @@ pub struct GroupHeader {
 }
 
 impl GroupHeader {
-    /// Returns the header's bytes for a place in the log.
+    /// Returns the header's bytes for an offset of the log.
     #[must_use]
     pub fn encode(&self, id: LogId, generation: u64, offset: u64) -> [u8; GROUP_HEADER_BYTES as usize] {
         let mut out = group_placeholder(generation, self.time_ms);
@@ -226,7 +226,7 @@ impl GroupHeader {
         out
     }
 
-    /// Reads a header. Returns `None` if there is no valid header of this generation at this place.
+    /// Reads a header. Returns `None` if there is no valid header of this generation at this offset.
     #[must_use]
     pub fn decode(bytes: &[u8], id: LogId, generation: u64, offset: u64) -> Option<Self> {
         let found = of_halves(u32_le(bytes, 4), u32_le(bytes, GROUP_GENERATION_HIGH));
@@ -266,13 +266,13 @@ pub fn group_time(header: &[u8]) -> u64 {
     u64_le(header, GROUP_TIME)
 }
 
-/// The hash over a group's transactions. The hash covers the header of the first transaction last. A writer that writes
-/// a large transaction piece by piece knows that header only at the end.
+/// The hash over a group's transactions. The hash covers the header of the first transaction last, because a writer
+/// that writes a large transaction piece by piece knows that header only at the end.
 #[derive(Clone)]
 pub struct BodyHash(Box<xxhash_rust::xxh3::Xxh3>);
 
 impl BodyHash {
-    /// Returns the hash before the first byte, for a group at this place.
+    /// Returns the hash before the first byte, for a group at this offset.
     #[must_use]
     pub fn new(id: LogId, generation: u64, offset: u64) -> Self {
         Self(Box::new(xxhash_rust::xxh3::Xxh3::with_seed(seed_of(id, generation, offset))))
@@ -291,8 +291,8 @@ impl BodyHash {
     }
 }
 
-/// The most bytes of a body that [`body_hash`] copies in order to hash the body in one call. That takes a third of the
-/// time, and most groups are no larger.
+/// The most bytes of a body that [`body_hash`] copies in order to hash the body in one call. One call takes a third of
+/// the time, and the bodies of most groups are no larger.
 const SMALL_BODY: usize = 1024;
 
 /// Returns the hash of a group's transactions, all of which are in `body`.
@@ -408,7 +408,7 @@ pub struct Mark {
     /// WAL frame number.
     pub frame: u32,
     /// Hash of all pages of the frame's transaction. It shows a reader whether another transaction, which was never
-    /// sealed, wrote a frame at this place.
+    /// sealed, wrote a frame at this offset.
     pub transaction: u64,
     /// Whether the frame is the first of its transaction.
     pub starts_transaction: bool,
@@ -496,7 +496,7 @@ fn place_of(page: &[u8], page_number: u32) -> Option<usize> {
     places(page, page_number == 1).into_iter().flatten().find(|&at| zero(at))
 }
 
-/// Appends a page as a frame of the `embedded` layout. `offset` is the frame's place in the log.
+/// Appends a page as a frame of the `embedded` layout. `offset` is the frame's offset in the log.
 pub fn encode_frame(
     out: &mut Vec<u8>,
     page: &[u8],
@@ -529,8 +529,8 @@ pub fn transaction_hash<'a>(pages: impl Iterator<Item = (u32, &'a [u8])>) -> u64
     })
 }
 
-/// Reads the frame at a place in the log and copies its page to `page`. Returns the frame's mark and the number of its
-/// bytes. Returns `None` if there is no valid frame of this generation. `page` may be overwritten even then.
+/// Reads the frame at an offset of the log and copies its page to `page`. Returns the frame's mark and the number of
+/// its bytes. Returns `None` if there is no valid frame of this generation. `page` may be overwritten even then.
 #[must_use]
 pub fn decode_frame(
     bytes: &[u8],

@@ -1,5 +1,5 @@
-//! Opens, locks and changes `app.db-archive`. While a process has the file open, no other process can change it. So no
-//! process keeps the file open.
+//! Opens, locks and changes An open and locked `app.db-archive`. While a process has the file open, no other process
+//! can change it. So no process keeps the file open.
 
 use std::fs::OpenOptions;
 use std::io::{self, ErrorKind, Write as _};
@@ -25,7 +25,7 @@ const TRIES: u32 = 2000;
 /// sidecar, and the database then begins a new line of logs.
 const MOST_BYTES: usize = 256 << 10;
 
-/// `app.db-archive`.
+/// An open and locked `app.db-archive`.
 pub struct ArchiveFile {
     database: PathBuf,
     path: PathBuf,
@@ -141,7 +141,7 @@ impl ArchiveFile {
         if self.records.fenced.is_some() { Ok(()) } else { self.append(&[Record::Fenced { generation }]) }
     }
 
-    /// Appends records. They are durable on return.
+    /// Appends records, which are durable on return.
     ///
     /// # Errors
     /// `Format` for a URL that the file cannot hold; `Io`.
@@ -154,7 +154,7 @@ impl ArchiveFile {
         hooks::step(FileStep::Record, &self.path).map_err(failed)?;
         let written = self.file.write_all_at(&new, end).and_then(|()| self.file.sync_all());
         if let Err(error) = written {
-            // Cut off what was written of these lines. Otherwise a process could take them for things that have
+            // Cut off what was written of these lines. Otherwise a process could believe that what they record has
             // happened.
             let _ = self.file.set_len(end);
             return Err(failed(error));
@@ -177,8 +177,8 @@ impl ArchiveFile {
         Ok(())
     }
 
-    /// Records that a process makes a log; `intact` as in [`Record::Begin`]. The record is durable on return. If the file
-    /// has become too long, forgets the earlier logs.
+    /// Records that a process makes a log. `intact` is as in [`Record::Begin`]. The record is durable on return. If the
+    /// file has become too long, forgets the earlier logs.
     ///
     /// # Errors
     /// `Io`.

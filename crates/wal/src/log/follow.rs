@@ -282,7 +282,7 @@ impl Follower {
 }
 
 /// Methods with which the sidecar, which copies the log into an archive, tells the log's users what the archive has
-/// (invariant 70). A commit with `replicated=on` waits until the sidecar has told that the archive has the commit.
+/// (invariant 70). A commit with `replicated=on` waits until the sidecar says that the archive has the commit.
 impl Follower {
     /// Announces this follower as the sidecar. The archive holds every transaction up to `position`, of which the newest
     /// was sealed at `time_ms` (0 if unknown). The caller has made sure that the database has no other sidecar. If this

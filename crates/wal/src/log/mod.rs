@@ -503,8 +503,8 @@ impl Log {
     }
 
     /// Returns the pages within the database's size that have committed frames, each with the number of its newest
-    /// committed frame, in ascending order of pages. With `last`, only frames up to `last` count. `last` ends a
-    /// transaction.
+    /// committed frame, in ascending order of pages. With `last`, which is the last frame of a transaction, only frames
+    /// up to `last` count.
     ///
     /// # Errors
     /// `Corrupt`, `Poisoned`.

@@ -226,8 +226,9 @@ fn loses_by_checkpoint(log: &Log) -> Result<bool, LogError> {
     Ok(holds_pages || has_journal)
 }
 
-/// Returns whether the log has every change of its database since the log was made. Such a log brings any copy up to
-/// date that was made of the database since. It has never started over, and no home has taken changes from it.
+/// Returns whether the log has every change of its database since the log was made. That is so if the log has never
+/// started over, and no home has taken changes from it. Such a log brings up to date any copy that was made of the
+/// database since.
 fn has_every_change(log: &Log) -> bool {
     log.first_position() == 0 && log.home().is_none()
 }

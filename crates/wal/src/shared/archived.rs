@@ -193,7 +193,7 @@ impl<'a> ArchivedWords<'a> {
 
 /// For the sidecar.
 impl ArchivedWords<'_> {
-    /// Announces this process as the sidecar, and up to which position the archive holds the log.
+    /// Announces this process as the sidecar, and stores what [`ArchivedWords::set`] stores.
     pub fn announce(&self, position: u64, time_ms: u64) {
         self.store(SIDECAR, RUNS | (self.segment.process_slot() as u64) << 8);
         self.set(position, time_ms);
@@ -208,8 +208,8 @@ impl ArchivedWords<'_> {
         self.wake_all();
     }
 
-    /// Stores up to which position the archive holds the log, and when the last transaction before that position was
-    /// sealed.
+    /// Stores the position up to which the archive holds the log, and the time at which the last transaction before
+    /// that position was sealed.
     pub fn set(&self, position: u64, time_ms: u64) {
         let before = self.load(POSITION);
         self.store(TIME, time_ms);
@@ -219,7 +219,7 @@ impl ArchivedWords<'_> {
         }
     }
 
-    /// Stores what the sidecar has not archived yet.
+    /// Stores how much the sidecar has not archived yet, and since when.
     pub fn set_behind(&self, bytes: u64, since_ms: u64) {
         self.store(BEHIND_BYTES, bytes);
         self.store(BEHIND_SINCE, since_ms);

@@ -209,7 +209,7 @@ impl DeltaChains {
         self.index.transaction_after(sequence)
     }
 
-    /// Sets the final places of the staged records: adds `base` (wrapping) to each.
+    /// Sets where the staged records finally are in the log: adds `base` (wrapping) to the `at` of each.
     pub(crate) fn move_staged(&mut self, base: u64) {
         self.index.move_staged(base);
     }
@@ -347,8 +347,8 @@ pub(crate) fn apply_record(page: &mut [u8], record: &[u8]) -> Result<(), FormatE
 }
 
 // The volatile index of committed and staged records. For each frame the index has the record that holds the frame. For
-// each record it has the earlier record of the same page on which that record builds. Each process rebuilds the index from
-// the log.
+// each record the index has the earlier record of the same page on which the record builds. Each process rebuilds the
+// index from the log.
 
 /// The next record of a page is a whole image if the page's chain has this many differences.
 pub(crate) const CHAIN_RECORDS: u32 = 64;
@@ -541,7 +541,7 @@ impl Index {
         Some(Transaction { sequence, first_frame, last_frame, db_pages, time_ms })
     }
 
-    /// Adds `base` (wrapping) to the places of the staged records.
+    /// Adds `base` (wrapping) to the `at` of each staged record.
     pub(crate) fn move_staged(&mut self, base: u64) {
         for record in self.records.iter_mut().skip(self.committed_records) {
             record.at = record.at.wrapping_add(base);

@@ -16,7 +16,7 @@ pub(crate) struct InForce {
     pub(crate) active: u64,
     pub(crate) slot: Slot,
     pub(crate) origin: Origin,
-    /// SQLite's header, unless the log is empty.
+    /// SQLite's WAL header; `None` if the log is empty.
     pub(crate) wal_header: Option<WalHeader>,
 }
 
@@ -36,7 +36,8 @@ impl InForce {
         Self { active: active_word(1), slot, origin, wal_header: None }
     }
 
-    /// Returns the byte ranges in the log that hold the generation.
+    /// Returns the byte ranges in the log of the generation's slot, of its origin, and of the word that puts it in
+    /// force.
     pub(crate) fn extents(&self) -> [(u64, u64); 3] {
         extents_of(self.slot.generation)
     }
@@ -106,7 +107,7 @@ pub(crate) fn flush(nvm: &dyn Nvm, generation: u64) {
     }
 }
 
-/// Returns the byte ranges in a log that hold this generation, and the word that puts it in force.
+/// Returns the byte ranges in a log of this generation's slot, of its origin, and of the word that puts it in force.
 fn extents_of(generation: u64) -> [(u64, u64); 3] {
     [(slot_offset(generation), SLOT_BYTES), (origin_offset(generation), ORIGIN_BYTES), (ACTIVE_OFFSET, 8)]
         .map(|(at, bytes)| (at, at + bytes as u64))

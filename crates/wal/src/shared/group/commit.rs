@@ -21,7 +21,7 @@ use crate::shared::group::{
 pub(crate) enum Content<'a> {
     /// Bytes that are the same wherever they are placed.
     Anywhere(&'a [u8]),
-    /// The number of bytes, and a function that makes the bytes once their place is known.
+    /// The number of bytes, and a function that makes the bytes once their byte position is known.
     At(u64, &'a mut dyn FnMut(Placing) -> Vec<u8>),
 }
 
@@ -34,7 +34,7 @@ impl Content<'_> {
     }
 }
 
-/// The place that a transaction gets.
+/// Where a transaction is in the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Placing {
     /// Byte position of the transaction's first byte.
@@ -320,7 +320,7 @@ impl Group {
     }
 
     /// Writes the closed group from the ring with one write, unless another leader has done so or has taken over.
-    /// `durable` is the value of `DURABLE` from which this leader computed the group's place.
+    /// `durable` is the value of `DURABLE` from which this leader computed the group's offset in the file.
     fn write_group(&self, leader: &Leader<'_>, durable: u64, end: u64) -> Result<bool, LogError> {
         let generation = self.generation();
         let start = self.group_start(Mark::unpack(durable).position);
@@ -333,8 +333,8 @@ impl Group {
         padding.fill(0);
         self.read_ring(start, content);
         // Check that the bytes just read were those of this group. They were if `DURABLE` has not changed. Only after a
-        // change of `DURABLE` may the group's place, and its bytes in the ring, belong to another group. The write that
-        // follows may come late, but it then writes the same bytes as any other write of this group.
+        // change of `DURABLE` may the group's offset in the file, and its bytes in the ring, belong to another group.
+        // The write that follows may come late, but it then writes the same bytes as any other write of this group.
         self.segment.fence();
         if self.get(DURABLE) != durable || !leader.leads() {
             return Ok(false);
@@ -470,11 +470,11 @@ impl DurabilityWaiter for Group {
 //
 // **Stopped leaders.** A process may be stopped while one of its threads leads (SIGSTOP, a frozen container). The
 // stopped process still holds the word, and no other process can tell it from a slow process. After a while another
-// thread takes over the word and writes the same group again. When the stopped thread continues, perhaps long after,
-// it may still do one write. Before it was stopped, it had checked that its group was the oldest that was not
-// durable. So it writes the bytes of that group, which are in that place already, and so does no harm. The write
-// would do harm only if the place had been reused, which takes a new generation. So each process counts in a word how
-// many of its threads may write, and a new generation waits until no other living process has such a thread
+// thread takes over the word and writes the same group again. When the stopped thread continues, perhaps long after, it
+// may still do one write. Before it was stopped, it had checked that its group was the oldest that was not durable. So
+// it writes the bytes of that group, which are in the file already, and so does no harm. The write would do harm only
+// if that part of the file had been reused, which takes a new generation. So each process counts in a word how many of
+// its threads may write, and a new generation waits until no other living process has such a thread
 // ([`Group::lead_alone`]).
 
 /// How long a thread that waits for the leader lock sleeps before it looks again.

@@ -319,7 +319,8 @@ impl Group {
         Mark::unpack(self.get(DURABLE))
     }
 
-    /// Joins the processes that share the log. The first process starts the sharing with the state that recovery found.
+    /// Joins the processes that share the log. The first process sets the shared words from the state that recovery
+    /// found (`recovered`).
     pub(crate) fn join(
         segment: Arc<dyn Segment>,
         base: u64,

@@ -5,10 +5,10 @@
 //! only for a page that is written once between syncs. As in the paper, the policy at first writes back every page, and
 //! counts its writes. The paper then writes through the pages that were written less often than the average.
 //!
-//! The paper assumes which way is cheaper. It also takes a page for hot if every transaction writes it once, although
-//! writing that page back saves no flush. The policy here writes a page through if that costs less. To find out, it times
-//! both ways, and counts how many lines of the page were stored and how many had to be flushed. The paper's rule is
-//! available for comparison ([`HomeSync::Average`]). Because hot pages change, the policy repeats its measurements.
+//! The paper assumes which way is cheaper. It also treats a page as hot if every transaction writes it once, although
+//! writing that page back saves no flush. The policy here writes a page through if that costs less. To find out, it
+//! times both ways, and counts how many lines of the page were stored and how many had to be flushed. The paper's rule
+//! is available for comparison ([`HomeSync::Average`]). Because hot pages change, the policy repeats its measurements.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
