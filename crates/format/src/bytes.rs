@@ -1,4 +1,4 @@
-//! Little-endian and big-endian field access that never panics on short input.
+//! Reads little-endian and big-endian fields without panicking on short input, and writes fields.
 
 /// Returns the little-endian 16-bit number at `at`, or 0 if the slice ends before the number does.
 #[inline]

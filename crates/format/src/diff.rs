@@ -1,5 +1,5 @@
-//! Differences between two images of a page, byte by byte (NVWAL, section 3.2). Two differences that are close together
-//! share one range, if one range takes no more bytes than two.
+//! Encodes and applies the differences between two images of a page, byte by byte (NVWAL, section 3.2). Two differences
+//! that are close together share one range if that takes no more bytes than two ranges.
 //!
 //! The encoding of each range is `offset u16, length-1 u16, bytes`. Ranges are ascending and disjoint.
 
@@ -89,8 +89,9 @@ pub(crate) fn next_difference(old: &[u8], new: &[u8], from: usize) -> Option<usi
     tail.into_iter().position(|(a, b)| a != b).map(|i| at + i)
 }
 
-/// Returns the end of the range that begins with the difference at `start`. The range ends after the first difference
-/// that a run of more than `EQUAL` equal bytes follows, or after the page's last difference.
+/// Returns the end of the range that begins with the difference at `start`. If a difference is followed by a run of
+/// more than `EQUAL` equal bytes, the range ends after that difference. Otherwise it ends after the page's last
+/// difference.
 pub(crate) fn end_of_range<const EQUAL: usize>(old: &[u8], new: &[u8], start: usize) -> usize {
     let mut end = start + 1;
     let mut at = end;

@@ -5,7 +5,8 @@ use crate::FormatError;
 use crate::bytes::{put, u32_le};
 use crate::generation::{halves, of_halves};
 
-/// Returns a number together with its complement. One 8-byte store replaces both, and a reader notices a damaged word.
+/// Returns a word of a number and its complement. One 8-byte store replaces both, and a reader notices if the word is
+/// damaged.
 #[must_use]
 pub fn checked_word(value: u32) -> u64 {
     u64::from(value) | u64::from(!value) << 32

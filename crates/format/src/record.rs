@@ -11,8 +11,8 @@ use crate::{FormatError, LogId, diff, page_change};
 /// Size of a record header in bytes.
 pub const RECORD_HEADER_BYTES: u32 = 16;
 
-/// Returns an upper bound on the bytes of a record, for pages of this size. The bound holds with much to spare,
-/// because the encoder stores two ranges as one if they are closer together than a range header is long.
+/// Returns an upper bound on the size of a record in bytes, for pages of this size. The bound is generous, because the
+/// encoder stores two ranges as one if they are closer together than a range header is long.
 #[must_use]
 pub fn largest_record(page_bytes: u32) -> u32 {
     RECORD_HEADER_BYTES + 2 * page_bytes

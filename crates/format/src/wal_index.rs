@@ -133,8 +133,9 @@ impl IndexHeader {
         is_whole.then_some(header)
     }
 
-    /// Returns the header of a wal-index that a process builds from a log: from the log's WAL header (unless nothing was
-    /// ever committed), the checksum and the number of its frames, and the size of the database in pages.
+    /// Returns the header of a wal-index that a process builds from a log. `wal` is the log's WAL header (`None` if
+    /// nothing was ever committed), `checksum` the checksum after the last frame, `frames` the number of frames, and
+    /// `db_pages` the size of the database in pages.
     #[must_use]
     pub fn new(wal: Option<&WalHeader>, checksum: Checksum, frames: u32, db_pages: u32) -> Self {
         let mut words = [0; HEADER_WORDS];

@@ -74,13 +74,13 @@ pub trait Hook: Send + Sync {
 
 static TAPS: RwLock<Vec<(PathBuf, Arc<dyn Hook>)>> = RwLock::new(Vec::new());
 
-/// Keeps a hook installed until this value is dropped. Logs that were opened before that keep the hook.
+/// Keeps a hook installed until this value is dropped. Logs that were opened while the hook was installed keep it.
 pub struct Hooked {
     dir: PathBuf,
 }
 
-/// Installs a hook for the logs in a directory that are opened from now on, and for the databases there that are mapped
-/// from now on.
+/// Installs a hook for a directory. The hook applies to the logs there that are opened from now on, and to the
+/// databases there that are mapped from now on.
 #[must_use]
 pub fn hook(dir: &Path, hook: Arc<dyn Hook>) -> Hooked {
     let mut hooks = TAPS.write().unwrap_or_else(PoisonError::into_inner);

@@ -1,5 +1,6 @@
-//! Tests which write seals a transaction, and which committed frames a writer may write again. A writer may only write
-//! the frames of a transaction again whose process died before it acknowledged the commit (invariant 15).
+//! Tests which write seals a transaction, and which committed frames a writer may write again. A writer may write
+//! frames again only if they are those of a transaction whose process died before it acknowledged the commit (invariant
+//! 15).
 
 #![allow(clippy::expect_used, reason = "a failed expectation is a failed test")]
 
@@ -43,8 +44,7 @@ fn inv15_a_frame_that_was_acknowledged_is_not_replaced() {
     model.commit(second);
     assert_eq!(contents(&mut stream), model.committed);
 
-    // The second transaction is acknowledged. Then a writer writes whose wal-index does not contain that
-    // transaction.
+    // The second transaction is acknowledged. Then a writer whose wal-index does not contain that transaction writes.
     stream.set_acknowledged((stream.engine().version() >> 32) << 32 | model.frames());
     let refused =
         lost.writes.iter().try_for_each(|(at, bytes)| stream.write(&NoDatabase, *at, bytes).map(|_| ()));

@@ -100,8 +100,8 @@ fn inv03_a_copy_of_database_and_log_is_a_pair_wherever_the_original_is() {
     }
 }
 
-/// A log that was moved to another file system is in another file than the file in which it was made, just as a
-/// copy is.
+/// A log that was moved to another file system is no longer in the file in which it was made. The same is true of a
+/// copy.
 #[test]
 fn inv03_a_copy_of_the_database_alone_does_not_take_a_log_that_was_moved() {
     for engine in ENGINES {

@@ -199,9 +199,9 @@ fn inv12_a_file_that_was_cut_is_refused() {
     });
 }
 
-/// Recovery refuses a log with a range of zeros, except in one case, which no log can distinguish from its end. In
-/// that case the range begins at or before the mark of a transaction, and covers both the mark and everything after
-/// the mark that recovery examines. Nothing before the range was damaged.
+/// Recovery refuses a log with a range of zeros, except in one case, in which the zeros look like the log's end. In
+/// that case the range begins at or before the mark of a transaction, and covers both the mark and everything after the
+/// mark that recovery examines. Nothing before the range was damaged.
 #[test]
 fn inv12_ranges_of_zeros_and_of_noise_leave_an_error_or_a_prefix() {
     for sync in [SyncMode::Lazy, SyncMode::Checksum] {
@@ -251,9 +251,9 @@ fn inv08_zeros_behind_a_mark_are_an_error() {
     });
 }
 
-/// Zeros over a transaction's mark, or over a link to the transaction, look like the log's end. But if that
-/// transaction is not the newest, a complete transaction follows that was ordered after it. From that, recovery knows
-/// that the zeros are damage.
+/// Zeros over a transaction's mark, or over a link to the transaction, look like the log's end. But if that transaction
+/// is not the newest, a complete transaction follows it. The later transaction was committed only once the earlier one
+/// was durable, so recovery knows that the zeros are damage.
 #[test]
 fn inv08_zeros_over_a_mark_are_an_error_where_a_transaction_is_whole_behind_them() {
     for sync in [SyncMode::Lazy, SyncMode::Eager] {

@@ -1,5 +1,5 @@
-//! Only the medium limits the size of a transaction or a log. These tests cross the boundaries of 32 bits, on a medium
-//! that stores a uniform block as one byte.
+//! Only the medium limits the size of a transaction or a log. These tests use numbers that need more than 32 bits, on a
+//! medium that stores a block of equal bytes as one byte.
 
 #![allow(clippy::expect_used, clippy::panic, reason = "a failed expectation is a failed test")]
 

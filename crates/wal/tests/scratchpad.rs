@@ -269,8 +269,8 @@ fn inv25_a_log_whose_pages_others_have_is_an_error() {
 }
 
 /// A process died in a commit after it had stored the link to the last entry. Another process gave its pages back. The
-/// next transaction then got the same number, and its last entry is in one of these pages. A power loss took back that
-/// the first page is free.
+/// next transaction then got the same number, and its last entry is in one of these pages. A power loss undid the
+/// freeing of the first page.
 #[test]
 fn inv25_a_first_page_that_a_dead_process_left_hides_no_committed_transaction() {
     let (rig, mut log, mut model, transaction) = small();

@@ -136,7 +136,7 @@ fn inv26_a_head_that_a_process_was_erasing_when_it_died_does_not_come_back() {
 }
 
 /// A process deletes a journal that ends with the name of a super-journal, and dies before it erases that end. A later
-/// journal grows over the same place. If its length is durable after a crash, so is its own end.
+/// journal grows over the same bytes. If the length of that journal is durable after a crash, so is its own end.
 #[test]
 fn inv26_the_end_of_a_journal_does_not_come_back_with_the_length_of_a_later_one() {
     let rig = Rig::new(1, 256 << 10, false);
@@ -172,13 +172,13 @@ fn inv26_the_end_of_a_journal_does_not_come_back_with_the_length_of_a_later_one(
     assert!(grown > 0, "the length never became durable");
 }
 
-/// A process ends a transaction, visibly to others but not yet durably, and dies before it acknowledges the commit. The
-/// next process must not overwrite the journal before the end of that transaction is durable. Otherwise a crash would
-/// make SQLite play back a mixture of both journals.
+/// A process ends a transaction and dies before it acknowledges the commit. Other processes see that end, but it is not
+/// durable yet. The next process must not overwrite the journal before the end of that transaction is durable.
+/// Otherwise a crash would make SQLite play back a mixture of both journals.
 #[test]
 fn inv26_a_journal_that_a_process_was_ending_when_it_died_does_not_come_back_with_other_records() {
-    // The transaction ends by zeros over the header (PERSIST), by the length (TRUNCATE), or by the word that says that
-    // the journal exists (DELETE).
+    // SQLite ends the transaction by overwriting the journal's header with zeros (PERSIST), by truncating the journal
+    // (TRUNCATE), or by deleting it, which changes the word that says whether a journal exists (DELETE).
     for ends in 0..3 {
         let rig = Rig::new(1, 256 << 10, false);
         let (_log, journal) = process_with_journal(&rig, 4096);

@@ -165,7 +165,7 @@ fn journal_size_limit_is_what_the_file_keeps_when_the_log_starts_over() {
     }
 }
 
-/// Returns the length of the file that the slot in force on these blocks promises.
+/// Returns the file length in bytes that the slot of the generation in force promises, from the contents of the device.
 fn promised(bytes: &[u8]) -> u64 {
     let slots = [4096, 8192].map(|at| Slot::decode(&bytes[at..at + 4096], duralite_format::LogId([9; 16])));
     slots.into_iter().flatten().max_by_key(|slot| slot.generation).expect("a slot").file_bytes

@@ -1,4 +1,4 @@
-//! Tests that this build refuses logs of other format versions with an error that names the version. It does not
+//! Tests that this build refuses logs of other format versions with an error that names the version. The build does not
 //! change such logs, because they may hold the newest commits of a database.
 
 #![allow(clippy::expect_used, clippy::panic, reason = "a failed expectation is a failed test")]

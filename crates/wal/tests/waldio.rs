@@ -108,7 +108,7 @@ impl History {
         Self { world, block, processes, model: model.clone(), possible: vec![model] }
     }
 
-    /// Records in the model that everything so far is durable, so that a later power loss must leave all of it. Does
+    /// Records that everything in the model so far is durable, so that a later power loss must leave all of it. Does
     /// nothing for a log without blocks, whose header a power loss may take.
     fn settle(&mut self) {
         if !self.block.has_crashed() && self.block.len() > DATA_OFFSET {
@@ -358,8 +358,8 @@ fn inv09_a_failing_write_or_flush_stops_every_process_and_loses_nothing_acknowle
                     );
                 }
                 assert!(other.size().is_err());
-                // The processes end. Check both what the operating system still has and what a power loss leaves of
-                // that: recovery must find a possible content, and that content must survive another power loss.
+                // The processes end. Check what the operating system still has, and what a power loss leaves of that.
+                // From both, recovery must restore a possible content, which must survive another power loss.
                 for image in [block.to_bytes(), block.crash(|_, states| rng.below(states as u64) as usize)] {
                     let block = Arc::new(RecordingBlock::from_bytes(image, BLOCK));
                     let world = World::new(block.clone(), world.superblock.clone(), world.options.clone());

@@ -77,8 +77,8 @@ pub fn may_be(first_bytes: &[u8]) -> bool {
 pub enum Record {
     /// The archive of the database. Only the newest record of this kind counts.
     Owner(Owner),
-    /// A log was made. Or, with `intact: false` while the log is in use, something other than commits of the log has
-    /// changed the database.
+    /// A log was made. With `intact: false`, the record may also say that something other than commits of the log has
+    /// changed the database while the log was in use.
     Begin {
         /// The log.
         log: LogId,
@@ -109,7 +109,7 @@ pub enum Record {
 }
 
 impl Record {
-    /// Returns the record's line, with its end.
+    /// Returns the record's line, with the newline.
     ///
     /// # Errors
     /// `Damaged` if the URL is too long, or has characters that a line cannot hold.
@@ -139,7 +139,8 @@ impl Record {
         Ok(format!("{:016x} {body}\n", xxh3_64(body.as_bytes())))
     }
 
-    /// Reads a line, without its end. Returns `None` if the line is damaged, or of a kind that this version does not know.
+    /// Reads a line, which is given without the newline. Returns `None` if the line is damaged, or of a kind that this
+    /// version does not know.
     fn decode(line: &[u8]) -> Option<Self> {
         let body = body_of(line)?;
         let mut fields = body.split(' ');
@@ -228,7 +229,7 @@ pub struct Closed {
 }
 
 impl Records {
-    /// Reads a file. Leaves out a line that is not whole, or damaged.
+    /// Reads the records of a file. Leaves out lines that are incomplete or damaged.
     ///
     /// # Errors
     /// `Version` for the file of another version; `Damaged` if no line says where the archive is.
@@ -290,10 +291,10 @@ impl Records {
         matches!(last, Some(Record::Rest { stamp, .. }) if *stamp == found)
     }
 
-    /// Returns the offset of the line of the last [`Record::Rest`], and the log of that record. Returns `None` unless `log`
-    /// was made after that record, is the last log, and the database was intact when `log` was made. If `log` has had no
-    /// commits, a caller can cut the file at that offset, and then append another [`Record::Rest`] of the earlier log.
-    /// Returns `None` also if an owner was recorded after that record, because the owner's line must stay.
+    /// Returns the offset of the line of the last [`Record::Rest`], and the log of that record. Returns `None` unless
+    /// `log` is the last log, was made after that record, and found the database intact. If `log` has had no commits, a
+    /// caller can cut the file at that offset, and then append another [`Record::Rest`] of the earlier log. Returns
+    /// `None` also if an owner was recorded after that record, because the owner's line must stay.
     #[must_use]
     pub fn tail_of(&self, log: LogId) -> Option<(usize, LogId)> {
         let is_begin = |record: &Record| matches!(record, Record::Begin { .. });

@@ -3,9 +3,9 @@
 //!
 //! The code trusts nothing in a page. Every access is checked, and a contradiction yields `None`.
 //!
-//! The installed SQLite may insert and drop cells in another way than this code. The log is correct nevertheless,
-//! because the encoder applies this code too, and records all bytes that still differ. But this code must never change,
-//! because later versions must read the logs that it has encoded.
+//! The installed SQLite may insert and drop cells differently from this code. The log is correct nevertheless, because
+//! the encoder applies this code too, and records all bytes that still differ. But this code must never change, because
+//! later versions must read the logs that it has encoded.
 
 use std::ops::{Deref, DerefMut};
 
@@ -208,8 +208,8 @@ pub(super) enum Place {
 }
 
 impl<B: Deref<Target = [u8]>> Tree<B> {
-    /// Returns where SQLite places a cell of `length` bytes; `None` if the page has no space for the cell, or
-    /// contradicts itself.
+    /// Returns the offset at which SQLite places a cell of `length` bytes, and how it makes the space. Returns `None`
+    /// if the page has no space for the cell, or contradicts itself.
     pub(super) fn place(&self, length: usize) -> Option<(usize, Place)> {
         let (gap, top) = (self.pointers_end(), self.content());
         if gap > top || top > self.bytes.len() || length < FREEBLOCK_BYTES {

@@ -12,9 +12,10 @@ pub(super) const OP_INSERT: u8 = 1;
 pub(super) const OP_INSERT_AT: u8 = 2;
 /// Drops cells, the last one first. Stored: slot of the first cell, number of cells less one.
 pub(super) const OP_DELETE: u8 = 3;
-/// Drops a cell, and inserts a similar cell at its slot, where SQLite would place it. Stored: slot, length of the new cell
-/// less one, length of the tail, bytes of ranges, and the ranges. The new cell consists of the old cell's first bytes, then
-/// zeros, then the tail, which is the end of the old cell. At last the reader writes the ranges over the new cell.
+/// Drops a cell, and inserts a similar cell at its slot, where SQLite would place it. Stored: slot, length of the new
+/// cell less one, length of the tail, bytes of ranges, and the ranges. The new cell consists of the old cell's first
+/// bytes, then zeros, then the tail, which is the end of the old cell. Finally the reader writes the ranges over the
+/// new cell.
 pub(super) const OP_REPLACE: u8 = 4;
 /// Like [`OP_REPLACE`], but at a given place. Stored: place, then as for [`OP_REPLACE`].
 pub(super) const OP_REPLACE_AT: u8 = 5;
@@ -277,8 +278,8 @@ struct Writer<'a> {
 }
 
 impl Writer<'_> {
-    /// Encodes the deletions at the beginning of `steps` whose slots are adjacent as one operation. Returns the number of these
-    /// steps.
+    /// Encodes the deletions at the beginning of `steps` whose slots are adjacent as one operation. Returns how many
+    /// steps these are.
     fn delete(&mut self, last: usize, steps: &[Step]) -> Option<usize> {
         let is_next = |(i, step): (usize, &Step)| matches!(step, Step::Delete { old } if *old + i == last);
         let count = steps.iter().enumerate().take_while(|step| is_next(*step)).count();
@@ -399,7 +400,7 @@ fn by_place(before: &Tree<&[u8]>, after: &Tree<&[u8]>, seen: &mut Vec<u64>, step
 }
 
 /// Appends steps for the rest of the middle. New cells replace the old cells at the same distance from the middle's
-/// beginning. Old cells beyond these were deleted, and new cells beyond these were inserted.
+/// beginning. If old cells are left, they were deleted. If new cells are left, they were inserted.
 fn finish(middle: &Middle, steps: &mut Vec<Step>) {
     let pairs = (middle.old..middle.old_end).zip(middle.new..middle.new_end);
     let replaced = pairs.len();

@@ -1,6 +1,6 @@
-//! A change of a page: a payload that makes the new image of the page from the old one, and is as short as possible. A
-//! payload is operations on the cells of a b-tree page (SQLite/PPL, section 3.2: physiological records), moves of
-//! bytes, ranges of bytes, or the whole page.
+//! Encodes and applies changes of pages. A change is a payload that makes the new image of a page from the old one, and
+//! is as short as possible. A payload consists of operations on the cells of a b-tree page (SQLite/PPL, section 3.2:
+//! physiological records), moves of bytes, ranges of bytes, or the whole page.
 //!
 //! `docs/format/page-change.md` is the specification. A payload names its kind. A reader accepts any bytes, and refuses
 //! those that are no valid payload (invariant 12). The encoder applies a change to a copy of the old page, just as a

@@ -1,5 +1,5 @@
 //! Moves: bytes of the new page that are elsewhere in the old page, because SQLite packed or rewrote cells, or because
-//! an array slid. All moves read the old page, so the order of the moves does not matter.
+//! an array was shifted. All moves read the old page, so the order of the moves does not matter.
 
 use super::btree::Tree;
 use super::payload::{DAMAGED, KIND_MOVES, Reader, apply_ranges, encode_ranges, put};
@@ -136,7 +136,7 @@ fn of_cells(before: &Tree<&[u8]>, after: &Tree<&[u8]>, moves: &mut Vec<Move>) {
 }
 
 /// Finds a move on a page that is not a b-tree page: the bytes after the first difference, if the old page has them
-/// near that place.
+/// near that offset.
 fn of_a_slide(old: &[u8], new: &[u8], moves: &mut Vec<Move>) {
     let Some(first) = diff::next_difference(old, new, 0) else { return };
     let end = new.len() - diff::common_suffix(old, new);

@@ -200,8 +200,8 @@ fn next_not_zero(page: &[u8], from: usize) -> Option<usize> {
     page.get(at..)?.iter().position(|byte| *byte != 0).map(|found| at + found)
 }
 
-/// Returns the end of the range that begins at `start`. The range ends after the first byte other than 0 that enough
-/// zeros follow to make another range worthwhile, or after the page's last byte other than 0.
+/// Returns the end of the range that begins at `start`. If a byte other than 0 is followed by enough zeros to make
+/// another range worthwhile, the range ends after that byte. Otherwise it ends after the page's last byte other than 0.
 fn end_before_zeros(page: &[u8], start: usize) -> usize {
     let mut end = start + 1;
     for (at, byte) in page.iter().enumerate().skip(end) {

@@ -29,8 +29,8 @@ pub const NO_LIMIT_CHUNKS: u32 = 1 << 24;
 
 /// The offset of the transaction log.
 pub const TRANSACTIONS_OFFSET: u64 = SUPERBLOCK_BYTES;
-/// The number of records in the transaction log. A transaction's record is at the transaction's number modulo this
-/// number.
+/// The number of records in the transaction log. The index of a transaction's record is the transaction's number modulo
+/// this number.
 pub const TRANSACTIONS: u64 = 1024;
 /// Size in bytes of a record of the transaction log, which is a cache line.
 pub const TRANSACTION_BYTES: usize = 64;
@@ -46,8 +46,8 @@ pub const SLOT_HEADER_BYTES: u64 = 64;
 pub const SECTORS_PER_CHUNK: u32 = 32;
 /// Size of a piece of the common pool in bytes.
 pub const PIECE_BYTES: u32 = 1024;
-/// Bytes of an extent's state. The log stores the states beside the extents, but they have no meaning after the last
-/// process has ended.
+/// Size of an extent's state in bytes. The log stores the states beside the extents, but they have no meaning after the
+/// last process has ended.
 pub const STATE_BYTES: u64 = 64;
 /// Size of an extent's header in bytes. The body follows the header.
 pub const EXTENT_HEADER_BYTES: u32 = 32;
@@ -475,7 +475,7 @@ impl TransactionRecord {
         out
     }
 
-    /// Reads the record with number `place` in the transaction log, counted from 0. Returns `None` if there is no
+    /// Reads the record with the index `place` in the transaction log, counted from 0. Returns `None` if there is no
     /// record, or if the writer never completed it.
     ///
     /// # Errors

@@ -141,11 +141,11 @@ impl Backlog {
         self.header
     }
 
-    /// Reads the next commit. Returns `None` after the last commit, and only if the backlog is whole. The caller has read
-    /// all pages of the previous commit.
+    /// Reads the next commit. Returns `None` after the last commit if the backlog is complete, and an error if it is
+    /// not. The caller has read all pages of the previous commit.
     ///
     /// # Errors
-    /// `Io`; `Format` for a backlog that is damaged or not whole.
+    /// `Io`; `Format` for a backlog that is damaged or incomplete.
     pub fn next_commit(&mut self) -> Result<Option<Commit>, LogError> {
         let wrong = damaged(&self.path);
         if self.is_whole {

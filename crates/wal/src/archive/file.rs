@@ -1,5 +1,5 @@
-//! Opens, locks and changes An open and locked `app.db-archive`. While a process has the file open, no other process
-//! can change it. So no process keeps the file open.
+//! Opens, locks and changes `app.db-archive`. While a process has the file open, no other process can change it. So no
+//! process keeps the file open.
 
 use std::fs::OpenOptions;
 use std::io::{self, ErrorKind, Write as _};
@@ -60,8 +60,8 @@ impl ArchiveFile {
         Err(LogError::Busy { path, what: "another process keeps it locked" })
     }
 
-    /// Reads the records in the file of a database; returns `None` if the database has none. For callers that do not
-    /// change the file.
+    /// Reads the records in the file of a database; returns `None` if the database has none. A caller that does not
+    /// change the file uses this function.
     ///
     /// # Errors
     /// `Format`, `Io`.

@@ -1,5 +1,5 @@
-//! The files beside a database that has an archive, for the VFS and for the sidecar. [`ArchiveFile`] is `app.db-archive`,
-//! and [`backlog`] has the commits of closed logs that the archive may not have.
+//! Reads and writes the files beside a database that has an archive, for the VFS and for the sidecar. [`ArchiveFile`]
+//! is `app.db-archive`, and [`backlog`] has the commits of closed logs that the archive may not have.
 //!
 //! `app.db-archive` exists if, and only if, somebody has enabled an archive for the database. The VFS records there which
 //! logs the database has had, and whether anything else has changed the database in between. A missing record costs the
@@ -79,9 +79,9 @@ pub struct SidecarLock(#[allow(dead_code, reason = "holds the lock")] OwnFile);
 const SIDECAR_AT: i64 = 1 << 60;
 
 impl SidecarLock {
-    /// Takes the lock of the database at this path; returns `None` if another process holds it. A process that has SQLite
-    /// connections to the database must not call this function: it opens the file, and dropping the lock would release the
-    /// locks of these connections.
+    /// Takes the sidecar's lock of the database at this path. Returns `None` if another process holds it. A process
+    /// that has SQLite connections to the database must not call this function. The lock keeps the file open, and
+    /// dropping the lock would release the locks of these connections.
     ///
     /// # Errors
     /// `Io`, `Medium`.

@@ -37,8 +37,8 @@ pub struct FollowedTransaction {
     pub time_ms: u64,
     /// Size of the database in pages after the transaction.
     pub db_pages: u32,
-    /// The pages that the transaction has written, in the order of its frames. If a page occurs more than once, the
-    /// image of the last occurrence is valid.
+    /// The pages that the transaction has written, in the order of its frames. If a page occurs more than once, only
+    /// the image of its last occurrence is valid.
     pub pages: Vec<u32>,
     first_frame: u32,
     generation: u64,
@@ -172,8 +172,8 @@ impl Follower {
     /// `LostPlace` if the log no longer has the transactions after the position, so that the caller has to copy the
     /// database again; `Corrupt`, `Poisoned`.
     pub fn read_since(&mut self, position: u64) -> Result<Option<FollowedTransaction>, LogError> {
-        // Load this word before reading the log, so that the log as read below holds every commit that the word
-        // acknowledges.
+        // Load the word of the newest acknowledged commit before reading the log. Then the log, as it is read below,
+        // holds every commit that the word acknowledges.
         let acknowledged = self.own_log()?.acknowledged();
         self.log.guarded(|stream| {
             stream.engine_mut().refresh()?;
@@ -501,8 +501,8 @@ impl Listing {
 }
 
 impl Log {
-    /// Lists the transactions that are in the log now. The call takes time and memory in proportion to the frames. The
-    /// log may start over at any time after this call.
+    /// Lists the transactions that are in the log now. The call takes time and memory in proportion to the number of
+    /// frames. The log may start over at any time after this call.
     ///
     /// # Errors
     /// `Corrupt`, `Poisoned`; `Busy` for a user who may only read the log, if another process recovers the log during

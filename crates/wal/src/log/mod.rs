@@ -53,14 +53,15 @@ pub struct Log {
     on_close: OnClose,
     /// Why this process acknowledges no more commits (invariant 9).
     poisoned: Option<String>,
-    /// Whether an operation is running. The flag stays set after a panic, which the caller catches, because the state that
-    /// the operation left is in doubt.
+    /// Whether an operation is running. If the operation panics, the caller catches the panic and the flag stays set,
+    /// because the state of the log is then in doubt.
     unfinished: bool,
 }
 
 /// The log's properties and paths.
 impl Log {
-    /// Makes a log for the database in `file`. The log and its directory entry are durable on return, unless [`Log::is_provisional`].
+    /// Makes a log for the database in `file`. The log and its directory entry are durable on return, unless
+    /// [`Log::is_provisional`] returns `true`.
     ///
     /// # Errors
     /// `NoSpace`, `Io` (log directory missing or read-only), `Medium` (not DAX).
@@ -381,17 +382,18 @@ impl Log {
         }
     }
 
-    /// Returns whether a write of `bytes` may make the open transaction too large for the usual way of sealing. In that
-    /// case every transaction sealed before has to be durable first. The write itself waits for that, unless the caller has
-    /// called [`DurabilityWaiter::wait_all`] before.
+    /// Returns whether a write of `bytes` may make the open transaction so large that every transaction sealed before
+    /// has to be durable first. The write itself waits until they are durable, unless the caller has called
+    /// [`DurabilityWaiter::wait_all`] before.
     #[must_use]
     pub fn outgrows(&self, bytes: usize) -> bool {
         self.stream.engine().outgrows(bytes)
     }
 
-    /// Returns whether the followers permit the log to start over. The holder of the WRITE lock calls this method. After it
-    /// returns `true`, no follower can pin a position that would prevent the start. The VFS calls this method before SQLite
-    /// decides whether to start over, and each write or truncation that starts the log over checks again.
+    /// Returns whether the followers permit the log to start over. The holder of the WRITE lock calls this method.
+    /// After it returns `true`, no follower can pin a position that would prevent the start. The VFS calls this method
+    /// before SQLite decides whether to start over, and each write or truncation that starts the log over checks the
+    /// followers again.
     ///
     /// # Errors
     /// `Corrupt`, `Medium`, `Poisoned`.

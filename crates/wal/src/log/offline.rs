@@ -45,7 +45,7 @@ pub enum Afterwards {
     Keep,
 }
 
-/// Rolls back a hot rollback journal in the log, writes all other pages in the log to the database file, lifts the
+/// Rolls back a hot rollback journal in the log, writes all committed pages in the log to the database file, lifts the
 /// guard and deletes the log. On return the file is an ordinary SQLite database and synced, and the log's home holds
 /// nothing that the file lacks. With `adopt`, the database may be a copy of the database that the log was made for. In
 /// that case the log is put aside instead of deleted. No other process may have the database open.
@@ -180,8 +180,8 @@ fn dispose(log: &mut Log, own: bool, afterwards: Afterwards) -> Result<Option<Pa
         Afterwards::Delete => {
             let path = log.path_now()?;
             log.unlink()?;
-            // Sync the directory, so that a power loss does not bring the log back. Nobody would delete it
-            // then, because it belongs to another database.
+            // Sync the directory, so that a power loss does not bring the log back. In that case nobody would delete
+            // the log, because it belongs to another database.
             if let Some(path) = path.filter(|_| !own) {
                 placement::sync_names(&path)?;
             }
@@ -233,8 +233,8 @@ fn has_every_change(log: &Log) -> bool {
     log.first_position() == 0 && log.home().is_none()
 }
 
-/// Opens a database that no other process has open. Excludes others by a lock on the whole file, including the bytes
-/// that SQLite locks.
+/// Opens a database that no other process has open. Excludes other processes by a lock on the whole file, including the
+/// bytes that SQLite locks.
 fn open_alone(database: &Path) -> Result<OpenDatabase, LogError> {
     let file = OpenOptions::new().read(true).write(true).open(database);
     let file = file.map_err(|error| LogError::io("open", database, &error))?;

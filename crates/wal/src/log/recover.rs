@@ -1,5 +1,5 @@
-//! Recovery of a log that a process has attached: [`who_recovers`] decides who recovers the log, and [`recovered`] acts
-//! on the decision.
+//! Recovers a log that a process has attached. [`who_recovers`] decides who recovers the log, and [`recovered`] acts on
+//! the decision.
 
 use std::cell::RefCell;
 use std::collections::HashSet;
@@ -123,8 +123,8 @@ pub fn recover(
         if open.is_of_another_boot {
             return Err(LogError::Missing { database: db.path.clone(), id, searched: placement.dir.clone() });
         }
-        // Clear leftovers, as a process does before it makes a new log. No process changes the header meanwhile, because
-        // processes that would change it wait until this process has checked the log.
+        // Clear leftovers, as a process does before it makes a new log. Processes that would change the database's
+        // header wait until this process has checked the log, so the header does not change meanwhile.
         placement::collect_leftovers(file, placement, db);
     }
     // The database's archive may not have the log's transactions, so recovery leaves them in the log.
@@ -134,7 +134,7 @@ pub fn recover(
 }
 
 /// Writes everything in the log to the file. Returns whether that succeeded. After a failure, truncates the file to its
-/// earlier size, because on a full disk, opening the database may need the space for something else.
+/// earlier size. On a full disk, opening the database may need that space for something else.
 fn put_home(log: &mut Log, file: &dyn DatabaseFile, database: &Path) -> bool {
     let Ok(size) = file.size() else { return false };
     let is_home = write_home(log, file, database).is_ok();

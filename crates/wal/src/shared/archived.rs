@@ -209,7 +209,7 @@ impl ArchivedWords<'_> {
     }
 
     /// Stores the position up to which the archive holds the log, and the time at which the last transaction before
-    /// that position was sealed.
+    /// that position was sealed. Wakes the commits that wait.
     pub fn set(&self, position: u64, time_ms: u64) {
         let before = self.load(POSITION);
         self.store(TIME, time_ms);
@@ -219,7 +219,7 @@ impl ArchivedWords<'_> {
         }
     }
 
-    /// Stores how much the sidecar has not archived yet, and since when.
+    /// Stores how many bytes the sidecar has not archived yet, and when the oldest transaction among them was sealed.
     pub fn set_behind(&self, bytes: u64, since_ms: u64) {
         self.store(BEHIND_BYTES, bytes);
         self.store(BEHIND_SINCE, since_ms);

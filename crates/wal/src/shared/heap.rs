@@ -269,8 +269,8 @@ impl Heap {
         self.nvm.fence();
     }
 
-    /// Returns the blocks that are not free according to the table. The caller takes the table only for a hint. Skips holes
-    /// in the table.
+    /// Returns the blocks that are not free according to the table. The caller uses the result only as a hint. Skips
+    /// holes in the table.
     pub(crate) fn taken(&self) -> Vec<u32> {
         let (mut taken, mut states, mut at) = (Vec::new(), [0; TABLE_STEP], 0);
         while at < self.grown {
@@ -426,8 +426,9 @@ impl Heap {
 
 // The list of a generation's blocks, as far as this process has followed the links.
 
-/// Blocks in the order of the list. No block is in the list twice: a list that returns to one of its own blocks is damaged,
-/// and refused. So following a damaged list takes no more steps than the log has blocks with valid headers.
+/// Blocks in the order of the list. No block is in the list twice. A list that returns to one of its own blocks is
+/// damaged, and readers refuse it. So following a damaged list takes no more steps than the log has blocks with valid
+/// headers.
 #[derive(Debug, Default)]
 pub(crate) struct BlockList {
     order: Vec<u32>,

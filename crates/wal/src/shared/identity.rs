@@ -1,4 +1,5 @@
-//! What ties a log to one database file (invariant 3), and which users are trusted to own a log's files (invariant 13).
+//! Identifies the database file to which a log is tied (invariant 3), and decides which users are trusted to own a
+//! log's files (invariant 13).
 
 use std::fs::Metadata;
 use std::io;

@@ -1,6 +1,5 @@
-//! The file of one log, and the steps on it: opening and identifying it, locking it, making it, naming it, making it
-//! durable, and deleting it (invariant 13). The callers decide when to take these steps. No code here knows what a log
-//! holds.
+//! Opens, identifies, locks, makes, names and deletes the file of a log, and makes it durable (invariant 13). The
+//! callers decide when to take these steps. No code here knows what a log holds.
 //!
 //! A file with the name of a log may be any file, because a database's name may end like a log's. The file may even be a
 //! database that this process has open through some other SQLite or VFS. Closing any descriptor of such a database would

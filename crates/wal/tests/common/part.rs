@@ -1,5 +1,5 @@
-//! A part of a medium, as a medium of its own. With it several files can be parts of one memory, so that a crash
-//! affects all of them at once.
+//! Makes a part of a medium look like a medium of its own. Several files can then be parts of one memory, so that a
+//! crash affects all of them at once.
 
 use std::sync::Arc;
 

@@ -144,16 +144,17 @@ impl Group {
         self.get(LENGTH) > self.geometry.data_offset
     }
 
-    /// Returns the length in bytes of the file with its first blocks. The file system has to have space for these blocks.
+    /// Returns the length in bytes that the file has once its first blocks are allocated. The file system has to have
+    /// space for these blocks.
     pub(crate) fn first_bytes(&self) -> u64 {
         let Geometry { data_offset, block_bytes, limit_bytes, .. } = self.geometry;
         (data_offset + first_step(block_bytes)).min(limit_bytes) / AREA_BYTES * AREA_BYTES
     }
 
-    /// Makes the file durably reach to an offset. Does so even if the file seems to reach that far already, because another
-    /// process may have allocated the space without making it durable. A commit would then have to rely on its own write to
-    /// make the file's size and blocks durable. The medium does not promise that, and every commit would cost a transaction
-    /// of the file system's journal.
+    /// Makes the file durably reach to an offset, even if it seems to reach that far already. Another process may have
+    /// allocated the space without making it durable. A commit would then have to rely on its own write to make the
+    /// file's size and blocks durable. The medium does not promise that, and every commit would cost a transaction of
+    /// the file system's journal.
     pub(super) fn extend(&self, offset: u64) -> Result<(), LogError> {
         self.block.refresh_len().map_err(|source| self.failed(source))?;
         let length = self.block.len();
@@ -228,7 +229,8 @@ impl Group {
 /// The number of blocks by which a log grows at first. The number is small, because zeroing the blocks takes part of the
 /// time of a program that opens a database, commits once and closes it.
 const FIRST_BLOCKS: u64 = 16;
-/// The number of blocks by which a log grows that has from a third of this number to four times this number of blocks.
+/// The number of blocks by which a log grows, if the log has from a third of this number to four times this number of
+/// blocks.
 const STEP_BLOCKS: u64 = 256;
 const LARGEST_STEP: u64 = 16 << 20;
 
@@ -297,8 +299,8 @@ impl Group {
         Ok(self.made_durable(durable, Mark { position: end, group, closed: false }))
     }
 
-    /// Publishes to all processes that the group after `before` is durable, unless another leader has done so. Returns
-    /// whether this call has published it. With `durability=normal` the group is only written.
+    /// Publishes to all processes that the group after `before` is durable. With `durability=normal` the group is only
+    /// written. Returns `false` if another leader has published that already.
     pub(super) fn made_durable(&self, before: u64, mark: Mark) -> bool {
         if self.exchange(DURABLE, before, mark.pack()).is_err() {
             return false;
@@ -568,7 +570,8 @@ impl Group {
     }
 
     /// Takes the leader lock from a leader that has made no progress for too long. The more leaders have been replaced
-    /// already, the longer this method waits. The cause may be a slow device, and more writers would not make it faster.
+    /// already, the longer this method waits, because the cause may be a slow device, which more writers would not make
+    /// faster.
     pub(super) fn take_over(&self, watch: &mut Watch) -> Result<Option<Leader<'_>>, LogError> {
         let word = self.get(LEADER);
         if process_of(word).is_none() || word & ALONE != 0 && self.get(INTENT) != self.get(GENERATION) {
@@ -638,7 +641,7 @@ impl Group {
         Ok(leader)
     }
 
-    /// As [`Group::lead_alone`], but returns `None` where that method would wait.
+    /// Does what [`Group::lead_alone`] does, but returns `None` where that method would wait.
     pub(super) fn try_lead_alone(&self) -> Result<Option<Leader<'_>>, LogError> {
         match self.try_lead_as(ALONE) {
             Some(leader) if self.is_alone()? => Ok(Some(leader)),
@@ -682,8 +685,8 @@ impl Group {
                 return Ok(true);
             }
             // If there is a leader, it is about to finish its work, so wait for it until the deadline. If there is
-            // none, the remaining writers were replaced, or are about to notice that another thread leads, so look only
-            // a few times.
+            // none, the remaining writers were replaced as leaders, or have not become leaders and are about to notice
+            // that. So look only a few times.
             match process_of(self.get(LEADER)) {
                 None if looks == 0 => return Ok(false),
                 Some(_) if self.segment.clock_ns() > deadline => return Ok(false),

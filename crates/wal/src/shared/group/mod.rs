@@ -79,7 +79,8 @@ const SLEEPERS: [u64; 2] = [1024, 1152];
 const SLEEPING: u64 = 8;
 /// The byte position at which a generation begins, by the parity of its number.
 const STARTS: [u64; 2] = [1280, 1288];
-/// The byte position at which a closed group ends, by the parity of the group's number. Valid once the next group is open.
+/// The byte position at which a closed group ends, by the parity of the group's number. The word is valid once the next
+/// group is open.
 const ENDS: [u64; 2] = [1296, 1304];
 /// The number of the newest generation. If it differs from [`GENERATION`], a switch to the newest generation has begun, and the
 /// words `INTENT_...` are the contents of that generation's slot.

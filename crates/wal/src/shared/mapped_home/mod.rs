@@ -237,9 +237,9 @@ impl MappedHome {
         }
     }
 
-    /// Makes durable what this process has stored. Returns whether no other process has stored anything. The caller changes
-    /// the word that names the writers while it has the state locked. So if a thread of this process stores something
-    /// later, the thread enters the process's name after that change, and the name is not lost.
+    /// Makes durable what this process has stored. Returns whether no other process has stored anything. The caller
+    /// keeps the state locked until it has changed the word that names the writers. So a thread of this process that
+    /// stores something later enters the process's name after that change, and the name is not lost.
     fn flush(&self, state: &mut State) -> Result<bool, LogError> {
         let start = state.is_timed().then(Instant::now);
         state.dirty.flush(&*self.nvm);
@@ -478,8 +478,8 @@ struct Shared {
 
 impl Writers {
     fn sharing(segment: Arc<dyn Segment>, at: u64) -> Self {
-        // The name is random, because two processes of the same name would each take the other's stores for its own. If the
-        // system gives no random bytes, this process has no name, and must assume several writers.
+        // The name is random, because two processes with the same name would each mistake the other's stores for its
+        // own. If the system gives no random bytes, this process has no name, and must assume several writers.
         let me = getrandom::u64().ok().map(|word| word & (u64::MAX >> 1) | 1);
         Self(me.map(|me| Shared { segment, at, me }))
     }
