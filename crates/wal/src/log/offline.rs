@@ -180,8 +180,8 @@ fn dispose(log: &mut Log, own: bool, afterwards: Afterwards) -> Result<Option<Pa
         Afterwards::Delete => {
             let path = log.path_now()?;
             log.unlink()?;
-            // Sync the directory, so that a power loss does not bring the log back. In that case nobody would delete
-            // the log, because it belongs to another database.
+            // Sync the directory, so that a power loss does not bring the log back. Nobody would delete a log that came
+            // back, because it belongs to another database.
             if let Some(path) = path.filter(|_| !own) {
                 placement::sync_names(&path)?;
             }
