@@ -71,7 +71,7 @@ pub enum Change<'a> {
 }
 
 impl<'a> Change<'a> {
-    /// The change that gives a page the content of `page`.
+    /// Returns the change that gives a page the content of `page`.
     #[must_use]
     pub fn image_of(page: &'a [u8]) -> Self {
         let (front, tail) = match kind(page) {

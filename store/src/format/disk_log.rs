@@ -18,8 +18,8 @@ pub const DISK_SLOT_OFFSETS: [u64; 2] = [4096, 8192];
 pub const DISK_DATA_OFFSET: u64 = 12288;
 /// The size of a batch's header in bytes.
 pub const BATCH_HEADER_BYTES: usize = 64;
-/// The largest block of a device. If a log came to a device with larger blocks, the first batch there begins at a multiple
-/// of this.
+/// The largest block size of a device, in bytes. If a log came to a device with larger blocks, the first batch there
+/// begins at a multiple of this size.
 pub const LARGEST_BLOCK: u64 = 4096;
 
 /// The head of the log. It never changes while the log exists.
@@ -75,8 +75,8 @@ impl DiskHead {
         Ok(it)
     }
 
-    /// The offset in the file of a place in the log. Places grow without limit; the offset wraps around in the circular
-    /// area.
+    /// Returns the file offset of a place in the log. A place is a byte position in the log, and grows without limit.
+    /// At the end of the circular area, the offset goes back to the area's start.
     #[must_use]
     pub fn offset(&self, place: u64) -> u64 {
         DISK_DATA_OFFSET + place % self.circle_bytes
@@ -91,9 +91,10 @@ pub struct DiskSlot {
     pub number: u64,
     /// The oldest object that is still needed.
     pub head: u64,
-    /// The place of the batch that contains the object `head`, or where that batch will be written.
+    /// The place, as in [`DiskHead::offset`], of the batch that contains the object `head`. If the log has no such
+    /// batch yet, the place at which that batch will be written.
     pub place: u64,
-    /// How often the log has been opened.
+    /// The number of times that the log has been opened.
     pub epoch: u32,
     /// The place where this epoch began. From this place on, only batches of this epoch count.
     pub began: u64,
@@ -133,11 +134,11 @@ impl DiskSlot {
 pub struct Batch {
     /// The number of the batch's first object. The other objects have the numbers that follow.
     pub first_lsn: u64,
-    /// How many objects the batch has.
+    /// The number of objects in the batch.
     pub objects: u32,
     /// The length of all objects together, in bytes.
     pub bytes: u64,
-    /// How often the log had been opened when the batch was written.
+    /// The number of times that the log had been opened when the batch was written.
     pub epoch: u32,
     /// The place of the batch in the log, which decides its offset.
     pub place: u64,
@@ -194,7 +195,7 @@ impl Batch {
         (header.len() >= BATCH_HEADER_BYTES && u32_le(header, 0) == BATCH_MAGIC && is_padded).then_some(it)
     }
 
-    /// Whether `bytes`, header and objects, are this batch, complete and undamaged.
+    /// Returns whether `bytes`, header and objects, are this batch, complete and undamaged.
     #[must_use]
     pub fn is_whole(&self, bytes: &[u8], seed: u64) -> bool {
         bytes.len() as u64 >= self.bytes.saturating_add(BATCH_HEADER_BYTES as u64)

@@ -40,7 +40,8 @@ pub use tree_page::{
     validate,
 };
 
-/// The seed of the log whose first 64 bytes these are, or more of them. Returns `None` if they are not the head of a log.
+/// Returns the seed of the log that begins with `head`, which has at least 64 bytes. Returns `None` if these bytes are
+/// not the head of a log.
 #[must_use]
 pub fn log_seed(head: &[u8]) -> Option<u64> {
     let on_blocks = || DiskHead::decode(head).map(|it| it.seed);
@@ -49,7 +50,7 @@ pub fn log_seed(head: &[u8]) -> Option<u64> {
 }
 
 /// The number of a log object. The numbers are consecutive, and of two changes of a page the later one has the larger
-/// number. 0 stands for no object.
+/// number. 0 means no object.
 pub type Lsn = u64;
 /// The number of a page: the page's offset in the page file, divided by the page size.
 pub type PageId = u64;

@@ -15,7 +15,7 @@ pub const HEAD_OFFSET: u64 = 128;
 pub const EPOCH_OFFSET: u64 = 192;
 /// The offset of the index.
 pub const INDEX_OFFSET: u64 = 4096;
-/// Objects begin at multiples of this many bytes, the size of a cache line.
+/// The alignment of objects in bytes, which is the size of a cache line.
 pub const OBJECT_ALIGNMENT: u64 = 64;
 /// The bit in an index entry that is set once the entry's object is durable.
 pub const STATE_BIT: u64 = 1;
@@ -25,11 +25,11 @@ pub const STATE_BIT: u64 = 1;
 pub struct NvHead {
     /// The seed of the log's checksums.
     pub seed: u64,
-    /// How many entries the index has.
+    /// The number of entries in the index.
     pub entries: u64,
     /// The size of an extent in bytes. Objects are allocated within extents.
     pub extent_bytes: u64,
-    /// How many extents there are.
+    /// The number of extents.
     pub extents: u64,
     /// The number that the log's first object got.
     pub first_lsn: u64,
@@ -81,32 +81,32 @@ impl NvHead {
         Ok(it)
     }
 
-    /// The offset of the index entry of the object `lsn`.
+    /// Returns the offset of the index entry of the object `lsn`.
     #[must_use]
     pub fn entry_at(&self, lsn: u64) -> u64 {
         INDEX_OFFSET + lsn % self.entries * 8
     }
 
-    /// The offset of an extent.
+    /// Returns the offset of an extent.
     #[must_use]
     pub fn extent_at(&self, extent: u64) -> u64 {
         (INDEX_OFFSET + self.entries * 8).next_multiple_of(4096) + extent * self.extent_bytes
     }
 
-    /// The size of the whole log in bytes.
+    /// Returns the size of the whole log in bytes.
     #[must_use]
     pub fn log_bytes(&self) -> u64 {
         self.extent_at(self.extents)
     }
 }
 
-/// The index entry that marks the object at the offset `object` as durable.
+/// Returns the index entry that marks the object at the offset `object` as durable.
 #[must_use]
 pub fn entry_of(object: u64) -> u64 {
     (object / OBJECT_ALIGNMENT * 2) | STATE_BIT
 }
 
-/// The offset of the object of an index entry. Returns `None` if the entry does not mark the object as durable.
+/// Returns the offset of the object of an index entry, or `None` if the entry does not mark the object as durable.
 #[must_use]
 pub fn object_of(entry: u64) -> Option<u64> {
     (entry & STATE_BIT != 0).then(|| (entry >> 1).saturating_mul(OBJECT_ALIGNMENT))

@@ -26,8 +26,8 @@ const UNDO_ROW: u8 = 1;
 const UNDO_PAGE: u8 = 2;
 const UNDO_PAGES: u8 = 3;
 
-/// The byte after a commit's time. If set, the commit makes pages reachable that were written home without being
-/// logged.
+/// The value of the byte after a commit's time, if the commit makes pages reachable that were written home without
+/// being logged.
 pub const COMMIT_OF_PAGES_AT_HOME: u8 = 1;
 
 const DAMAGED: FormatError = FormatError::Damaged { what: "a log object" };
@@ -80,7 +80,7 @@ impl ObjectKind {
     }
 }
 
-/// How to undo an update object.
+/// The undo of an update object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Undo<'a> {
     /// Puts the row's old cell back. If there was none, removes the row.
@@ -166,10 +166,10 @@ pub struct ObjectHeader {
     /// - an update: the previous object of its transaction, or 0;
     /// - a compensation: the next object to undo, or 0;
     /// - a moved step: the step that was moved before it, or 0;
-    /// - [`MovedAll`](ObjectKind::MovedAll): how many steps were moved;
+    /// - [`MovedAll`](ObjectKind::MovedAll): the number of steps that were moved;
     /// - freeing a page of an overflow chain after a commit: the next page of the chain.
     pub previous: Lsn,
-    /// How often the log had been opened when the object was written.
+    /// The number of times that the log had been opened when the object was written.
     pub epoch: u32,
     /// All objects below this number were durable before this object was sealed; 0 if the object makes no such claim.
     pub durable: Lsn,
@@ -177,7 +177,7 @@ pub struct ObjectHeader {
     pub bytes: u32,
     /// The object's kind.
     pub kind: ObjectKind,
-    /// How many bytes of the body say how to undo the object. In a commit, these bytes hold the time.
+    /// The number of bytes of the body that say how to undo the object. In a commit, these bytes hold the time.
     pub undo_bytes: u32,
 }
 
@@ -254,7 +254,7 @@ impl<'a> Object<'a> {
         Ok(Self { header, undo, changes })
     }
 
-    /// How to undo the object. Returns `None` if the object is not an update, or has no undo.
+    /// Returns how to undo the object. Returns `None` if the object is not an update, or has no undo.
     ///
     /// # Errors
     /// [`FormatError`] if the undo is damaged.
@@ -265,32 +265,33 @@ impl<'a> Object<'a> {
         Undo::decode(self.undo).map(Some)
     }
 
-    /// The encoded undo.
+    /// Returns the encoded undo.
     #[must_use]
     pub fn undo_bytes(&self) -> &'a [u8] {
         self.undo
     }
 
-    /// The time of a commit, in nanoseconds since 1970; 0 for other objects.
+    /// Returns the time of a commit, in nanoseconds since 1970; 0 for other objects.
     #[must_use]
     pub fn time_ns(&self) -> u64 {
         if self.header.kind == ObjectKind::Commit { u64_le(self.undo, 0) } else { 0 }
     }
 
-    /// Whether this is a commit that makes pages reachable that were written home without being logged.
+    /// Returns whether this is a commit that makes pages reachable that were written home without being logged.
     #[must_use]
     pub fn leads_to_pages_at_home(&self) -> bool {
         self.header.kind == ObjectKind::Commit && self.undo.get(8) == Some(&COMMIT_OF_PAGES_AT_HOME)
     }
 
-    /// If this is a commit that makes pages reachable that were not logged: the number of the superblock that was written
-    /// after these pages were home. 0 if an earlier build has written the object, and for other objects.
+    /// For a commit that makes pages reachable that were not logged, returns the number of the superblock that was
+    /// written after these pages were home. Returns 0 for any other object, and if an earlier build has written the
+    /// object.
     #[must_use]
     pub fn needed_superblock(&self) -> u64 {
         if self.leads_to_pages_at_home() { array(self.undo, 9).map_or(0, u64::from_le_bytes) } else { 0 }
     }
 
-    /// The object's changes in order, each with its page.
+    /// Returns the object's changes in order, each with its page.
     pub fn changes(&self) -> impl Iterator<Item = Result<(PageId, Change<'a>), FormatError>> + use<'a> {
         let mut rest = self.changes;
         std::iter::from_fn(move || match Change::decode(&mut rest) {

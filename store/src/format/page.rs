@@ -16,7 +16,8 @@ pub const PAGE_HEADER_BYTES: usize = 48;
 
 const LSN_AT: usize = 8;
 const ID_AT: usize = 16;
-/// Where a page's image in the log begins. The image leaves out the bytes before this: checksum, LSN and number.
+/// The offset in a page at which the page's image in the log begins. The image leaves out the bytes before this offset:
+/// checksum, LSN and number.
 pub(super) const KIND_AT: usize = 24;
 const LEVEL_AT: usize = 25;
 const COUNT_AT: usize = 26;
@@ -71,21 +72,21 @@ pub fn blank(page: &mut [u8], kind: PageKind, level: u8) {
     set_heap(page, end);
 }
 
-/// What the page holds.
+/// Returns what the page holds.
 #[must_use]
 #[inline]
 pub fn kind(page: &[u8]) -> PageKind {
     PageKind::from_byte(page.get(KIND_AT).copied().unwrap_or(0))
 }
 
-/// How many levels of the tree are below this page: 0 for a leaf.
+/// Returns how many levels of the tree are below this page: 0 for a leaf.
 #[must_use]
 #[inline]
 pub fn level(page: &[u8]) -> u8 {
     page.get(LEVEL_AT).copied().unwrap_or(0)
 }
 
-/// The number of the newest log object whose change is in the page.
+/// Returns the number of the newest log object whose change is in the page.
 #[must_use]
 #[inline]
 pub fn lsn(page: &[u8]) -> Lsn {
@@ -98,13 +99,13 @@ pub fn set_lsn(page: &mut [u8], lsn: Lsn) {
     put(page, LSN_AT, &lsn.to_le_bytes());
 }
 
-/// The page number in the page's header.
+/// Returns the page number in the page's header.
 #[must_use]
 pub fn page_id(page: &[u8]) -> PageId {
     u64_le(page, ID_AT)
 }
 
-/// For an inner page: the child left of all keys. For an overflow page: the next page of the chain.
+/// Returns the child left of all keys for an inner page, or the next page of the chain for an overflow page.
 #[must_use]
 #[inline]
 pub fn extra(page: &[u8]) -> PageId {
@@ -116,7 +117,7 @@ pub fn set_extra(page: &mut [u8], value: PageId) {
     put(page, EXTRA_AT, &value.to_le_bytes());
 }
 
-/// The part of a long value that is in this overflow page.
+/// Returns the part of a long value that is in this overflow page.
 #[must_use]
 pub fn payload(page: &[u8]) -> &[u8] {
     let len = u32_le(page, PAYLOAD_AT) as usize;
@@ -139,7 +140,7 @@ pub(super) fn set_count(page: &mut [u8], count: usize) {
     put(page, COUNT_AT, &(count as u16).to_le_bytes());
 }
 
-/// The offset of the cell that begins first.
+/// Returns the offset of the cell that begins first.
 #[inline]
 pub(super) fn heap(page: &[u8]) -> usize {
     u16_le(page, HEAP_AT).into()
@@ -149,7 +150,7 @@ pub(super) fn set_heap(page: &mut [u8], at: u16) {
     put(page, HEAP_AT, &at.to_le_bytes());
 }
 
-/// How many bytes between the cells belong to no cell.
+/// Returns how many bytes between the cells belong to no cell.
 #[inline]
 pub(super) fn dead(page: &[u8]) -> usize {
     u16_le(page, DEAD_AT).into()

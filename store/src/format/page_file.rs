@@ -20,7 +20,7 @@ const LIST_MAGIC: [u8; 8] = *b"DURALDBW";
 pub const SUPERBLOCK_BYTES: usize = 4096;
 /// The offsets of the two superblocks.
 pub const SLOT_OFFSETS: [u64; 2] = [0, 4096];
-/// The bytes before the double-write area, for every page size.
+/// The number of bytes before the double-write area. It is the same for every page size.
 pub const SUPERBLOCK_AREA_BYTES: u64 = 32768;
 /// The most pages in one double write.
 pub const DOUBLE_WRITE_PAGES: usize = 64;
@@ -35,15 +35,15 @@ pub struct PageFileHead {
     pub store_id: [u8; 16],
     /// The page size in bytes.
     pub page_bytes: u32,
-    /// How the log is kept: 0 for no log, 1 on blocks, 2 in memory, 3 in memory with a log per thread.
+    /// The form of the log: 0 for no log, 1 on blocks, 2 in memory, 3 in memory with a log per thread.
     pub log_kind: u32,
     /// The seed of the log's checksums. It shows whether a log belongs to this store.
     pub log_seed: u64,
     /// The number that the log's first object got.
     pub log_first: u64,
-    /// No later transaction gets this number or a smaller one.
+    /// A number of a transaction. Every later transaction gets a larger number.
     pub last_tx: TxId,
-    /// How often the store has been opened.
+    /// The number of times that the store has been opened.
     pub opened: u64,
     /// All changes below this log object are home, so the log may have been given up to here; 0 if that is not known,
     /// because an earlier build has written the superblock.
@@ -51,7 +51,7 @@ pub struct PageFileHead {
 }
 
 impl PageFileHead {
-    /// The seed of the pages' checksums.
+    /// Returns the seed of the pages' checksums.
     #[must_use]
     pub fn seed(&self) -> u64 {
         u64_le(&self.store_id, 0)

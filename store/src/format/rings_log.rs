@@ -8,8 +8,8 @@ use duralite_format::bytes::{array, put, u32_le, u64_le};
 const RINGS_MAGIC: [u8; 8] = *b"DURALRGS";
 const RINGS_VERSION: u32 = 1;
 const RINGS_CHECKED_BYTES: usize = 48;
-/// The offset of the first ring's word. A ring's word holds the place from which on the ring is needed. Each word has a
-/// cache line of its own.
+/// The offset of the first ring's word. A ring's word holds the place, as in [`RingsHead::offset`], from which on the
+/// ring is needed. Each word has a cache line of its own.
 pub const RING_WORDS_OFFSET: u64 = 256;
 /// The offset of a word with the number of the first object of an even epoch. The next word is for odd epochs.
 pub const RINGS_BEGAN_OFFSET: u64 = 200;
@@ -23,7 +23,7 @@ pub const RINGS_OFFSET: u64 = 4096;
 pub struct RingsHead {
     /// The seed of the logs' checksums.
     pub seed: u64,
-    /// How many rings there are.
+    /// The number of rings.
     pub rings: u64,
     /// The size of each ring in bytes.
     pub ring_bytes: u64,
@@ -73,26 +73,27 @@ impl RingsHead {
         Ok(it)
     }
 
-    /// The offset of the word with the number of an epoch's first object. Consecutive epochs use different words, so
-    /// writing the new epoch's word leaves the old one intact.
+    /// Returns the offset of the word with the number of an epoch's first object. Consecutive epochs use different
+    /// words, so writing the new epoch's word leaves the old one intact.
     #[must_use]
     pub fn began_at(&self, epoch: u32) -> u64 {
         RINGS_BEGAN_OFFSET + u64::from(epoch % 2) * 8
     }
 
-    /// The offset of a ring's word.
+    /// Returns the offset of a ring's word.
     #[must_use]
     pub fn word_at(&self, ring: u64) -> u64 {
         RING_WORDS_OFFSET + ring * 64
     }
 
-    /// The offset of a place in a ring. Places grow without limit; the offset wraps around in the ring.
+    /// Returns the file offset of a place in a ring. A place is a byte position in the ring, and grows without limit.
+    /// At the end of the ring, the offset goes back to the ring's start.
     #[must_use]
     pub fn offset(&self, ring: u64, place: u64) -> u64 {
         RINGS_OFFSET + ring * self.ring_bytes + place % self.ring_bytes
     }
 
-    /// The size of all rings and the superblock together, in bytes.
+    /// Returns the size of all rings and the superblock together, in bytes.
     #[must_use]
     pub fn log_bytes(&self) -> u64 {
         RINGS_OFFSET + self.rings * self.ring_bytes

@@ -4,19 +4,19 @@ use duralite_format::FormatError;
 
 use super::page::PAGE_HEADER_BYTES;
 
-/// How many pages a space map of this size covers, including itself as the first one.
+/// Returns how many pages a space map with pages of this size covers. The first of these pages is the map itself.
 #[must_use]
 pub fn bits_of(page_bytes: usize) -> u64 {
     (page_bytes - PAGE_HEADER_BYTES) as u64 * 8
 }
 
-/// Whether the page of this bit is in use.
+/// Returns whether the page of this bit is in use.
 #[must_use]
 pub fn is_set(page: &[u8], bit: u32) -> bool {
     page.get(PAGE_HEADER_BYTES + bit as usize / 8).is_some_and(|byte| byte >> (bit % 8) & 1 == 1)
 }
 
-/// The first bit, from `from` on, whose page is not in use.
+/// Returns the first bit, from `from` on, whose page is not in use.
 #[must_use]
 pub fn first_clear(page: &[u8], from: u32) -> Option<u32> {
     let bits = page.get(PAGE_HEADER_BYTES..)?;
@@ -31,7 +31,7 @@ pub fn first_clear(page: &[u8], from: u32) -> Option<u32> {
     None
 }
 
-/// How many pages are in use, by this map.
+/// Returns how many pages are in use, by this map.
 #[must_use]
 pub fn pages_in_use(page: &[u8]) -> u64 {
     page.get(PAGE_HEADER_BYTES..).unwrap_or_default().iter().map(|byte| u64::from(byte.count_ones())).sum()

@@ -14,14 +14,14 @@ use super::page::{
 
 /// The longest key in bytes.
 pub const KEY_LIMIT: usize = 1024;
-/// The bytes before the key in a leaf's cell: the key's length, and the value's length with a flag.
+/// The number of bytes before the key in a leaf's cell. They hold the key's length, and the value's length with a flag.
 pub const LEAF_CELL_HEAD: usize = 6;
-/// The bytes before the key in an inner page's cell: the key's length, and the child.
+/// The number of bytes before the key in an inner page's cell. They hold the key's length, and the child.
 pub const INNER_CELL_HEAD: usize = 10;
-/// A flag in the value's length: the value is in overflow pages.
+/// A flag in the value's length. It says that the value is in overflow pages.
 const LONG_VALUE: u32 = 1 << 31;
-/// The bytes that a cell has in place of a value in overflow pages: the value's length, and the first page of its
-/// chain.
+/// The number of bytes that a cell has in place of a value in overflow pages. They hold the value's length, and the
+/// first page of its chain.
 const LONG_VALUE_BYTES: usize = 16;
 const SLOT_BYTES: usize = 2;
 
@@ -76,7 +76,7 @@ pub fn inner_cell(key: &[u8], child: PageId) -> Vec<u8> {
     cell
 }
 
-/// The value that a leaf's cell holds.
+/// Returns the value that a leaf's cell holds.
 ///
 /// # Errors
 /// [`FormatError::Damaged`] if the bytes are not a valid cell.
@@ -97,7 +97,7 @@ fn head_bytes(kind: PageKind) -> usize {
     if kind == PageKind::Inner { INNER_CELL_HEAD } else { LEAF_CELL_HEAD }
 }
 
-/// The key in a cell of a page of the kind `kind`.
+/// Returns the key in a cell of a page of the kind `kind`.
 ///
 /// # Errors
 /// [`FormatError::Damaged`] if the cell is shorter than its key.
@@ -107,7 +107,7 @@ pub fn cell_key(kind: PageKind, cell: &[u8]) -> Result<&[u8], FormatError> {
     cell.get(head..head + len).ok_or(DAMAGED)
 }
 
-/// The number of cells in the page.
+/// Returns the number of cells in the page.
 #[must_use]
 pub fn cell_count(page: &[u8]) -> usize {
     count(page)
@@ -117,7 +117,7 @@ fn slot_at(index: usize) -> usize {
     PAGE_HEADER_BYTES + index * SLOT_BYTES
 }
 
-/// The cell with this index, in key order.
+/// Returns the cell with this index, in key order.
 ///
 /// # Errors
 /// [`FormatError::Damaged`] if there is no such cell, or if the cell is not within the page.
@@ -132,7 +132,7 @@ pub fn cell(page: &[u8], index: usize) -> Result<&[u8], FormatError> {
     rest.get(..len).ok_or(DAMAGED)
 }
 
-/// The length of the cell at the beginning of `bytes`.
+/// Returns the length of the cell at the beginning of `bytes`.
 #[inline]
 fn cell_bytes(kind: PageKind, bytes: &[u8]) -> Result<usize, FormatError> {
     let key = usize::from(u16::from_le_bytes(array(bytes, 0).ok_or(DAMAGED)?));
@@ -166,7 +166,7 @@ pub fn search(page: &[u8], key: &[u8]) -> Result<Result<usize, usize>, FormatErr
     Ok(Err(low))
 }
 
-/// The key of the cell to which a slot points. `head` is the number of bytes before the key.
+/// Returns the key of the cell to which a slot points. `head` is the number of bytes before the key.
 #[inline]
 fn key_at(page: &[u8], head: usize, slot: [u8; SLOT_BYTES]) -> Result<&[u8], FormatError> {
     let at = usize::from(u16::from_le_bytes(slot));
@@ -178,7 +178,7 @@ fn key_at(page: &[u8], head: usize, slot: [u8; SLOT_BYTES]) -> Result<&[u8], For
     cell.get(head..head + len).ok_or(DAMAGED)
 }
 
-/// The page number of a child of an inner page. Child 0 is left of all keys; child `n` belongs to cell `n - 1`.
+/// Returns the page number of a child of an inner page. Child 0 is left of all keys; child `n` belongs to cell `n - 1`.
 ///
 /// # Errors
 /// [`FormatError::Damaged`] if there is no such child.
@@ -190,7 +190,7 @@ pub fn child_at(page: &[u8], place: usize) -> Result<PageId, FormatError> {
     }
 }
 
-/// Which child covers this key, as [`child_at`] counts children.
+/// Returns which child covers this key, as [`child_at`] counts children.
 ///
 /// # Errors
 /// [`FormatError::Damaged`] if a slot or a cell is not within the page.
@@ -202,19 +202,20 @@ pub fn child_for(page: &[u8], key: &[u8]) -> Result<usize, FormatError> {
     })
 }
 
-/// How many bytes a new cell and its slot may have together to fit into the page, if necessary after compaction.
+/// Returns how many bytes a new cell and its slot may have together to fit into the page, if necessary after
+/// compaction.
 #[must_use]
 pub fn free_bytes(page: &[u8]) -> usize {
     (heap(page) + dead(page)).saturating_sub(slot_at(count(page)))
 }
 
-/// How many bytes between the cells belong to no cell.
+/// Returns how many bytes between the cells belong to no cell.
 #[must_use]
 pub fn dead_bytes(page: &[u8]) -> usize {
     dead(page)
 }
 
-/// The size of all cells and slots in bytes.
+/// Returns the size of all cells and slots in bytes.
 #[must_use]
 pub fn used_bytes(page: &[u8]) -> usize {
     (page.len() - PAGE_HEADER_BYTES).saturating_sub(free_bytes(page))
@@ -291,7 +292,7 @@ pub fn push_cell(page: &mut [u8], pieces: &[&[u8]]) -> Result<(), FormatError> {
     Ok(())
 }
 
-/// The bytes before the key in a leaf's cell, if the value is in the leaf.
+/// Returns the bytes before the key in a leaf's cell, if the value is in the leaf.
 #[must_use]
 pub fn leaf_cell_head(key: &[u8], value: &[u8]) -> [u8; LEAF_CELL_HEAD] {
     let mut head = [0; LEAF_CELL_HEAD];
