@@ -10,7 +10,7 @@ use duralite_medium::Nvm;
 use crate::error::Error;
 use crate::format::{Lsn, OBJECT_ALIGNMENT, OBJECT_HEADER_BYTES, Object, ObjectHeader, ObjectKind};
 
-/// How many bytes are searched at a time.
+/// The number of bytes that are searched at a time.
 pub(crate) const PIECE: usize = 1 << 20;
 /// A number that exceeds the expected one by this much cannot belong to an object of this log.
 const FARTHEST: u64 = 1 << 32;
@@ -20,7 +20,7 @@ const FARTHEST: u64 = 1 << 32;
 pub(crate) struct Damage {
     /// The first object that is missing.
     pub(crate) missing: Lsn,
-    /// How many transactions committed in the log before the missing object.
+    /// The number of transactions that committed in the log before the missing object.
     pub(crate) before: u64,
     /// The valid objects beyond the damage.
     pub(crate) beyond: Beyond,
@@ -28,7 +28,7 @@ pub(crate) struct Damage {
     pub(crate) from: u64,
 }
 
-/// The valid objects beyond the end of a log, counted.
+/// The number of valid objects beyond the end of a log, the first of them, and what they claim.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Beyond {
     pub(crate) objects: u64,
@@ -36,7 +36,7 @@ pub(crate) struct Beyond {
     /// The number of the first of these objects, and the offset in bytes of this object or of its batch.
     pub(crate) first: Lsn,
     pub(crate) at: u64,
-    /// All objects below this number were durable, by the claims of the valid objects.
+    /// The number below which all objects were durable, by the claims of the valid objects.
     durable: Lsn,
 }
 
@@ -56,7 +56,7 @@ impl Beyond {
         self.durable = self.durable.max(durable);
     }
 
-    /// Whether a claim shows that the missing object was durable.
+    /// Returns whether a claim shows that the missing object was durable.
     pub(crate) fn proves(&self, missing: Lsn) -> bool {
         self.durable > missing
     }
@@ -71,7 +71,7 @@ pub(crate) fn refuse(damage: Damage) -> Result<(), Error> {
 }
 
 impl Damage {
-    /// The error that reports this damage.
+    /// Returns the error that reports this damage.
     pub(crate) fn error(&self) -> Error {
         let Self { missing, before, beyond, from } = self;
         let range = match beyond.at {
@@ -127,7 +127,7 @@ pub(crate) fn look_beyond(
     }
 }
 
-/// The number and the length of the object whose header may begin with this line.
+/// Returns the number and the length of the object whose header may begin with this line.
 fn claimed(line: &[u8]) -> (Lsn, u64) {
     let word = |at: usize| line.get(at..at + 8).and_then(|word| <[u8; 8]>::try_from(word).ok());
     let lsn = word(8).map_or(0, u64::from_le_bytes);

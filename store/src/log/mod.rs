@@ -16,8 +16,8 @@ pub(crate) use self::damage::{Damage, OnDamage, refuse};
 use crate::error::Error;
 use crate::format::Lsn;
 
-/// No object number and no place in a log ever reaches this limit. A larger value means damage, so the code reports it
-/// and does not compute with it.
+/// The limit that no object number and no place in a log ever reaches. A larger value means damage, so the code reports
+/// it and does not compute with it.
 pub(crate) const BEYOND: u64 = 1 << 62;
 
 /// What the superblock of a page file says about the file's log.
@@ -51,14 +51,14 @@ impl Named {
         }
     }
 
-    /// Whether a log that ends before the object `next` lacks objects that were durable, because the page file says that
-    /// their changes are home.
+    /// Returns whether a log that ends before the object `next` lacks objects that were durable, because the page file
+    /// says that their changes are home.
     fn proves(self, next: Lsn) -> bool {
         self.home > next
     }
 }
 
-/// The error for a page file that lacks changes which its log no longer has.
+/// Returns the error for a page file that lacks changes which its log no longer has.
 pub(crate) fn older_pages(lacks: &str) -> Error {
     let what = format!(
         "the page file is older than its log: it lacks {lacks}, which the log no longer has; put back a page \
@@ -67,29 +67,29 @@ pub(crate) fn older_pages(lacks: &str) -> Error {
     Error::Invalid { what }
 }
 
-/// How much space a log has.
+/// The space that a log has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Space {
-    /// How many bytes of objects are sure to fit into the log.
+    /// The number of bytes of objects that are sure to fit into the log.
     pub(crate) free_bytes: u64,
-    /// How many more objects fit into the log.
+    /// The number of further objects that fit into the log.
     pub(crate) free_objects: u64,
-    /// `free_bytes` if the log were empty.
+    /// The value of `free_bytes` if the log were empty.
     pub(crate) all_bytes: u64,
-    /// `free_objects` if the log were empty.
+    /// The value of `free_objects` if the log were empty.
     pub(crate) all_objects: u64,
-    /// How many bytes a force may write besides the objects.
+    /// The number of bytes that a force may write besides the objects.
     pub(crate) force_bytes: u64,
 }
 
-/// What the log has done so far.
+/// Counts of what the log has done so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct LogCounters {
     /// The length of all appended objects, in bytes.
     pub(crate) bytes: u64,
-    /// How many groups of objects were written, or how many objects were made persistent.
+    /// The number of groups of objects that were written, or of objects that were made persistent.
     pub(crate) writes: u64,
-    /// How often a device was flushed, or how many fences there were.
+    /// The number of flushes of a device, or of fences.
     pub(crate) flushes: u64,
 }
 
@@ -102,13 +102,14 @@ pub(crate) trait Log: Send + Sync + fmt::Debug {
     /// [`Error::Full`] if there is no room; the log is then unchanged. [`Error::Poisoned`].
     fn append(&self, object: &mut [u8]) -> Result<Lsn, Error>;
 
-    /// The number of the next object. If other threads append during the call, a smaller number may be returned.
+    /// Returns the number of the next object. If other threads append during the call, a smaller number may be
+    /// returned.
     fn next(&self) -> Lsn;
 
-    /// All objects below this number are durable.
+    /// Returns the number below which all objects are durable.
     fn durable(&self) -> Lsn;
 
-    /// Objects below this number are no longer needed.
+    /// Returns the number below which objects are no longer needed.
     fn head(&self) -> Lsn;
 
     /// Makes everything up to the object `upto` durable.
@@ -130,25 +131,26 @@ pub(crate) trait Log: Send + Sync + fmt::Debug {
     /// Errors of the medium.
     fn truncate(&self, head: Lsn) -> Result<(), Error>;
 
-    /// How much space is free, and how much there is.
+    /// Returns how much space is free, and how much there is.
     fn space(&self) -> Space;
 
     /// Makes some waiting objects durable, if enough are waiting.
     fn persist_some(&self);
 
-    /// What the log has done so far.
+    /// Returns what the log has done so far.
     fn counters(&self) -> LogCounters;
 
-    /// About how many bytes of ordinary memory the log takes at most.
+    /// Returns about how many bytes of ordinary memory the log takes at most.
     fn memory_bytes(&self) -> u64;
 
-    /// How the log makes commits durable, as text to be displayed.
+    /// Returns how the log makes commits durable, as text to be displayed.
     fn describe(&self) -> String;
 
-    /// The seed of the objects' checksums.
+    /// Returns the seed of the objects' checksums.
     fn seed(&self) -> u64;
 
-    /// Whether the log was made for a medium like this one. If not, it can be used here, but another log suits better.
+    /// Returns whether the log was made for a medium like this one. If not, it can be used here, but another log suits
+    /// better.
     fn fits_medium(&self) -> bool {
         true
     }

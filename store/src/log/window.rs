@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::format::Lsn;
 use crate::sync::pause;
 
-/// The next number, which objects are done, and the number below which all are.
+/// The next number, the marks of the objects that are done, and the number below which all objects are done.
 #[derive(Debug)]
 pub(super) struct Window {
     done: Box<[AtomicU64]>,

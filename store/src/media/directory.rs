@@ -26,12 +26,12 @@ use crate::page_file::newest_head;
 
 const PAGES: &str = "pages";
 const UNFINISHED: &str = "pages.new";
-/// What pages are called that are being copied from a backup or from another store.
+/// The name of the page file while it is being copied from a backup or from another store.
 const COPY: &str = "pages.copy";
 /// The name of a file that is in every backup, and in no store.
 pub(crate) const BACKUP: &str = "backup";
 
-/// What the names of logs end with: of logs on blocks, and of logs in memory.
+/// The endings of the names of logs: on blocks, and in memory.
 const KINDS: [&str; 2] = ["log", "log.nvram"];
 /// The names of the files that may be in a directory while a store is being made there.
 const NAMES: [&str; 5] = [COPY, UNFINISHED, KINDS[0], KINDS[1], DirectoryLock::NAME];
@@ -73,15 +73,15 @@ impl Directory {
             return;
         }
         let path = self.dir.join(UNFINISHED);
-        // Pages that were copied name the log of another store, but only as long as they are called `COPY`. Builds that did not
-        // record what is home called such copies `UNFINISHED` too; pages that were never opened are no copies.
+        // While copied pages are called `COPY`, they name the log of another store. Builds that did not record what is
+        // home called such copies `UNFINISHED` too. Pages that were never opened are no copies.
         if let Ok(block) = self.file(&path, false).and_then(|file| blocks(file, &path))
             && let Ok(head) = newest_head(&*block)
             && (head.home != 0 || head.opened == 0)
         {
             let _ = self.remove_log(head.log_seed);
         }
-        // The pages go last. So if this is interrupted, the next attempt still finds what they name.
+        // Removes the pages last. So if this is interrupted, the next attempt still finds the logs that they name.
         for name in KINDS.into_iter().chain([COPY, UNFINISHED]) {
             let _ = fs::remove_file(self.dir.join(name));
         }
@@ -111,7 +111,7 @@ impl Directory {
         made
     }
 
-    /// Opens a file, or makes it. If it `has_to_be_new`, one that exists is an error.
+    /// Opens a file, or makes it. Returns an error if the file exists although it `has_to_be_new`.
     fn file(&self, path: &Path, has_to_be_new: bool) -> Result<File, Error> {
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).create_new(has_to_be_new).truncate(false);
@@ -128,8 +128,8 @@ impl Directory {
         blocks(self.file(&path, false)?, &path)
     }
 
-    /// Makes the copied pages those of the store that is being made. From now on, `clear_unfinished` removes the log that
-    /// they name. Durable on return.
+    /// Makes the copied pages those of the store that is being made. From now on, `clear_unfinished` removes the log
+    /// that they name. The change is durable on return.
     pub(crate) fn has_copied(&self) -> Result<(), Error> {
         let path = self.dir.join(UNFINISHED);
         fs::rename(self.dir.join(COPY), &path).map_err(|error| Error::io("making", &path, error))?;
@@ -144,7 +144,7 @@ impl Directory {
         Ok(())
     }
 
-    /// The path of the log with this number.
+    /// Returns the path of the log with this number.
     ///
     /// # Errors
     /// [`Error::Invalid`] if there is no such log. The error names the file that was looked for.
@@ -183,13 +183,13 @@ fn blocks(file: File, path: &Path) -> Result<Arc<dyn Block>, Error> {
     Ok(Arc::new(block.map_err(|error| Error::medium(&format!("opening {}", path.display()), error))?))
 }
 
-/// The error if there is no store, and the options forbid making one.
+/// Returns the error if there is no store, and the options forbid making one.
 pub(crate) fn nothing_there(dir: &Path) -> Error {
     let why = "there is no file `pages` in it, and Options::create is false".to_owned();
     Error::NotAStore { path: dir.to_owned(), why }
 }
 
-/// The error for a log that is not in its store's own directory.
+/// Returns the error for a log that is not in its store's own directory.
 fn no_log_beside(path: &Path) -> Error {
     let what = format!(
         "the store's log is not there, at {}; if it is in another directory, as in NVRAM, name that directory, and \
@@ -199,7 +199,7 @@ fn no_log_beside(path: &Path) -> Error {
     Error::Invalid { what }
 }
 
-/// Whether an attempt to make a store in the directory was interrupted, or goes on now.
+/// Returns whether an attempt to make a store in the directory was interrupted, or goes on now.
 pub(crate) fn is_unfinished(dir: &Path) -> bool {
     !dir.join(PAGES).exists() && [COPY, UNFINISHED].iter().any(|name| dir.join(name).exists())
 }
@@ -284,7 +284,7 @@ const LONGEST_NAME: usize = 200;
 struct LogsOf<'a> {
     store: &'a Path,
     dir: &'a Path,
-    /// What the names of the logs begin with, derived from the store's path. A slash becomes `_2f`, for example.
+    /// The beginning of the names of the logs, derived from the store's path. A slash becomes `_2f`, for example.
     stem: String,
 }
 
@@ -310,14 +310,14 @@ impl<'a> LogsOf<'a> {
         self.dir.join(format!("{}.{}", self.stem, ending(number, kind)))
     }
 
-    /// The path of an empty file that shows, while it exists, that a file can be made in the directory. All attempts of a
-    /// store use the same path, so killed ones leave no more than one file.
+    /// Returns the path of an empty file that shows, while it exists, that a file can be made in the directory. All
+    /// attempts of a store use the same path, so attempts that were killed leave no more than one file.
     fn probe(&self) -> PathBuf {
         self.dir.join(format!("{}.new", self.stem))
     }
 
-    /// The path of the log with this number, if it exists. The path in a log's name matters too: a copy of the store has
-    /// the same number, and must not use the log of its original.
+    /// Returns the path of the log with this number, if it exists. The path in a log's name matters too: a copy of the
+    /// store has the same number, and must not use the log of its original.
     fn find(&self, number: u64, kind: &str) -> Option<PathBuf> {
         // Earlier builds named a log only by the store's path.
         let earlier = self.dir.join(format!("{}.{kind}", self.stem));
@@ -325,7 +325,7 @@ impl<'a> LogsOf<'a> {
         named.or_else(|| Some(earlier).filter(|path| number_in(path) == Some(number)))
     }
 
-    /// The error for a log that does not exist.
+    /// Returns the error for a log that does not exist.
     fn missing(&self, number: u64, kind: &str) -> Error {
         let wanted = self.named(number, kind);
         let wanted = wanted.file_name().unwrap_or_default().to_string_lossy();
@@ -351,12 +351,12 @@ impl<'a> LogsOf<'a> {
     }
 }
 
-/// What the name of the log with this number ends with.
+/// Returns the ending of the name of the log with this number.
 fn ending(number: u64, kind: &str) -> String {
     format!("{number:016x}.{kind}")
 }
 
-/// The number of the log in a file, if there is one.
+/// Returns the number of the log in a file, if there is one.
 fn number_in(path: &Path) -> Option<u64> {
     let mut head = Vec::new();
     File::open(path).ok()?.take(64).read_to_end(&mut head).ok()?;

@@ -94,7 +94,8 @@ pub trait Media: fmt::Debug {
         Ok(())
     }
 
-    /// Records that the store is complete. Before this call, the files do not count as a store. Durable on return.
+    /// Records that the store is complete. Before this call, the files do not count as a store. The record is durable
+    /// on return.
     ///
     /// # Errors
     /// Errors of the system.

@@ -7,7 +7,7 @@ use crate::sync::Mutex;
 
 use crate::log::window::Patience;
 
-/// Where objects wait until a batch takes them.
+/// The buffer in which objects wait until a batch takes them.
 #[derive(Debug)]
 pub(super) enum Buffer {
     /// One buffer for all transactions. Its mutex determines the order of the objects (`nv-disk` in the paper's table
@@ -70,7 +70,7 @@ impl Buffer {
         }
     }
 
-    /// The size of the empty buffer in bytes.
+    /// Returns the size of the empty buffer in bytes.
     pub(super) fn memory_bytes(&self) -> u64 {
         match self {
             Self::Central(_) => 0,

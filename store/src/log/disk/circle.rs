@@ -18,7 +18,7 @@ pub(super) struct Placed {
 #[derive(Debug)]
 pub(super) struct Circle {
     pub(super) head: DiskHead,
-    /// New batches begin at multiples of this many bytes.
+    /// The alignment of new batches in bytes.
     pub(super) block_bytes: u32,
     /// The oldest object that is still needed.
     pub(super) oldest: Lsn,
@@ -28,13 +28,14 @@ pub(super) struct Circle {
     pub(super) end: u64,
     /// The number of the next batch's first object.
     pub(super) next: Lsn,
-    /// Objects below this number were durable at the last check.
+    /// The number below which all objects were durable at the last check.
     pub(super) sure: Lsn,
     pub(super) batches: VecDeque<Placed>,
 }
 
 impl Circle {
-    /// A circular area without batches. `oldest` is the number of the next object, and `place` where it goes.
+    /// Makes a circular area without batches. `oldest` is the number of the next object, and `place` the place of its
+    /// batch.
     pub(super) fn empty(head: DiskHead, block_bytes: u32, oldest: Lsn, place: u64) -> Self {
         Self {
             head,
@@ -48,20 +49,20 @@ impl Circle {
         }
     }
 
-    /// How many bytes a batch takes if its objects have `objects` bytes.
+    /// Returns how many bytes a batch takes if its objects have `objects` bytes.
     pub(super) fn bytes_of(&self, objects: u64) -> u64 {
         (BATCH_HEADER_BYTES as u64 + objects).next_multiple_of(self.block_bytes.into())
     }
 
-    /// The place for a batch of this many bytes. A batch that does not fit before the end of the circular area goes to
-    /// the beginning.
+    /// Returns the place for a batch of this many bytes. A batch that does not fit before the end of the circular area
+    /// goes to the beginning.
     fn place_for(&self, bytes: u64) -> u64 {
         let left = self.head.circle_bytes - self.end % self.head.circle_bytes;
         if bytes <= left { self.end } else { self.end + left }
     }
 
     pub(super) fn free_bytes(&self) -> u64 {
-        // The way to a multiple of a larger block may have taken the last free bytes.
+        // Rounding up to a multiple of a larger block may have taken the last free bytes.
         self.head.circle_bytes.saturating_sub(self.end - self.begin)
     }
 
@@ -96,7 +97,7 @@ impl Circle {
         self.sure
     }
 
-    /// The place of the batch that contains an object, or the place where that batch would go.
+    /// Returns the place of the batch that contains an object, or the place where that batch would go.
     pub(super) fn place_of(&self, lsn: Lsn) -> u64 {
         let after = self.batches.partition_point(|batch| batch.first <= lsn);
         match after.checked_sub(1).and_then(|at| self.batches.get(at)) {

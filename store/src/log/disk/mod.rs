@@ -26,14 +26,14 @@ use crate::format::{
 };
 use crate::poison::Poison;
 
-/// A batch is closed once it has this many bytes; its last object may exceed the limit.
+/// The size in bytes at which a batch is closed. The batch's last object may exceed it.
 const BATCH_BYTES: u64 = 1 << 20;
-/// A batch takes at most one part in this many of the circular area. The limit keeps the loss small, because the space
-/// of up to one batch may be lost at the end of the area.
+/// The largest part of the circular area that a batch takes: one part in this many. The space of up to one batch may be
+/// lost at the end of the area, and the limit keeps this loss small.
 const BATCHES: u64 = 16;
-/// A batch is never closed below this size, however little memory there is.
+/// The smallest size in bytes at which a batch is closed, however little memory there is.
 const FEWEST_BATCH_BYTES: u64 = 64 << 10;
-/// When this many batches of objects wait, a thread that appends has to write them first.
+/// The limit on the waiting objects, in batches. If more objects wait, a thread that appends has to write them first.
 const PENDING_BATCHES: u64 = 2;
 /// The memory that the log takes, in batches: the waiting objects, the objects taken for a write, and a copy of these
 /// with their batch header.
@@ -43,7 +43,7 @@ const LARGEST_OBJECT: u64 = 128 << 10;
 /// The longest time that a thread waits before it checks again.
 const LOOK_AROUND: Duration = Duration::from_millis(20);
 
-/// How objects get to the disk.
+/// The way in which objects get to the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Grouping {
     /// One buffer, and one writer at a time, which writes everything that waits.
@@ -55,7 +55,7 @@ pub(crate) enum Grouping {
     Apart,
 }
 
-/// A batch to be written: its place, its objects, and how many they are.
+/// A batch to be written: its place, its objects, and the number of objects.
 type Written<'a> = (Placed, &'a [u8], u32);
 
 /// Memory for a group that is being written: the group's objects, and one batch in the form in which it goes to the
@@ -79,7 +79,7 @@ pub(crate) struct DiskLog {
     buffer: Buffer,
     durable: AtomicU64,
     oldest: AtomicU64,
-    /// Free bytes of the circular area, by the last check.
+    /// The number of free bytes in the circular area, by the last check.
     free: AtomicU64,
     waiting_bytes: AtomicU64,
     bytes: AtomicU64,
@@ -118,7 +118,7 @@ impl Flushes {
         self.open.retain(|open| *open != number);
     }
 
-    /// Whether the write with this number, or an earlier one, is still open.
+    /// Returns whether the write with this number, or an earlier one, is still open.
     fn are_open_until(&self, number: u64) -> bool {
         self.open.iter().any(|open| *open <= number)
     }
@@ -129,7 +129,7 @@ fn writing(error: duralite_medium::MediumError) -> Error {
 }
 
 impl DiskLog {
-    /// The layout of a log of about `bytes` bytes.
+    /// Returns the layout of a log of about `bytes` bytes.
     pub(crate) fn layout(block: &dyn Block, bytes: u64, seed: u64) -> DiskHead {
         let circle_bytes = bytes.max(1 << 20).next_multiple_of(4096);
         DiskHead { seed, circle_bytes, block_bytes: block.block_bytes() }
@@ -193,7 +193,7 @@ impl DiskLog {
         self
     }
 
-    /// Writes the older slot with the content of the newer one and the given changes. Durable on return.
+    /// Writes the older slot with the content of the newer one and the given changes. The slot is durable on return.
     fn write_slot(&self, change: impl FnOnce(&mut DiskSlot)) -> Result<(), Error> {
         let mut slot = self.slot.lock();
         let mut next = *slot;

@@ -16,7 +16,8 @@ use crate::log::damage::{Beyond, Damage, OnDamage, PIECE};
 use crate::log::{BEYOND, Log, Named};
 use crate::poison::Poison;
 
-/// How many of the last batches are written again when the log is opened. There were never so many in flight at once.
+/// The number of batches, counted from the end, that are written again when the log is opened. There were never so many
+/// in flight at once.
 const REWRITTEN: usize = 256;
 
 impl DiskLog {
@@ -85,8 +86,8 @@ impl DiskLog {
                     let last = batch.first_lsn + u64::from(batch.objects);
                     let continues = batch.first_lsn == circle.next;
                     let has_head = is_first && batch.first_lsn < slot.head && last > slot.head;
-                    // A batch that an earlier recovery cut off is still on the disk. Such a batch may seem to continue
-                    // a batch that was written later, in the place of another batch that was cut off. So its epoch has
+                    // A batch that an earlier recovery cut off is still on the disk. It may seem to continue a newer
+                    // batch, if that one was written in the place of another batch that was cut off. So its epoch has
                     // to be checked.
                     let is_of_epoch = if place < slot.began {
                         batch.epoch >= epoch && batch.epoch < slot.epoch
@@ -150,8 +151,8 @@ impl DiskLog {
         }
     }
 
-    /// The whole batches beyond the end, in the rest of the circular area. If a batch shows that the log has wrapped
-    /// around since the slot was written, a newer slot is damaged.
+    /// Counts the whole batches beyond the end, in the rest of the circular area. If a batch shows that the log has
+    /// wrapped around since the slot was written, a newer slot is damaged.
     fn beyond(&self, circle: &Circle) -> Result<Beyond, Error> {
         let circle_bytes = self.head.circle_bytes;
         let block_bytes = self.head.block_bytes as usize;

@@ -52,7 +52,7 @@ impl Extents {
         }
     }
 
-    /// Marks the extents that contain these objects as used. Called once, before any other call.
+    /// Marks the extents that contain these objects as used. The caller does this once, before any other call.
     pub(super) fn occupy(&self, layout: &NvHead, objects: &[(u64, Lsn)]) {
         for (at, lsn) in objects {
             if let Some(newest) = self.newest.get(((at - self.begin) / layout.extent_bytes) as usize) {
@@ -107,8 +107,8 @@ impl Extents {
         self.free.store(lists.free.len() as u64, Ordering::Relaxed);
     }
 
-    /// How many bytes are sure to fit, whatever the sizes of the objects. Up to a quarter of each extent may be lost at
-    /// its end, so only three quarters count.
+    /// Returns how many bytes are sure to fit, whatever the sizes of the objects. Up to a quarter of each extent may be
+    /// lost at its end, so only three quarters count.
     pub(super) fn free_bytes(&self) -> u64 {
         let kept = self.stripes.len() as u64;
         self.free.load(Ordering::Relaxed).saturating_sub(kept) * self.extent_bytes / 4 * 3

@@ -27,15 +27,15 @@ use crate::format::{
 };
 use crate::poison::Poison;
 
-/// How many bytes of log there are for each index entry.
+/// The number of bytes of log for each index entry.
 const BYTES_PER_ENTRY: u64 = 128;
 const FEWEST_ENTRIES: u64 = 1024;
-/// How many slots the log has for objects that have a number but may not be persistent yet. A thread that finds half of
-/// them taken makes older objects persistent before it takes a number. The other half is for threads that have already
-/// checked, but have not taken their numbers yet.
+/// The number of slots that the log has for objects that have a number but may not be persistent yet. A thread that
+/// finds half of them taken makes older objects persistent before it takes a number. The other half is for threads that
+/// have already checked, but have not taken their numbers yet.
 const MOST_WAITING: u64 = 16384;
 
-/// When the log makes objects persistent.
+/// The time at which the log makes objects persistent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Flush {
     /// Each object becomes persistent before [`Log::append`] returns.
@@ -59,7 +59,7 @@ pub(crate) struct NvLog {
 }
 
 impl NvLog {
-    /// The layout of a log of about `bytes` bytes, for objects of up to `largest` bytes.
+    /// Returns the layout of a log of about `bytes` bytes, for objects of up to `largest` bytes.
     pub(crate) fn layout(bytes: u64, largest: u64, seed: u64, first_lsn: Lsn) -> NvHead {
         let entries = (bytes / BYTES_PER_ENTRY).next_power_of_two().max(FEWEST_ENTRIES);
         let extent_bytes = (largest * 4).max(64 << 10).next_multiple_of(4096);
@@ -229,7 +229,7 @@ impl NvLog {
         Ok(())
     }
 
-    /// Makes an object persistent. Section 5.2: the object is flushed first, and only then is its bit set.
+    /// Makes an object persistent. Flushes the object first, and only then sets its bit (section 5.2).
     fn persist(&self, lsn: Lsn, at: u64, bytes: u64) {
         self.nvm.flush(at, bytes);
         self.nvm.fence();

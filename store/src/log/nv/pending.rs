@@ -3,9 +3,10 @@
 use crate::format::{Lsn, OBJECT_ALIGNMENT};
 use crate::sync::atomic::{AtomicU64, Ordering};
 
-/// How many objects share the same two fences.
+/// The number of objects that share the same two fences.
 pub(super) const BATCH: usize = 64;
-/// How many low bits of `place` hold the object's length in cache lines. The bits above them hold its address.
+/// The number of low bits of `place` that hold the object's length in cache lines. The bits above them hold its
+/// address.
 const LENGTH_BITS: u32 = 16;
 
 /// A slot for each object that may be pending at the same time.
@@ -47,8 +48,8 @@ impl Pending {
         slot.lsn.store(lsn, Ordering::Release);
     }
 
-    /// Takes an object out of its slot. Returns the object's address, and its length in bytes, in whole cache lines.
-    /// Returns `None` if the object is not there, or if another thread has taken it.
+    /// Takes an object out of its slot. Returns the object's address, and its length in bytes, rounded up to whole
+    /// cache lines. Returns `None` if the object is not there, or if another thread has taken it.
     pub(super) fn take(&self, lsn: Lsn) -> Option<(u64, u64)> {
         let slot = self.slot(lsn);
         if slot.lsn.load(Ordering::Acquire) != lsn {

@@ -29,12 +29,12 @@ use crate::format::{
 use crate::poison::Poison;
 use crate::sync::thread_number;
 
-/// The paper's comparison uses this many logs.
+/// The largest number of logs. The paper's comparison uses this many.
 const RINGS: u64 = 16;
 /// The most objects that the logs may hold before some are given up.
 const MOST_OBJECTS: u64 = 1 << 20;
 
-/// How many objects the logs have room for, at most [`MOST_OBJECTS`].
+/// Returns how many objects the logs have room for, at most [`MOST_OBJECTS`].
 fn most_objects(layout: &RingsHead) -> u64 {
     (layout.rings * layout.ring_bytes / OBJECT_ALIGNMENT).next_power_of_two().min(MOST_OBJECTS)
 }
@@ -56,7 +56,7 @@ pub(crate) struct RingsLog {
 }
 
 impl RingsLog {
-    /// The layout of logs that have about `bytes` bytes together, for objects of up to `largest` bytes.
+    /// Returns the layout of logs that have about `bytes` bytes together, for objects of up to `largest` bytes.
     pub(crate) fn layout(bytes: u64, largest: u64, seed: u64, first_lsn: Lsn) -> RingsHead {
         let rings = (bytes / (largest * 8)).clamp(1, RINGS);
         RingsHead { seed, rings, ring_bytes: (bytes / rings).next_multiple_of(4096), first_lsn }
@@ -126,13 +126,13 @@ impl RingsLog {
         thread_number() % self.rings.len()
     }
 
-    /// The seed of the checksum of an object at this place. Whenever the ring wraps around, the places go on to grow,
-    /// so older objects are not valid.
+    /// Returns the seed of the checksum of an object at this place. Places go on to grow when the ring wraps around, so
+    /// older objects are not valid.
     fn seed_at(&self, ring: u64, place: u64) -> u64 {
         self.layout.seed ^ place.rotate_left(20) ^ ring.rotate_left(56)
     }
 
-    /// The ring and the place of each object in `from..to`, in ascending order of the numbers.
+    /// Returns the ring and the place of each object in `from..to`, in ascending order of the numbers.
     fn places(&self, from: Lsn, to: Lsn) -> Vec<(Lsn, u64, u64)> {
         let mut found = Vec::new();
         for (number, ring) in (0..).zip(&self.rings) {

@@ -65,7 +65,7 @@ impl RingsLog {
         Ok(it)
     }
 
-    /// The whole objects with numbers from `next` on, wherever they are in the rings.
+    /// Counts the whole objects with numbers from `next` on, wherever they are in the rings.
     fn beyond(&self, next: Lsn) -> Beyond {
         let ring_bytes = self.layout.ring_bytes;
         let mut beyond = Beyond::default();
@@ -123,7 +123,7 @@ impl RingsLog {
     }
 
     /// Begins the epoch. First records that only objects of this epoch count from the object `first` on, and then that
-    /// the epoch has begun. Durable on return, together with everything that was flushed before.
+    /// the epoch has begun. Both records are durable on return, and so is everything that was flushed before.
     pub(super) fn begin_epoch(&self, first: Lsn) {
         let began_at = self.layout.began_at(self.epoch);
         self.nvm.store_u64(began_at, first);
@@ -190,8 +190,8 @@ impl RingsLog {
         ring.begin = ring.begin_at(head);
         self.nvm.store_u64(self.layout.word_at(number), ring.begin);
         self.nvm.flush(self.layout.word_at(number), 8);
-        // An object that is cut off here may be valid, and follow the kept objects directly. The next object may not
-        // overwrite it, but go to the ring's beginning instead. So clear the object that is cut off.
+        // The object that is cut off here may be valid, and follow the kept objects directly. If the next object goes
+        // to the ring's beginning, it does not overwrite that object. So clear the object that is cut off.
         let end = self.layout.offset(number, ring.end);
         self.nvm.store_u64(end, 0);
         self.nvm.flush(end, 8);
@@ -209,15 +209,15 @@ struct Epoch {
 }
 
 impl Epoch {
-    /// Whether an object of this epoch can be part of the log. An object that an earlier recovery cut off is still in
-    /// memory. Such an object may seem to follow an object that was written later, in the place of another object that
-    /// was cut off. So the epoch decides whether it counts.
+    /// Returns whether an object of this epoch can be part of the log. An object that an earlier recovery cut off is
+    /// still in memory. It may seem to follow a newer object, if that one was written in the place of another object
+    /// that was cut off. So the epoch decides whether the object counts.
     fn counts(self, lsn: Lsn, epoch: u32) -> bool {
         if lsn < self.began { epoch < self.number } else { epoch == self.number }
     }
 }
 
-/// Where the run over all rings ends, and the epoch and the ring of each of its objects.
+/// The end of the run over all rings, and the epoch and the ring of each object in the run.
 struct End {
     next: Lsn,
     rings: BTreeMap<Lsn, (u32, u64)>,

@@ -26,8 +26,8 @@ pub(super) struct Ring {
 }
 
 impl Ring {
-    /// The place for an object, and how many bytes of the ring it takes there. An object that does not fit before the
-    /// ring's end goes to the ring's beginning. Returns `None` if there is no room.
+    /// Returns the place for an object, and how many bytes of the ring it takes there. An object that does not fit
+    /// before the ring's end goes to the ring's beginning. Returns `None` if there is no room.
     pub(super) fn place_for(&self, bytes: u64, ring_bytes: u64) -> Option<(u64, u64)> {
         let left = ring_bytes - self.end % ring_bytes;
         let place = if bytes <= left { self.end } else { self.end + left };
@@ -43,7 +43,7 @@ impl Ring {
         self.unflushed.push((lsn, at, bytes));
     }
 
-    /// The place of the oldest object from `head` on; if there is none, the place of the next object.
+    /// Returns the place of the oldest object from `head` on, or the place of the next object if there is none.
     pub(super) fn begin_at(&self, head: Lsn) -> u64 {
         let first = self.objects.partition_point(|object| object.lsn < head);
         self.objects.get(first).map_or(self.end, |object| object.place)

@@ -23,7 +23,7 @@ fn open(bytes: Vec<u8>) -> (Arc<RecordingBlock>, Result<DiskLog, Error>) {
     (block, log)
 }
 
-/// The bytes of a log with three batches of one object each.
+/// Returns the bytes of a log with three batches of one object each.
 fn three_batches() -> Vec<u8> {
     let block = Arc::new(RecordingBlock::new(4096));
     let head = DiskLog::layout(&*block, 1 << 20, SEED);
@@ -167,7 +167,8 @@ fn a_log_with_little_memory_writes_smaller_batches() {
 #[derive(Debug)]
 struct TwoAtOnce {
     below: RecordingBlock,
-    /// The two threads meet here: when the first write has begun, when both have, and when the first one is over.
+    /// The barrier at which the two threads meet: when the first write has begun, when both have begun, and when the
+    /// first one is over.
     meeting: Barrier,
 }
 
@@ -251,7 +252,7 @@ fn inv33_a_log_goes_on_on_devices_with_other_blocks() {
     }
 }
 
-/// What the new batches share no block with is what was durable before. So a power failure cannot take it away.
+/// The new batches share no block with what was durable before. So a power failure cannot take away what was durable.
 #[test]
 fn inv33_the_first_batch_in_larger_blocks_touches_no_durable_one() {
     let block = Arc::new(RecordingBlock::new(512));

@@ -39,7 +39,7 @@ fn append(log: &RingsLog) -> Lsn {
     lsn
 }
 
-/// The offset of the object with a number.
+/// Returns the offset of the object with a number.
 fn find(bytes: &[u8], lsn: Lsn) -> usize {
     let is_there = |at: &usize| bytes[at + 8..at + 16] == lsn.to_le_bytes() && bytes[*at..at + 8] != [0; 8];
     (RINGS_OFFSET as usize..bytes.len()).step_by(OBJECT_ALIGNMENT as usize).find(is_there).unwrap()
@@ -51,8 +51,8 @@ fn lose(bytes: &mut [u8], lsn: Lsn) {
     bytes[at..at + 64].fill(0);
 }
 
-/// The bytes of a log with `objects` objects. The last two are from different threads, and were in flight at once. Of
-/// these two, only the second is left.
+/// Returns the bytes of a log with `objects` objects. The last two are from different threads, and were in flight at
+/// once. Of these two, only the second is left.
 fn with_a_gap(objects: u64) -> Vec<u8> {
     loop {
         let (nvm, log) = create();
@@ -144,7 +144,7 @@ fn a_rings_word_between_the_places_of_objects_is_damage() {
     }
 }
 
-/// The offset of the word of the first ring.
+/// Returns the offset of the word of the first ring.
 fn log_word() -> u64 {
     RingsLog::layout(BYTES, 4096, SEED, 1).word_at(0)
 }
