@@ -10,7 +10,8 @@ use crate::steps::Undoable;
 
 const PARTS: usize = 16;
 
-/// A transaction, and a lower bound of the log objects that it still needs: none of these is older than `first`.
+/// A transaction, and a lower bound (`first`) of the log objects that it still needs. It needs no object older than
+/// `first`.
 #[derive(Clone, Debug)]
 pub(crate) struct Entry {
     pub(crate) tx: TxId,

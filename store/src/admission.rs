@@ -58,8 +58,8 @@ impl Admission {
         if self.try_keep(room).is_ok() {
             return Ok(());
         }
-        // The count stays raised until there is room. So a checkpoint that begins between two tries sees that a thread
-        // waits for room, and moves old transactions forward.
+        // The count stays raised until there is room. So a checkpoint that begins between two attempts sees that a
+        // thread waits for room, and moves old transactions forward.
         *self.waiting.lock() += 1;
         let kept = self.wait(room, own, limit);
         *self.waiting.lock() -= 1;

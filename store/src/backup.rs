@@ -49,13 +49,13 @@ fn prepare(dir: &Path) -> Result<(), Error> {
     if entries.next().is_some() { Err(not_empty(dir)) } else { Ok(()) }
 }
 
-/// Like [`prepare`], for a store that will be made in the directory. What an interrupted attempt has left there does not
-/// count.
+/// Like [`prepare`], for a directory in which a store will be made. Also accepts a directory with the files that an
+/// interrupted attempt has left.
 pub(crate) fn prepare_store(dir: &Path) -> Result<(), Error> {
     if is_unfinished(dir) { Ok(()) } else { prepare(dir) }
 }
 
-/// The error for a directory that has to be empty, but is not.
+/// Returns the error for a directory that has to be empty, but is not.
 pub(crate) fn not_empty(dir: &Path) -> Error {
     Error::Invalid { what: format!("{} is not empty; name a new directory", dir.display()) }
 }
@@ -68,8 +68,8 @@ fn copy(engine: &Engine, dir: &Path, (begin, start): (Lsn, Lsn)) -> Result<Lsn, 
     pool.file().copy_to(&mut write, &|id| {
         let is_whole = engine.space.is_whole(&engine.pager, id)?;
         if is_whole {
-            // The file may still have the page as it was while it was free, and only the cache has the new content. So
-            // writes dirty pages home before the page is read again.
+            // The page is in use. The file may still have its content from the time when the page was free, and only
+            // the cache has the new content. So write dirty pages home before the page is read again.
             pool.clean_before(engine.pager.log.next(), &|| false)?;
         }
         Ok(is_whole)

@@ -1,4 +1,4 @@
-//! Keys and values as bytes. Encoded keys sort like the keys themselves.
+//! Encodes keys and values as bytes. Encoded keys sort like the keys themselves.
 
 use std::borrow::Borrow;
 

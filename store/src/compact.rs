@@ -30,11 +30,11 @@ const PATIENCE: Duration = Duration::from_secs(10);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Compacted {
-    /// The number of moved pages, not counting pages of long values.
+    /// The number of pages that were moved, not counting pages of long values.
     pub pages_moved: u64,
-    /// The size of the page file before, in bytes.
+    /// The size of the page file before the compaction, in bytes.
     pub bytes_before: u64,
-    /// The size of the page file after, in bytes.
+    /// The size of the page file after the compaction, in bytes.
     pub bytes_after: u64,
 }
 

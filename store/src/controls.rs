@@ -18,7 +18,7 @@ pub enum Rule {
     NoteVersions,
     /// The first snapshot notes the old versions of rows that transactions in progress have already changed.
     NoteWhatWasChanged,
-    /// A transaction gets its place among the snapshots before it releases its locks.
+    /// A transaction gets the moment from which on snapshots show its changes before it releases its locks.
     EndBeforeRelease,
     /// A snapshot shows the old version of a row that was changed after the snapshot.
     LookAtVersions,
@@ -40,7 +40,7 @@ pub enum Rule {
     ChangesHoldLog,
     /// The log keeps the oldest object that an open transaction may need, and every later object.
     OpenHoldsLog,
-    /// Before log is given up, the commits and rollbacks of the transactions in it are durable.
+    /// The commits and rollbacks of transactions are durable before the log of their changes is given up.
     EndsBeforeGivingUp,
     /// Recovery redoes the changes that a page lacks.
     Redo,

@@ -53,8 +53,8 @@ pub(crate) struct Engine {
     pub(crate) counts: Counts,
     pub(crate) archive: Option<Archive>,
     pub(crate) next_tx: AtomicU64,
-    /// The newest commit in the log since the store was opened, or 0. A transaction writes the number before it ends
-    /// for snapshots.
+    /// The newest commit in the log since the store was opened, or 0. A transaction writes the number before snapshots
+    /// can show its changes.
     pub(crate) newest_commit: AtomicU64,
     /// Positions from which backups still need the log. A checkpoint holds the mutex while it gives up log, so that no
     /// backup that needs this log begins at the same time.
@@ -131,8 +131,8 @@ impl Engine {
         if let Some(archive) = &self.archive {
             archive.take(&**log, head)?;
         }
-        // Invariant 76: the page file says first that these changes are home. By that, a later opening recognises an
-        // older copy of the page file, which lacks some of them.
+        // Invariant 76: before the log is given up, the page file records that these changes are home. So a later
+        // opening recognises an older copy of the page file, which lacks some of these changes.
         let head = head.min(log.durable());
         self.pager.pool.file().note_home(head).map_err(|error| self.poison.set(&error))?;
         log.truncate(head).map_err(|error| self.poison.set(&error))?;

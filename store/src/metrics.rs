@@ -69,7 +69,7 @@ pub struct Metrics {
     pub inner_pages_left: u64,
     /// Checkpoints that were completed.
     pub checkpoints: u64,
-    /// The archive is complete from this log object on; 0 if the archive is empty. A backup that ends before this
+    /// The log object from which on the archive is complete; 0 if the archive is empty. A backup that ends before this
     /// object cannot be restored to any later moment.
     pub archived_from: u64,
     /// Log objects that recovery redid when the store was opened.

@@ -1,5 +1,5 @@
-//! Noting old row versions for snapshots. While a snapshot is open, each transaction notes the rows that it changes.
-//! The opening of the first snapshot notes the rows that transactions in progress have already changed.
+//! Notes old row versions for snapshots. While a snapshot is open, each transaction notes the rows that it changes. The
+//! opening of the first snapshot notes the rows that transactions in progress have already changed.
 
 use std::sync::Arc;
 
@@ -57,8 +57,8 @@ fn note_step(versions: &Versions, fate: &Arc<Fate>, (at, step): (usize, &Step), 
     }
 }
 
-/// Ends a transaction for snapshots (invariant 55). Returns the rows whose noted versions the caller has to check after
-/// that.
+/// Records for snapshots that a transaction has ended (invariant 55). Returns the rows whose noted versions the caller
+/// has to check after that.
 pub(crate) fn end(versions: &Versions, undoable: &Undoable) -> Vec<Arc<Place>> {
     // The list's lock excludes any thread that is noting what the transaction has changed. Once the
     // transaction has ended, no thread notes any more of its changes.

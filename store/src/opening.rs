@@ -30,20 +30,20 @@ use crate::space::{GivenPage, Purpose, Space};
 use crate::table::Tables;
 use crate::versions::Versions;
 
-/// The page file names no log, so every change is home.
+/// The kind of log in the superblock of a page file that names no log. Every change is then home.
 pub(crate) const NO_LOG: u32 = 0;
-/// The page file names a log on blocks.
+/// The kind of log in the superblock of a page file that names a log on blocks.
 pub(crate) const ON_BLOCKS: u32 = 1;
 const IN_MEMORY: u32 = 2;
 const IN_RINGS: u32 = 3;
 
-/// The length of the longest log object in bytes. Such an object has the images of three pages at most, and little
-/// else.
+/// Returns the length of the longest log object in bytes. Such an object has the images of three pages at most, and
+/// little else.
 fn largest_object(page_bytes: usize) -> u64 {
     page_bytes as u64 * 3 + 8192
 }
 
-/// How many bytes of the cache's memory a log on a disk may use for waiting objects.
+/// Returns how many bytes of the cache's memory a log on a disk may use for waiting objects.
 fn log_memory(options: &Options) -> u64 {
     options.cache_bytes / 16
 }
@@ -108,8 +108,8 @@ fn open_pages(media: &dyn Media, options: &Options, path: &Path) -> Result<(Page
     Ok((PageFile::create(block, head, options.controls())?, true))
 }
 
-/// Makes the page file of a store from a copy of the file `pages`. The copy names no log. Returns its superblock too, as it
-/// was before.
+/// Makes the page file of a store from a copy of the file `pages`. The copy names no log. Also returns the superblock
+/// as it was before.
 pub(crate) fn make_from(
     media: &Directory,
     pages: &Path,
@@ -121,15 +121,15 @@ pub(crate) fn make_from(
     });
     let file = opened?;
     let head = file.head();
-    // Invariant 75: the copied pages name the log of another store, which may still have it. This write makes the copy
-    // durable too.
+    // Invariant 75: the copied pages name the log of another store, which may still have it. So the copy must name no
+    // log. This write also makes the copy durable.
     file.write_head(|head| (head.log_kind, head.log_seed) = (NO_LOG, 0))?;
     media.has_copied()?;
     file.restore_torn()?;
     Ok((file, head))
 }
 
-/// Whether the beginning of the page file has nothing but zeros.
+/// Returns whether the beginning of the page file has nothing but zeros.
 fn is_unmade(block: &dyn duralite_medium::block::Block) -> Result<bool, Error> {
     let mut bytes = vec![0; block.len().min(1 << 16) as usize];
     block.read(0, &mut bytes).map_err(|error| Error::medium("reading the page file", error))?;
@@ -191,7 +191,8 @@ pub(crate) fn make_log(
     // Without the right to remove it, the old log stays and takes space. Nothing in it is needed.
     let _ = media.remove_log(file.head().log_seed);
     let seed = u64::from_le_bytes(random()?);
-    // If this attempt fails, the next one finds the number of what it has left.
+    // Record the number of the new log before making the log. If this attempt fails, the next one finds by the number
+    // what this one has left.
     file.write_head(|head| head.log_seed = seed)?;
     let which = WhichLog::New(seed);
     let scheme = options.chosen_scheme();
@@ -316,7 +317,7 @@ fn open_archive(file: &PageFile, log: &dyn Log, options: &Options) -> Result<Opt
     options.archive.as_ref().map(open).transpose()
 }
 
-/// Whether the log has about the size that the options ask for, and was made for its medium.
+/// Returns whether the log has about the size that the options ask for, and was made for its medium.
 fn is_as_wanted(log: &dyn Log, options: &Options, file: &PageFile) -> bool {
     if !log.fits_medium() {
         return false;
@@ -328,12 +329,12 @@ fn is_as_wanted(log: &dyn Log, options: &Options, file: &PageFile) -> bool {
     } else {
         options.log_bytes
     };
-    // `has` counts only the bytes that are sure to fit, which are somewhat fewer than the options ask for. So anything
-    // above half of those is accepted.
+    // `has` counts only the bytes that are sure to fit, which are somewhat fewer than the options ask for. So accept
+    // any size above half of what they ask for.
     has > wants / 2 && has <= wants
 }
 
-/// Makes the tree of table names, with its root in the first page, unless it exists.
+/// Makes the catalog (the tree of table names), with its root in the first page, unless it exists.
 fn make_catalog(engine: &Engine) -> Result<(), Error> {
     let root = engine.catalog();
     {

@@ -30,13 +30,14 @@ pub(crate) struct PageFile {
     seed: u64,
     head: Mutex<PageFileHead>,
     growing: Mutex<()>,
-    /// The failure to make the file durable, if there was one. Held while the file is made durable, because the kernel reports a
-    /// failure to only one of two callers, and the other one must not rely on its own flush.
+    /// The failure to make the file durable, if there was one. A thread holds the mutex while it makes the file
+    /// durable. The reason is that the kernel reports a failure to only one of two callers, and the other one must not
+    /// rely on its own flush.
     flush_failed: Mutex<Option<MediumError>>,
     area: Mutex<AlignedBuf>,
     controls: Arc<Controls>,
     pub(crate) read: AtomicU64,
-    /// How many calls have read pages.
+    /// The number of calls that have read pages.
     pub(crate) reads: AtomicU64,
     pub(crate) written: AtomicU64,
 }
@@ -81,7 +82,7 @@ impl PageFile {
         }
     }
 
-    /// Which rule is broken, in this file and in the layers above.
+    /// Returns which rule is broken, in this file and in the layers above.
     pub(crate) fn controls(&self) -> &Arc<Controls> {
         &self.controls
     }
@@ -90,7 +91,7 @@ impl PageFile {
         self.page_bytes
     }
 
-    /// The memory for pages that are being written home, in bytes.
+    /// Returns the memory for pages that are being written home, in bytes.
     pub(crate) fn memory_bytes(&self) -> u64 {
         ((1 + DOUBLE_WRITE_PAGES) * self.page_bytes) as u64
     }
@@ -99,7 +100,7 @@ impl PageFile {
         *self.head.lock()
     }
 
-    /// The number of the first page after the double-write area.
+    /// Returns the number of the first page after the double-write area.
     pub(crate) fn first_page(&self) -> PageId {
         SUPERBLOCK_AREA_BYTES.div_ceil(self.page_bytes as u64) + 1 + DOUBLE_WRITE_PAGES as u64
     }
@@ -108,7 +109,7 @@ impl PageFile {
         self.first_page() - 1 - DOUBLE_WRITE_PAGES as u64
     }
 
-    /// How many pages the file has.
+    /// Returns how many pages the file has.
     pub(crate) fn pages(&self) -> PageId {
         self.block.len() / self.page_bytes as u64
     }
@@ -124,7 +125,7 @@ impl PageFile {
         Ok(next.number)
     }
 
-    /// Records in the superblock that all changes below this log object are home. Durable on return.
+    /// Records in the superblock that all changes below this log object are home. The record is durable on return.
     pub(crate) fn note_home(&self, home: Lsn) -> Result<(), Error> {
         if home <= self.head().home {
             return Ok(());
@@ -140,7 +141,7 @@ impl PageFile {
             .map_err(|error| Error::medium("writing the page file", error))
     }
 
-    /// Makes the file durable by `make`. After a failure of this kind it fails for ever.
+    /// Makes the file durable by calling `make`. Once a flush has failed, every later call fails too.
     fn making_durable(
         &self,
         make: impl FnOnce(&dyn Block) -> Result<(), MediumError>,
@@ -216,7 +217,7 @@ impl PageFile {
         read.map_err(|error| Error::medium("reading pages", error))
     }
 
-    /// Whether these bytes are page `id`, undamaged.
+    /// Returns whether these bytes are page `id`, undamaged.
     pub(crate) fn is_whole(&self, id: PageId, bytes: &[u8]) -> bool {
         check(bytes, id, self.seed).is_ok()
     }
@@ -391,7 +392,7 @@ impl Batch<'_> {
     }
 }
 
-/// Why a page file cannot be opened.
+/// The reason why a page file cannot be opened.
 #[derive(Debug)]
 pub(crate) enum FormatOrError {
     Format(FormatError),

@@ -1,4 +1,4 @@
-//! One step: append an object to the log, and apply the object's changes to the pages.
+//! Makes one step: appends an object to the log, and applies the object's changes to the pages.
 //!
 //! Invariant 35: a page is changed only by applying a log object. The thread latches the page before the object gets
 //! its number, and holds the latch until the change is applied.

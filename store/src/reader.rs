@@ -1,4 +1,4 @@
-//! The interface for reading rows that transactions and snapshots have in common.
+//! The interface for reading rows, which transactions and snapshots have in common.
 
 use std::ops::{Bound, RangeBounds};
 

@@ -1,8 +1,8 @@
-//! Freeing the pages of dropped tables, in the background.
+//! Frees the pages of dropped tables, in the background.
 //!
-//! A dropped table keeps a row in the table of tables, under a name that no program can use. After a crash, the reaper
-//! finds what is left of the table by this row, and continues. It frees leaves, then the pages above them, and at last
-//! the root together with the row.
+//! A dropped table keeps a row in the catalog (the table that lists all tables), under a name that no program can use.
+//! By this row, the reaper finds after a crash what is left of the table, and continues. It frees leaves, then the
+//! pages above them, and at last the root together with the row.
 
 use std::ops::Bound;
 use std::sync::Arc;
@@ -35,7 +35,7 @@ const TRY_EVERY: Duration = Duration::from_millis(200);
 /// and so does a snapshot that ends.
 const UNTIL_WOKEN: Duration = Duration::from_secs(3600);
 
-/// Returns whether a row of the table of tables has a name that no program can use.
+/// Returns whether a row of the catalog has a name that no program can use.
 pub(crate) fn is_hidden(name: &[u8]) -> bool {
     name.first() == Some(&HIDDEN)
 }

@@ -18,16 +18,16 @@ use crate::pager::Author;
 use crate::transaction::chain_given_up;
 use crate::undo::undo_step;
 
-/// What recovery has done.
+/// The result of recovery.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Report {
-    /// How many log objects were redone.
+    /// The number of log objects that were redone.
     pub(crate) objects: u64,
-    /// How many transactions were rolled back.
+    /// The number of transactions that were rolled back.
     pub(crate) undone: u64,
     /// The largest transaction number in the log.
     pub(crate) last_tx: TxId,
-    /// How many steps were visited to find those that have to be undone.
+    /// The number of steps that were visited to find those that have to be undone.
     pub(crate) steps_visited: u64,
 }
 
@@ -42,7 +42,7 @@ struct Unfinished {
     moved: Vec<(Lsn, Vec<u8>)>,
 }
 
-/// What was learnt from reading the log's objects in order.
+/// The state that recovery derives from reading the log's objects in order.
 #[derive(Debug, Default)]
 pub(crate) struct Analysis {
     unfinished: FxHashMap<TxId, Unfinished>,
@@ -67,7 +67,8 @@ impl Analysis {
         }
     }
 
-    /// Invariant 49: the moved steps replace all earlier steps once the object `MovedAll` confirms how many there are.
+    /// Takes account of a moved step, or of the object `MovedAll`. Invariant 49: the moved steps replace all earlier
+    /// steps once `MovedAll` confirms how many there are.
     fn account_moved(&mut self, lsn: Lsn, object: &Object<'_>) -> Result<(), Error> {
         let it = self.unfinished.entry(object.header.tx).or_default();
         let previous = object.header.previous;

@@ -1,4 +1,4 @@
-//! Restoring a store from a backup, as of a chosen moment.
+//! Restores a store from a backup, as of a chosen moment.
 
 use std::fs;
 use std::path::Path;
@@ -49,7 +49,7 @@ pub enum RestoreTo {
 pub struct Restored {
     /// The last log object in the restored store.
     pub last: u64,
-    /// How many transactions had not committed at that moment, and were rolled back.
+    /// The number of transactions that had not committed at that moment, and were rolled back.
     pub undone: u64,
 }
 
@@ -59,8 +59,8 @@ struct Span {
     begin: Lsn,
     /// The number after the last object.
     end: Lsn,
-    /// The backup has all pages of bulk loads that committed before this object. Such pages were written home without
-    /// being logged.
+    /// A log object. The backup has all pages of bulk loads that committed before it. Such pages were written home
+    /// without being logged.
     start: Lsn,
 }
 
@@ -132,7 +132,7 @@ fn restore_on(
     Ok(Restored { last: after - 1, undone: report.undone })
 }
 
-/// The error for a bulk load whose pages are neither in the log nor in the backup.
+/// Returns the error for a bulk load whose pages are neither in the log nor in the backup.
 fn not_in_log(commit: Lsn) -> Error {
     let what = format!(
         "the archive lacks the rows of a bulk load that committed with log object {commit}: the store was \
@@ -141,7 +141,7 @@ fn not_in_log(commit: Lsn) -> Error {
     Error::Gap { what, last: commit - 1 }
 }
 
-/// The number after the last object that is to be redone.
+/// Returns the number after the last object that is to be redone.
 fn last_wanted(history: &History, Span { begin, end, .. }: Span, to: RestoreTo) -> Result<Lsn, Error> {
     let next = history.end_of_run(begin);
     let limit = match to {
@@ -191,7 +191,7 @@ fn last_wanted(history: &History, Span { begin, end, .. }: Span, to: RestoreTo) 
 struct History {
     /// The segments, ordered by their first objects.
     segments: Vec<Segment>,
-    /// The store is known to have had every object below this number.
+    /// The number below which the store is known to have had every object.
     reached: Lsn,
 }
 
@@ -213,7 +213,7 @@ impl History {
         Ok(Self { segments, reached })
     }
 
-    /// The first missing object from `begin` on.
+    /// Returns the first missing object from `begin` on.
     fn end_of_run(&self, begin: Lsn) -> Lsn {
         let mut next = begin;
         for segment in &self.segments {
@@ -224,8 +224,8 @@ impl History {
         next
     }
 
-    /// The error that reports the objects missing from `next` on. Returns `None` if the store is not known to have gone
-    /// further.
+    /// Returns the error that reports the objects missing from `next` on. Returns `None` if the store is not known to
+    /// have gone further.
     fn gap_at(&self, next: Lsn) -> Option<Error> {
         let last = next - 1;
         let what = match self.segments.iter().find(|segment| segment.head.first > next) {

@@ -1,4 +1,4 @@
-//! Salvaging a store whose log is damaged before its end: makes another store, with the state of the last transaction
+//! Salvages a store whose log is damaged before its end. Makes another store, with the state of the last transaction
 //! before the damage.
 
 use std::path::Path;
@@ -32,12 +32,12 @@ use crate::recovery::recover;
 pub struct Salvaged {
     /// The last log object in the new store.
     pub last: u64,
-    /// How many transactions committed in the log before the damage.
+    /// The number of transactions that committed in the log before the damage.
     pub transactions: u64,
-    /// How many transactions had begun before the damage, but not committed, and were rolled back.
+    /// The number of transactions that had begun before the damage, but not committed. They were rolled back.
     pub undone: u64,
-    /// How many commits after the damage are undamaged, but lost. How many commits the damaged part contained is not
-    /// known.
+    /// The number of commits after the damage that are undamaged, but lost. How many commits the damaged part contained
+    /// is not known.
     pub lost_commits: u64,
     /// The first undamaged log object after the damage; 0 if there is none.
     pub whole_again: u64,

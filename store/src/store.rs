@@ -320,8 +320,8 @@ impl Store {
         }
     }
 
-    /// Rolls a transaction back whose error the program gets, and waits until everything that the transaction has read is durable. The
-    /// program may tell others what the transaction has read.
+    /// Rolls back a transaction whose error the program gets. Then waits until everything that the transaction has read
+    /// is durable, because the program may tell others what that was.
     fn give_up(&self, tx: Transaction) -> Result<(), Error> {
         let upto = tx.depends_on();
         // If this fails, the store is poisoned, and the next call of any transaction gets the error.
@@ -591,7 +591,7 @@ impl Store {
     }
 }
 
-/// Pauses of random length. They become longer with each try.
+/// Pauses of random length. They become longer with each attempt.
 #[derive(Debug, Default)]
 struct Pause {
     tries: u32,

@@ -35,7 +35,7 @@ pub(crate) fn pause(time: Duration) {
     if time.is_zero() { std::thread::yield_now() } else { std::thread::sleep(time) }
 }
 
-/// A place where one thread sleeps until another wakes it.
+/// A primitive with which one thread sleeps until another wakes it.
 #[derive(Debug, Default)]
 pub(crate) struct Parker {
     is_woken: std::sync::Mutex<bool>,

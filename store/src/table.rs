@@ -1,7 +1,7 @@
 //! The tables of a store by name, and dropped tables.
 //!
 //! Invariant 51: pages of a dropped table are freed only when the drop's commit is in the log. No page is freed twice.
-//! From the moment at which that transaction can no longer be rolled back, the store refuses handles of the table. No
+//! Once the transaction that drops the table can no longer be rolled back, the store refuses handles of the table. No
 //! other transaction uses a table before the transaction that made it has committed.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -37,7 +37,7 @@ pub struct Table {
 #[derive(Debug)]
 pub(crate) struct TreeOfTable {
     pub(crate) root: PageId,
-    /// The opening of the store to which the handle belongs.
+    /// The number that identifies the opening of the store to which the handle belongs.
     opening: u64,
     /// Whether the table was made by a transaction that has not committed.
     is_new: AtomicBool,
@@ -50,8 +50,8 @@ pub(crate) struct TreeOfTable {
     loaded: AtomicU64,
 }
 
-/// The value of `loaded` for a load that has not ended for snapshots yet. It stands for the load's moment, so that no
-/// snapshot shows the rows.
+/// The value of `loaded` while a bulk load is in progress. A snapshot sees the rows only if its moment is later than
+/// `loaded`. No moment is later than this value, so no snapshot sees the rows yet.
 const BEING_LOADED: u64 = u64::MAX;
 
 /// The snapshots that may read a table's pages.
@@ -115,7 +115,7 @@ impl Table {
     }
 
     /// Returns which snapshots may read the pages. The caller holds no lock. If the table was dropped, the caller reads
-    /// the table of tables, and then calls this again.
+    /// the catalog, and then calls this again.
     pub(crate) fn for_snapshots(&self) -> ForSnapshots {
         let is = |word: &AtomicBool| word.load(Ordering::SeqCst);
         if is(&self.tree.is_given_back) || is(&self.tree.is_new) {
@@ -132,7 +132,7 @@ impl Table {
 #[derive(Debug)]
 struct Dropped {
     tree: Arc<TreeOfTable>,
-    /// Snapshots of this moment and earlier ones may still read the table.
+    /// The latest moment of which snapshots may still read the table.
     moment: u64,
 }
 

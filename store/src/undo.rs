@@ -1,4 +1,4 @@
-//! Undoing one step, for a rollback or for recovery.
+//! Undoes one step, for a rollback or for recovery.
 
 use crate::controls::Rule;
 use crate::engine::Engine;

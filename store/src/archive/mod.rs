@@ -31,7 +31,7 @@ pub(crate) struct Archive {
     line: Mutex<Line>,
 }
 
-/// The newest run of segments without a gap, by log object numbers.
+/// The newest run of segments without a gap, as a range of log object numbers.
 #[derive(Clone, Copy, Debug, Default)]
 struct Line {
     /// The first object of the run; 0 if the archive is empty.

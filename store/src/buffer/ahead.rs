@@ -20,9 +20,8 @@ use super::frame::{Content, Pinned};
 use crate::format::{PageId, lsn};
 use crate::page_file::runs;
 
-/// The largest share of the frames that may hold pages that were read ahead and are still unused: one frame in this
-/// many. All such frames together fill at most half of the probation queue, so that no such page is evicted before its
-/// use.
+/// The limit on pages that were read ahead and are still unused. At most one frame in this many may hold such a page.
+/// All such frames together fill at most half of the probation queue, so that no such page is evicted before its use.
 const AHEAD_PART: usize = 16;
 /// The most pages that one call of [`Pool::read_ahead`] reads.
 pub(crate) const MOST_AHEAD: usize = 32;
@@ -54,8 +53,8 @@ impl Pool {
             missing.truncate(room);
         }
         missing.sort_unstable();
-        // The scan reads pages that are not adjacent one after another. So it tells the system about all of them now,
-        // and the system may fetch them in parallel.
+        // If the pages are not all adjacent, the scan reads one run of adjacent pages after another. So it tells the
+        // system about all pages now, and the system may fetch them in parallel.
         if !is_fetched && runs(&missing).nth(1).is_some() {
             self.file.will_read(&missing);
         }

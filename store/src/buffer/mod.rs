@@ -83,7 +83,8 @@ pub(crate) struct Pool {
     /// The cleaning mutex, which a thread holds while it writes pages home.
     cleaning: Mutex<()>,
     tallies: Tallies,
-    /// The parker on which the keeper sleeps. The flag says that another thread has woken the keeper since.
+    /// The parker on which the keeper sleeps. `is_keeper_woken` says that another thread has woken the keeper since the
+    /// keeper last began its work.
     keeper: Parker,
     is_keeper_woken: AtomicBool,
     pub(crate) misses: AtomicU64,

@@ -17,7 +17,8 @@ use crate::format::PageId;
 /// The share of the frames that is for pages on probation: one frame in this many. After a page has come in, its uses
 /// count only once half as many other pages have come in as the probation queue holds.
 const PROBATION_PART: usize = 8;
-/// The most used pages in a row that get a second chance. The next page is evicted even though it was used.
+/// The largest number of used pages in a row that get a second chance. The cache evicts the next page even if that page
+/// was used.
 const MOST_CHANCES: usize = 128;
 
 /// An evicted page, and the number of pages that had come in when it was evicted.

@@ -133,9 +133,9 @@ impl Pool {
         true
     }
 
-    /// Makes up to `count` of the next frames to evict ready, and writes their dirty pages home. Returns how many
-    /// frames are ready. Does nothing if, while it waited for the mutex, other threads have made `enough` frames ready.
-    /// Skips latched pages, so the caller may hold latches.
+    /// Makes up to `count` frames ready, namely those that are next to be evicted. Writes their dirty pages home.
+    /// Returns how many frames are ready. Does nothing if, while it waited for the mutex, other threads have made
+    /// `enough` frames ready. Skips latched pages, so the caller may hold latches.
     ///
     /// # Errors
     /// Errors of the log or the page file, which have poisoned the store.

@@ -1,4 +1,4 @@
-//! A transaction that ends during a checkpoint.
+//! Tests a transaction that ends during a checkpoint.
 #![allow(clippy::unwrap_used)] // a failed helper is a failed test
 
 use std::fmt;

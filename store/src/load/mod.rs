@@ -48,9 +48,9 @@ impl BulkLoad {
     /// Adds a row. Nothing is durable on return.
     ///
     /// # Errors
-    /// [`Error::OutOfOrder`] unless the key is above the key of the previous row, [`Error::KeyTooLong`],
-    /// [`Error::RowTooLong`]: the row is not added, and the load can continue. [`Error::Full`], [`Error::Io`],
-    /// [`Error::Timeout`]: the load has failed, and can only be dropped; further calls return [`Error::Finished`].
+    /// [`Error::OutOfOrder`] unless the key is above the key of the previous row, [`Error::KeyTooLong`] or
+    /// [`Error::RowTooLong`]. The row is then not added, and the load can continue. [`Error::Full`], [`Error::Io`] or
+    /// [`Error::Timeout`]. The load has then failed, and can only be dropped; further calls return [`Error::Finished`].
     /// [`Error::Poisoned`].
     pub fn put(&mut self, key: &[u8], value: &[u8]) -> Result<(), Error> {
         self.pages.check()?;

@@ -1,4 +1,4 @@
-//! Reading rows as of one moment, without locks.
+//! Reads rows as of one moment, without locks.
 //!
 //! A snapshot takes a row from the row's page, unless [`Versions`](crate::versions::Versions) has an older version for
 //! the snapshot. It reads the page first, and looks for versions after that (invariant 56).
@@ -31,9 +31,9 @@ use crate::versions::{Image, Seen};
 /// serializable together. A snapshot behaves like a transaction that only reads, and reads everything at one moment. It
 /// shows each transaction whose commit had returned before the snapshot was opened.
 ///
-/// A crash cannot take back what a snapshot has shown, because the first read waits until all of it is durable, which
-/// is nearly always the case already (invariant 39). With [`Durability::Eventual`] the snapshot does not wait, and a
-/// crash may lose the newest part of what it showed.
+/// The first read waits until everything that the snapshot shows is durable, so a crash cannot take any of it back
+/// (invariant 39). Nearly always, all of it is durable already. With [`Durability::Eventual`] the snapshot does not
+/// wait, and a crash may lose the newest part of what it showed.
 ///
 /// While snapshots are open, the store keeps old versions of changed rows in memory: for each row at most one per
 /// snapshot, and at most [`Options::snapshot_bytes`](method@crate::Options::snapshot_bytes) in all. If that memory is

@@ -1,4 +1,4 @@
-//! Reading long values through a snapshot piece by piece.
+//! Reads long values through a snapshot, piece by piece.
 
 use std::io::{self, Read};
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Cutting free pages off the end of the page file.
+//! Cuts free pages off the end of the page file.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -41,7 +41,8 @@ impl Space {
             if pages <= from {
                 return Ok(());
             }
-            // While these maps are latched, no other thread allocates or frees one of the pages.
+            // Latch the space maps of the pages from `from` to the end of the file. Until the latches are released, no
+            // other thread allocates or frees one of these pages.
             let mut maps = BTreeMap::new();
             for id in from..pages {
                 let (map, _) = self.place_of(id);

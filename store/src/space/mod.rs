@@ -41,7 +41,7 @@ pub(crate) enum Purpose {
 pub(crate) struct Space {
     first_map: PageId,
     bits: u64,
-    /// A lower bound of the free pages, relative to the first map.
+    /// A lower bound of the numbers of free pages, counted from the first map.
     hint: AtomicU64,
     /// The number of pages other than maps that are in use or have been found for use.
     used: AtomicU64,

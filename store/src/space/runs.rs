@@ -22,8 +22,8 @@ pub(crate) struct Run {
 pub(super) struct Runs {
     /// For each group of pages, the newest object that has freed one of its pages since the store was opened.
     pub(super) freed: FxHashMap<u64, Lsn>,
-    /// When the store was opened, it did not know which pages had been freed lately. So objects up to `opened` may
-    /// refer to any page before `known`.
+    /// A page, and a log object. Objects up to `opened` may refer to any page before `known`, because the store did not
+    /// know when it was opened which pages had been freed lately.
     known: PageId,
     opened: Lsn,
     /// The runs of loads that have not committed: each by its first page and its length.

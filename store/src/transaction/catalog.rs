@@ -1,4 +1,5 @@
-//! Finding, making, renaming and dropping tables. Each of these changes rows in the table of tables.
+//! Finds, makes, renames and drops tables. Making, renaming and dropping change rows of the catalog, which is the table
+//! that lists all tables.
 
 use std::sync::Arc;
 
@@ -168,8 +169,8 @@ impl Transaction {
         self.change_row(intent, |tree, may| tree.remove(intent.author, key, may)).map(|_| ())
     }
 
-    /// Reverts what the steps after the first `steps` ones changed in the handles of tables. The caller has undone all
-    /// of these steps.
+    /// Reverts what all steps after the first `steps` ones have changed in the handles of tables. The caller has undone
+    /// these steps.
     pub(super) fn tables_back(&mut self, steps: usize) {
         if self.renamed.is_empty() {
             return;
@@ -188,7 +189,7 @@ impl Transaction {
         self.engine().tables.changed();
     }
 
-    /// Updates the handles of tables, after the transaction has committed and has ended for snapshots.
+    /// Updates the handles of tables, after the transaction has committed and its end was recorded for snapshots.
     pub(super) fn tables_committed(&mut self) {
         if let Some(table) = self.loaded.take() {
             self.engine().tables.loaded(&table, &self.engine().versions);

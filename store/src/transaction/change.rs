@@ -1,4 +1,4 @@
-//! Changing a row, after reserving room for the change and for its undo.
+//! Changes a row, after reserving room for the change and for its undo.
 
 use std::sync::Arc;
 
@@ -64,9 +64,8 @@ impl Transaction {
             let mut may = |before: &Before<'_>| {
                 wanted = chain_of(engine, before);
                 if wanted > chain {
-                    // More room is needed, and the thread may have to wait for it. It must not wait while it holds
-                    // the leaf's latch. So it gives up this try, reserves the room without the latch, and tries
-                    // again.
+                    // More room is needed, and the thread may have to wait for it. It must not wait while it holds the
+                    // leaf's latch. So it gives up this attempt, reserves the room without the latch, and tries again.
                     return Ok(false);
                 }
                 let old = before.old.map_or(0, <[u8]>::len) as u64;

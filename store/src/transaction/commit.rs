@@ -1,4 +1,4 @@
-//! Committing a transaction.
+//! Commits a transaction.
 
 use std::pin::Pin;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! What a transaction has reserved: room for its undo, for its commit, and for freeing chains after the commit.
+//! The reservations of a transaction: room for its undo, for its commit, and for freeing chains after the commit.
 
 use std::sync::Arc;
 
@@ -20,12 +20,12 @@ pub(super) struct Kept {
     pub(super) room: Room,
     /// The reserved pages in the page file. Undo may need them to put back rows that are longer than the present ones.
     pages: u64,
-    /// The leaves that had such rows.
+    /// The leaves in which the transaction has freed space.
     leaves: FxHashMap<PageId, Leaf>,
 }
 
-/// The space that this transaction has freed in a leaf. Other transactions may use that space, so undo may have to
-/// split the leaf, for which pages are reserved.
+/// The space that this transaction has freed in a leaf. Other transactions may use that space. Undo may then have to
+/// split the leaf, so pages are reserved for the splits.
 #[derive(Clone, Copy, Debug, Default)]
 struct Leaf {
     freed: u64,
@@ -38,12 +38,12 @@ fn splits(page_bytes: u64, freed: u64) -> u64 {
     if freed == 0 { 0 } else { 1 + freed / (page_bytes / 4) }
 }
 
-/// A change of the table of tables that affects handles when the transaction commits or is rolled back.
+/// A change of the catalog that affects handles when the transaction commits or is rolled back.
 #[derive(Debug)]
 pub(super) struct Renamed {
     /// The number of steps that the transaction had made before this change.
     pub(super) steps: usize,
-    /// The table, if it was made or dropped, and whether it was dropped.
+    /// The table, and whether it was dropped. `None` if the change neither made nor dropped a table.
     pub(super) tree: Option<(Arc<TreeOfTable>, bool)>,
 }
 

@@ -1,4 +1,4 @@
-//! Writing and reading long values page by page.
+//! Writes and reads long values page by page.
 
 use std::io::{self, Read};
 use std::sync::Arc;
@@ -171,8 +171,8 @@ impl Transaction {
     /// Allocates the next page of a value, and writes the page before it.
     fn chain_step(&mut self, ahead: &mut Ahead, before: Option<ChainPage<'_>>) -> Result<PageId, Error> {
         ahead.next(self)?;
-        // Locks this mutex only after waiting for room, because the keeper may have to move this transaction's undo
-        // forward to free that room, for which it needs the mutex.
+        // Locks this mutex only after waiting for room. To free that room, the keeper may have to move this
+        // transaction's undo forward, for which it needs the mutex.
         let undoable = Arc::clone(self.undoable.get_or_insert_default());
         let busy = undoable.busy.lock();
         let engine = self.engine();

@@ -74,7 +74,7 @@ pub struct Transaction {
     tables: RefCell<Vec<(TableId, Mode)>>,
     /// Whether the transaction has objects in the log.
     is_active: bool,
-    /// What the transaction has reserved for its undo and its commit.
+    /// The reservations for the transaction's undo and its commit.
     kept: Kept,
     last: Lsn,
     /// The row that was last read in order to change it, and the place where it was found.
@@ -83,7 +83,7 @@ pub struct Transaction {
     /// that point.
     savepoints: Vec<(u64, usize, Room)>,
     next_savepoint: u64,
-    /// Changes of the table of tables that affect handles when the transaction commits or is rolled back.
+    /// Changes of the catalog that affect handles when the transaction commits or is rolled back.
     renamed: Vec<Renamed>,
     /// The table to which the commit adds bulk-loaded rows.
     loaded: Option<Table>,

@@ -1,4 +1,4 @@
-//! Reading and changing rows.
+//! Reads and changes rows.
 
 use std::sync::Arc;
 
@@ -249,8 +249,8 @@ impl Transaction {
         self.engine().admission.give_back(room);
     }
 
-    /// When the transaction makes its first change, reserves room for its commit or its end, which may need a batch of
-    /// its own.
+    /// Reserves room for the transaction's commit or its end, when the transaction makes its first change. The commit
+    /// or the end may need a batch of its own.
     pub(super) fn enter(&mut self) -> Result<(), Error> {
         if !self.is_active {
             let force_bytes = self.engine().pager.log.space().force_bytes;

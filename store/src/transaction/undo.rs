@@ -1,4 +1,4 @@
-//! Rolling back a transaction.
+//! Rolls back a transaction.
 
 use super::{State, Transaction};
 use crate::error::Error;

@@ -1,5 +1,5 @@
-//! Reading rows in order, one leaf at a time. Between leaves, a scan holds no latch, so it goes down from the root
-//! again for each leaf.
+//! Reads rows in order, one leaf at a time. Between leaves, a scan holds no latch, so it goes down from the root again
+//! for each leaf.
 
 use std::ops::{Bound, Range};
 

@@ -1,4 +1,4 @@
-//! Splitting pages, from the root downwards, until a leaf has room.
+//! Splits pages, from the root downwards, until a leaf has room.
 
 use super::{SLOT, Tree, child, damaged, find, has_room, is_leaf};
 use crate::buffer::Writing;

@@ -33,7 +33,7 @@ pub(crate) use self::overflow::{
 pub(crate) use self::reap::Reaped;
 pub(crate) use self::relocate::MOST_MOVES;
 
-/// A limit on repeated splits. Making room for one row never needs this many, even if other transactions keep taking
+/// The limit on the splits that make room for one row. So many are never needed, even if other transactions keep taking
 /// the new room.
 const MOST_SPLITS: u32 = 1000;
 /// The size of a slot in bytes.

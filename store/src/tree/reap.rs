@@ -1,5 +1,5 @@
-//! Freeing a tree that is no longer used, beginning with the leaves. Each log object frees several leaves, as long as
-//! few space maps cover them.
+//! Frees a tree that is no longer used, beginning with the leaves. Each log object frees several leaves, as long as few
+//! space maps cover them.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,4 @@
-//! Moving the pages of a tree towards the beginning of the file, so that the end of the file becomes free.
+//! Moves the pages of a tree towards the beginning of the file, so that the end of the file becomes free.
 
 use super::{Tree, child_of, damaged, is_leaf, place_for};
 use crate::buffer::Writing;

@@ -1,4 +1,4 @@
-//! Freeing an empty leaf, together with those inner pages above it that have no other child.
+//! Frees an empty leaf, together with those inner pages above it that have no other child.
 
 use std::collections::BTreeMap;
 

@@ -2,13 +2,13 @@
 
 use crate::sync::atomic::{AtomicU64, Ordering};
 
-/// The transaction is open, and none of its changes is noted.
+/// The state of an open transaction of which no change is noted.
 const OPEN: u64 = 0;
-/// The transaction has ended without noting anything, because no snapshot was open.
+/// The state of a transaction that has ended without noting anything, because no snapshot was open.
 const UNNOTED: u64 = 1;
-/// The transaction is open, and its changes are noted. Read as a moment, this value is later than all moments.
+/// The state of an open transaction whose changes are noted. Read as a moment, this value is later than all moments.
 const PENDING: u64 = u64::MAX;
-/// The first moment. Smaller numbers stand for the states above.
+/// The first moment. The smaller numbers are the states above.
 pub(super) const FIRST_MOMENT: u64 = 2;
 
 /// Whether a transaction has ended, and at which moment. For snapshots it makes no difference whether it committed or

@@ -34,8 +34,8 @@ use crate::range::Edges;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// The most rows of the list `due` that each change checks. These rows have versions that were kept for snapshots that
-/// have since been ended.
+/// The number of rows of the list `due` that each change checks at most. These rows have versions that were kept for
+/// snapshots that have since been ended.
 const AT_ONCE: usize = 64;
 
 /// The old versions of rows, of all tables.
@@ -44,7 +44,7 @@ const AT_ONCE: usize = 64;
 /// locks no other mutex.
 #[derive(Debug)]
 pub(crate) struct Versions {
-    /// Whether transactions have to note their changes. Written only while `moments` is locked.
+    /// Whether transactions have to note their changes. A thread writes this only while it holds `moments`.
     is_on: AtomicBool,
     /// Whether `due` contains rows.
     is_due: AtomicBool,
