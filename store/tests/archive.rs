@@ -1,4 +1,4 @@
-//! Backups of a running store, and restoring them to later moments with the archive.
+//! Makes backups of a running store, and restores them to later moments with the archive.
 #![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 
 use crate::common;

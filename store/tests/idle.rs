@@ -38,7 +38,7 @@ fn rows(value: u8) -> Vec<(Vec<u8>, Vec<u8>)> {
     (0..20_u64).map(|n| (n.to_be_bytes().to_vec(), vec![value; 300])).collect()
 }
 
-/// How the idle transaction ends.
+/// The way in which the idle transaction ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
     Commit,
@@ -129,8 +129,8 @@ fn inv49_a_crash_while_what_takes_back_moves_on_takes_back_the_same() {
     }
 }
 
-/// Slow transactions, parts of which are rolled back, beside writers that fill the log. After a crash, each transaction
-/// is either completely there or not at all.
+/// Runs slow transactions, parts of which are rolled back, beside writers that fill the log. After a crash, each
+/// transaction is either completely there or not at all.
 #[test]
 fn inv49_slow_transactions_are_whole_after_a_crash_anywhere() {
     for scheme in schemes() {

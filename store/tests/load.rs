@@ -112,7 +112,7 @@ fn each_row_is_written_once() {
         written < bytes * 5 / 4 && zeros < bytes / 10 && logged < bytes / 10,
         "{written} {zeros} {logged}"
     );
-    // The load fills pages completely, so there are hardly more pages than bytes.
+    // The load fills pages completely, so the pages take hardly more space than the rows.
     assert!(store.verify().unwrap().pages < bytes * 5 / 4 / 8192);
 }
 

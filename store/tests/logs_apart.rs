@@ -173,7 +173,7 @@ fn a_store_whose_log_is_missing_says_which_file_it_needs() {
     let error = place.open("moved").unwrap_err().to_string();
     assert!(error.contains(&name(&log)), "{error}");
     assert!(place.logs().is_empty());
-    // Nor is it in the store's own directory, where a store without NVRAM has it.
+    // The log is not in the store's own directory either, where a store without NVRAM has it.
     let error = Store::open(place.path("moved"), options(Scheme::NvDisk)).unwrap_err().to_string();
     let own = place.path("moved").join("log");
     assert!(error.contains(own.to_str().unwrap()) && !error.contains("damaged"), "{error}");
@@ -219,7 +219,7 @@ fn no_log_is_left_behind_when_making_a_store_is_killed() {
         || Store::restore(place.path("backup"), None, place.path("r"), RestoreTo::End, place.options());
     restore().unwrap();
     killed_at_the_end("r");
-    // Another attempt does not count what is left for something that is in its way.
+    // What is left does not make another attempt fail.
     restore().unwrap();
     assert_eq!(place.logs().len(), 2, "{:?}", place.logs().keys());
     assert!(has(&place.open("r").unwrap(), b"new"));
@@ -259,7 +259,8 @@ fn inv75_a_restore_that_is_killed_while_it_copies_takes_no_log_away() {
     assert!(has(&place.open("s").unwrap(), b"old"));
 }
 
-/// Nobody may make a file in the directory. For root, who may do so anywhere, a directory is where the store tries to.
+/// No user may make a file in the directory, except root, who may do so anywhere. So the test also makes a directory
+/// where the store tries to make its file.
 #[test]
 fn a_store_keeps_its_log_while_no_other_can_be_made() {
     let place = Place::new();
@@ -294,7 +295,8 @@ fn a_store_that_gets_another_log_makes_no_file_through_a_link_of_somebody_else()
     assert!(!elsewhere.exists(), "the store made a file elsewhere");
 }
 
-/// The directory lets a file be made, but is no DAX file system. That is found out only when the old log is gone.
+/// The directory lets a file be made, but is no DAX file system. The store finds that out only when the old log is
+/// gone.
 #[test]
 fn a_store_that_could_not_get_another_log_loses_nothing() {
     let place = Place::new();

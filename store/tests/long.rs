@@ -228,7 +228,7 @@ fn a_source_that_breaks_off_leaves_nothing() {
     assert_eq!(VALUE_LIMIT, 1 << 30);
 }
 
-/// A value that is one byte too long. If a program passes it as a whole, the store refuses it at once. If a program
+/// The value is one byte too long. If a program passes it as a whole, the store refuses it at once. If a program
 /// streams it, the store notices only at the end of the value. Testing the stream, and the longest allowed value, takes
 /// a gigabyte of disk, so this part runs only with `STORE_LARGE`.
 #[test]

@@ -104,8 +104,8 @@ fn noticed(rule: Rule, run: fn(Rule, Scheme, u64) -> Result<u64, String>) {
     );
 }
 
-/// Runs [`noticed`], but only if `STORE_MUTANTS` is set. With such a rule, it may take dozens of runs until one notices
-/// that the rule is broken.
+/// Runs [`noticed`], but only if `STORE_MUTANTS` is set. It may take dozens of runs until one notices that the rule is
+/// broken.
 fn noticed_at_length(rule: Rule, run: fn(Rule, Scheme, u64) -> Result<u64, String>) {
     if std::env::var_os("STORE_MUTANTS").is_some() {
         noticed(rule, run);

@@ -86,7 +86,7 @@ fn inv76_an_older_page_file_is_brought_up_to_date_by_a_log_that_has_everything()
     }
 }
 
-/// The log has the commit of the load, and lacks its pages.
+/// The log has the commit of the load, but not the loaded pages.
 #[test]
 fn inv76_an_older_page_file_is_refused_if_it_lacks_the_pages_of_a_load() {
     for scheme in schemes() {
@@ -103,7 +103,8 @@ fn inv76_an_older_page_file_is_refused_if_it_lacks_the_pages_of_a_load() {
         drop((tables, store));
         for (what, pages) in copies {
             let rig = Rig::new(Some(Images { pages, ..images.clone() }));
-            // What a recovery may have written before it found out does not make the copy fit.
+            // Tries twice, because what the first recovery may have written before it failed must not make the copy
+            // fit.
             for _ in 0..2 {
                 let error = open(&rig, scheme).unwrap_err().to_string();
                 let is_right = error.contains("older than its log") && error.contains("bulk load");
@@ -118,7 +119,7 @@ fn inv76_an_older_page_file_is_refused_if_it_lacks_the_pages_of_a_load() {
     }
 }
 
-/// The page file says that changes are home which the log has not seen yet.
+/// According to the page file, changes are home that the log has not seen yet.
 #[test]
 fn inv48_a_log_that_is_older_than_its_page_file_is_damaged() {
     for scheme in schemes() {

@@ -244,7 +244,7 @@ fn work_that_hides_a_deadlock_is_run_again() {
         other.commit().unwrap();
         let (done, tries) = run.join().unwrap();
         done.unwrap();
-        // If the other transaction takes long to commit, there are more than two tries.
+        // If the other transaction takes long to commit, there are more than two attempts.
         assert!(tries > 1, "it was not run again");
     });
     let row = |key: &[u8]| store.run(|tx| tx.get(&table, key)).unwrap();

@@ -128,7 +128,7 @@ pub(crate) enum Outcome {
     RolledBack,
 }
 
-/// The largest number of tries of a transaction.
+/// The largest number of attempts at a transaction.
 const TRIES: u32 = 100_000;
 
 /// Runs a transaction until it commits or rolls back. Also returns how often it had to give way.

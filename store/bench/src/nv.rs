@@ -1,4 +1,5 @@
-//! Duralite's store. It uses the media of a directory, or has its log elsewhere, in memory that is made slower.
+//! Duralite's store. It either uses the media of a directory, or has its log elsewhere, in memory that the benchmark
+//! slows down.
 
 use std::fs::OpenOptions;
 use std::path::{Path, PathBuf};

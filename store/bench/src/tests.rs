@@ -125,7 +125,7 @@ fn breaks(
     check(db, &TPCC).unwrap();
 }
 
-/// Returns a change that adds one to the field at this place.
+/// Returns a change that adds one to the field with this index.
 fn more(place: usize) -> impl Fn(Option<Vec<u8>>) -> Option<Vec<u8>> {
     move |row| {
         let mut row = row?;

@@ -43,7 +43,7 @@ pub(crate) struct Run {
     pub(crate) retries: u64,
     /// The processor time of these threads, in nanoseconds.
     pub(crate) cpu_ns: f64,
-    /// The latencies of committed transactions. If a transaction gave way, its latency includes all tries.
+    /// The latencies of committed transactions. If a transaction gave way, its latency includes all attempts.
     pub(crate) latencies: Histogram,
 }
 

@@ -12,13 +12,13 @@ use crate::workload::{Thread, Workload};
 pub(crate) enum Mix {
     /// Half reads, and half changes of a row.
     A,
-    /// 95% reads, and changes.
+    /// 95% reads; the rest are changes of a row.
     B,
     /// Reads only.
     C,
-    /// 95% reads of the newest rows, and insertions.
+    /// 95% reads of the newest rows; the rest are insertions.
     D,
-    /// 95% scans of up to a hundred rows, and insertions.
+    /// 95% scans of up to a hundred rows; the rest are insertions.
     E,
     /// Half reads, and half reads that are followed by a change of the same row.
     F,

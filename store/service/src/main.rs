@@ -94,8 +94,8 @@ fn number(value: &[u8]) -> u64 {
     value.try_into().map_or(0, u64::from_le_bytes)
 }
 
-/// Runs a transaction on a thread that may block. Returns its result when the transaction is durable. Returns a
-/// failure, too, only when what the transaction has read is durable.
+/// Runs a transaction on a thread that may block. Returns its result when the transaction is durable. If the
+/// transaction fails, returns the failure only when everything that the transaction has read is durable.
 async fn change<T: Send + 'static>(
     bank: Arc<Bank>,
     work: impl Fn(&Bank, &mut Transaction) -> Result<T, Failure> + Send + 'static,

@@ -25,7 +25,7 @@ pub struct Crash {
     pub step: u64,
 }
 
-/// The media of one store. At each step, before the step takes effect, a crash may be due.
+/// The media of one store. A crash may be due before any step takes effect.
 #[derive(Debug)]
 pub struct Rig {
     pub pages: RecordingBlock,

@@ -1,5 +1,5 @@
-//! Threads that append to lists, write registers, and read both in transactions and snapshots. The result is a history
-//! of what they did and saw.
+//! Threads that append to lists and write registers. They read both kinds of rows, in transactions and in snapshots.
+//! The result is a history of what they did and saw.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -38,9 +38,9 @@ pub fn content(store: &Store) -> Result<Content, Error> {
 
 /// A witness of commits. Each commit makes a new state of the store, which has a number.
 pub trait Witness {
-    /// The walker calls this when a transaction is about to commit and make this state.
+    /// Notes that a transaction is about to commit, and to make this state.
     fn commits(&self, number: u64, state: &Content);
-    /// The walker calls this when the transaction with this number, and all earlier ones, are durable.
+    /// Notes that the transaction with this number, and all earlier ones, are durable.
     fn acknowledged(&self, number: u64);
 }
 
@@ -137,7 +137,7 @@ fn edges((from, to): &Edges) -> (Bound<&[u8]>, Bound<&[u8]>) {
     (from.as_ref().map(Vec::as_slice), to.as_ref().map(Vec::as_slice))
 }
 
-/// Reads through a transaction or a snapshot, by a random one of the functions that both have for reading.
+/// Reads through a transaction or a snapshot. Calls a random one of the reading functions that both have.
 fn read<R: Reader>(
     handle: &R,
     (name, table, rows): (&str, &Table, &Rows),

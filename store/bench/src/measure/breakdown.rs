@@ -1,4 +1,4 @@
-//! Where the time goes: figures 7 and 15 of the paper, from samples of `perf`.
+//! Measures where the time goes, with samples of `perf` (figures 7 and 15 of the paper).
 
 use std::path::Path;
 use std::process::{Command, Stdio};

@@ -1,4 +1,5 @@
-//! Measures what was promised in numbers: putting objects into the log, one thread, a hot row, recovery, and memory.
+//! Measures what the project promises in numbers: the time to put an object into the log, the rates of one thread and
+//! of a hot row, the time of recovery, and the memory.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};

@@ -1,5 +1,6 @@
-//! What a long snapshot scan costs the threads that write at the same time. For comparison, the same scan reads a store
-//! in which no thread writes. Both scans take processor time, but only the first one makes the store keep old versions.
+//! Measures what a long snapshot scan costs the threads that write at the same time. For comparison, the same scan
+//! reads a store in which no thread writes. Both scans take processor time, but only the first one makes the store keep
+//! old versions.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

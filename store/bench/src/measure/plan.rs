@@ -1,4 +1,4 @@
-//! The parameters of the measurements, and running several stores in turns.
+//! Holds the parameters of the measurements, and runs several stores in turns.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -19,7 +19,7 @@ use crate::workload::{Run, Workload, run};
 pub(crate) struct Plan {
     /// A directory on the disk that is measured.
     pub(crate) disk: PathBuf,
-    /// A directory in memory. Logs in it stand for logs in NVRAM.
+    /// A directory in memory. The measurements use a log in it in place of a log in NVRAM.
     pub(crate) memory: PathBuf,
     pub(crate) rounds: usize,
     pub(crate) time: Duration,

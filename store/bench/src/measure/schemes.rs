@@ -48,7 +48,7 @@ struct Line {
     /// The delay that is added for each cache line, in nanoseconds.
     line_ns: u32,
     threads: u64,
-    /// Whether early lock release and lock inheritance are on, which the paper calls OL.
+    /// Whether early lock release and lock inheritance are on. The paper calls the two together OL.
     is_optimized: bool,
 }
 

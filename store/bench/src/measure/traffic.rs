@@ -21,7 +21,7 @@ use crate::workload::{Workload, run};
 /// The delay that the paper adds to each call of a file system in memory, in nanoseconds.
 const CALL_NS: u32 = 5000;
 
-/// The placements: for each, whether the log is in memory, and whether the pages are.
+/// The placements of the files: the name, whether the log is in memory, and whether the pages are in memory.
 const PLACES: [(&str, bool, bool); 4] = [
     ("all on disk", false, false),
     ("pages in memory, log on disk", false, true),
@@ -81,7 +81,8 @@ struct Proportions {
     tatp: Tatp,
 }
 
-/// The factor by which the paper's sizes are reduced: 11 and 15 GB of data, 6 GB of cache, 3 GB of log.
+/// The factor by which the paper's sizes are reduced. The paper has 11 and 15 GB of data, 6 GB of cache, and 3 GB of
+/// log.
 const PAPER_PART: u64 = 128;
 
 fn proportions(plan: &Plan) -> [Proportions; 2] {

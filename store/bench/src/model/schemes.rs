@@ -41,8 +41,8 @@ pub(crate) struct LogCosts {
     pub(crate) force_object: Time,
     /// The cost of checking an object that another thread has made durable or is making durable.
     pub(crate) look: Time,
-    /// The cost of writing a file: of a call, and of each byte. The two fields after these are the added delays, per
-    /// byte of whole blocks and per call.
+    /// The cost of writing a file: of a call (`write`), and of each byte (`write_byte`). The added delays follow: for
+    /// each byte of whole blocks (`added_byte`), and for each call (`added_call`).
     pub(crate) write: Time,
     pub(crate) write_byte: f64,
     pub(crate) added_byte: f64,
@@ -168,7 +168,8 @@ struct Store<'a> {
     cleaning: Time,
 }
 
-/// The share of transactions that run first to warm the model up, and are not counted: one for this many counted ones.
+/// The number of counted transactions for each transaction that is not counted. The latter run first, to warm the model
+/// up.
 const WARM: u64 = 10;
 
 /// Simulates this many threads until they have committed this many transactions.

@@ -73,8 +73,9 @@ pub(crate) struct Machine {
     pub(crate) idle_wake: Time,
     /// The time for which a thread spins for a mutex before it sleeps.
     pub(crate) spin: Time,
-    /// The factor by which work takes longer while other cores work too, and the share of its time that shared cache
-    /// lines add. Both are measured on two cores, where a core itself has the line half of the time.
+    /// The factor by which work takes longer while other cores work too (`beside`), and the time that shared cache
+    /// lines add, as a share of the work's time (`sharing`). Both are measured on two cores, where a core itself has
+    /// the line half of the time.
     pub(crate) beside: f64,
     pub(crate) sharing: f64,
 }
@@ -83,7 +84,7 @@ pub(crate) struct Machine {
 enum State {
     Ready,
     Running,
-    /// On a core, spinning for this mutex; `None` if it spins for the program.
+    /// The thread spins on a core: for this mutex, or for the program if this is `None`.
     Spinning(Option<usize>),
     Parked,
 }

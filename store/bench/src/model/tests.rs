@@ -10,7 +10,7 @@ fn plain(cores: usize) -> Machine {
     Machine { cores, slice: ns(1e6), switch: 0, idle_wake: 0, spin: 0, beside: 1.0, sharing: 0.0 }
 }
 
-/// A program in which each thread alternates between a time away, and a time with a mutex or on a core. Both times are
+/// A program in which each thread alternates between being away, and having a mutex or a core. Both times are
 /// exponentially distributed.
 struct Cycle {
     away: f64,

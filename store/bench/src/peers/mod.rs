@@ -18,7 +18,7 @@ use anyhow::{Result, bail};
 
 use crate::kv::{Db, Memory, Schema};
 
-/// All other stores, each with whether this program was built with it.
+/// The names of all other stores. The flag says whether this program was built with the store.
 pub(crate) const PEERS: [(&str, bool); 7] = [
     ("sqlite", true),
     ("waldio", true),

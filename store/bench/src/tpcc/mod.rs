@@ -1,6 +1,6 @@
 //! TPC-C: all five transactions in the specified mix, without think time. All tables are scaled down in proportion.
 //!
-//! A name is the number from which the specification derives syllables, and amounts are in cents.
+//! Names are stored as the numbers from which the specification derives their syllables. Amounts are in cents.
 
 mod check;
 mod load;
@@ -39,7 +39,8 @@ impl Workload for TpcC {
         load::load(self, db)
     }
 
-    // Clause 5.2.3 demands at least 43, 4, 4 and 4 of a hundred for the other four kinds. The rest are new orders.
+    // Of a hundred transactions, clause 5.2.3 demands at least 43, 4, 4 and 4 of the four kinds other than new orders.
+    // The rest are new orders.
     fn step(&self, session: &mut dyn Session, thread: &mut Thread) -> Result<(usize, Outcome, u32)> {
         let home = (thread.number % u64::from(self.warehouses)) as u32 + 1;
         thread.serial += 1;

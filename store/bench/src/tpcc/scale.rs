@@ -12,7 +12,7 @@ pub(super) const ORDER_LINES: usize = 8;
 pub(super) const ITEMS: usize = 9;
 pub(super) const STOCK: usize = 10;
 
-/// The places of the fields in the rows of each table.
+/// The indexes of the fields in the rows of each table.
 pub(super) mod warehouse {
     pub(crate) const YTD: usize = 0;
 }
@@ -27,7 +27,7 @@ pub(super) mod customer {
     pub(crate) const DELIVERIES: usize = 3;
     pub(crate) const DISCOUNT: usize = 4;
     pub(crate) const HAS_BAD_CREDIT: usize = 5;
-    /// Holds the payments of a customer with bad credit.
+    /// The field that holds the payments of a customer with bad credit.
     pub(crate) const DATA: usize = 6;
 }
 pub(super) mod order {

@@ -30,7 +30,7 @@ pub(super) const NUMBER_USES: f64 = 3.0;
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Cost {
     pub(super) per_second: f64,
-    /// The processor time of the threads that run transactions, and of the background threads.
+    /// The processor time of the threads that run transactions (`cpu`), and of the background threads (`background`).
     pub(super) cpu: f64,
     pub(super) background: f64,
     pub(super) objects: f64,
@@ -119,7 +119,7 @@ struct Places {
 pub(super) struct Recorded {
     traces: Vec<Vec<Trace>>,
     places: Places,
-    /// The recorded costs: those of a commit, and by how much a change takes longer than a read.
+    /// The measured costs of the scheme's log: how long a commit waits, and how much longer a change takes than a read.
     pieces: LogPieces,
 }
 

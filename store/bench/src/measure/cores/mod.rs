@@ -117,7 +117,7 @@ struct Bench<'a> {
 
 impl Bench<'_> {
     /// Measures and models one row. `cleaning` is the background work that was measured with the last scheme whose log
-    /// has no daemon, so it is all page cleaning.
+    /// has no daemon. All of that work is page cleaning.
     fn row(&self, setup: &Setup, added: Added, is_checked: bool, cleaning: &mut f64) -> Result<Row> {
         let scheme = setup.options.scheme;
         let mut setup = setup.clone();

@@ -29,8 +29,8 @@ pub(super) struct Parts {
     /// The time from a wake-up call until the woken thread runs, if both cores are otherwise idle. Does not include the
     /// processor time `switch`.
     pub(super) idle_wake: f64,
-    /// The time of an atomic increment of a cache line that no other core uses, and of one that another core increments
-    /// all the time.
+    /// The time of an atomic increment: of a cache line that no other core uses (`alone`), and of one that another core
+    /// increments all the time (`contended`).
     pub(super) alone: f64,
     pub(super) contended: f64,
     /// The time that a cache line takes from one core to another, if two cores change it in turn.
@@ -82,7 +82,7 @@ fn transfer(turns: u32) -> f64 {
         while word.load(Ordering::Acquire) != from {
             std::hint::spin_loop();
             tries += 1;
-            // After this many tries, the other thread has probably lost its core.
+            // After this many attempts, the other thread has probably lost its core.
             if tries.is_multiple_of(1 << 12) {
                 std::thread::yield_now();
             }
@@ -169,7 +169,7 @@ pub(super) struct LogPieces {
     pub(super) change: f64,
     /// The time for which a commit waits until it is durable, after few and after many changes.
     pub(super) force: [f64; 2],
-    /// The number of objects of each of these two commits, and the number of bytes.
+    /// For each of the two commits in `force`: the number of its objects, and their size in bytes.
     pub(super) objects: [f64; 2],
     pub(super) bytes: [f64; 2],
 }
