@@ -1,4 +1,4 @@
-//! Admission of steps to the log, so that every change can be undone.
+//! Admits steps to the log, so that every change can be undone.
 //!
 //! Invariant 38: before a transaction changes anything, the log has room for that change and for the undo of everything
 //! that transactions in progress have changed. So a rollback never fails for lack of room.
@@ -49,8 +49,8 @@ impl Admission {
         }
     }
 
-    /// Reserves room for a step. If there is none, waits until a checkpoint frees some. `own` is the room that the
-    /// step's transaction has reserved already.
+    /// Reserves room for a step. If the log has no room, waits until a checkpoint frees some. `own` is the room that
+    /// the step's transaction has already reserved.
     ///
     /// # Errors
     /// [`Error::Full`] if no room becomes free in time, or if the log is too small for the transaction.
@@ -153,8 +153,8 @@ fn could_fit(room: Room, own: Room, space: Space) -> Result<(), Error> {
     if needs.bytes <= space.all_bytes && needs.objects <= space.all_objects {
         return Ok(());
     }
-    // The number of objects that fit grows with the log's size. The factor 3/2 allows for padding, because in a log on
-    // blocks up to a quarter of the bytes only fill up partial blocks.
+    // The number of objects that fit grows with the log's size. The factor 3/2 allows for padding: in a log on blocks,
+    // up to a quarter of the bytes only fill up partial blocks.
     let all = u128::from(space.all_bytes);
     let for_objects = all * u128::from(needs.objects) / u128::from(space.all_objects.max(1));
     let bytes = u128::from(needs.bytes).max(for_objects) * 3 / 2 + MIB;

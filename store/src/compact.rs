@@ -1,4 +1,4 @@
-//! Giving free space in the page file back to the file system while transactions continue.
+//! Gives free space in the page file back to the file system, while transactions continue.
 //!
 //! Invariant 52: the file is cut only after the last page in use, while the space maps of the removed pages are
 //! latched. No object that recovery would redo refers to a removed page. The cut always leaves enough pages to undo the
@@ -14,8 +14,8 @@ use crate::format::{PageId, Value, leaf_value};
 use crate::table::Table;
 use crate::tree::MOST_MOVES;
 
-/// The longest time for which `cut` repeats checkpoints until the store has given up the log that refers to pages at
-/// the end of the file.
+/// The longest time for which `cut` repeats checkpoints. It repeats them until the store has given up the log that
+/// refers to pages at the end of the file.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The result of compacting a store.

@@ -1,4 +1,4 @@
-//! Freeing the pages of long values that a committed transaction replaced or removed, one page at a time.
+//! Frees the pages of long values that a committed transaction replaced or removed, one page at a time.
 
 use crate::engine::Engine;
 use crate::error::Error;

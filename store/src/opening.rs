@@ -1,4 +1,5 @@
-//! Opening a store: its page file, its log, recovery, and a new log if the options ask for another kind or size.
+//! Opens a store: opens its page file and its log, recovers it, and makes a new log if the options ask for another kind
+//! or size.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

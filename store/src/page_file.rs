@@ -18,7 +18,8 @@ use crate::format::{
     SUPERBLOCK_BYTES, check, lsn, seal,
 };
 
-/// The fewest pages, and the most bytes, by which the file grows at a time. Between these limits it grows by a quarter.
+/// The smallest number of pages, and the largest number of bytes, by which the file grows at a time. Between these
+/// limits it grows by a quarter.
 const SMALLEST_GROWTH: u64 = 64;
 const LARGEST_GROWTH_BYTES: u64 = 64 << 20;
 

@@ -36,7 +36,7 @@ pub(crate) struct Report {
 struct Unfinished {
     /// The steps to undo, the oldest first.
     steps: Vec<(Lsn, Vec<u8>)>,
-    /// If the transaction committed: the chains that are still to be freed, each by its next page.
+    /// The chains that are still to be freed, each by its next page. `None` if the transaction did not commit.
     chains: Option<VecDeque<PageId>>,
     /// Steps that were moved forward in the log. They replace `steps` once all of them have been read.
     moved: Vec<(Lsn, Vec<u8>)>,
@@ -141,7 +141,8 @@ impl Analysis {
         }
     }
 
-    /// Undoes what did not commit, the newest step first, and frees the remaining chains of what did commit.
+    /// Undoes the transactions that did not commit, the newest step first. Frees the remaining chains of those that did
+    /// commit.
     pub(crate) fn finish(mut self, engine: &Engine) -> Result<Report, Error> {
         engine.space.count(&engine.pager)?;
         let mut newest: BTreeMap<Lsn, TxId> = BTreeMap::new();
@@ -195,8 +196,8 @@ fn redo(engine: &Engine, id: PageId, change: &Change<'_>, lsn: Lsn) -> Result<()
     Ok(())
 }
 
-/// Redoes the whole log, and then undoes what did not commit. The caller passes the number that the page file's superblock
-/// had when the file was opened.
+/// Redoes the whole log, and then undoes the transactions that did not commit. The caller passes the number that the
+/// page file's superblock had when the file was opened.
 pub(crate) fn recover(engine: &Engine, superblock: u64) -> Result<Report, Error> {
     let log = &engine.pager.log;
     let mut analysis = Analysis::default();

@@ -114,7 +114,8 @@ fn salvage_on(
 fn check_pages(file: &PageFile, missing: Lsn) -> Result<(), Error> {
     let mut page = vec![0; file.page_bytes()];
     for id in file.first_page()..file.pages() {
-        // If the page is damaged, redo may replace it. If not, whoever reads the page later gets the error.
+        // If the page is damaged, redo may replace it. If redo does not, the thread that reads the page later gets the
+        // error.
         if file.read_page(id, &mut page).is_ok() && lsn(&page) >= missing {
             let what = format!(
                 "the log at log object {missing}, and page {id} in the page file has later changes, so no \

@@ -29,7 +29,7 @@ use crate::transaction::{Ticket, Transaction};
 use crate::verify::{Verified, verify};
 use crate::waiters;
 
-/// The most times that [`Store::run`] runs a transaction again.
+/// The largest number of times that [`Store::run`] runs a transaction again.
 const TRIES: u32 = 1000;
 const LONGEST_PAUSE_US: u64 = 10_000;
 

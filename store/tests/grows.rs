@@ -14,7 +14,7 @@ use duralite_medium::block::Block;
 use duralite_medium::{MediumError, Nvm};
 use duralite_store::{Error, Media, Scheme, Store, WhichLog};
 
-/// A page file. When one thread makes it grow, it waits until another thread has read.
+/// A page file. When a thread makes it grow, the growth waits until another thread has read.
 #[derive(Debug)]
 struct Growing {
     below: RecordingBlock,

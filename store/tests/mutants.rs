@@ -15,7 +15,7 @@ use common::explore::Course;
 use common::value;
 use duralite_store::{Error, Rule, Scheme, Store};
 
-/// The most runs for one rule.
+/// The largest number of runs for one rule.
 const RUNS: u64 = 300;
 
 /// Makes one walk through the whole interface with a broken rule.

@@ -9,7 +9,7 @@ use std::time::Duration;
 use common::options;
 use duralite_store::{Error, Keep, Options, RestoreTo, Scheme, Store};
 
-/// Returns the segments of an archive: the first object of each, and its size in bytes.
+/// Returns the first object of each segment of an archive, and the segment's size in bytes.
 fn segments(archive: &Path) -> Vec<(u64, u64)> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(archive).unwrap() {

@@ -125,8 +125,8 @@ fn inner_pages_stay_while_leaves_come_and_go() {
     }
 }
 
-/// A restore that is refused because of a too small cache leaves no files. So another one, with a larger cache, can use
-/// the same directory.
+/// A restore that is refused because the cache is too small leaves no files. So another restore, with a larger cache,
+/// can use the same directory.
 #[test]
 fn inv50_a_restore_with_too_small_a_cache_leaves_nothing() {
     let dir = tempfile::tempdir().unwrap();

@@ -142,8 +142,8 @@ fn inv51_no_other_transaction_uses_a_table_before_its_creation_has_committed() {
     }
 }
 
-/// Returns a transaction that has made a table and undone that, and a table of another transaction. That table got the
-/// page of the undone table.
+/// Returns a transaction that has made a table and undone its creation, and a table of another transaction. The latter
+/// table got the page of the former.
 fn after_a_table_that_was_not_made(store: &Store) -> (Transaction, Table) {
     let mut maker = store.begin();
     let before = maker.savepoint();

@@ -28,7 +28,7 @@ pub(crate) type Visit<'a> = dyn FnMut(&[u8], &[u8]) -> bool + 'a;
 /// A transaction. `table` is an index into [`Schema`].
 pub(crate) trait Tx {
     fn get(&mut self, table: usize, key: &[u8]) -> Done<Option<Vec<u8>>>;
-    /// Reads a row that the transaction will change, otherwise like [`get`](Self::get).
+    /// Like [`get`](Self::get), for a row that the transaction will change.
     fn get_for_update(&mut self, table: usize, key: &[u8]) -> Done<Option<Vec<u8>>> {
         self.get(table, key)
     }
@@ -75,8 +75,8 @@ pub(crate) type Work<'a> = dyn FnMut(&mut dyn Tx) -> Done<()> + 'a;
 
 /// A thread's access to a store.
 pub(crate) trait Session {
-    /// Begins a transaction, runs `work`, and commits; rolls back if `work` fails. The transaction is durable if this
-    /// returns `Ok`.
+    /// Runs `work` in a transaction. Commits if `work` succeeds, and rolls back if it fails. The transaction is durable
+    /// if this returns `Ok`.
     fn attempt(&mut self, writes: bool, work: &mut Work<'_>) -> Done<()>;
 
     /// Runs `work`, whose reads all see one committed state. Uses a snapshot if the store has snapshots besides

@@ -164,7 +164,8 @@ impl Setup {
         NvDb::new(Store::open_on(self.rig.clone(), self.options.clone())?, schema)
     }
 
-    /// Returns the setup of a new store, whose pages and log have these two directories. Removes any files from before.
+    /// Returns the setup of a new store, whose pages and log are in these two directories. Removes the files of an
+    /// earlier store.
     pub(crate) fn fresh(pages: &Path, log: &Path, name: &str, scheme: Scheme) -> Result<Self> {
         let rig = Rig {
             pages: pages.join(format!("{name}.pages")),

@@ -166,8 +166,7 @@ fn each_condition_of_tpcc_finds_what_breaks_it() {
     six_and_eleven(&db);
 }
 
-/// Breaks each of these two conditions by two changes at once, because a single change would break an earlier
-/// condition.
+/// Breaks conditions 6 and 11, each by two changes at once, because a single change would break an earlier condition.
 fn six_and_eleven(db: &NvDb) {
     let lines = |tx: &mut dyn crate::kv::Tx, order: u32, change: i64| {
         let mut found = tx.get(5, &key(&[1, 1, order]))?.unwrap();

@@ -34,7 +34,7 @@ pub(crate) struct Ycsb {
     pub(crate) mix: Mix,
     pub(crate) rows: u64,
     pub(crate) row_bytes: usize,
-    /// The distribution from which rows are drawn; uniform if there is none.
+    /// The distribution from which rows are drawn. `None` means the uniform distribution.
     pub(crate) zipf: Option<Zipf>,
     /// The distribution of the number of rows that are newer than the row that is read.
     latest: Zipf,

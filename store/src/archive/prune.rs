@@ -1,4 +1,4 @@
-//! Removal of the oldest segments of an archive.
+//! Removes the oldest segments of an archive.
 
 use std::fs;
 use std::time::{Duration, SystemTime};
@@ -28,7 +28,7 @@ pub enum Keep {
     After(u64),
 }
 
-/// The amount that pruning removed from an archive.
+/// What pruning has removed from an archive.
 ///
 /// ```
 /// assert_eq!(duralite_store::Pruned::default().bytes, 0);

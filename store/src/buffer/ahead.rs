@@ -1,4 +1,4 @@
-//! Reading pages into the cache before a scan needs them.
+//! Reads pages into the cache before a scan needs them.
 //!
 //! Invariant 54: a scan that reads ahead waits only for the reads themselves, and only a thread that needs one of these
 //! pages waits for the scan. The scan takes only frames that are free, or whose pages can be evicted at once. It takes
@@ -8,7 +8,7 @@
 //!
 //! Reading a page ahead does not count as a use. The first use of such a page counts as the access that brought it in,
 //! and the cache does not remember a page that was evicted unused. If a page cannot be read ahead, the scan leaves it
-//! out; the thread that needs the page reads it then, and gets the error.
+//! out. The thread that needs the page then reads it, and gets the error.
 
 use std::sync::atomic::Ordering;
 
@@ -23,7 +23,7 @@ use crate::page_file::runs;
 /// The limit on pages that were read ahead and are still unused. At most one frame in this many may hold such a page.
 /// All such frames together fill at most half of the probation queue, so that no such page is evicted before its use.
 const AHEAD_PART: usize = 16;
-/// The most pages that one call of [`Pool::read_ahead`] reads.
+/// The largest number of pages that one call of [`Pool::read_ahead`] reads.
 pub(crate) const MOST_AHEAD: usize = 32;
 
 /// The pages of one call of [`Pool::read_ahead`].

@@ -1,4 +1,4 @@
-//! Writing pages home.
+//! Writes pages home.
 //!
 //! Invariant 35: a page is written home as it was at one moment, and everything in the log up to the page's LSN is
 //! durable before that.
@@ -105,7 +105,7 @@ impl Pool {
             }
             self.pinned(mapped)
         };
-        // `try_read_for` queues for the latch. Without a place in the queue, a page that is nearly always latched would
+        // `try_read_for` queues for the latch. If this thread did not queue, a page that is nearly always latched would
         // never go home.
         let content = match frame.content.try_read() {
             Some(content) => content,

@@ -9,7 +9,7 @@ use super::snapshot::Snapshot;
 use crate::error::Error;
 use crate::format::{Change, Lsn, PageId, PageKind, kind, lsn, set_lsn};
 
-/// A page's bytes, under its latch.
+/// The bytes of a page, which the page's latch protects.
 #[derive(Debug, Default)]
 pub(crate) struct Content {
     pub(super) id: PageId,

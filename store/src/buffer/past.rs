@@ -1,4 +1,4 @@
-//! Writing pages home without going through the cache.
+//! Writes pages home without going through the cache.
 
 use super::Pool;
 use crate::error::Error;

@@ -211,7 +211,8 @@ mod tests {
             let mut random = fastrand::Rng::with_seed(seed);
             let mut cache = Cache::new(frames);
             let hot = frames as u64 / 2;
-            // Between the uses, pages come and go that are never used again, until the cache knows which pages are hot.
+            // Between the uses, other pages come and go, which are never used again. This goes on until the cache knows
+            // which pages are hot.
             for round in 0..20 {
                 cache.touch_hot(hot, &mut random);
                 (0..frames as u64).for_each(|page| cache.touch(1_000_000 + round * 100_000 + page, false));

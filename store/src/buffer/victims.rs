@@ -1,4 +1,4 @@
-//! Finding frames for pages that come in. The keeper keeps some frames ready; a thread that finds none makes some ready
+//! Finds frames for pages that come in. The keeper keeps some frames ready. A thread that finds none makes some ready
 //! itself.
 
 use std::sync::atomic::Ordering;

@@ -22,7 +22,7 @@ pub const SUPERBLOCK_BYTES: usize = 4096;
 pub const SLOT_OFFSETS: [u64; 2] = [0, 4096];
 /// The number of bytes before the double-write area. It is the same for every page size.
 pub const SUPERBLOCK_AREA_BYTES: u64 = 32768;
-/// The most pages in one double write.
+/// The largest number of pages in one double write.
 pub const DOUBLE_WRITE_PAGES: usize = 64;
 const LIST_IDS_AT: usize = 32;
 

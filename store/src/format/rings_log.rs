@@ -13,7 +13,7 @@ const RINGS_CHECKED_BYTES: usize = 48;
 pub const RING_WORDS_OFFSET: u64 = 256;
 /// The offset of a word with the number of the first object of an even epoch. The next word is for odd epochs.
 pub const RINGS_BEGAN_OFFSET: u64 = 200;
-/// The most rings that a log can have.
+/// The largest number of rings that a log can have.
 pub const MOST_RINGS: u64 = 32;
 /// The offset of the first ring.
 pub const RINGS_OFFSET: u64 = 4096;

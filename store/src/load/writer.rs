@@ -11,9 +11,9 @@ use crate::buffer::Pool;
 use crate::error::Error;
 use crate::format::{Lsn, PageId, set_lsn};
 
-/// The most bytes in one write.
+/// The largest number of bytes in one write.
 const WRITE_BYTES: usize = 1 << 20;
-/// The most writes that may be waiting or in progress while the load fills the next buffer.
+/// The largest number of writes that may be waiting or in progress while the load fills the next buffer.
 const AT_WORK: usize = 2;
 
 /// Adjacent pages that are written together.

@@ -34,7 +34,7 @@ use crate::sync::{Deadline, Mutex, MutexGuard, thread_number};
 
 /// The number of places for inherited locks. A thread's number selects its place.
 const THREADS: usize = 64;
-/// The most locks that a thread's place keeps for the next transaction.
+/// The largest number of locks that a thread's place keeps for the next transaction.
 const MOST_LEFT: usize = 32;
 /// The number of parts of the lock table. A row's hash selects the part; a range is locked in every part.
 pub(crate) const PARTS: usize = 16;
@@ -54,7 +54,7 @@ pub(crate) enum Refused {
 pub(crate) struct Locks {
     sections: Box<[Section]>,
     waits: Waits,
-    /// The places of the threads; none if locks are not inherited.
+    /// The places for the locks that threads inherit. Empty if locks are not inherited.
     places: Box<[Place]>,
     pub(crate) waited: AtomicU64,
     pub(crate) deadlocks: AtomicU64,
@@ -75,7 +75,7 @@ struct Section {
 #[derive(Debug)]
 #[repr(align(128))]
 struct Place {
-    /// What the last transaction left; `None` while a transaction is using it.
+    /// The locks and the memory that the last transaction left; `None` while a transaction is using them.
     left: Mutex<Option<Inherited>>,
     /// The number of times that a transaction used an inherited lock of this place.
     used: AtomicU64,
@@ -90,7 +90,8 @@ struct Inherited {
     list: Vec<(usize, Target)>,
 }
 
-/// The most entries for which a list keeps memory, so that one large transaction does not hold memory forever.
+/// The largest number of entries for which a list keeps memory, so that one large transaction does not hold memory
+/// forever.
 const MOST_LISTED: usize = 256;
 
 /// The locks of a transaction.

@@ -26,7 +26,7 @@ pub(crate) enum Target {
     Range(TableId, KeyRange),
 }
 
-/// The holders of a row's or a table's lock, of which there is mostly one.
+/// The holders of the lock on a row or a table. Mostly there is only one.
 type Holders = SmallVec<[(u64, Mode); 1]>;
 
 #[derive(Debug, Default)]

@@ -62,7 +62,7 @@ impl Beyond {
     }
 }
 
-/// How the caller reacts to damage: with an error, or by accepting that the log ends there.
+/// The way in which the caller reacts to damage: with an error, or by accepting that the log ends there.
 pub(crate) type OnDamage<'a> = dyn FnMut(Damage) -> Result<(), Error> + 'a;
 
 /// Reacts to damage with an error.

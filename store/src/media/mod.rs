@@ -57,7 +57,7 @@ pub enum WhichLog {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub trait Media: fmt::Debug {
-    /// Opens the page file; for a new store, an empty one. The store calls this once.
+    /// Opens the page file, which is empty for a new store. The store calls this once.
     ///
     /// # Errors
     /// Errors of the system.
@@ -85,7 +85,7 @@ pub trait Media: fmt::Debug {
         Ok(())
     }
 
-    /// Gives the space of a log back, if it is not used for the next log. The store no longer needs this log. It may
+    /// Gives back the space of a log that the store no longer needs, unless the next log uses that space. The log may
     /// have been removed already, or may never have been made.
     ///
     /// # Errors

@@ -1,4 +1,4 @@
-//! Tests of what wakes the reaper.
+//! Tests what wakes the reaper.
 #![allow(clippy::unwrap_used)] // a failed helper is a failed test
 
 use std::sync::Arc;

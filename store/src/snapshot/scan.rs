@@ -14,7 +14,7 @@ use crate::table::Table;
 use crate::tree::{Ahead, LeafCopy};
 use crate::versions::{Changed, End, Image};
 
-/// The most changed rows that one step of a scan considers.
+/// The largest number of changed rows that one step of a scan considers.
 const MOST: usize = 512;
 
 /// A row that the scan has found: its key, and its value. If the value is `None`, the scan reads it later by the key.

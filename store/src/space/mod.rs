@@ -23,8 +23,8 @@ use crate::pager::{Author, Logged, Pager};
 /// The number of pages that changes leave free for undo and its reservations. Thanks to these pages, transactions can
 /// remove rows even when the disk is full.
 const SPARE_PAGES: u64 = 32;
-/// The most searches for free pages in one call. A search is repeated if it fails because other transactions freed
-/// pages before the place where it began. In practice this is no limit.
+/// The largest number of searches for free pages in one call. A search is repeated if it fails because other
+/// transactions freed pages before the place where it began. In practice this is no limit.
 const MOST_LOOKS: u32 = 1000;
 
 /// The purpose for which pages are needed.

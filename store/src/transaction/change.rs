@@ -12,7 +12,7 @@ use crate::noting;
 use crate::pager::{Author, Logged};
 use crate::tree::{Before, Found, MayChange, Outcome, Tree, chain_pages};
 
-/// The most bytes that a log object has in addition to its content.
+/// The largest number of bytes that a log object has in addition to its content.
 pub(super) const OBJECT_OVERHEAD: u64 = 128;
 
 /// A change that a transaction is about to make.

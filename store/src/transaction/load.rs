@@ -122,7 +122,7 @@ impl Transaction {
         forced
     }
 
-    /// Frees pages below the root, which a table may still have after losing all of its rows.
+    /// Frees the pages below the root. A table may still have such pages after losing all of its rows.
     fn make_leaf_of_root(&self, table: &Table) -> Result<(), Error> {
         let engine = self.engine();
         let room = Room { bytes: 4 * self.page_bytes() as u64, objects: 4 };

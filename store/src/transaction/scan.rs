@@ -11,7 +11,7 @@ use crate::reader::Row;
 use crate::table::Table;
 use crate::tree::{Ahead, Rows};
 
-/// The most rows that a scan locks at a time.
+/// The largest number of rows that a scan locks at a time.
 const MOST_AHEAD: usize = 512;
 
 /// The rows of a range, in key order, or backwards with `.rev()`. Until the transaction ends, no other transaction can

@@ -12,9 +12,9 @@ use crate::format::{
 };
 use crate::pager::Author;
 
-/// The most maps that are latched for one log object.
+/// The largest number of maps that are latched for one log object.
 const MOST_MAPS: usize = 4;
-/// The most leaves that one log object frees. The object must have room for the changes of their maps.
+/// The largest number of leaves that one log object frees. The object must have room for the changes of their maps.
 const MOST_PAGES: usize = 128;
 
 /// The result of freeing part of a tree.

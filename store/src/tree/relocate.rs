@@ -9,7 +9,7 @@ use crate::format::{
 use crate::pager::Author;
 use crate::space::{GivenPage, Purpose};
 
-/// The most pages that one call moves. The caller has reserved room in the log for them.
+/// The largest number of pages that one call moves. The caller has reserved room in the log for them.
 pub(crate) const MOST_MOVES: u64 = 4;
 
 /// The number of pages that one call has moved, and the place where the next call continues.

@@ -48,7 +48,7 @@ pub(crate) struct Versions {
     is_on: AtomicBool,
     /// Whether `due` contains rows.
     is_due: AtomicBool,
-    /// The most memory that versions may take, in bytes.
+    /// The largest amount of memory that versions may take, in bytes.
     limit: u64,
     moments: Mutex<Moments<Arc<Place>>>,
     /// Rows with versions that were kept for snapshots that have since been ended. Threads that change rows check some

@@ -53,7 +53,7 @@ pub(crate) struct Changed {
     pub(crate) cut: Option<Key>,
 }
 
-/// The least length at which writers search the list of unordered places for removed ones.
+/// The smallest length at which writers search the list of unordered places for removed ones.
 const AT_LEAST: usize = 64;
 /// The number of parts. A row's hash selects the part.
 const PARTS: usize = 64;

@@ -13,7 +13,7 @@ use super::model::{Content, Walker, Witness, content};
 /// The number of commits that the store may have beyond the acknowledged ones: commits for which the walk has not
 /// waited yet, and one in progress.
 const UNKNOWN: usize = 4;
-/// The most page reads that a recovery may need. A recovery that needs more counts as endless.
+/// The largest number of page reads that a recovery may need. A recovery that needs more counts as endless.
 const READS: u64 = 1 << 20;
 
 /// The parameters of one walk.

@@ -49,7 +49,7 @@ struct Turn {
     /// The 99th percentile of the time of a transaction, in milliseconds.
     slow_ms: f64,
     rows_per_second: f64,
-    /// The most memory that old versions took, in bytes.
+    /// The largest amount of memory that old versions took, in bytes.
     version_bytes: u64,
 }
 

@@ -14,7 +14,7 @@ pub(super) enum Asked {
     /// The thread has the lock. It may have seen changes of commits that are not durable yet, up to this number.
     Granted(u64),
     Waits,
-    /// If the thread waited, there would be a deadlock. So it must give way.
+    /// If the thread waited, there would be a deadlock. So the thread must give way.
     Circle,
 }
 

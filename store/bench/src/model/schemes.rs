@@ -1,4 +1,4 @@
-//! The transactions of a workload in terms of stations, and the logs of the schemes.
+//! Models the transactions of a workload, and the logs of the schemes, in terms of stations.
 //!
 //! Each simulated thread runs recorded transactions one after another. A recorded transaction has rows, and the time
 //! that each operation took. A thread holds its row locks until its commit has a number. It latches the page of a
@@ -11,10 +11,10 @@ use duralite_store::Scheme;
 use super::rows::{Asked, Rows};
 use super::stations::{Act, Answer, Machine, Program, Time, World, ns, simulate};
 
-/// An operation: it may lock a row, works, and may change a page.
+/// An operation, which may lock a row, takes time, and may change a page.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Op {
-    /// The row, if more than one thread uses it, and whether the operation changes the row.
+    /// The row, and whether the operation changes it. `None` if no more than one thread uses the row.
     pub(crate) row: Option<(usize, bool)>,
     pub(crate) work: Time,
     /// The page that the operation changes, and the time for which the page is latched.
@@ -36,7 +36,7 @@ pub(crate) struct LogCosts {
     pub(crate) central: Time,
     /// The time to fetch the cache line of the next object number from another core.
     pub(crate) number: Time,
-    /// The cost of making objects durable: of a call, and of each object.
+    /// The cost of making objects durable: of a call (`force`), and of each object (`force_object`).
     pub(crate) force: Time,
     pub(crate) force_object: Time,
     /// The cost of checking an object that another thread has made durable or is making durable.

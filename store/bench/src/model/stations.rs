@@ -129,7 +129,7 @@ pub(crate) struct World {
     order: u64,
     threads: Vec<Thread>,
     ready: VecDeque<usize>,
-    /// Threads that have just got a core, or may continue on theirs.
+    /// Threads that have just got a core, or may continue on the core that they have.
     running: VecDeque<usize>,
     spinning: VecDeque<usize>,
     idle: usize,

@@ -169,7 +169,7 @@ fn whoever_loses_its_core_keeps_the_mutex() {
 fn a_line_is_fetched_by_one_core_after_the_other() {
     let alone = bounded(plain(1), 4, 1000.0, 0.0, 100.0);
     close(alone, 1000.0, 0.01);
-    // With two cores, a line is at the other core every second time on average.
+    // With two cores, a cache line is at the other core every second time on average.
     close(bounded(plain(2), 2, 1000.0, 0.0, 100.0), 2.0e6 / 1050.0, 0.02);
     let many = bounded(plain(64), 64, 1000.0, 0.0, 100.0);
     close(many, 1e6 / (100.0 * 63.0 / 64.0), 0.02);

@@ -12,7 +12,7 @@ use crate::ycsb::{Mix, Ycsb};
 /// The workload of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Kind {
-    /// Loading sorted rows in the store's special way, if it has one.
+    /// Loads sorted rows in the store's special way, if it has one.
     Load,
     LoadByTransactions,
     Scan,

@@ -24,7 +24,7 @@ use crate::workload::{Workload, run};
 
 pub(super) const STORE: &str = "duralite";
 
-/// The measurements of a child: numbers by name.
+/// The numbers that a child has measured, each with its name.
 pub(super) type Found = BTreeMap<String, f64>;
 
 /// The task of a child.

@@ -8,7 +8,7 @@ use crate::snapshot::Snapshot;
 
 /// The number of rows in the table.
 const ROWS: u64 = FRAMES * 12 * ROWS_OF_A_LEAF;
-/// The most pages that may be read ahead and still unused, in a cache of this many frames.
+/// The largest number of pages that may be read ahead and still unused, in a cache of this many frames.
 const MOST: u64 = FRAMES / 16;
 
 /// The counts of the cache and of the page file so far.

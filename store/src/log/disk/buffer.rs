@@ -30,7 +30,7 @@ pub(super) struct Lists {
     slots: Box<[Mutex<Option<Vec<u8>>>]>,
 }
 
-/// The most objects that may wait.
+/// The largest number of objects that may wait.
 pub(super) const MOST: u64 = 16384;
 
 impl Buffer {

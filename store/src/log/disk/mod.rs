@@ -35,8 +35,8 @@ const BATCHES: u64 = 16;
 const FEWEST_BATCH_BYTES: u64 = 64 << 10;
 /// The limit on the waiting objects, in batches. If more objects wait, a thread that appends has to write them first.
 const PENDING_BATCHES: u64 = 2;
-/// The memory that the log takes, in batches: the waiting objects, the objects taken for a write, and a copy of these
-/// with their batch header.
+/// The memory that the log takes, in batches: the waiting objects, the objects taken for a write, and a copy of the
+/// taken objects with their batch header.
 const MEMORY_BATCHES: u64 = PENDING_BATCHES + 2;
 /// An upper limit for the length of an object in bytes, for every page size.
 const LARGEST_OBJECT: u64 = 128 << 10;

@@ -1,4 +1,4 @@
-//! Opening a log on blocks, and finding the batches from which recovery works.
+//! Opens a log on blocks, and finds the batches from which recovery works.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

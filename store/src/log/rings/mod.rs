@@ -31,7 +31,7 @@ use crate::sync::thread_number;
 
 /// The largest number of logs. The paper's comparison uses this many.
 const RINGS: u64 = 16;
-/// The most objects that the logs may hold before some are given up.
+/// The largest number of objects that the logs may hold before some are given up.
 const MOST_OBJECTS: u64 = 1 << 20;
 
 /// Returns how many objects the logs have room for, at most [`MOST_OBJECTS`].

@@ -1,4 +1,4 @@
-//! Opening the logs of threads. Each ring is followed, and the objects of all rings together form one run.
+//! Opens the logs of threads. Follows each ring. The objects of all rings together form one run.
 
 use crate::sync::atomic::Ordering;
 use std::collections::BTreeMap;

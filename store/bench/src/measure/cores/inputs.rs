@@ -1,4 +1,4 @@
-//! What a workload costs under a scheme, as measured. The model uses these costs as inputs.
+//! Measures what a workload costs under a scheme. The model uses these costs as inputs.
 
 use std::collections::HashMap;
 
@@ -109,7 +109,8 @@ type Key = (usize, Vec<u8>);
 /// The places of rows: the numbers of the rows and of their pages.
 #[derive(Default)]
 struct Places {
-    /// The number of each row, if the row existed before the run, and the number of the row's page.
+    /// For each row, the number of the row, and the number of the row's page. The former is `None` if the row did not
+    /// exist before the run.
     of: HashMap<Key, (Option<usize>, usize)>,
     rows: usize,
     pages: usize,

@@ -1,5 +1,5 @@
-//! The schemes on more cores than this machine has. Shows what was measured, what the model derives from that, and how
-//! far the model is off where the machine has enough cores to check it.
+//! Models the schemes on more cores than this machine has. Shows what was measured, what the model derives from that,
+//! and how far the model is off where the machine has enough cores to check it.
 
 mod inputs;
 mod pieces;
@@ -100,7 +100,7 @@ fn contention(plan: &Plan, workload: &dyn Workload, stores: [&NvDb; 2], parts: &
     let (alone, both) = (middle(&alone), middle(&both));
     let beside = (beside.into_iter().fold(f64::INFINITY, f64::min) / alone.cpu).max(1.0);
     let more = (both.cpu / alone.cpu - beside).max(0.0);
-    // With two cores, a line is at the other core every second time on average.
+    // With two cores, a cache line is at the other core every second time on average.
     let uses = alone.objects * inputs::NUMBER_USES;
     let lines = uses * parts.transfer / 2.0 / alone.cpu;
     Ok(Contention { beside, sharing: (more - lines).max(0.0), lines: (more / lines.max(1e-9)).min(1.0) })

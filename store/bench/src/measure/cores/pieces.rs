@@ -1,4 +1,4 @@
-//! What single operations cost, measured without disturbance.
+//! Measures what single operations cost, without disturbance.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;

@@ -1,4 +1,4 @@
-//! What is measured and modelled for one workload.
+//! Holds what is measured and modelled for one workload.
 
 use duralite_store::Scheme;
 

@@ -1,4 +1,4 @@
-//! The measured and modelled results, as tables.
+//! Makes tables of the measured and modelled results.
 
 use duralite_bench::report::{Table, number};
 use duralite_bench::workload::median;
@@ -186,7 +186,7 @@ pub(super) fn modelled(sheets: &[Sheet]) -> Table {
     table
 }
 
-/// What the model assumes, as a note below the table.
+/// The assumptions of the model, as a note below the table.
 const ASSUMED: &str = "Assumptions: Each further core behaves like the two of this machine when both work. A time slice of 3 ms may end at any point. A thread that loses its core while it holds a mutex keeps the mutex, and others wait. A thread that wants a mutex spins for 1.5 us if no other thread is ready, and then sleeps. The cache line of the next object number (3 uses per object) goes from core to core, and each move takes as long as between two cores, but no more than was measured. The remaining cost of sharing a store was measured with two threads. With n cores, the model charges (n - 1) / n of twice that cost, because that is how often a core finds a line elsewhere within one socket. Only threads that change a page latch it, and ranges of rows are not locked. The disk with the pages keeps up. Cleaning is divided among as many threads as necessary, although the store has only one. So rows in which more than one core cleans are too optimistic, unless pages then take more changes before they are written. The delay that is added to a line keeps the core busy, as in the paper. Beyond 2 cores, nothing here can be checked.";
 
 /// Returns, for each scheme, a sentence that names the busiest station of each workload with the most cores.
