@@ -1,5 +1,5 @@
-//! A backup of an open store: the pages, copied one after another, and the log that brings all of them to the same
-//! moment.
+//! Makes a backup of an open store: copies the pages one after another, and adds the log that brings all of them to the
+//! same moment.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -25,8 +25,8 @@ pub(crate) fn backup(engine: &Engine, dir: &Path) -> Result<Lsn, Error> {
     prepare(dir)?;
     let (begin, start) = {
         // The mutex excludes the commit of a bulk load. So either the load's pages are all home before the first page
-        // is copied, or the load sees at its commit that a backup has begun. In the second case it logs images of its
-        // pages.
+        // is copied, or the load sees at its commit that a backup has begun. In the second case, the load logs images
+        // of its pages.
         let mut backups = engine.backups.lock();
         *backups += 1;
         let mut pinned = engine.pinned.lock();

@@ -78,7 +78,7 @@ pub(crate) fn long_rows(engine: &Engine, table: &Table) -> Result<Vec<Vec<u8>>, 
 
 /// Cuts the file after the last page in use.
 pub(crate) fn cut(engine: &Engine) -> Result<(), Error> {
-    // The file can be cut only when the log of all moves so far, and of earlier frees, has been given up.
+    // The file can be cut only after the log of all moves so far, and of earlier frees, has been given up.
     let last = engine.pager.log.next();
     let begun = Instant::now();
     loop {
@@ -89,7 +89,7 @@ pub(crate) fn cut(engine: &Engine) -> Result<(), Error> {
         if head >= last || begun.elapsed() > PATIENCE {
             return Ok(());
         }
-        // An open transaction still needs that log. It may end soon, so wait and try again.
+        // An open transaction still needs that log. The transaction may end soon, so wait and try again.
         std::thread::sleep(Duration::from_millis(20));
     }
 }

@@ -1,8 +1,8 @@
 //! Moves the undo of old transactions forward in the log, so that older log can be given up.
 //!
 //! Invariant 49: an open transaction prevents no other transaction from writing, however long it stays idle. For an old
-//! transaction, the keeper logs the undo of all steps again, without the steps' changes. One more object records how
-//! many steps that were; from then on the moved steps replace all earlier ones. So wherever a crash happens, recovery
+//! transaction, the keeper logs the undo of all steps again, without the steps' changes. One more object records the
+//! number of these steps. From then on, the moved steps replace all earlier ones. So wherever a crash happens, recovery
 //! undoes each step exactly once. After the move, the log still has enough room to undo everything.
 
 use std::time::Duration;

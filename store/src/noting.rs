@@ -9,7 +9,8 @@ use crate::steps::{Step, Steps, Undoable};
 use crate::sync::MutexGuard;
 use crate::versions::{Fate, Place, Versions};
 
-/// The number of steps that are noted at a time. The transaction that has made these steps may have to wait meanwhile.
+/// The number of steps that are noted at a time. The transaction that has made the steps may have to wait while they
+/// are noted.
 const AT_ONCE: usize = 64;
 
 /// Notes the version of a row that a transaction is about to change. The caller has latched the leaf, and passes the

@@ -189,7 +189,7 @@ pub(crate) fn make_log(
 ) -> Result<Arc<dyn Log>, Error> {
     media.can_make_log()?;
     file.write_head(|head| (head.log_kind, head.log_first, head.home) = (NO_LOG, first, first))?;
-    // Without the right to remove it, the old log stays and takes space. Nothing in it is needed.
+    // If this process may not remove the old log, the log stays and takes space. Nothing in it is needed.
     let _ = media.remove_log(file.head().log_seed);
     let seed = u64::from_le_bytes(random()?);
     // Record the number of the new log before making the log. If this attempt fails, the next one finds by the number

@@ -141,7 +141,7 @@ pub struct Options {
     pub archive: Option<PathBuf>,
     /// See [`create`](method@Self::create).
     pub create: bool,
-    /// A rule to break from the start, so that a test can show that it notices.
+    /// A rule to break from the start, so that a test can show that it notices the broken rule.
     #[cfg(feature = "controls")]
     #[doc(hidden)]
     pub broken: Option<Rule>,
@@ -261,7 +261,7 @@ impl Options {
         Self { create: creates, ..self }
     }
 
-    /// Breaks a rule from the start, so that a test can show that it notices.
+    /// Breaks a rule from the start, so that a test can show that it notices the broken rule.
     #[cfg(feature = "controls")]
     #[doc(hidden)]
     #[must_use]

@@ -294,8 +294,8 @@ impl PageFile {
         Ok(())
     }
 
-    /// Passes the whole file to `write`, from its beginning on, with no page torn. If a page is invalid, `is_whole` tells whether the page
-    /// should be valid. If it should, the page is read again; otherwise zeros are passed in its place.
+    /// Passes the whole file to `write`, from its beginning on, with no page torn. If a page is invalid, `is_whole`
+    /// tells whether the page should be valid. If it should, reads the page again. Otherwise passes zeros in its place.
     pub(crate) fn copy_to(
         &self,
         write: &mut dyn FnMut(&[u8]) -> Result<(), Error>,
@@ -365,8 +365,8 @@ impl PageFile {
             self.block.read(id * size as u64, &mut page).map_err(reading)?;
             let is_whole = check(image.as_slice(), *id, self.seed).is_ok();
             let home_is_whole = check(&page, *id, self.seed).is_ok();
-            // A page that reads well may not be durable, if a flush had failed. So the image is written again, unless the page at home is
-            // newer than the image.
+            // A page may be readable and yet not be durable, if a flush had failed. So the image is written again,
+            // unless the page at home is newer than the image.
             if is_whole && (!home_is_whole || lsn(&page) <= lsn(image.as_slice())) {
                 self.block.write(id * size as u64, image.as_slice()).map_err(reading)?;
             }

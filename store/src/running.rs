@@ -57,8 +57,8 @@ impl Drop for Running {
         self.engine.tables.wake_reaper();
         self.engine.waiters.close();
         for thread in self.threads.get_mut().drain(..) {
-            // If a task that a background thread woke held the last reference to the store, this code runs on that
-            // thread, which cannot join itself.
+            // A background thread may wake a task that holds the last reference to the store. Then this code may run on
+            // that thread, which cannot join itself.
             if thread.thread().id() != std::thread::current().id() {
                 // If the thread panicked, that no longer matters.
                 let _ = thread.join();

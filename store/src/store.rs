@@ -102,7 +102,7 @@ impl Store {
         Ok(Self { running: Arc::new(running), report })
     }
 
-    /// Breaks a rule, so that a test can show that it notices.
+    /// Breaks a rule, so that a test can show that it notices the broken rule.
     #[cfg(feature = "controls")]
     #[doc(hidden)]
     pub fn break_rule(&self, rule: crate::controls::Rule) {

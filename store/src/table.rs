@@ -289,7 +289,7 @@ impl Tables {
         }
     }
 
-    /// Shows the loaded rows to snapshots that are opened from now on; older ones never see them. The load has
+    /// Shows the loaded rows to snapshots that are opened from now on. Older snapshots never see them. The load has
     /// committed, and still holds the table's lock. So a snapshot that once saw an empty table never sees rows in it.
     pub(crate) fn loaded(&self, table: &Table, versions: &Versions) {
         let mut loaded = self.loaded.lock();

@@ -50,7 +50,8 @@ fn wrong(page: PageId, what: &str) -> Error {
     Error::Corrupt { what: what.to_owned(), page: Some(page) }
 }
 
-/// Verifies everything. The caller prevents other transactions from changing these trees during the check.
+/// Verifies everything. The caller prevents other transactions from changing the trees with these roots during the
+/// check.
 pub(crate) fn verify(engine: &Engine, roots: &[PageId]) -> Result<Verified, Error> {
     let begun = Instant::now();
     while engine.active.count() > 0 {

@@ -1,5 +1,5 @@
-//! Async tasks that wait until something is durable. They need no thread each, because one thread forces the log
-//! for all of them.
+//! Lets async tasks wait until something is durable. One thread forces the log for all tasks, so no task needs a thread
+//! of its own.
 
 use std::sync::Arc;
 use std::task::Waker;

@@ -22,7 +22,8 @@ fn is_there_always(n: u32) -> bool {
     n.is_multiple_of(4)
 }
 
-/// Puts all other keys of a range, and deletes them again. This splits pages, and frees empty ones.
+/// Puts all keys of a range that do not always have a row, and deletes them again. This splits pages, and frees empty
+/// ones.
 fn churn(store: &Store, table: &Table, first: u32, round: u32) {
     let keys: Vec<u32> = (first..first + KEYS / 4).filter(|n| !is_there_always(*n)).collect();
     for some in keys.chunks(20) {

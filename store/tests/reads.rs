@@ -1,4 +1,4 @@
-//! All ways to read rows, compared with a map; tickets as futures; and the approximate number of rows.
+//! Compares all ways to read rows with a map. Also tests tickets as futures, and the approximate number of rows.
 #![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 
 use crate::common;

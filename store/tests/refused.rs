@@ -232,8 +232,8 @@ fn work_that_hides_a_deadlock_is_run_again() {
                 tries += 1;
                 tx.put(&table, b"a", b"run")?;
                 let _ = sender.send(());
-                // A deadlock, because this transaction waits for the other one, which will wait for this one. This
-                // transaction is the younger one, so it has to give way.
+                // This causes a deadlock, because this transaction waits for the other one, which will wait for this
+                // one. This transaction is the younger one, so it has to give way.
                 let _ = tx.put(&table, b"b", b"run");
                 Ok::<_, Error>(())
             });

@@ -173,7 +173,7 @@ fn inv41_a_full_disk_does_not_keep_a_transaction_from_being_rolled_back() {
     }
 }
 
-/// Recovery, too, must be able to undo such a transaction on a full disk.
+/// Recovery, too, must be able to undo a transaction on a full disk.
 #[test]
 fn inv41_nor_recovery_from_taking_it_back() {
     let (rig, store, table) = on_a_small_disk();

@@ -2,8 +2,8 @@
 //! kill at any moment loses nothing that was confirmed to a client. If a client gets no answer to a transfer, it can
 //! repeat the transfer, which is then made only once.
 //!
-//! `GET /accounts?prefix=P`, `GET /accounts/NAME`, `POST /accounts/NAME?amount=N`, `POST /transfers` with `{"id": ..,
-//! "from": .., "to": .., "amount": ..}`, `POST /backups/NAME`, `GET /metrics`.
+//! The requests are `GET /accounts?prefix=P`, `GET /accounts/NAME`, `POST /accounts/NAME?amount=N`, `POST /transfers`
+//! with `{"id": .., "from": .., "to": .., "amount": ..}`, `POST /backups/NAME`, and `GET /metrics`.
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -16,7 +16,7 @@ use crate::format::{DOUBLE_WRITE_PAGES, Lsn, lsn};
 use crate::page_file::Batch;
 
 /// The time for which a checkpoint waits for a page's latch. The thread that holds the latch may be waiting for a
-/// frame, and so for the cleaning mutex that the checkpoint holds. Without a limit both would wait forever.
+/// frame, and so for the cleaning mutex that the checkpoint holds. Without a limit, both threads would wait forever.
 const LATCH_PATIENCE: Duration = Duration::from_millis(2);
 
 /// A page in the batch that is being written home, with the LSN of the copy.

@@ -165,7 +165,7 @@ impl Tallies {
     pub(super) fn needed(&self) {
         if self.owed.load(Ordering::Relaxed) > 0 {
             let one_less = |owed: usize| owed.checked_sub(1);
-            // If nothing is owed any more, the update fails, which does not matter.
+            // If nothing is owed any more, the update fails. That does not matter.
             let _ = self.owed.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less);
         }
     }

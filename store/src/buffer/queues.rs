@@ -242,7 +242,7 @@ mod tests {
     fn a_page_that_comes_again_soon_stays() {
         let mut cache = Cache::new(64);
         (100..200).for_each(|page| cache.touch(page, false));
-        // Page 110 has just been evicted; it comes back.
+        // Page 110 has just been evicted, and now comes back.
         assert!(!cache.at.contains_key(&110));
         cache.touch(110, false);
         (200..260).for_each(|page| cache.touch(page, false));

@@ -142,14 +142,14 @@ pub struct Batch {
     pub epoch: u32,
     /// The place of the batch in the log, which decides its offset.
     pub place: u64,
-    /// All objects below this number were durable before the batch was sealed; 0 if the batch makes no such claim.
+    /// The number below which all objects were durable before the batch was sealed; 0 if the batch makes no such claim.
     pub durable: u64,
     /// The batch was padded to blocks of this size in bytes; 0 for the size in the log's head.
     pub block_bytes: u32,
 }
 
 impl Batch {
-    /// Writes the header to the beginning of `bytes`. The objects already follow there.
+    /// Writes the header to the beginning of `bytes`, where the objects already follow it.
     pub fn seal(&self, bytes: &mut [u8], seed: u64) {
         put(bytes, 0, &BATCH_MAGIC.to_le_bytes());
         put(bytes, 4, &self.objects.to_le_bytes());

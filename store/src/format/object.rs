@@ -171,7 +171,8 @@ pub struct ObjectHeader {
     pub previous: Lsn,
     /// The number of times that the log had been opened when the object was written.
     pub epoch: u32,
-    /// All objects below this number were durable before this object was sealed; 0 if the object makes no such claim.
+    /// The number below which all objects were durable before this object was sealed; 0 if the object makes no such
+    /// claim.
     pub durable: Lsn,
     /// The length of the object in bytes, including the header.
     pub bytes: u32,

@@ -26,7 +26,7 @@ const DEAD_AT: usize = 30;
 const EXTRA_AT: usize = 32;
 const PAYLOAD_AT: usize = 40;
 
-/// What a page holds.
+/// The kind of content that a page has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PageKind {
     /// Nothing yet: the page is all zeros, or still has bytes from an earlier use.

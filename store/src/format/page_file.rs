@@ -9,8 +9,8 @@ use super::page::{LARGEST_PAGE, SMALLEST_PAGE};
 use super::{Lsn, PageId, TxId};
 
 const STORE_MAGIC: [u8; 8] = *b"DURALSTO";
-/// The version of the format. Version 1 could not move a transaction's steps forward in the log; version 2 had no bulk
-/// loads; version 3 did not record which changes are home.
+/// The version of the format. Version 1 could not move a transaction's steps forward in the log. Version 2 had no bulk
+/// loads. Version 3 did not record which changes are home.
 const STORE_VERSION: u32 = 4;
 /// The first version whose superblocks have [`PageFileHead::home`].
 const FIRST_WITH_HOME: u32 = 4;
@@ -45,8 +45,8 @@ pub struct PageFileHead {
     pub last_tx: TxId,
     /// The number of times that the store has been opened.
     pub opened: u64,
-    /// All changes below this log object are home, so the log may have been given up to here; 0 if that is not known,
-    /// because an earlier build has written the superblock.
+    /// The log object below which all changes are home, so that the log may have been given up to here. 0 if this is
+    /// not known, because an earlier build has written the superblock.
     pub home: Lsn,
 }
 

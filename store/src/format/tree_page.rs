@@ -1,4 +1,4 @@
-//! Cells of a tree's pages. The slots follow the header, in key order; cells are allocated from the page's end
+//! Cells of a tree's pages. The slots follow the header, in key order. Cells are allocated from the page's end
 //! downwards.
 //!
 //! A page that has passed its checksum is well formed. The code here does not rely on that, but checks each slot's

@@ -15,7 +15,7 @@ const SLOT: usize = 2;
 #[derive(Debug)]
 struct Level {
     page: Vec<u8>,
-    /// The lower bound of the page's keys; all keys left of the page are below it.
+    /// The lower bound of the page's keys. All keys left of the page are below it.
     low: Vec<u8>,
 }
 
@@ -136,7 +136,7 @@ impl Builder {
         }
         let page = &mut self.levels[level].page;
         if cell_count(page) == 0 && extra(page) == 0 {
-            // A page's first child is left of all its keys, so this child has no cell.
+            // The first child of a page is left of all the page's keys, so this child has no cell.
             set_extra(page, child);
             return Ok(());
         }

@@ -311,7 +311,7 @@ impl Locks {
     }
 
     /// Releases the lock on a table whose creation was undone. The transaction goes on. It keeps its locks on rows of
-    /// the table, because the versions of these rows that it has noted for snapshots count until it ends.
+    /// the table. The reason is that the versions of these rows that it has noted for snapshots count until it ends.
     pub(crate) fn release_table(&self, held: &mut Held, table: u64) {
         let at = part_of(table, &[]);
         let is_it = |held: &(usize, Target)| matches!(held.1, Target::Table(found) if found == table);

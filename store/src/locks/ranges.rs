@@ -12,8 +12,8 @@ use super::key::Key;
 /// A range of row keys.
 pub(crate) type KeyRange = (Bound<Key>, Bound<Key>);
 
-/// Returns whether the range contains no key. `BTreeMap::range` would panic for some of these ranges, so callers
-/// exclude them first.
+/// Returns whether the range contains no key. `BTreeMap::range` would panic for some empty ranges, so callers exclude
+/// them first.
 pub(crate) fn is_empty(range: &KeyRange) -> bool {
     match (&range.0, &range.1) {
         (Bound::Included(from), Bound::Included(to)) => from > to,

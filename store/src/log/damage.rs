@@ -33,7 +33,8 @@ pub(crate) struct Damage {
 pub(crate) struct Beyond {
     pub(crate) objects: u64,
     pub(crate) commits: u64,
-    /// The number of the first of these objects, and the offset in bytes of this object or of its batch.
+    /// The number of the first of these objects (`first`), and the offset in bytes of that object or of its batch
+    /// (`at`).
     pub(crate) first: Lsn,
     pub(crate) at: u64,
     /// The number below which all objects were durable, by the claims of the valid objects.

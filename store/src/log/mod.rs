@@ -25,7 +25,7 @@ pub(crate) const BEYOND: u64 = 1 << 62;
 pub(crate) struct Named {
     /// The seed of the log's checksums.
     pub(crate) seed: u64,
-    /// All changes below this object are home; 0 if that is not known.
+    /// The log object below which all changes are home; 0 if that is not known.
     pub(crate) home: Lsn,
 }
 
@@ -40,8 +40,8 @@ impl Named {
 
     /// Checks that a log that begins with the object `head` still has every change that the page file may lack.
     ///
-    /// Invariant 76: the page file says that changes are home before the log gives them up. So if the log has given up
-    /// more, this is an older copy of the page file.
+    /// Invariant 76: the page file records that changes are home before the log gives them up. So if the log has given
+    /// up more, this is an older copy of the page file.
     fn check_head(self, head: Lsn) -> Result<(), Error> {
         let Self { home, .. } = self;
         if home == 0 || head <= home {

@@ -34,7 +34,8 @@ fn drop_table(running: &Arc<Running>) {
     tx.commit().unwrap();
 }
 
-/// Returns whether the reaper has work. If it has, checks that it was also woken; otherwise it would sleep forever.
+/// Returns whether the reaper has work. If it has, checks that it was woken too, because otherwise it would sleep
+/// forever.
 fn is_woken(running: &Running) -> bool {
     let tables = &running.engine.tables;
     let is_due = tables.are_dropped.load(Ordering::SeqCst);

@@ -88,8 +88,8 @@ impl Snapshot {
         }
         let seen = versions.open();
         // Each transaction that the snapshot shows wrote the number of its commit before `open` returned. So the number
-        // that is read here is not below the number of any of these commits. The snapshot does not force later objects,
-        // because no transaction has reserved room in the log for the block in which such a force would write them.
+        // that is read here is not below the number of any of these commits. The snapshot does not force later objects.
+        // Such a force would write them in a block for which no transaction has reserved room in the log.
         let upto = engine.newest_commit.load(Ordering::SeqCst);
         let is_certain = AtomicBool::new(engine.tuning.durability == Durability::Eventual);
         Self(Arc::new(Inner { running: Arc::clone(running), seen, upto, is_certain }))
@@ -183,8 +183,9 @@ impl Snapshot {
             ForSnapshots::None => false,
             ForSnapshots::Dropped => {
                 let dropped = self.image(self.engine().catalog(), &dropped_key(table.root()))?;
-                // The snapshot must not see the table as dropped. The row that names a dropped table may also be absent
-                // because the reaper has freed the pages and then removed the row; `for_snapshots` shows that.
+                // The snapshot must not see the table as dropped. It does not see the row that names a dropped table if
+                // the table was dropped later. But the row is also absent once the reaper has freed the pages and
+                // removed the row, which `for_snapshots` shows.
                 dropped == Image::Absent && table.for_snapshots() != ForSnapshots::None
             }
         };

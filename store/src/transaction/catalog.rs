@@ -52,7 +52,8 @@ impl Transaction {
             Ok(root)
         })?;
         // The program may pass the handle to other threads. Their transactions wait for this lock, and then find the
-        // table either committed or gone. A rollback frees the root, so it would lose what they had committed.
+        // table either committed or gone. If they did not wait, a rollback, which frees the root, would lose what they
+        // had committed.
         self.take(&Target::Table(root), Mode::Exclusive)?;
         let table = self.engine().tables.handle(name, root);
         let tree = self.engine().tables.tree(root);

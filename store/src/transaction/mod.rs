@@ -114,8 +114,8 @@ impl Transaction {
         Self::with_age(running, id, id)
     }
 
-    /// Begins a transaction that counts as old as an earlier one, which has ended. In deadlocks the youngest gives way,
-    /// so this one will not have to give way again and again.
+    /// Begins a transaction with the age of an earlier one, which has ended. In a deadlock the youngest transaction
+    /// gives way, so this one will not have to give way again and again.
     pub(crate) fn with_age(running: &Arc<Running>, id: TxId, age: TxId) -> Self {
         Self {
             running: Arc::clone(running),
@@ -269,7 +269,7 @@ impl Transaction {
         self.engine().poison.check()
     }
 
-    /// Returns the log object that has to be durable before anybody is told of what the transaction has read; 0 if
+    /// Returns the log object that has to be durable before anybody may be told what the transaction has read; 0 if
     /// there is none.
     pub(crate) fn depends_on(&self) -> Lsn {
         self.held.borrow().depends_on()

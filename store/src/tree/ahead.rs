@@ -21,8 +21,8 @@ pub(crate) struct Ahead {
     leaf: PageId,
     next: Option<PageId>,
     in_order: u32,
-    /// The number of leaves that were read ahead the last time, and the number of those that the scan has not reached
-    /// yet.
+    /// The number of leaves that were read ahead the last time (`window`), and the number of those that the scan has
+    /// not reached yet (`left`).
     window: usize,
     left: usize,
     /// The number of leaves after the window that the system was told to fetch.

@@ -17,7 +17,7 @@ const ROOM_FOR_A_CHILD: usize = INNER_CELL_HEAD + KEY_LIMIT + SLOT;
 struct Halves {
     right: Vec<u8>,
     separator: Vec<u8>,
-    /// The left page keeps the cells with keys below this one.
+    /// The key at which the page is split. The left page keeps the cells with keys below it.
     cut: Vec<u8>,
 }
 

@@ -279,7 +279,7 @@ impl<'a> Tree<'a> {
     }
 }
 
-/// Returns whether a cell of this size fits into the page after the old cell with the same key, if there is one, is
+/// Returns whether a cell of this size fits into the page once the old cell with the same key, if there is one, is
 /// removed.
 fn has_room(page: &[u8], old: Option<&[u8]>, bytes: usize) -> bool {
     free_bytes(page) + old.map_or(0, |old| old.len() + SLOT) >= bytes + SLOT

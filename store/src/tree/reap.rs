@@ -143,8 +143,8 @@ impl<'a> Tree<'a> {
     }
 }
 
-/// Finds a row of a leaf that has a long value with a chain of pages. The chain has to be freed before the leaf.
-/// Returns `None` if the leaf has no such row.
+/// Finds a row of a leaf whose long value has a chain of pages. The chain has to be freed before the leaf. Returns
+/// `None` if the leaf has no such row.
 fn long_row(leaf: &[u8], id: PageId) -> Result<Option<Reaped>, Error> {
     for index in 0..cell_count(leaf) {
         let cell = cell(leaf, index).map_err(damaged(id))?;

@@ -1,7 +1,7 @@
 //! Old row versions for snapshots. They are kept in memory, and only while snapshots are open.
 //!
 //! Pages are changed in place, before the commit. So while a snapshot is open, a transaction that is about to change a
-//! row first notes the row's content here. When the first snapshot is opened, it notes the old content of all rows that
+//! row first notes the row's content here. The opening of the first snapshot notes the old content of all rows that
 //! open transactions have already changed.
 //!
 //! Invariant 55: for snapshots, a transaction ends at a single moment. That moment is after its last change of a page,

@@ -62,8 +62,7 @@ fn read(
     })
 }
 
-/// Makes a few operations in a transaction. Adds to `ops` what the transaction did; if it fails, what it did before the
-/// error.
+/// Makes a few operations in a transaction. Adds to `ops` what the transaction did, up to the error if there is one.
 pub fn transaction(
     tx: &mut Transaction,
     table: &Table,

@@ -13,7 +13,8 @@ use super::schemes::Dirs;
 use crate::nv::Setup;
 use crate::workload::{Workload, run};
 
-/// Parts of function names, each with the part of the store to which such a function belongs. The first match counts.
+/// Texts that occur in function names, each with the part of the store to which such a function belongs. The first text
+/// that occurs counts.
 const PARTS: [(&str, usize); 15] = [
     ("duralite_store::log", LOG),
     ("as duralite_store::log::Log", LOG),

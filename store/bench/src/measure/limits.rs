@@ -304,7 +304,8 @@ pub(crate) fn recovery(plan: &Plan) -> Result<Table> {
     Ok(table)
 }
 
-/// Returns the memory of this process in bytes, as a field of `/proc/self/status` gives it: now, or at most so far.
+/// Returns the memory of this process in bytes. `field` is a field of `/proc/self/status`: `VmRSS` for the present
+/// memory, or `VmHWM` for the largest so far.
 pub(crate) fn resident(field: &str) -> Result<f64> {
     let text = std::fs::read_to_string("/proc/self/status")?;
     let line = text.lines().find(|line| line.starts_with(field)).context("no such field")?;

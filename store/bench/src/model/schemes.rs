@@ -398,7 +398,7 @@ impl Store<'_> {
         }
     }
 
-    /// Makes the objects durable that no other thread is making durable. If other threads are making all of them
+    /// Makes durable those objects that no other thread is making durable. If other threads are making all of them
     /// durable, waits for these threads.
     fn persist(&mut self, thread: usize, upto: u64, world: &mut World) -> Answer {
         let upto = upto.min(self.log.next - 1);
@@ -437,7 +437,7 @@ impl Store<'_> {
         Answer::Go
     }
 
-    /// Makes all objects durable that no thread is making durable.
+    /// Makes durable all objects that no thread is making durable.
     fn daemon(&mut self, thread: usize, world: &mut World) -> Answer {
         if self.log.durable == self.log.next {
             return Answer::Go;

@@ -109,7 +109,7 @@ impl Rig<'_> {
     fn task(&self, store: &str, case: Case, dir: &Path, is_load: bool) -> Task {
         let Sizes { cache_bytes, seconds, turns, .. } = *self.sizes;
         let turn = seconds / f64::from(turns);
-        // Many scans would show no more than a few, so limit the time.
+        // Many scans would show no more than a few scans do, so limit the time.
         let seconds = if case.kind == Kind::Scan { turn.min(LONGEST_SCANNING) } else { turn };
         Task { store: store.to_owned(), dir: dir.to_owned(), case, is_load, cache_bytes, seconds }
     }

@@ -102,7 +102,7 @@ impl Who {
         if rng.u8(0..10) < 6 { Self::Name(scale.name_number(rng)) } else { Self::Number(scale.customer(rng)) }
     }
 
-    /// Finds the customer. Of those that share a name, ordered by first name, takes the one in the middle.
+    /// Finds the customer. If several customers share the name, takes the one in the middle, ordered by first name.
     fn find(&self, tx: &mut dyn Tx, [home, of]: [u32; 2]) -> Done<u32> {
         let name = match self {
             Self::Number(number) => return Ok(*number),

@@ -96,8 +96,8 @@ fn inv54_a_scan_reads_each_page_once_many_by_one_call_and_none_in_vain() {
     for (is_reverse, by_snapshot) in WAYS {
         let what = format!("reverse {is_reverse}, by a snapshot {by_snapshot}");
         let from = if is_reverse { ROWS } else { 0 };
-        // First scans in the other direction. That scan ends where the measured one begins, so the measured one always
-        // finds its first pages in the cache.
+        // First scans in the other direction. That scan ends where the measured scan begins, so the measured scan
+        // always finds its first pages in the cache.
         tried.read(ROWS - from, ROWS, !is_reverse, by_snapshot);
         let counted = tried.count(|tried| tried.read(from, ROWS, is_reverse, by_snapshot));
         assert!(counted.pages > leaves * 9 / 10, "{what}: {counted:?}: nothing was tried");

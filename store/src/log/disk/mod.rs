@@ -71,7 +71,7 @@ struct Group {
 pub(crate) struct DiskLog {
     block: Arc<dyn Block>,
     head: DiskHead,
-    /// The block size of new batches, in bytes: that of the log's head, or a larger one of the device.
+    /// The block size of new batches, in bytes. It is the block size in the log's head, or a larger one of the device.
     block_bytes: u32,
     epoch: u32,
     grouping: Grouping,

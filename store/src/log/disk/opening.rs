@@ -126,7 +126,8 @@ impl DiskLog {
         on_damage: &mut OnDamage<'_>,
     ) -> Result<(), Error> {
         let beyond = self.beyond(circle)?;
-        // When the slot's epoch began, everything before its place was durable. So a log that ends earlier is damaged.
+        // When the slot's epoch began, everything before the place `slot.began` was durable. So a log that ends before
+        // that place is damaged.
         if circle.end >= slot.began && !beyond.proves(circle.next) && !named.proves(circle.next) {
             return Ok(());
         }

@@ -67,8 +67,8 @@ impl Extents {
     }
 
     /// Allocates memory for an object, and takes the object's number. It takes the number under the stripe's mutex, so
-    /// that no other thread can take the extent for unused. Returns `None`, without taking a number, if there is no
-    /// room.
+    /// that no other thread can mistake the extent for an unused one. Returns `None`, without taking a number, if there
+    /// is no room.
     pub(super) fn take(&self, bytes: u64, number: impl FnOnce() -> Lsn) -> Option<(u64, Lsn)> {
         if bytes > self.extent_bytes {
             return None;

@@ -242,7 +242,7 @@ fn inv33_a_log_goes_on_on_devices_with_other_blocks() {
         };
         log.scan(log.head(), next, &mut count).unwrap();
         assert_eq!(seen, next - log.head());
-        // In some turns nothing is appended, or nothing is given up, or everything is.
+        // In some turns nothing is appended. In some turns nothing is given up, and in others everything is given up.
         append(&log, turn as u64 % 4);
         next += turn as u64 % 4;
         if turn % 3 == 1 {

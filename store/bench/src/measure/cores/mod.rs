@@ -30,8 +30,8 @@ const ADDED: [(Added, bool); 4] = [
     (Added { line_ns: 420, call_ns: 0 }, true),
     (Added { line_ns: 0, call_ns: 5000 }, false),
 ];
-/// The time for which Linux lets a thread run while other threads are ready, and the time for which a thread spins for
-/// a mutex, in nanoseconds.
+/// The time in nanoseconds for which Linux lets a thread run while other threads are ready (`SLICE_NS`), and for which
+/// a thread spins for a mutex (`SPIN_NS`).
 const SLICE_NS: f64 = 3e6;
 const SPIN_NS: f64 = 1500.0;
 /// The largest number of rounds. There are many rows, so more rounds would take too long.
@@ -73,7 +73,7 @@ fn sheet(plan: &Plan, workload: &dyn Workload, parts: &Parts) -> Result<Sheet> {
     let mut rows = Vec::new();
     for (added, is_checked) in ADDED {
         for setup in &setups {
-            // Only log files have calls, so skip the row for other schemes.
+            // Only a log file is written by calls, so skip the row for schemes without a log file.
             if added.call_ns == 0 || is_file(setup.options.scheme) {
                 rows.push(bench.row(setup, added, is_checked, &mut cleaning)?);
             }
