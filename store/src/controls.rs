@@ -18,7 +18,7 @@ pub enum Rule {
     NoteVersions,
     /// The first snapshot notes the old versions of rows that transactions in progress have already changed.
     NoteWhatWasChanged,
-    /// A transaction gets the moment from which on snapshots show its changes before it releases its locks.
+    /// Before a transaction releases its locks, it gets the moment from which on snapshots show its changes.
     EndBeforeRelease,
     /// A snapshot shows the old version of a row that was changed after the snapshot.
     LookAtVersions,

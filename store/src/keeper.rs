@@ -1,4 +1,4 @@
-//! Background work: making log objects persistent, writing pages home, and giving up log.
+//! Does the work in the background: makes log objects persistent, writes pages home, and gives up log.
 
 use std::sync::Arc;
 use std::thread::JoinHandle;

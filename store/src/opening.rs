@@ -178,8 +178,8 @@ pub(crate) fn open_log(
     }
 }
 
-/// Makes an empty log in place of the one that the page file names, and records it there. All changes in the old log must
-/// be home.
+/// Makes an empty log in place of the one that the page file names, and records the new log in the page file. All
+/// changes in the old log must be home.
 pub(crate) fn make_log(
     media: &dyn Media,
     file: &PageFile,

@@ -92,7 +92,7 @@ impl PageFile {
         self.page_bytes
     }
 
-    /// Returns the memory for pages that are being written home, in bytes.
+    /// Returns the size in bytes of the memory for pages that are being written home.
     pub(crate) fn memory_bytes(&self) -> u64 {
         ((1 + DOUBLE_WRITE_PAGES) * self.page_bytes) as u64
     }
@@ -185,7 +185,7 @@ impl PageFile {
         if self.pages() >= pages {
             return Ok(());
         }
-        // A medium that has to write the new pages makes them durable too.
+        // If the medium has to write the new pages, it makes them durable too.
         let reserved = self.making_durable(|block| block.reserve(pages * self.page_bytes as u64));
         reserved.map_err(|error| Error::medium("the page file cannot grow", error))
     }

@@ -1,4 +1,4 @@
-//! Verification of a store: each page's checksum and order, whether the page is reachable, and whether its space map
+//! Verifies a store: checks each page's checksum and order, whether the page is reachable, and whether its space map
 //! agrees.
 
 use std::collections::HashSet;

@@ -78,8 +78,8 @@ fn inv48_a_block_of_the_log_that_is_zeroed_or_flipped_is_refused_or_loses_nothin
                     Ok(ROWS) => lossless += 1,
                     Ok(rows) => {
                         torn += 1;
-                        // Only the last commit may be lost, or, if this is the last block, the commits in it. Nothing
-                        // was written after these commits, so nothing proves the damage.
+                        // Only the last commit may be lost. If this is the last block, all commits in it may be lost.
+                        // Nothing was written after these commits, so nothing proves the damage.
                         let is_last = nth + 1 == blocks.len();
                         assert!(
                             rows + 1 >= ROWS || is_last,

@@ -67,8 +67,9 @@ fn record(scheme: Scheme, seed: u64) -> (Ran, Vec<Event>) {
     (ran, events.take())
 }
 
-/// Checks what power cuts before `moments` of the run's syncs may leave. The images have only whole blocks, because
-/// this test is not about what the file system makes of torn blocks. Returns how many images were checked.
+/// Checks what a power cut before a sync may leave, for `moments` of the run's syncs. The images have only whole
+/// blocks, because this test is not about what the file system makes of torn blocks. Returns how many images were
+/// checked.
 fn explore(mounter: &mut ImageMounter, scheme: Scheme, seed: u64, moments: usize) -> u64 {
     let (ran, events) = record(scheme, seed);
     let mut random = fastrand::Rng::with_seed(seed);

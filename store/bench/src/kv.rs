@@ -35,7 +35,8 @@ pub(crate) trait Tx {
     fn put(&mut self, table: usize, key: &[u8], value: &[u8]) -> Done<()>;
     fn delete(&mut self, table: usize, key: &[u8]) -> Done<()>;
     fn rows(&mut self, table: usize, span: Span<'_>, visit: &mut Visit<'_>) -> Done<()>;
-    /// Visits the rows with keys from `from` up to, but not including, `to`; in reverse order if `is_reverse`.
+    /// Visits the rows with keys from `from` up to, but not including, `to`. Visits them in reverse order if
+    /// `is_reverse`.
     fn scan(
         &mut self,
         table: usize,
@@ -48,7 +49,7 @@ pub(crate) trait Tx {
     }
 }
 
-/// The rows with keys from `from` up to, but not including, `to`; in reverse order if `is_reverse`.
+/// The rows with keys from `from` up to, but not including, `to`. They are in reverse order if `is_reverse`.
 #[derive(Clone, Copy)]
 pub(crate) struct Span<'a> {
     pub(crate) from: &'a [u8],

@@ -223,8 +223,8 @@ mod tests {
         for _ in 0..100_000 {
             drawn[zipf.draw(&mut rng) as usize] += 1;
         }
-        // By the distribution, the first rank is drawn once in 12.7 times, and the first thousandth of the ranks in 41
-        // of 100 times.
+        // According to the distribution, the first rank is drawn once in 12.7 times, and one of the first thousandth of
+        // the ranks in 41 of 100 times.
         let first = f64::from(drawn[0]) / 1e5;
         assert!((0.07..0.09).contains(&first), "{first}");
         let head = f64::from(drawn[..100].iter().sum::<u32>()) / 1e5;

@@ -227,7 +227,8 @@ impl Locks {
                 held.owner.begin();
                 part.wait(&held.owner, target, mode);
                 self.sections[at].waiting.store(part.waiting(), Ordering::SeqCst);
-                // An inherited lock that was in use when it was checked may be unused now.
+                // An inherited lock that was in use when it was checked may be unused now. So let the waiting requests
+                // through.
                 part.let_through();
                 drop(part);
                 self.waited.fetch_add(1, Ordering::Relaxed);

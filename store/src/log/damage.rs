@@ -37,7 +37,7 @@ pub(crate) struct Beyond {
     /// (`at`).
     pub(crate) first: Lsn,
     pub(crate) at: u64,
-    /// The number below which all objects were durable, by the claims of the valid objects.
+    /// The number below which, by the claims of the valid objects, all objects were durable.
     durable: Lsn,
 }
 

@@ -51,8 +51,8 @@ impl Named {
         }
     }
 
-    /// Returns whether a log that ends before the object `next` lacks objects that were durable, because the page file
-    /// says that their changes are home.
+    /// Returns whether the page file proves that a log that ends before the object `next` lacks durable objects. It
+    /// does so by saying that the changes of these objects are home.
     fn proves(self, next: Lsn) -> bool {
         self.home > next
     }

@@ -1,4 +1,4 @@
-//! What the store remembers of freed pages, and of pages that a load is writing.
+//! Remembers which pages were freed, and which pages a load is writing.
 
 use rustc_hash::FxHashMap;
 
@@ -22,8 +22,8 @@ pub(crate) struct Run {
 pub(super) struct Runs {
     /// For each group of pages, the newest object that has freed one of its pages since the store was opened.
     pub(super) freed: FxHashMap<u64, Lsn>,
-    /// A page, and a log object. Objects up to `opened` may refer to any page before `known`, because the store did not
-    /// know when it was opened which pages had been freed lately.
+    /// The end (`known`) of the pages to which objects up to `opened` may refer. When the store was opened, it did not
+    /// know which of these pages had been freed lately.
     known: PageId,
     opened: Lsn,
     /// The runs of loads that have not committed: each by its first page and its length.

@@ -11,7 +11,7 @@ use crate::format::PageId;
 use crate::table::TreeOfTable;
 use crate::tree::Before;
 
-/// The number of pages above the leaves that the undo may need.
+/// The number of inner pages that the undo may need.
 const INNER_PAGES: u64 = 4;
 
 #[derive(Debug, Default)]

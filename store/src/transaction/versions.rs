@@ -15,8 +15,8 @@ use crate::versions::{Image, Place};
 type Gone = (PageId, Vec<u8>, Vec<u8>);
 
 impl Transaction {
-    /// Records for snapshots that the transaction has ended, before its first lock is released. Returns the rows that
-    /// the caller has to [check](Self::look_at) after that.
+    /// Records for snapshots that the transaction has ended. This happens before the transaction's first lock is
+    /// released. Returns the rows that the caller has to [check](Self::look_at) after that.
     pub(super) fn end_for_snapshots(&self) -> Vec<Arc<Place>> {
         let end = |undoable: &Arc<Undoable>| noting::end(&self.engine().versions, undoable);
         self.undoable.as_ref().map(end).unwrap_or_default()

@@ -98,7 +98,7 @@ impl<'a> Tree<'a> {
     }
 }
 
-/// Checks that no page that was found as free is one that this thread has latched. A latched page is in use, so if it
+/// Checks that this thread has latched none of the pages that were found as free. A latched page is in use, so if it
 /// was found as free, the map must be damaged.
 fn not_in_use(given: &[GivenPage], latched: &[PageId]) -> Result<(), Error> {
     match given.iter().find(|page| latched.contains(&page.id)) {

@@ -34,7 +34,7 @@ use crate::range::Edges;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// The number of rows of the list `due` that each change checks at most. These rows have versions that were kept for
+/// The largest number of rows of the list `due` that one change checks. These rows have versions that were kept for
 /// snapshots that have since been ended.
 const AT_ONCE: usize = 64;
 

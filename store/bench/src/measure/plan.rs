@@ -56,7 +56,7 @@ impl Plan {
     }
 }
 
-/// A store that takes part in a comparison, loaded with data, and its name in the table.
+/// A store that takes part in a comparison, and its name in the table. The store is loaded with data.
 pub(crate) struct Contender {
     pub(crate) name: String,
     pub(crate) db: Box<dyn Db>,

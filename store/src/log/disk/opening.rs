@@ -86,9 +86,9 @@ impl DiskLog {
                     let last = batch.first_lsn + u64::from(batch.objects);
                     let continues = batch.first_lsn == circle.next;
                     let has_head = is_first && batch.first_lsn < slot.head && last > slot.head;
-                    // A batch that an earlier recovery cut off is still on the disk. It may seem to continue a newer
-                    // batch, if that one was written in the place of another batch that was cut off. So its epoch has
-                    // to be checked.
+                    // The batches that an earlier recovery cut off are still on the disk. If a newer batch was written
+                    // in the place of one of them, the next one may seem to continue the newer batch. So the batch's
+                    // epoch has to be checked.
                     let is_of_epoch = if place < slot.began {
                         batch.epoch >= epoch && batch.epoch < slot.epoch
                     } else {

@@ -209,9 +209,9 @@ struct Epoch {
 }
 
 impl Epoch {
-    /// Returns whether an object of this epoch can be part of the log. An object that an earlier recovery cut off is
-    /// still in memory. It may seem to follow a newer object, if that one was written in the place of another object
-    /// that was cut off. So the epoch decides whether the object counts.
+    /// Returns whether an object of this epoch can be part of the log. The objects that an earlier recovery cut off are
+    /// still in memory. If a newer object was written in the place of one of them, the next one may seem to follow the
+    /// newer object. So the epoch decides whether the object counts.
     fn counts(self, lsn: Lsn, epoch: u32) -> bool {
         if lsn < self.began { epoch < self.number } else { epoch == self.number }
     }

@@ -170,8 +170,8 @@ impl Recorded {
         };
         let changes = |trace: &Trace| trace.ops.iter().filter(|op| op.kind == Kind::Change).count() as f64;
         let work = |trace: &Trace| trace.ops.iter().map(of).sum::<f64>() + self.end(trace);
-        // The simulated threads run the same transactions, but not equally often. Scale the times so that, on average,
-        // the transactions take what was measured.
+        // The simulated threads run the recorded transactions, but not equally often. Scale the times so that, on
+        // average, the transactions take what was measured.
         let all = self.traces.iter().flatten();
         let count = all.clone().count() as f64;
         let latched: f64 = all.clone().map(|trace| changes(trace) * change).sum();
