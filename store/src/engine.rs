@@ -56,8 +56,8 @@ pub(crate) struct Engine {
     /// The newest commit in the log since the store was opened, or 0. A transaction writes the number before snapshots
     /// can show its changes.
     pub(crate) newest_commit: AtomicU64,
-    /// The log objects from which on backups still need the log. A checkpoint holds the mutex while it gives up log, so
-    /// that no backup that needs this log begins at the same time.
+    /// For each backup that still needs log, the first log object that it needs. A checkpoint holds the mutex while it
+    /// gives up log, so that no backup that needs this log begins at the same time.
     pub(crate) pinned: Mutex<Vec<Lsn>>,
     /// The number of backups that have begun. A backup holds the mutex while it begins, and a bulk load while it
     /// commits, so each of them knows whether the other came first.

@@ -444,7 +444,7 @@ mod tests {
 
     use super::*;
 
-    /// Where space cannot be reserved without writing, the growth flushes the file, and takes the failure that another
+    /// If space cannot be reserved without writing, the growth flushes the file. It then gets the failure that another
     /// thread's flush would have reported.
     #[test]
     fn inv37_after_a_growth_whose_flush_failed_no_flush_succeeds() {

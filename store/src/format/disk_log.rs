@@ -91,7 +91,7 @@ pub struct DiskSlot {
     pub number: u64,
     /// The oldest object that is still needed.
     pub head: u64,
-    /// The place, as in [`DiskHead::offset`], of the batch that contains the object `head`. If the log has no such
+    /// The place (see [`DiskHead::offset`]) of the batch that contains the object `head`, or, if the log has no such
     /// batch yet, the place at which that batch will be written.
     pub place: u64,
     /// The number of times that the log has been opened.

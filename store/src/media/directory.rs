@@ -183,7 +183,7 @@ fn blocks(file: File, path: &Path) -> Result<Arc<dyn Block>, Error> {
     Ok(Arc::new(block.map_err(|error| Error::medium(&format!("opening {}", path.display()), error))?))
 }
 
-/// Returns the error if there is no store, and the options forbid making one.
+/// Returns the error for a directory without a store, if the options forbid making one.
 pub(crate) fn nothing_there(dir: &Path) -> Error {
     let why = "there is no file `pages` in it, and Options::create is false".to_owned();
     Error::NotAStore { path: dir.to_owned(), why }

@@ -58,8 +58,8 @@ impl Space {
         }
     }
 
-    /// Returns the first run of adjacent free pages in a map to which no log object from `head` on refers: its bit and
-    /// its length.
+    /// Returns the first run of adjacent free pages in a map, as its first bit and its length. No log object from
+    /// `head` on refers to these pages.
     fn find_run(&self, map: &[u8], first_of_map: PageId, want: u64, head: Lsn) -> Option<(u32, u32)> {
         let runs = self.runs.lock();
         let mut from = 1;

@@ -36,7 +36,7 @@ struct Open<R> {
 }
 
 /// The moments. The moment advances whenever a transaction ends whose changes were noted. That happens under the lock
-/// under which snapshots are opened. `R` stands for a row.
+/// under which snapshots are opened. `R` is the type of a row.
 #[derive(Debug)]
 pub(super) struct Moments<R> {
     now: u64,

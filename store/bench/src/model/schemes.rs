@@ -168,8 +168,8 @@ struct Store<'a> {
     cleaning: Time,
 }
 
-/// The number of counted transactions for each transaction that is not counted. The latter run first, to warm the model
-/// up.
+/// The number of counted transactions for each transaction that is not counted. Those that are not counted run first,
+/// to warm the model up.
 const WARM: u64 = 10;
 
 /// Simulates this many threads until they have committed this many transactions.

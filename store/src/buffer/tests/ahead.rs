@@ -159,7 +159,7 @@ fn inv54_who_looks_at_a_few_rows_reads_nothing_ahead_and_who_stops_in_the_middle
     assert!(counted.in_vain * 3 < counted.ahead, "{counted:?}");
 }
 
-/// Lets `read` read other rows, and returns how many misses reading the hot rows again takes.
+/// Reads other rows with `read`, and then the hot rows again. Returns how many misses the hot rows take.
 fn hot_misses_after(read: impl FnOnce(&Tried)) -> u64 {
     let mut tried = Tried::new(6);
     for _ in 0..3 {
