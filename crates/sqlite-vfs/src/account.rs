@@ -1,5 +1,5 @@
-//! An account of which engine has served each database that this process opened, and how many commits the
-//! engine served. The process reports the account at its end (`duralite run`).
+//! An account that says, for each database that this process opened, which engine has served it and how many
+//! commits the engine has served. The process reports the account at its end (`duralite run`).
 //!
 //! The account records nothing before [`begin`]. A child of the process begins with an empty account.
 
@@ -45,7 +45,8 @@ struct Account {
 
 #[derive(Default)]
 struct Fate {
-    /// The sum over logs that are no longer in use.
+    /// The commits of all logs of the database that are no longer in use, with the engine and the guarantee
+    /// of the last of these logs. `None` if there is no such log.
     served: Option<Summary>,
     /// The report about the database as long as no log has served it.
     plain: Option<String>,
@@ -86,8 +87,8 @@ pub fn is_on() -> bool {
 #[must_use]
 pub fn text() -> String {
     let mut text = String::new();
-    // This is declared before `account`, so it is dropped after the account is unlocked. If the last use of
-    // an attachment ends with this drop, the attachment locks the account to add its commits.
+    // Declare `in_use` before `account`, so that it is dropped after the account is unlocked. If this drop
+    // ends the last use of an attachment, the attachment locks the account to add its commits.
     let mut in_use = Vec::new();
     let account = account();
     for (path, fate) in &account.databases {

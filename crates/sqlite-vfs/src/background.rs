@@ -14,8 +14,8 @@ use crate::errors::{During, Failure};
 use crate::sqlite::connection::{OwnConnection, uri_of};
 use crate::sqlite::{Sqlite, VFS_NAME};
 
-/// The time for which a checkpoint waits for readers before it leaves the rest to the next checkpoint.
-/// Writers wait during that time.
+/// The time for which a checkpoint waits for readers. After it the checkpoint leaves the rest to the next
+/// checkpoint. Writers wait during that time.
 const BUSY_TIMEOUT: Duration = Duration::from_millis(10);
 /// The time for which a checkpoint waits in the queue for WRITE.
 const QUEUE_TIMEOUT: Duration = Duration::from_millis(50);

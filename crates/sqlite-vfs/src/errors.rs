@@ -10,7 +10,8 @@ use duralite_wal::{ErrorKind, LogError};
 pub struct Failure {
     pub code: c_int,
     pub message: String,
-    /// The constant part of a message that differs from try to try. `None` if the whole message is constant.
+    /// The constant part of a message that differs from attempt to attempt. `None` if the whole message is
+    /// constant.
     reason: Option<String>,
 }
 
@@ -19,13 +20,13 @@ impl Failure {
         Self { code, message: message.into(), reason: None }
     }
 
-    /// Gives this failure a reason that is the same at each try. The message differs from try to try, because
-    /// it has details that may or may not be known at the moment.
+    /// Gives this failure a reason that is the same at each attempt. The message differs from attempt to
+    /// attempt, because it has details that may or may not be known at the moment.
     pub fn because_of(self, reason: impl Into<String>) -> Self {
         Self { reason: Some(reason.into()), ..self }
     }
 
-    /// Returns a text that is the same at each try that fails for the same reason.
+    /// Returns a text that is the same at each attempt that fails for the same reason.
     pub fn reason(&self) -> &str {
         self.reason.as_ref().unwrap_or(&self.message)
     }
@@ -46,9 +47,9 @@ impl Failure {
 
 impl Failure {
     /// Turns this failure of a page read into one for a statement that may have written a part of its
-    /// changes. `SQLITE_BUSY` and codes like it become an I/O error. After an I/O error SQLite always rolls
-    /// the statement back. After the other codes SQLite does so only if it has kept a statement journal.
-    /// Without a statement journal the transaction would continue with half of an insert.
+    /// changes. `SQLITE_BUSY` and codes like it become an I/O error, because after an I/O error SQLite always
+    /// rolls the statement back. After the other codes SQLite does so only if it has kept a statement
+    /// journal. Without a statement journal the transaction would continue with half of an insert.
     pub fn amid_writes(self) -> Self {
         match self.code & 0xff {
             ffi::BUSY | ffi::CANTOPEN | ffi::READONLY | ffi::PROTOCOL => {

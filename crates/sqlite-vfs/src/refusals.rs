@@ -11,9 +11,8 @@ use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, TryLockError};
 
-/// The number of times that a reader tries to lock the process's reason while another thread writes it. The
-/// tries are limited because a child that was forked during such a write would find the reason locked for
-/// good.
+/// The number of attempts of a reader to lock the process's reason while another thread writes it. The number
+/// is limited because a child that was forked during such a write would find the reason locked for good.
 const TRIES: u32 = 100;
 
 #[derive(Default)]
@@ -109,7 +108,7 @@ mod tests {
     use super::*;
 
     fn as_c_sees_it() -> Option<String> {
-        // SAFETY: null, or text of this thread that ends with a zero.
+        // SAFETY: the pointer is null, or leads to a text of this thread that ends with a zero.
         unsafe { last_error_text().as_ref().map(|text| CStr::from_ptr(text)) }
             .map(|text| text.to_str().unwrap().to_owned())
     }

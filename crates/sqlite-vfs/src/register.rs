@@ -64,11 +64,11 @@ pub unsafe fn register(
 /// # Safety
 /// `routines` is null or SQLite's table, and `message` is null or SQLite's place for the text.
 unsafe fn tell(routines: *const ApiRoutines, message: *mut *mut c_char, text: &str) {
-    // SAFETY: as promised by the caller; this entry is as old as extensions are.
+    // SAFETY: as promised by the caller. Every SQLite that loads extensions has this entry.
     let mprintf = unsafe { routines.as_ref() }.and_then(|table| table.mprintf);
     if let Some(mprintf) = mprintf.filter(|_| !message.is_null()) {
         let text = refusals::c_text(text);
-        // SAFETY: the format takes one string; the caller promised where the text goes.
+        // SAFETY: the format takes one string. The caller promised that the text may go to `message`.
         unsafe { *message = mprintf(c"%s".as_ptr(), text.as_ptr()) };
     }
 }
@@ -101,38 +101,38 @@ fn register_with(api: Api, make_default: bool) -> Result<Option<&'static Registr
     let _one_at_a_time = REGISTERING.get().lock().unwrap_or_else(PoisonError::into_inner);
     let (find, register) = (api.vfs_find, api.vfs_register);
     let refused = |code: c_int| RegisterError::new(format!("duralite: SQLite refused the VFS (code {code})"));
-    // SAFETY: a name that is never freed.
+    // SAFETY: the name ends with a zero and is never freed.
     let existing = unsafe { find(VFS_NAME.as_ptr()) };
     if !existing.is_null() {
         if make_default {
-            // SAFETY: found a moment ago; registered VFSs stay.
+            // SAFETY: `find` has just returned this VFS, and a registered VFS stays.
             let code = unsafe { register(existing, 1) };
             if code != ffi::OK {
                 return Err(refused(code));
             }
         }
-        // SAFETY: found a moment ago.
+        // SAFETY: `find` has just returned this VFS.
         return Ok(unsafe { vfs::ours(existing) });
     }
-    // SAFETY: null asks for the default.
+    // SAFETY: a null pointer asks for the default VFS.
     let parent = unsafe { find(ptr::null()) };
     if parent.is_null() {
         return Err(RegisterError::new("duralite: this SQLite has no VFS to build on"));
     }
-    // SAFETY: registered, and nothing unregisters the default VFS of a running SQLite.
+    // SAFETY: the VFS is registered, and nothing unregisters the default VFS of a running SQLite.
     let parent = unsafe { BaseVfs::new(parent) };
     let auto_extension = api.auto_extension;
     let registration = Box::leak(Box::new(Registration::new(Sqlite { api, parent })));
     let app_data: *mut c_void = ptr::from_ref::<Registration>(registration).cast_mut().cast();
     let table = Box::into_raw(Box::new(vfs::table(parent, app_data)));
-    // SAFETY: a table that is never freed and that SQLite may write `next` into.
+    // SAFETY: the table is never freed, and SQLite may write `next` into it.
     let code = unsafe { register(table, c_int::from(make_default)) };
     if code != ffi::OK {
         return Err(refused(code));
     }
     // Ignore an error: if SQLite has no memory for the extension, later connections have to do without the
     // functions.
-    // SAFETY: an entry point that is there as long as the VFS is.
+    // SAFETY: the entry point exists as long as the VFS.
     unsafe { auto_extension(opened) };
     Ok(Some(registration))
 }
@@ -144,9 +144,9 @@ unsafe extern "C" fn opened(
     routines: *const ApiRoutines,
 ) -> c_int {
     shield(ffi::OK, || {
-        // SAFETY: null, or the table of the SQLite that calls.
+        // SAFETY: `routines` is null, or the table of the SQLite that makes this call.
         let find = unsafe { routines.as_ref() }.and_then(|routines| routines.vfs_find);
-        // SAFETY: a name that is never freed, and what is registered under it.
+        // SAFETY: the name is never freed, and `find` returns null or the VFS that is registered under it.
         let registration = find.and_then(|find| unsafe { vfs::ours(find(VFS_NAME.as_ptr())) });
         let Some(registration) = registration else { return ffi::OK };
         // SAFETY: SQLite passes the connection that it has opened.

@@ -34,7 +34,7 @@ mod tests {
     #[test]
     fn the_version_is_that_of_the_package_and_the_same_for_c() {
         assert!(version().starts_with(env!("CARGO_PKG_VERSION")));
-        // SAFETY: a static text that ends with a null.
+        // SAFETY: the text is static and ends with a zero.
         assert_eq!(unsafe { CStr::from_ptr(version_text()) }.to_str(), Ok(version()));
     }
 }

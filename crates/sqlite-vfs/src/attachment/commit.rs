@@ -1,6 +1,6 @@
-//! Gives a commit what it needs from a log: a place to write, durability, and the acknowledgement. In
-//! between, a commit checks that the log is still in the place where the next open of the database would find
-//! it.
+//! Serves commits: locks the log for their writes, waits until they are durable, and acknowledges them.
+//! Before each of these writes and acknowledgements, this module checks that the log is still in the place
+//! where the next open of the database looks for it.
 //!
 //! People delete files. A process that has a deleted log open could continue to write to that log, and
 //! everything that the process commits would be lost when it dies. So each process looks now and then whether
@@ -24,12 +24,13 @@ use duralite_wal::{DatabaseIdentity, Log, LogError};
 
 use super::{Attachment, Key, attached};
 
-/// The least time between two looks for the log. Commits between two looks cost no system call, so a
-/// connection acknowledges them even if the log has just been deleted.
+/// The least time in nanoseconds between two checks whether the log was deleted. A commit between two checks
+/// costs no system call for this, so a connection acknowledges the commit even if the log has just been
+/// deleted.
 const LOOK_EVERY_NS: u64 = 100_000_000;
 
-/// Returns whether [`LOOK_EVERY_NS`] have passed since the time in `last`. If so, stores `now_ns` there. Of
-/// threads that ask at the same time only one gets `true`, so only one of them acts.
+/// Returns whether [`LOOK_EVERY_NS`] have passed since the time in `last`. If so, stores `now_ns` there. If
+/// several threads ask at the same time, only one of them gets `true`.
 fn is_due(last: &AtomicU64, now_ns: u64) -> bool {
     let before = last.load(Ordering::Relaxed);
     now_ns.saturating_sub(before) >= LOOK_EVERY_NS
@@ -53,8 +54,8 @@ impl Attachment {
         Ok(self.log())
     }
 
-    /// Tells the background thread that the log has `frames` frames, and whether a commit that is
-    /// acknowledged may not be durable yet.
+    /// Tells the background thread that the log has `frames` frames, and whether an acknowledged commit may
+    /// not be durable yet.
     pub fn committed(&self, frames: u32, undurable: bool) {
         self.bound.committed(frames);
         let Some(maintenance) = self.maintenance.get() else { return };
@@ -67,7 +68,7 @@ impl Attachment {
         }
     }
 
-    /// Waits until a sealed transaction is as durable as the log's `durability` makes it.
+    /// Waits until a sealed transaction is as durable as the log's setting `durability` requires.
     pub fn wait(&self, ticket: Ticket) -> Result<(), LogError> {
         self.durability_waiter().map_or(Ok(()), |waiter| waiter.wait(ticket))
     }
@@ -78,19 +79,21 @@ impl Attachment {
         self.archived().committed(sealed.position);
     }
 
-    /// Returns how far the archive of the log has come.
+    /// Returns the words of the segment that say how much of the log is archived.
     pub fn archived(&self) -> ArchivedWords<'_> {
         ArchivedWords::new(&*self.segment, ARCHIVED_OFFSET)
     }
 
-    /// Returns whether the database may have an archive for which nothing is on record yet. A database that
-    /// gets an archive later gets a sidecar first. The sidecar sets the words of the archive before it
-    /// archives anything of the log.
+    /// Returns whether the caller must look for an archive of the database and record there what it does. The
+    /// answer is `false` if [`Self::has_looked_for_line`] was called and the words of the archive have not
+    /// been set. A database that gets an archive later gets a sidecar first, and the sidecar sets these words
+    /// before it archives anything of the log.
     pub fn may_be_archived(&self) -> bool {
         !self.has_looked_for_line.load(Ordering::Relaxed) || self.archived().have_been_set()
     }
 
-    /// Notes that what an archive needs is on record, or that there is no archive.
+    /// Notes that this process has looked for an archive, and has either found none or recorded what the
+    /// archive needs.
     pub fn has_looked_for_line(&self) {
         self.has_looked_for_line.store(true, Ordering::Relaxed);
     }
@@ -113,8 +116,8 @@ impl Attachment {
         }
     }
 
-    /// Makes the commits durable that Group Synch has acknowledged. Before that these commits are only in
-    /// memory, and that memory is gone when the last process ends.
+    /// Makes the commits durable that Group Synch has acknowledged. Until then these commits are only in
+    /// memory, and that memory is gone when the last process that uses the log ends.
     pub fn flush_acknowledged(&self) {
         if self.flush_interval.is_some()
             && let Some(waiter) = self.durability_waiter()
@@ -184,9 +187,9 @@ impl Attachment {
         LogError::Deleted(self.log().path().to_path_buf())
     }
 
-    /// Returns whether this thread should try now to write a deleted log home. The caller asks each time that
-    /// a commit is refused, because readers may have kept earlier tries from writing everything. The answer
-    /// is `true` at most once in a tenth of a second.
+    /// Returns whether this thread should now try to write a deleted log home. The caller asks each time that
+    /// a commit is refused, because readers may have kept earlier attempts from writing everything. The
+    /// answer is `true` at most once in a tenth of a second.
     pub fn is_to_be_saved(&self) -> bool {
         is_due(&self.saved_ns, self.clock_ns())
     }

@@ -24,7 +24,7 @@ impl HotPage {
     }
 }
 
-/// The most pages that a process remembers.
+/// The largest number of pages whose conflicts a process remembers.
 const MOST: usize = 64;
 
 /// The conflicts of this process.

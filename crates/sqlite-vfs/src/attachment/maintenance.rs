@@ -39,7 +39,7 @@ pub fn become_worker() {
 pub struct Maintenance {
     needed: Mutex<Needed>,
     asked: Condvar,
-    /// The condition that a turn has ended.
+    /// The condition variable on which threads wait for the end of a turn.
     freed: Condvar,
 }
 
@@ -77,7 +77,7 @@ impl Maintenance {
         }
     }
 
-    /// Asks the thread to make everything durable within the interval of Group Synch.
+    /// Asks the thread to make all acknowledged commits durable within the interval of Group Synch.
     pub fn flush(&self) {
         let mut needed = self.needed();
         if !needed.flush {

@@ -55,8 +55,9 @@ use usage::{Usage, in_use};
 const _: () = assert!(duralite_locks::LAYOUT_BYTES <= LOCKS_BYTES);
 const _: () = assert!(LOCKS_OFFSET + duralite_locks::OUTSIDE == READABLE);
 
-/// The identity of an attached log: the database file, and the log's id. A snapshot or a clone of the file,
-/// which is on another device, may name a copy of the log, with the same id.
+/// The identity of an attached log: the database file, and the log's id. The id alone is not enough. A
+/// snapshot or a clone of the database file, which is on another device, may name a copy of the log with the
+/// same id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Key {
     /// [`DatabaseIdentity::numbers`].
@@ -74,8 +75,8 @@ impl Key {
 /// threads that want this log wait.
 type Slot = Arc<Mutex<Weak<Attachment>>>;
 
-/// The attachments of this process. Two copies of SQLite in one process may load this library; they share
-/// these attachments. A forked child begins with no attachments.
+/// The attachments of this process. Two copies of SQLite in one process that load this library share these
+/// attachments. A forked child begins with no attachments.
 static ATTACHED: PerProcess<Mutex<HashMap<Key, Slot>>> = PerProcess::new();
 
 fn attached() -> MutexGuard<'static, HashMap<Key, Slot>> {
@@ -99,8 +100,8 @@ enum Access {
     /// The user may read and write. A commit waits for durability with this waiter, without the mutex of the
     /// log. `None` if the engine makes transactions durable when they are sealed.
     Full(Option<Arc<dyn DurabilityWaiter>>),
-    /// The user may only read. Such a user can make nothing durable, and cannot wait for a process that does,
-    /// so there is no waiter.
+    /// The user may only read. Such a user can make nothing durable, and cannot wait for a process that makes
+    /// commits durable, so there is no waiter.
     Outside(Arc<Outside>),
 }
 
@@ -129,8 +130,8 @@ pub struct Attachment {
     usage: Usage,
     bound: Bound,
     room: Room,
-    /// Whether this process has found either that what an archive needs is on record, or that there is no
-    /// archive.
+    /// Whether this process has looked for an archive of the database, and has either found none or recorded
+    /// what the archive needs.
     has_looked_for_line: AtomicBool,
     /// The time at which this process last looked whether the log was deleted, in nanoseconds of the
     /// segment's clock.
@@ -160,7 +161,8 @@ impl Attachment {
         if let Some(found) = place.upgrade() {
             drop(place);
             let conflict = settings.conflict_with(&found.in_force());
-            // A connection of the background thread's own has no such setting, and must not stop the thread.
+            // On the background thread's own connections this setting is 0. They must not stop the thread, so
+            // they do not change the log's setting.
             if conflict.is_none() && settings.background_checkpoint > 0 {
                 found.in_force().background_checkpoint = settings.background_checkpoint;
             }
@@ -236,7 +238,7 @@ impl Attachment {
     }
 
     /// Asks followers to read the log to its end, so that the log can start over. After an error the answer
-    /// is as if there were no followers, because a try to start the log over meets the same error.
+    /// is as if there were no followers, because an attempt to start the log over meets the same error.
     pub fn ask_followers(&self) -> Followers {
         self.log().ask_followers().unwrap_or(Followers::None)
     }
@@ -420,9 +422,9 @@ impl Attachment {
         Ok(used)
     }
 
-    /// Makes this process's connection the only one of all processes that uses the log in the way `kind`, if
-    /// no other connection of this process uses the log in that way. Returns whether that succeeded. With
-    /// [`SegmentUse::Wal`], connections that used only rollback journals may keep the log attached.
+    /// Tries to make this connection the only one, in all processes, that uses the log in the way `kind`.
+    /// Returns whether that succeeded. The attempt fails if another connection uses the log in that way. With
+    /// [`SegmentUse::Wal`], connections that have used only rollback journals may keep the log attached.
     pub fn take_alone(&self, kind: SegmentUse) -> Result<bool, Failure> {
         if self.outside().is_some() { Ok(false) } else { self.usage.take_alone(kind) }
     }

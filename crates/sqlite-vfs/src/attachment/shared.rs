@@ -14,8 +14,8 @@ use super::Attachment;
 /// The values of the word that names the guard.
 const GUARD_WAL: u64 = 1;
 const GUARD_ROLLBACK: u64 = 2;
-/// The value of that word when another log is about to replace this one. Before this log's users begin
-/// anything, they look at the database's header to see which log it names.
+/// The value of that word when another log is about to replace this one. A user of this log that finds this
+/// value looks at the database's header before it begins anything, to see which log the header names.
 const REPLACED: u64 = 3;
 
 /// The offset in the first region of the wal-index of SQLite's count of changes of the database: `iChange`.
@@ -88,8 +88,8 @@ impl Attachment {
         self.segment.fetch_add(HOME_WRITES, 1);
     }
 
-    /// Returns the number of writes so far. The caller of [`Self::home_synced`] reads this number before the
-    /// sync begins.
+    /// Returns the number of writes to the database file so far. The caller of [`Self::home_synced`] reads
+    /// this number before the sync begins.
     pub fn home_writes(&self) -> u64 {
         self.segment.load(HOME_WRITES)
     }
@@ -129,18 +129,18 @@ impl Attachment {
         self.word_of_index(CHANGES)
     }
 
-    /// Returns the number of committed frames that the wal-index gives. A smaller number than this process
-    /// last saw shows that another process has started the log over.
+    /// Returns the number of committed frames that the wal-index gives. If this number is smaller than the
+    /// one that this process last saw, another process has started the log over.
     pub fn indexed_frames(&self) -> u32 {
         self.word_of_index(FRAMES)
     }
 
-    /// Completes a start over of the log if the process that began it has died. SQLite first says in the
-    /// header that the log has no frames, and then that no frames are home. If the process dies in between,
-    /// connections would take the first frames of the next commits for home (invariant 15). The caller has
-    /// just got WRITE, so no other process is between these two stores. Returns whether there was anything to
-    /// complete. If so, a connection that began to read earlier looks only for frames after those that seemed
-    /// to be home, so it has to begin again.
+    /// Finishes starting the log over if the process that began this has died. SQLite first stores in the
+    /// header that the log has no frames, and then that no frames are home. If the process dies between these
+    /// two stores, connections would believe that the first frames of the next commits are home already
+    /// (invariant 15). The caller has just got WRITE, so no living process is between the two stores. Returns
+    /// whether there was anything to finish. If so, a connection that began to read earlier has to begin
+    /// again, because it looks only for frames after those that seemed to be home.
     pub fn complete_start_over(&self) -> bool {
         let Some(first) = self.first_of_index() else { return false };
         let [frames, backfilled] = [FRAMES, BACKFILLED].map(|offset| self.word(first, offset));
@@ -162,8 +162,8 @@ impl Attachment {
     /// Returns a word of the header, in the first region.
     #[allow(unsafe_code, reason = "memory that others change")]
     fn word(&self, first: NonNull<u8>, offset: usize) -> &AtomicU32 {
-        // SAFETY: inside the region, which stays mapped as long as `self` lives, and aligned. SQLite's own accesses are
-        // those of its protocol.
+        // SAFETY: the word lies inside the region, which stays mapped as long as `self` lives, and is
+        // aligned. SQLite's own accesses follow its protocol.
         unsafe { AtomicU32::from_ptr(first.add(offset).cast().as_ptr()) }
     }
 

@@ -12,7 +12,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use duralite_medium::{PROCESS_SLOTS, Segment};
 use duralite_wal::engine::Fill;
 
-/// The factor by which the log may outgrow the number of frames at which checkpoints begin.
+/// The factor by which the log may outgrow the number of frames that it had when a connection first
+/// checkpointed it.
 const FACTOR: u32 = 4;
 /// The number of frames below which a log never counts as too large.
 const LEAST_FRAMES: u32 = 1000;
@@ -25,16 +26,19 @@ pub struct Bound {
     /// The number of frames that the log had when a connection first checkpointed after the log last started
     /// over; 0 if no connection has.
     checkpointed: AtomicU32,
-    /// The number of frames at which to try again, after a failed try.
+    /// The number of frames above which the next attempt to start the log over is due; 0 if no attempt was
+    /// postponed since the log last started over.
     postponed: AtomicU32,
-    /// The number of frames that the log had when a concurrent connection last checkpointed it.
+    /// The number of frames that the log had when a concurrent connection last tried to checkpoint it after a
+    /// commit; 0 if none has since the log last started over.
     tried: AtomicU32,
-    /// The number of tries in a row that have failed because a reader stayed.
+    /// The number of failed attempts to start the log over for which a reader stayed too long, since the log
+    /// last started over.
     failures: AtomicU32,
 }
 
-/// The number of failed tries in a row after which the connection that tries to start the log over asks
-/// transactions that have been writing for long to end.
+/// The number of attempts, failed because a reader stayed, after which the connection that tries to start the
+/// log over asks transactions that have been writing for long to end.
 const PATIENT_TRIES: u32 = 3;
 
 impl Bound {
@@ -49,7 +53,7 @@ impl Bound {
     }
 
     /// Returns whether a concurrent connection is to checkpoint after a commit. The connection's SQLite wants
-    /// to checkpoint from `frames` frames on. After one try, the next try is due when the log has grown by
+    /// to checkpoint from `frames` frames on. After one attempt, the next is due when the log has grown by
     /// another quarter of `frames`.
     pub fn is_due(&self, frames: u32) -> bool {
         let (now, tried) = (self.frames.load(Ordering::Relaxed), self.tried.load(Ordering::Relaxed));
@@ -87,22 +91,23 @@ impl Bound {
         self.limit().is_some_and(|limit| self.frames.load(Ordering::Relaxed) > limit.max(postponed))
     }
 
-    /// Returns whether transactions that have been writing for long should be asked to end, because too many
-    /// tries have failed while a reader stays.
+    /// Returns whether transactions that have been writing for long should be asked to end, because
+    /// [`PATIENT_TRIES`] attempts have failed for a reader that stays.
     pub fn is_far_outgrown(&self) -> bool {
         self.failures.load(Ordering::Relaxed) >= PATIENT_TRIES
     }
 
-    /// Notes that a connection has asked followers to read on. The next try comes when the log has grown by
-    /// another sixteenth of its limit.
+    /// Notes that a connection has asked followers to read on. The next attempt to start the log over is due
+    /// when the log has grown by another sixteenth of its limit.
     pub fn wait_for_followers(&self) {
         let distance = self.limit().unwrap_or(LEAST_FRAMES) / 16;
         let frames = self.frames.load(Ordering::Relaxed);
         self.postponed.store(frames.saturating_add(distance), Ordering::Relaxed);
     }
 
-    /// Notes a failed try. If a reader stays, the next tries come at ever longer distances. If many short
-    /// readers were in the way, the next try comes soon, because such readers come and go.
+    /// Notes a failed attempt to start the log over. If a reader stays, the log must grow further before each
+    /// next attempt. If many short readers were in the way, the next attempt is due soon, because such
+    /// readers come and go.
     pub fn postpone(&self, reader_stays: bool) {
         let limit = self.limit().unwrap_or(LEAST_FRAMES);
         let distance = if reader_stays {
@@ -115,11 +120,13 @@ impl Bound {
     }
 }
 
-/// The divisor of the log's limit that gives the distance to the next try: after a failed try, the next try
-/// comes when another eighth of the log has been filled.
+/// The divisor of the log's limit that gives the distance to the next attempt to make room. After a failed
+/// attempt, the next one is due when another eighth of the log has been filled.
 const DISTANCE: u64 = 8;
-/// The time in nanoseconds in which only one try waits for connections that are in the way, unless the log
-/// has filled up further. After a write has found no room, each transaction that begins tries to make room.
+/// The time in nanoseconds after an attempt to make room that has waited for other connections in vain.
+/// During this time no later attempt waits for them, unless another eighth of the log has been filled.
+/// Without this limit every transaction could wait, because once a write has found no room, each transaction
+/// that begins makes an attempt.
 const PATIENT_EVERY_NS: u64 = 1_000_000_000;
 
 /// What a process knows about the room in a log.
@@ -132,9 +139,10 @@ pub struct Room {
     is_short: AtomicBool,
     /// Whether a write has found no room since room was last made.
     is_refused: AtomicBool,
-    /// The number of bytes in use at which to try again.
+    /// The number of bytes in use from which the next attempt to make room is due.
     postponed: AtomicU64,
-    /// The time at which a try last waited for others and failed; 0 if no try has since there was room.
+    /// The time, in nanoseconds, of the last attempt to make room that waited for other connections and
+    /// failed; 0 if there has been none since there was room.
     patient_at: AtomicU64,
 }
 
@@ -165,13 +173,13 @@ impl Room {
     }
 
     /// Returns whether so little room is left that a writer has to wait until a connection has made room.
-    /// Returns `false` after a failed try, until the next try is due.
+    /// Returns `false` after a failed attempt to make room, until the next one is due.
     pub fn is_scarce(&self) -> bool {
         let limit = self.limit.load(Ordering::Relaxed);
         self.is_due() && self.used.load(Ordering::Relaxed) >= limit / 4 * 3
     }
 
-    /// Returns whether a try at this time may wait for connections that are in the way.
+    /// Returns whether an attempt to make room at this time may wait for connections that are in the way.
     pub fn is_patient(&self, now_ns: u64) -> bool {
         let last = self.patient_at.load(Ordering::Relaxed);
         last == 0 || self.is_due() || now_ns.saturating_sub(last) >= PATIENT_EVERY_NS
@@ -184,8 +192,8 @@ impl Room {
         self.patient_at.store(0, Ordering::Relaxed);
     }
 
-    /// Notes a failed try, in which a reader still needed the frames that would have to go. `patient_at` is
-    /// the time of the try, if the try waited for others.
+    /// Notes a failed attempt to make room, in which a reader still needed the frames that would have to go.
+    /// `patient_at` is the time of the attempt, if the attempt waited for others.
     pub fn postpone(&self, patient_at: Option<u64>) {
         let distance = self.limit.load(Ordering::Relaxed) / DISTANCE;
         let used = self.used.load(Ordering::Relaxed);

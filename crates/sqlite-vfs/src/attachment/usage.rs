@@ -112,8 +112,8 @@ impl Usage {
         }
     }
 
-    /// Makes this process's connection the only one of all processes that uses the log in the way `kind`, if
-    /// no other connection of this process uses the log in that way. Returns whether it now is the only one.
+    /// Tries to make this process's only connection that uses the log in the way `kind` the only one in all
+    /// processes. Returns whether it now is the only one.
     pub fn take_alone(&self, kind: SegmentUse) -> Result<bool, Failure> {
         let mut kinds = self.kinds();
         let users = kinds.of(kind);

@@ -1,6 +1,6 @@
-//! A file control of this library's own, by which the library gets from a connection to the [`Db`] of one of
-//! the connection's schemas. The pointer to the connection's file is not enough, because the file may belong
-//! to another VFS above this one. Such a VFS passes on file controls that it does not know.
+//! A file control that only this library knows. With it the library gets from a connection to the [`Db`] of
+//! one of the connection's schemas. The pointer to the connection's file is not enough, because the file may
+//! belong to another VFS above this one. Such a VFS passes on file controls that it does not know.
 #![allow(unsafe_code)] // calls SQLite, and is called back through it
 
 use std::ffi::{CStr, c_int, c_void};
@@ -35,7 +35,8 @@ pub unsafe fn answer(db: &Db, argument: *mut c_void) -> bool {
     if argument.is_null() || unsafe { *argument.cast::<*const u8>() } != ptr::from_ref(&MARK) {
         return false;
     }
-    // SAFETY: only `about` puts this mark in front, of a question that lives as long as the call.
+    // SAFETY: only `about` passes an argument that begins with this mark, and it is a question that lives as
+    // long as the call.
     let question = unsafe { &mut *argument.cast::<Question<'_>>() };
     (question.work)(db);
     true
@@ -63,7 +64,7 @@ pub unsafe fn about<T>(
     schema: &CStr,
     work: impl FnOnce(Subject<'_>) -> T,
 ) -> Result<T, Failure> {
-    // SAFETY: as promised by the caller; the text stays while the database is open.
+    // SAFETY: as promised by the caller. The text stays while the database is open.
     let file = unsafe { (sqlite.api.db_filename)(connection, schema.as_ptr()) };
     if file.is_null() {
         // The temporary database exists only once something is in it.
@@ -79,7 +80,7 @@ pub unsafe fn about<T>(
     let mut once = |db: &Db| done = work.take().map(|work| work(Subject::Ours(db)));
     let mut question = Question { mark: ptr::from_ref(&MARK), work: &mut once };
     let at: *mut c_void = (&raw mut question).cast();
-    // SAFETY: as promised by the caller; `at` is what `answer` expects, and no other VFS knows this number.
+    // SAFETY: as promised by the caller. `at` is what `answer` expects, and no other VFS knows this number.
     let code = unsafe { (sqlite.api.file_control)(connection, schema.as_ptr(), OPERATION, at) };
     if let Some(done) = done {
         return Ok(done);
@@ -88,7 +89,7 @@ pub unsafe fn about<T>(
         let why = refusals::last_error().unwrap_or_else(|| format!("code {code}"));
         return Err(Failure::new(code, format!("duralite: {why}")));
     };
-    // SAFETY: a text of SQLite's, as above.
+    // SAFETY: `file` is a text of SQLite's that stays while the database is open.
     if unsafe { CStr::from_ptr(file) }.is_empty() {
         return Ok(work(Subject::Plain("it has no file")));
     }

@@ -28,7 +28,8 @@ pub struct DbFile {
     registration: &'static Registration,
 }
 
-/// The number of bytes before the base VFS's file: a multiple of 8, the alignment of SQLite's memory.
+/// The number of bytes of [`DbFile`] before the base VFS's file. It is a multiple of 8, the alignment of
+/// SQLite's memory.
 pub const HEADER_BYTES: c_int = 24;
 const _: () = assert!(size_of::<DbFile>() == HEADER_BYTES as usize && align_of::<DbFile>() <= 8);
 
@@ -37,7 +38,7 @@ const _: () = assert!(size_of::<DbFile>() == HEADER_BYTES as usize && align_of::
 /// # Safety
 /// `file` has room for `HEADER_BYTES` bytes and a file of the base VFS.
 pub unsafe fn base_of(file: *mut File) -> *mut File {
-    // SAFETY: within the memory the caller promises.
+    // SAFETY: the caller promises that `file` has room for more than `HEADER_BYTES` bytes.
     unsafe { file.byte_add(HEADER_BYTES as usize) }
 }
 
@@ -81,7 +82,8 @@ const fn methods(version: c_int) -> IoMethods {
     }
 }
 
-/// The device characteristics that announce atomic writes: of each size, and of several pages at once.
+/// The device characteristics that announce atomic writes, both those of each size and those of several pages
+/// at once.
 const ATOMIC: c_int = ((ffi::IOCAP_ATOMIC64K << 1) - ffi::IOCAP_ATOMIC) | ffi::IOCAP_BATCH_ATOMIC;
 
 /// The method tables, one for each version of the base VFS's methods. SQLite looks at the version before it
@@ -95,7 +97,7 @@ static METHODS_3: IoMethods = methods(3);
 /// # Safety
 /// `file` was made by [`install`] and is not closed before the result's last use.
 unsafe fn db_of<'a>(file: *mut File) -> &'a Db {
-    // SAFETY: as promised by the caller; the reference that `install` leaked keeps it alive.
+    // SAFETY: as promised by the caller. The reference that `install` leaked keeps the database alive.
     unsafe { &*(*file.cast::<DbFile>()).db }
 }
 
@@ -145,7 +147,7 @@ fn answer(db: &Db, result: Result<c_int, Failure>) -> c_int {
 
 unsafe extern "C" fn close(file: *mut File) -> c_int {
     shield(ffi::IOERR_CLOSE, || {
-        // SAFETY: made by `install`; SQLite closes a file once.
+        // SAFETY: `install` made this file, and SQLite closes it once.
         let (db, registration) = unsafe {
             let front = file.cast::<DbFile>();
             (Arc::from_raw((*front).db), (*front).registration)
@@ -281,7 +283,7 @@ unsafe extern "C" fn check_reserved_lock(file: *mut File, held: *mut c_int) -> c
 
 unsafe extern "C" fn file_control(file: *mut File, op: c_int, arg: *mut c_void) -> c_int {
     with_db!(file, ffi::IOERR, |db| {
-        // SAFETY: SQLite passes what the call was given.
+        // SAFETY: SQLite passes the argument that belongs to the operation.
         match unsafe { control(db, op, arg) } {
             Some(code) => code,
             None => forward!(db, file_control, ffi::NOTFOUND, op, arg),
@@ -306,7 +308,7 @@ unsafe fn control(db: &Db, op: c_int, arg: *mut c_void) -> Option<c_int> {
             let code = unsafe { pragma::answer(db, arg.cast::<*mut c_char>()) };
             (code != ffi::NOTFOUND).then_some(code)
         }
-        // SAFETY: SQLite passes what the call was given.
+        // SAFETY: SQLite passes the argument that belongs to the operation.
         ask::OPERATION => unsafe { ask::answer(db, arg) }.then_some(ffi::OK),
         ffi::FCNTL_BUSYHANDLER => {
             // SAFETY: SQLite passes its pair of function and argument, which last as long as the file is
@@ -314,8 +316,8 @@ unsafe fn control(db: &Db, op: c_int, arg: *mut c_void) -> Option<c_int> {
             unsafe { db.host.set_busy_handler(arg.cast()) };
             None
         }
-        // A SQLite that could wait for locks itself would take WRITE before it reads anything. Such a transaction could
-        // not be validated.
+        // If SQLite could wait for locks itself, a transaction would take WRITE before it reads anything, and
+        // this VFS could not validate it.
         ffi::FCNTL_LOCK_TIMEOUT => db.concurrent().map(|_| ffi::NOTFOUND),
         ffi::FCNTL_OVERWRITE => db.concurrent().and_then(|concurrent| {
             let code = answer(db, concurrent.overwrites(db));

@@ -1,5 +1,5 @@
-//! What all files of this VFS share: access to SQLite's buffers, and the methods that a WAL and a journal
-//! need only for form.
+//! Code that all files of this VFS share: access to SQLite's buffers, and the methods that a WAL and a
+//! journal must have although these methods have nothing to do.
 #![allow(unsafe_code)] // the functions that SQLite calls
 
 use std::ffi::{c_int, c_void};
@@ -9,8 +9,9 @@ use duralite_sqlite_ffi::{self as ffi, File, IoMethods};
 
 use crate::shield::shield;
 
-/// The methods that all files beside a database have in common. They are of version 1, because SQLite calls
-/// no later methods on such a file. SQLite locks the database and not these files, so the locks do nothing.
+/// The methods that all files beside a database have in common. The table is of version 1, because SQLite
+/// calls no later methods on such a file. SQLite locks the database and not these files, so the methods for
+/// locks do nothing.
 pub const BESIDE_DATABASE: IoMethods = IoMethods {
     version: 1,
     close: None,
@@ -56,7 +57,7 @@ unsafe extern "C" fn file_control(_file: *mut File, _op: c_int, _arg: *mut c_voi
 /// `buf` has room for `len` bytes, which no other code reads or writes as long as the result is used.
 pub unsafe fn to_fill<'a>(buf: *mut c_void, len: c_int, offset: i64) -> Option<(&'a mut [u8], u64)> {
     let (offset, len) = (u64::try_from(offset).ok()?, usize::try_from(len).ok()?);
-    // SAFETY: as promised by the caller; zeroed first, so that it is initialised.
+    // SAFETY: as promised by the caller. The memory is zeroed first, so it is initialised.
     let buf = unsafe {
         ptr::write_bytes(buf.cast::<u8>(), 0, len);
         std::slice::from_raw_parts_mut(buf.cast::<u8>(), len)
@@ -68,7 +69,7 @@ pub unsafe fn to_fill<'a>(buf: *mut c_void, len: c_int, offset: i64) -> Option<(
 /// or the length is negative.
 ///
 /// # Safety
-/// `data` are `len` bytes that do not change as long as the result is used.
+/// `data` points to `len` bytes that do not change as long as the result is used.
 pub unsafe fn to_write<'a>(data: *const c_void, len: c_int, offset: i64) -> Option<(&'a [u8], u64)> {
     let (offset, len) = (u64::try_from(offset).ok()?, usize::try_from(len).ok()?);
     // SAFETY: as promised by the caller.

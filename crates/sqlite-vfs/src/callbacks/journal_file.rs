@@ -109,7 +109,7 @@ impl Journal {
 
 unsafe extern "C" fn close(file: *mut File) -> c_int {
     shield(ffi::IOERR_CLOSE, || {
-        // SAFETY: made by `put`; SQLite closes a file once.
+        // SAFETY: `put` made this file, and SQLite closes it once.
         let journal = unsafe { Box::from_raw((*file.cast::<JournalFile>()).journal) };
         let code = match *journal {
             Journal::Own(db) if db.is_own() => db.journal.close(),

@@ -23,7 +23,7 @@ const SIZE_LIMIT: &str = "journal_size_limit";
 pub unsafe fn answer(db: &Db, words: *mut *mut c_char) -> c_int {
     // SAFETY: the name is never null.
     let name = unsafe { CStr::from_ptr(*words.add(1)) }.to_string_lossy().to_lowercase();
-    // SAFETY: null or a string.
+    // SAFETY: the value is null, or a string that ends with a zero.
     let value = unsafe { (*words.add(2)).as_ref().map(|value| CStr::from_ptr(value)) };
     let value = value.map(|value| value.to_string_lossy().into_owned());
     if let Err(failure) = strict::check_pragma(db, &name, value.as_deref()) {

@@ -91,10 +91,10 @@ unsafe extern "C" fn open(
 ) -> c_int {
     with_registration!(vfs, ffi::CANTOPEN, |registration| {
         registration.enter();
-        // SAFETY: SQLite gives memory of the size that the table asks for.
+        // SAFETY: SQLite gives memory of the size that the VFS's table asks for.
         unsafe { (*file).methods = ptr::null() };
         if !name.is_null() && flags & ffi::OPEN_MAIN_DB != 0 {
-            // SAFETY: memory for a file of this VFS, and a name of SQLite's pager.
+            // SAFETY: `file` is memory for a file of this VFS, and `name` comes from SQLite's pager.
             return unsafe { open_database(registration, name, file, flags, out_flags) }.unwrap_or_else(
                 |failure| {
                     // SAFETY: as above.
@@ -120,7 +120,7 @@ unsafe extern "C" fn open(
                         Some(_) => flags & !(ffi::OPEN_READWRITE | ffi::OPEN_CREATE) | ffi::OPEN_READONLY,
                         None => flags,
                     };
-                    // SAFETY: memory for a file of this VFS.
+                    // SAFETY: `file` is memory for a file of this VFS.
                     unsafe { wal_file::install(file, db, used) };
                     if !out_flags.is_null() {
                         // SAFETY: SQLite passes a place for the flags.
@@ -132,7 +132,7 @@ unsafe extern "C" fn open(
             }
         }
         if !name.is_null() && flags & (ffi::OPEN_MAIN_JOURNAL | ffi::OPEN_SUPER_JOURNAL) != 0 {
-            // SAFETY: memory for a file of this VFS, and a name of SQLite's.
+            // SAFETY: `file` is memory for a file of this VFS, and `name` ends with a zero.
             match unsafe { open_journal(registration, name, file, flags) } {
                 Ok(false) => {}
                 Ok(true) => {
@@ -145,7 +145,7 @@ unsafe extern "C" fn open(
                 Err(failure) => return registration.sqlite.fail(&failure),
             }
         }
-        // SAFETY: memory for a file of this VFS has room for one of the base VFS.
+        // SAFETY: `file` is memory for a file of this VFS, which has room for a file of the base VFS.
         unsafe { registration.sqlite.parent.open(name, file, flags, out_flags) }
     })
 }
@@ -182,7 +182,8 @@ unsafe fn open_journal(
         journal::Opened::Base => return Ok(false),
         journal::Opened::Here => {}
         journal::Opened::Wrapped => {
-            // SAFETY: as promised by the caller; null methods mark the base VFS's file as closed.
+            // SAFETY: as promised by the caller. The null pointer in `methods` marks the base VFS's file as
+            // closed.
             let (base, code) = unsafe {
                 let at = db_file::base_of(file);
                 (*at).methods = ptr::null();
@@ -206,7 +207,7 @@ unsafe fn open_journal(
 /// Opens a main database.
 ///
 /// # Safety
-/// `file` is memory for a file of this VFS; `name` comes from SQLite's pager.
+/// `file` is memory for a file of this VFS, and `name` comes from SQLite's pager.
 unsafe fn open_database(
     registration: &'static Registration,
     name: *const c_char,
@@ -223,21 +224,22 @@ unsafe fn open_database(
         places::check_new(&settings, &path)?;
         strict::check_new(&settings, &path)?;
     }
-    // SAFETY: within the memory promised; null methods mark the base VFS's file as closed.
+    // SAFETY: the caller promises that `file` has room for a file of this VFS, and the base VFS's file lies
+    // within it. The null pointer in `methods` marks that file as closed.
     let base = unsafe {
         let at = db_file::base_of(file);
         (*at).methods = ptr::null();
         BaseFile::new(at)
     };
     let mut granted: c_int = 0;
-    // SAFETY: room for a file of the base VFS, which is not open.
+    // SAFETY: `base` has room for a file of the base VFS, and is not open.
     let code = unsafe { registration.sqlite.parent.open(name, base.as_ptr(), flags, &raw mut granted) };
     if code != ffi::OK {
         base.close();
         return Ok(code);
     }
     let api = &registration.sqlite.api;
-    // SAFETY: `name` comes from SQLite's pager, as these functions require; the names that they return live
+    // SAFETY: `name` comes from SQLite's pager, as these functions require. The names that they return live
     // until the file is closed.
     let names = unsafe {
         Names {
@@ -257,7 +259,7 @@ unsafe fn open_database(
         registration.remember(&db);
     }
     status::account_for(&db);
-    // SAFETY: memory for a file of this VFS, in which the base VFS's file is open.
+    // SAFETY: `file` is memory for a file of this VFS, and the base VFS's file in it is open.
     unsafe { db_file::install(file, db, registration) };
     if !out_flags.is_null() {
         // SAFETY: SQLite passes a place for the flags.
@@ -296,7 +298,8 @@ impl Uri {
 
     fn get(&self, key: &str) -> Option<String> {
         let key = CString::new(key).ok()?;
-        // SAFETY: `new` promised the name; the text belongs to it and is copied.
+        // SAFETY: the caller of `new` promised that the name is valid. The value belongs to the name, and is
+        // copied.
         unsafe {
             let value = (self.registration.sqlite.api.uri_parameter)(self.name, key.as_ptr());
             value.as_ref().map(|value| CStr::from_ptr(value).to_string_lossy().into_owned())
@@ -321,7 +324,7 @@ impl Uri {
 
 unsafe extern "C" fn delete(vfs: *mut Vfs, name: *const c_char, sync_directory: c_int) -> c_int {
     with_registration!(vfs, ffi::IOERR_DELETE, |registration| {
-        // SAFETY: a name of SQLite's.
+        // SAFETY: SQLite passes a name that ends with a zero.
         unsafe { super_journal::deleted(name) };
         // If this thread was reading a super-journal, it has finished: SQLite deletes the super-journal last.
         child::super_journal_opened(false);
@@ -350,7 +353,7 @@ unsafe extern "C" fn delete(vfs: *mut Vfs, name: *const c_char, sync_directory: 
 unsafe extern "C" fn access(vfs: *mut Vfs, name: *const c_char, flags: c_int, found: *mut c_int) -> c_int {
     with_registration!(vfs, ffi::IOERR_ACCESS, |registration| {
         if flags == ffi::ACCESS_EXISTS && !name.is_null() {
-            // SAFETY: a name of SQLite's.
+            // SAFETY: SQLite passes a name that ends with a zero.
             match unsafe { exists(registration, name) } {
                 Ok(None) => {}
                 Ok(Some(answer)) => {

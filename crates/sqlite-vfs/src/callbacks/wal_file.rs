@@ -131,8 +131,8 @@ impl Wal {
         if !self.attachment.may_start_over() {
             return Err(ffi::BUSY);
         }
-        // SQLite has locked the read marks before, and the file was synced then, so there is nothing left to
-        // sync. In exclusive locking mode SQLite takes no such locks, so sync the file here.
+        // SQLite has locked the read marks before, and the file was synced then. In exclusive locking mode
+        // SQLite takes no such locks, so sync the file here.
         let synced = self.db.sync_home(&self.attachment, None, ffi::SYNC_NORMAL);
         synced.map_err(|failure| self.db.sqlite.fail(&failure))
     }
@@ -146,7 +146,7 @@ fn is_commit_header(data: &[u8]) -> bool {
 
 unsafe extern "C" fn close(file: *mut File) -> c_int {
     shield(ffi::IOERR_CLOSE, || {
-        // SAFETY: made by `install`; SQLite closes a file once.
+        // SAFETY: `install` made this file, and SQLite closes it once.
         let wal = unsafe { Box::from_raw((*file.cast::<WalFile>()).wal) };
         if !wal.db.is_own() {
             // The WAL belongs to the parent process, so this child releases nothing of it.

@@ -93,7 +93,7 @@ struct Mode {
     header_in_doubt: AtomicBool,
 }
 
-/// The log that serves a database, as this connection has it.
+/// The log that serves a database, and how this connection uses it.
 #[derive(Default)]
 struct Service {
     /// The file or log that will serve the WAL when SQLite opens it, as determined when SQLite took SHARED.
@@ -366,7 +366,7 @@ impl Db {
         self.is_capable() && self.placement().is_ok_and(|placement| placement.engine.rollback_journals)
     }
 
-    /// Returns whether rollback journals are in the log, or the next one would be.
+    /// Returns whether the log keeps the database's rollback journals, or would keep the next one.
     pub fn keeps_rollback_journals(&self) -> bool {
         match self.attached() {
             Some(attachment) => attachment.rollback_journal().is_some(),
@@ -374,8 +374,9 @@ impl Db {
         }
     }
 
-    /// Returns whether the VFS has to look for a guard which says that the rollback journal is in a log: the
-    /// engine of this database keeps rollback journals, or this connection has seen such a guard.
+    /// Returns whether the VFS has to look for a guard which says that the rollback journal is in a log. It
+    /// has to if the engine of this database keeps rollback journals, or if this connection has seen such a
+    /// guard.
     pub fn looks_for_rollback_guard(&self) -> bool {
         self.mode.saw_rollback_guard.load(Ordering::Relaxed) || self.may_keep_rollback_journals()
     }
@@ -491,13 +492,13 @@ impl Db {
         }
     }
 
-    /// Returns the log, if it serves `serving`.
+    /// Returns the log, if its purpose is `serving`.
     pub fn attached_for(&self, serving: Serving) -> Option<Arc<Attachment>> {
         let state = self.state();
         state.attachment().filter(|_| state.serving() == Some(serving)).map(Arc::clone)
     }
 
-    /// Returns the log, and what it serves.
+    /// Returns the log, and its purpose.
     pub fn serving(&self) -> Option<(Arc<Attachment>, Serving)> {
         let state = self.state();
         state.attachment().map(Arc::clone).zip(state.serving())
@@ -744,11 +745,11 @@ impl Db {
         *locked(&self.commit.sealed) = None;
     }
 
-    /// Waits until the transaction that this connection sealed last is as durable as the log's `durability`
-    /// makes it, and acknowledges the transaction. Then calls `replicate`, which waits for the archive, with
-    /// the position after the transaction (invariant 70). SQLite has already released WRITE (except in
-    /// exclusive locking mode). SQLite returns an error from here to the committer. A transaction with a
-    /// rollback journal is durable already, so this function does not wait for such a transaction.
+    /// Waits until the transaction that this connection sealed last is as durable as the log's setting
+    /// `durability` requires, and acknowledges the transaction. Then calls `replicate`, which waits for the
+    /// archive, with the position after the transaction (invariant 70). SQLite has already released WRITE
+    /// (except in exclusive locking mode), and returns an error from here to the committer. A transaction
+    /// with a rollback journal is durable already, so this function does not wait for it.
     pub fn wait_durable(
         &self,
         replicate: impl FnOnce(&Attachment, u64) -> Result<(), Failure>,
@@ -796,11 +797,11 @@ impl Db {
     }
 }
 
-/// The time at which the commit of this connection's transaction began, by the segment's clock.
+/// The time, by the segment's clock, at which the commit of this connection's transaction began.
 ///
-/// The latency of a commit begins at this time, at which SQLite hands over the first page. Before that the
+/// The latency of a commit counts from this time, at which SQLite hands over the first page. Before that the
 /// transaction's statements run, or the application does something else. SQLite hands pages over before the
-/// commit only if the transaction outgrows SQLite's cache. The latency then begins with the first of these
+/// commit only if the transaction outgrows SQLite's cache. The latency then counts from the first of these
 /// pages.
 #[derive(Default)]
 pub struct CommitClock {

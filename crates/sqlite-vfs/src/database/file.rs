@@ -41,7 +41,7 @@ impl OpenedFile {
         self.named.as_ref().ok().and_then(Option::as_ref)
     }
 
-    /// Returns the identity by which a log belongs to this file.
+    /// Returns the identity by which a log recognises this file.
     pub fn identity(&self, path: &Path) -> Result<DatabaseIdentity, Failure> {
         let shown = path.display();
         match &self.named {

@@ -1,4 +1,5 @@
-//! The I/O on the database file: reads and writes past the guard, and syncs (invariants 1, 5, 6).
+//! The I/O on the database file: reads and writes that hide the guard from SQLite, and syncs (invariants 1,
+//! 5, 6).
 //!
 //! All accesses to pages by SQLite or this VFS are in this module. An access goes through the home of the
 //! attached log if the log has a home ([`duralite_wal::engine::home`]), else to the base VFS's file, at the
@@ -22,8 +23,8 @@ use crate::errors::{During, Failure};
 
 /// The bytes of page 1 that show whether a guard is on.
 const VERSIONS: std::ops::Range<u64> = guard::VERSIONS.start as u64..guard::VERSIONS.end as u64;
-/// The number of times that this VFS reads a damaged header, because a header looks damaged for a moment
-/// while another process writes it.
+/// The number of times that this VFS reads a header that looks damaged before it takes the header to be
+/// damaged. A header looks damaged for a moment while another process writes it.
 const HEADER_TRIES: u32 = 5;
 const HEADER_PAUSE_US: c_int = 1000;
 
@@ -274,7 +275,7 @@ impl Db {
     }
 
     /// Makes the commits in the log durable before their pages are written to the database file. With a
-    /// rollback journal there is nothing to make durable here: SQLite itself has synced the journal.
+    /// rollback journal there is nothing to make durable here, because SQLite itself has synced the journal.
     fn before_home_write(&self, log: &Attachment, serving: Serving, during: During) -> Result<(), Failure> {
         let ready = if serving == Serving::Journal { log.log().check() } else { log.before_home_write() };
         ready.map_err(|error| Failure::of(&error, during))

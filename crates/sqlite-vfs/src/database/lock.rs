@@ -48,7 +48,7 @@ fn lock_exclusive(db: &Db) -> c_int {
     code
 }
 
-/// Tells SQLite that SQLite has not got EXCLUSIVE. SQLite then believes that it holds `before`.
+/// Tells SQLite that it did not get EXCLUSIVE. SQLite then believes that it holds `before`.
 pub fn refuse_exclusive(db: &Db, before: Level) {
     db.lock.refuse_exclusive(before);
     db.allow_checkpoints();

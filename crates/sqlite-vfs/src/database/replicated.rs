@@ -40,8 +40,8 @@ fn wait(db: &Db, attachment: &Attachment, position: u64) -> Result<(), Failure> 
     }
 }
 
-/// Waits, if this connection asks for that, until the archive holds what a reader may see who has just taken
-/// a read mark.
+/// Waits until the archive holds everything that a reader may see under the read mark that it has just taken,
+/// if this connection asks for that.
 pub fn wait_to_read(db: &Db, attachment: &Attachment) -> Result<(), Failure> {
     let Some(limit) = limit(db) else { return Ok(()) };
     let published = attachment.log().published(attachment.indexed_frames());
@@ -72,7 +72,7 @@ fn wait_for(
     what: &str,
 ) -> Result<(), Failure> {
     let waited = match sidecar(db, attachment) {
-        // The archive may have the commit from before it was taken over.
+        // The archive may have got the commit before it was taken over.
         Sidecar::Fenced if attachment.archived().look().position < position => Err(NotArchived::Fenced),
         Sidecar::Fenced => Ok(()),
         _ => attachment.archived().wait(position, limit),
@@ -80,9 +80,9 @@ fn wait_for(
     waited.map_err(|why| failed(&db.path, what, why, limit))
 }
 
-/// Returns what is known about the sidecar. If no sidecar runs, also looks for the note beside the database
-/// by which the last sidecar says that the archive was taken over, because the shared memory in which it has
-/// said so too may be gone since.
+/// Returns what is known about the sidecar. If no sidecar runs, this function also looks for the note beside
+/// the database by which the last sidecar says that the archive was taken over. That sidecar has also said so
+/// in the shared memory, but the shared memory may be gone since.
 fn sidecar(db: &Db, attachment: &Attachment) -> Sidecar {
     let known = attachment.archived().look().sidecar;
     let is_there = !matches!(known, Sidecar::None | Sidecar::Died);

@@ -2,18 +2,18 @@
 //! (invariant 10).
 //!
 //! SQLite's auto-checkpoint runs beside the writers, and the log starts over only in a moment in which no
-//! connection reads the log. If many connections commit, there is no such moment: some connection always
-//! waits for durability under a read mark. So when the log has outgrown the auto-checkpoint by some factor, a
-//! connection that is about to begin a transaction, and holds nothing yet, first runs a checkpoint. This
-//! checkpoint (`RESTART`) keeps new writers out until the present ones have finished. If a reader stays
-//! longer, the try is in vain, and the next tries come at ever longer distances.
+//! connection reads the log. If many connections commit, there is no such moment, because some connection
+//! always waits for durability under a read mark. So when the log has outgrown the auto-checkpoint by some
+//! factor, a connection that is about to begin a transaction, and holds nothing yet, first runs a checkpoint.
+//! This checkpoint (`RESTART`) keeps new writers out until the present ones have finished. If a reader stays
+//! longer, the attempt is in vain, and the log must grow further before each next attempt.
 //!
 //! Concurrent transactions overlap for as long as the application takes, which may be longer than a
 //! checkpoint may keep WRITE. So before the checkpoint the connection closes the gate: new transactions of
-//! concurrent connections wait, and the present transactions continue until they commit. If no transaction
-//! stays, that takes as long as the longest of them. If a transaction stays, the log grows to several times
-//! its bound. Then the connection asks transactions that have been writing for long to end: at the next page
-//! that one of their `SELECT` statements reads from the database, they get `SQLITE_BUSY_SNAPSHOT`, once. The
+//! concurrent connections wait, and the present transactions continue until they commit. If all of these end
+//! soon, that takes as long as the longest of them. If one of them stays, the log grows to several times its
+//! bound. Then the connection asks transactions that have been writing for long to end: at the next page that
+//! one of their `SELECT` statements reads from the database, they get `SQLITE_BUSY_SNAPSHOT`, once. The
 //! connection never asks transactions that only read to end.
 //!
 //! A connection first asks a follower that copies the log to a slow place to read the log to its end
@@ -44,15 +44,17 @@ use crate::sqlite::connection::{OwnConnection, uri_of};
 
 /// The time that the present writers and readers may take to finish. New writers wait meanwhile.
 const BUSY_TIMEOUT: Duration = Duration::from_millis(5);
-/// The time for which a try waits in the queue for WRITE, and the time for which it waits for a checkpoint
-/// that is already running.
+/// The time for which an attempt waits in the queue for WRITE. It waits for a checkpoint that is already
+/// running for the same time.
 const TRY_FOR: Duration = Duration::from_millis(20);
 const PAUSE: Duration = Duration::from_micros(500);
-/// The time after which a reader does not belong to a crowd that comes and goes.
+/// The time after which a reader counts as one that stays. Until then it may be one of many short readers
+/// that come and go.
 const STAYS: Duration = Duration::from_millis(100);
-/// The longest time for which the gate is closed: [`STAYS`], and time for the checkpoint. In nanoseconds.
+/// The longest time, in nanoseconds, for which the gate is closed: [`STAYS`], and time for the checkpoint.
 const GATE_NS: u64 = 200_000_000;
-/// The time in nanoseconds for which no other connection tries while a connection tries.
+/// The longest time, in nanoseconds, for which a connection that tries to start the log over keeps other
+/// connections from trying.
 const TURN_NS: u64 = 500_000_000;
 
 thread_local! {
@@ -109,7 +111,7 @@ pub fn start_over_if_due(db: &Db, attachment: &Attachment) -> bool {
                 bound.committed(0);
             } else {
                 // A connection that chose its mark before the checkpoint may still append. Then the follower
-                // is behind, this try was in vain, and the bound stays.
+                // is behind, this attempt was in vain, and the bound stays.
                 bound.postpone(false);
             }
             room.made();

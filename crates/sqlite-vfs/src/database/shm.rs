@@ -293,7 +293,7 @@ impl Db {
             return ffi::BUSY;
         }
         if attachment.complete_start_over() {
-            // SQLite begins again, with a snapshot that knows of the completed start over.
+            // SQLite begins again, with a snapshot from after this start of the log.
             waiting::refused(holder);
             return ffi::BUSY;
         }

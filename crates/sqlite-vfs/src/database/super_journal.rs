@@ -25,7 +25,7 @@ thread_local! {
 #[allow(unsafe_code, reason = "a name of SQLite's")]
 pub unsafe fn opened(name: *const c_char) {
     if !name.is_null() {
-        // SAFETY: as promised by the caller; it is copied.
+        // SAFETY: as promised by the caller. The name is copied.
         let name = unsafe { CStr::from_ptr(name) }.to_owned();
         let _ = OPEN.try_with(|open| open.replace(Some(name)));
     }

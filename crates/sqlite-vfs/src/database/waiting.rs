@@ -35,8 +35,8 @@ thread_local! {
     static REFUSED: RefCell<Option<Refused>> = const { RefCell::new(None) };
 }
 
-/// A thread that gets WRITE while the log is short of room gets *busy*, so that the log can start over before
-/// the transaction begins again. This value says how far such a thread has got.
+/// The progress of a thread that got WRITE while the log was short of room. Such a thread gets *busy*, so
+/// that the log can start over before the transaction begins again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Room {
     Unwanted,
@@ -114,12 +114,12 @@ pub fn in_queue(polling: Duration, queued: Duration) -> BusyWait {
     BusyWait { polling, queued, queue: sleep }
 }
 
-/// The longest time that a connection waits in total, over its tries until a try succeeds.
+/// The longest time for which a connection waits in total, over all its attempts until one succeeds.
 const LIMIT: Duration = Duration::from_millis(250);
 const FIRST: Duration = Duration::from_micros(50);
 const LONGEST: Duration = Duration::from_millis(2);
-/// The factor that limits how long a sleep counts that takes longer than intended: it counts as at most this
-/// many times the intended length.
+/// The factor that limits what a sleep counts that takes longer than intended: at most this many times the
+/// intended length.
 const OVERSLEPT: u32 = 4;
 
 /// The patience of one connection: how long this VFS waits on its own, beyond what the application's busy
@@ -127,7 +127,7 @@ const OVERSLEPT: u32 = 4;
 ///
 /// A connection that opens or closes a log holds the database exclusively for some milliseconds, which stock
 /// SQLite does not do. Other connections wait about that long, as for a mutex, and no longer, so a busy
-/// timeout keeps its meaning. The patience adds up the waits over all tries of a connection until a try
+/// timeout keeps its meaning. The patience adds up the waits over all attempts of a connection until one
 /// succeeds. Time in which this process stands still (stopped, or without a processor) does not count,
 /// because this process then gave no other connection time to finish.
 #[derive(Default)]
@@ -136,8 +136,8 @@ pub struct Patience {
 }
 
 impl Patience {
-    /// Sleeps before try number `tries`, counted from 0. Returns `false` without sleeping when no patience is
-    /// left.
+    /// Sleeps before attempt number `tries`, counted from 0. Returns `false` without sleeping when no
+    /// patience is left.
     pub fn pause(&self, tries: u32) -> bool {
         self.sleep(FIRST.saturating_mul(1 << tries.min(10)).min(LONGEST))
     }
@@ -170,7 +170,7 @@ impl Patience {
         self.waited_us.fetch_add(us, Ordering::Relaxed);
     }
 
-    /// Counts from 0 again, because a try has succeeded.
+    /// Counts from 0 again, because an attempt has succeeded.
     pub fn renew(&self) {
         self.waited_us.store(0, Ordering::Relaxed);
     }

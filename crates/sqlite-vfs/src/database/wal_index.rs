@@ -1,12 +1,12 @@
-//! The wal-index as this connection uses it: which parts SQLite has mapped, and which locks it holds.
+//! The wal-index as this connection uses it: which parts SQLite has mapped, and which locks SQLite holds.
 //!
 //! A user who may only read the log sees the first region as a copy. SQLite reads the header, then the
-//! readers' marks, and looks for a mark that is not beyond the end that the header names. A user who may
-//! write makes such a mark if there is none. A user who may only read cannot make a mark, and SQLite would
-//! then act as if there were no index. So a user who may only read must not see a header from before a commit
-//! with marks from after it. This user gets the first region, which holds both, as a copy of one moment. This
-//! VFS renews the copy when SQLite asks for a barrier. SQLite does so between its two looks at the header,
-//! and between taking a mark and checking that nothing has changed.
+//! readers' marks, and looks for a mark that is not beyond the end that the header names. If there is no such
+//! mark, a user who may write makes one. A user who may only read cannot make a mark, and SQLite would then
+//! act as if there were no index. So such a user must not see a header from before a commit with marks from
+//! after it. In the copy that this user gets of the first region, header and marks belong together. This VFS
+//! renews the copy when SQLite asks for a barrier. SQLite does so between its two looks at the header, and
+//! between taking a mark and checking that nothing has changed.
 #![allow(unsafe_code)] // copies from memory that others change
 
 use std::ffi::c_void;
@@ -77,7 +77,8 @@ impl Index {
             copy.renew();
             return copy.address();
         }
-        // SAFETY: mapped as long as the attachment lives, and the attachment is kept beside it.
+        // SAFETY: the region stays mapped as long as the attachment lives, and the attachment is kept beside
+        // the copy.
         first.insert(unsafe { FirstRegion::new(shared) }).address()
     }
 
@@ -102,9 +103,10 @@ impl Index {
     /// Returns the connection's private wal-index, if the connection is concurrent.
     #[inline]
     pub fn concurrent(&self) -> Option<&Concurrent> {
-        // SAFETY: from `Box::into_raw`. `set_concurrent` gives it back: where SQLite maps its wal-index, when there
-        // is none yet, or has unmapped it. SQLite makes one call at a time on a database, and none of those calls
-        // comes from within another one. No reference lasts longer than the call that it was made for.
+        // SAFETY: the pointer comes from `Box::into_raw`. `set_concurrent` frees the box. It is called only
+        // when SQLite maps its wal-index and there is none yet, or when SQLite has unmapped the wal-index.
+        // SQLite makes one call at a time on a database, and none of those calls comes from within another
+        // one. No reference lasts longer than the call that it was made for.
         unsafe { self.concurrent.load(Ordering::Acquire).as_ref() }
     }
 
@@ -114,7 +116,7 @@ impl Index {
         let new = concurrent.map_or(ptr::null_mut(), Box::into_raw);
         let old = self.concurrent.swap(new, Ordering::AcqRel);
         if !old.is_null() {
-            // SAFETY: from `Box::into_raw`, and nobody else gets it any more.
+            // SAFETY: the pointer comes from `Box::into_raw`, and no other code gets it any more.
             drop(unsafe { Box::from_raw(old) });
         }
     }
@@ -188,7 +190,8 @@ impl FirstRegion {
     }
 
     fn word(&self, at: usize) -> u64 {
-        // SAFETY: inside the region; `new` promised that it is mapped.
+        // SAFETY: the word lies inside the region, and the caller of `new` promised that the region is
+        // mapped.
         unsafe { self.shared.cast::<u64>().add(at).read_volatile() }
     }
 

@@ -15,8 +15,8 @@ use crate::database::{Db, Serving, lock};
 use crate::errors::Failure;
 
 /// Deletes the WAL: lifts the guard if the database file holds all that the log holds (invariant 1). If the
-/// log may stay at the last close, changes nothing until SQLite has shown whether it closes the database: see
-/// [`lift_kept`]. Returns `false` if the database has no guard of WAL mode. The base VFS then deletes the
+/// log may stay at the last close, changes nothing until SQLite has shown whether it closes the database (see
+/// [`lift_kept`]). Returns `false` if the database has no guard of WAL mode. The base VFS then deletes the
 /// file.
 pub fn delete_wal(db: &Db) -> Result<bool, Failure> {
     let DatabaseHeader::Guarded { log_id, kind: JournalKind::Wal, provisional, .. } = db.header()? else {

@@ -111,7 +111,7 @@ fn absorb_unlocked(db: &Db) -> Result<Option<Prepared>, Failure> {
         let _ = db.base.lock(Level::Exclusive);
         return Err(in_use(db));
     }
-    // The fault: this code takes the lock that SQLite believes in for the lock that the file holds.
+    // The fault: this code assumes that the file holds the lock that SQLite believes in.
     let Ok(placement) = db.placement() else { return Ok(None) };
     for name in ["-wal", "-shm"] {
         drop(std::fs::remove_file(db.beside(name)));

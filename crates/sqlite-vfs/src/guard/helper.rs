@@ -1,5 +1,5 @@
-//! Connections that this VFS opens for itself, to do what the application's connection cannot do: write, or
-//! use the base VFS.
+//! Connections that this VFS opens for itself, to write or to use the base VFS when the application's
+//! connection cannot.
 //!
 //! A closed database has no log. A read-only connection cannot make a log. If that connection read the
 //! database without a log, no other connection could make a log either, as long as it reads. So the VFS opens
@@ -33,11 +33,11 @@ use crate::shield::Said;
 use crate::sqlite::connection::{BusyWait, OwnConnection, uri_of};
 use crate::sqlite::{Sqlite, VFS_NAME};
 
-/// The time for which a connection of the VFS's own waits for a lock. The application waits all that time.
+/// The time for which a connection of the VFS's own waits for a lock. The application waits during that time.
 const BUSY_TIMEOUT: Duration = Duration::from_millis(100);
 /// The time for which stock SQLite waits for connections that use an ordinary `-wal`.
 const STOCK_TIMEOUT: Duration = Duration::from_secs(2);
-/// The number of times that a connection that has closed at the same time as others tries to close the log.
+/// The number of attempts to close the log by a connection that has closed at the same time as others.
 const TRIES: u32 = 3;
 
 thread_local! {
@@ -77,9 +77,9 @@ fn may_write(db: &Db) -> bool {
     access(&db.path, Access::WRITE_OK).is_ok()
 }
 
-/// The work of closing a log that has lost its last user but was not checkpointed and deleted. This happens
-/// to a log that was made for a reader, and to a log whose last users closed at the same time. A connection
-/// makes its `Lifter` before it closes its files, and runs it after that.
+/// The work of closing a log that has lost its last user but was not checkpointed and deleted. A log that was
+/// made for a reader needs this work, and so does a log whose last users closed at the same time. A
+/// connection makes its `Lifter` before it closes its files, and runs the `Lifter` after that.
 pub struct Lifter {
     sqlite: &'static Sqlite,
     uri: CString,
@@ -106,8 +106,8 @@ impl Lifter {
     }
 
     /// Opens and closes the database, so that SQLite checkpoints at the last close and this VFS deletes the
-    /// log. After a refused EXCLUSIVE it tries this several times, because other connections that do the same
-    /// at the same time may be in the way again.
+    /// log. After a refused EXCLUSIVE, makes several attempts, because other connections that do the same at
+    /// the same time may be in the way again.
     pub fn run(self) {
         helping(|| self.close_anew());
     }

@@ -96,7 +96,7 @@ pub fn is_there(db: &Db) -> Result<Option<bool>, Failure> {
     }
 }
 
-/// The way in which a rollback journal is open for SQLite.
+/// How a rollback journal is open for SQLite.
 pub enum Opened {
     /// The journal is in memory or in the log, and this VFS has it open.
     Here,
@@ -149,8 +149,8 @@ pub fn open(db: &Db, flags: std::ffi::c_int) -> Result<Opened, Failure> {
     Ok(Opened::Here)
 }
 
-/// Returns whether this header can carry a guard: SQLite wrote it, for a journal mode that has a kind of
-/// guard.
+/// Returns whether this header can carry a guard. It can if SQLite wrote it for a journal mode that has a
+/// kind of guard.
 fn can_carry_guard(header: &[u8; HEADER_BYTES], page_bytes: u32) -> bool {
     guard::page_size_is_valid(page_bytes) && guard::kind_of_page(0, header).is_some()
 }

@@ -17,8 +17,8 @@ use crate::attachment::Attachment;
 use crate::database::Db;
 use crate::errors::{During, Failure};
 
-/// Returns whether the database file is as the line of its logs has left it. The caller asks before it makes
-/// a log, because making a log may allocate space for the database file.
+/// Returns whether the database file is still in the state in which the line of its logs has left it. The
+/// caller asks before it makes a log, because making a log may allocate space for the database file.
 pub fn is_intact(db: &Db, _alone: &Alone<'_>, kind: JournalKind, page_bytes: u32) -> bool {
     if kind == JournalKind::Rollback || db.journal.is_open() {
         // A transaction that commits with a rollback journal is in no log. The header still says WAL mode
@@ -42,8 +42,9 @@ pub fn begin(db: &Db, _alone: &Alone<'_>, log: LogId, intact: bool) {
 }
 
 /// Writes a backlog of the commits that the archive may not have, before the pages of a home are written to
-/// the database file. Some engines need the file as it was to rebuild older versions of pages (invariant 73).
-/// Returns whether there is a backlog, or `None` if the file needs no record of the log.
+/// the database file. Some engines can rebuild older versions of pages only from the unchanged file
+/// (invariant 73). Returns whether there is a backlog, or `None` if `app.db-archive` needs no record of the
+/// log.
 pub fn keep(db: &Db, attachment: &Attachment, log: &mut Log) -> Option<bool> {
     unless_it_fails(db, |db| {
         let Some((file, identity)) = open(db)? else { return Ok(None) };
@@ -62,7 +63,7 @@ pub fn keep(db: &Db, attachment: &Attachment, log: &mut Log) -> Option<bool> {
 }
 
 /// Notes that everything in the log is in the database file. The caller does so before it gives the log up.
-/// `backlog` is what [`keep`] has returned.
+/// `backlog` is the value that [`keep`] has returned.
 pub fn end(db: &Db, log: &Log, backlog: bool) {
     unless_it_fails(db, |db| {
         let Some((mut file, _)) = open(db)? else { return Ok(()) };

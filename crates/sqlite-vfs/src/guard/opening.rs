@@ -241,7 +241,7 @@ struct Opening<'d> {
     /// Whether this user lacks a right that a checkpoint of an ordinary `-wal` needs, and so reads the
     /// database as without this library.
     reads_base: bool,
-    /// Whether another connection kept this one from taking EXCLUSIVE at the last try.
+    /// Whether another connection kept this one from taking EXCLUSIVE at the last attempt.
     is_in_use: bool,
 }
 

@@ -26,10 +26,10 @@ pub fn check_open(db: &Db, ignores_wal: bool) -> Result<(), Failure> {
     once_settled(|| db.header(), check, |tries| db.patience.pause(tries))
 }
 
-/// Calls `check` with what `look` finds. If the check fails, calls both again as long as `look` finds
-/// something else than before, because this connection holds no lock here, and another connection may be
-/// writing the log home or closing the log. When `pause` allows no more tries, the failure's code becomes
-/// `SQLITE_BUSY`, and its text stays.
+/// Calls `check` with the result of `look`. This connection holds no lock here, so another connection may be
+/// writing the log home or closing the log meanwhile. If the check fails, this function therefore calls both
+/// again as long as `look` finds something else than before. When `pause` allows no more attempts, the
+/// failure's code becomes `SQLITE_BUSY`, and its text stays.
 fn once_settled<Seen: PartialEq + Copy>(
     mut look: impl FnMut() -> Result<Seen, Failure>,
     mut check: impl FnMut(Seen) -> Result<(), Failure>,

@@ -355,7 +355,8 @@ pub fn lift(db: &Db, alone: &Alone<'_>, attachment: &Attachment) -> Result<(), F
         return lift_alone(db, alone, attachment);
     }
     attachment.set_replaced();
-    // If this fails, those connections look at the guard, find it still on, and continue with the log.
+    // If lifting the guard fails, those connections look at the guard, find it still on, and continue with
+    // the log.
     lift_alone(db, alone, attachment)
 }
 
@@ -412,7 +413,7 @@ fn lift_alone(db: &Db, alone: &Alone<'_>, attachment: &Attachment) -> Result<(),
         line::rest(db, alone, log.id(), log.page_bytes(), log.position() == 0);
     }
     // If a final guard was not lifted durably, it may still be on disk, so its log must stay. A provisional
-    // guard may also come back after a power loss, but needs no log.
+    // guard, too, may come back after a power loss, but needs no log.
     if lifted.is_ok() || is_provisional {
         log.unlink().map_err(failed)?;
     }

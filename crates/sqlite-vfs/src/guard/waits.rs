@@ -1,7 +1,7 @@
-//! The waits of this VFS while other connections hold locks of the database file, in addition to those of the
-//! application's busy handler, and the failures that the VFS reports after a wait in vain. Also the turns
-//! that the threads of this process take to open a log. Each thread needs EXCLUSIVE for a moment, and without
-//! turns the threads would keep each other from getting it.
+//! How this VFS waits while other connections hold locks of the database file, in addition to the
+//! application's busy handler, and which failures it reports after a wait in vain. This module also gives the
+//! threads of this process turns to open a log. Each thread needs EXCLUSIVE for a moment, and without turns
+//! the threads would keep each other from getting it.
 
 use std::collections::HashMap;
 use std::os::unix::fs::MetadataExt as _;

@@ -65,7 +65,7 @@ const FUNCTIONS: [Function; 3] = [
 
 /// Returns the SQLite to which the functions of this number belong.
 fn owner(copy: usize) -> Option<&'static Sqlite> {
-    // SAFETY: null, or one that is never freed.
+    // SAFETY: the pointer is null, or leads to a `Sqlite` that is never freed.
     OWNERS.get(copy).and_then(|owner| unsafe { owner.load(Ordering::Acquire).as_ref() })
 }
 
@@ -74,7 +74,7 @@ fn owner(copy: usize) -> Option<&'static Sqlite> {
 unsafe extern "C" fn last_error<const COPY: usize>(context: *mut Context, _: c_int, _: *mut *mut Value) {
     shield((), || {
         let (Some(sqlite), Some(text)) = (owner(COPY), refusals::last_error()) else { return };
-        // SAFETY: the context of this call, in the SQLite that it belongs to.
+        // SAFETY: the context belongs to this call, and the call comes from this SQLite.
         unsafe { values::answer(&sqlite.api, context, &Cell::Text(text)) };
     });
 }
@@ -87,8 +87,8 @@ unsafe extern "C" fn status<const COPY: usize>(
 ) {
     shield((), || {
         let Some(sqlite) = owner(COPY) else { return };
-        // SAFETY: SQLite's own arguments, in a call by the SQLite that they belong to, on the connection's
-        // thread.
+        // SAFETY: these are SQLite's own arguments, in a call by the SQLite to which they belong, on the
+        // connection's thread.
         unsafe {
             let given = if count > 0 { *arguments } else { ptr::null_mut() };
             let schema = values::schema(&sqlite.api, given);
@@ -102,7 +102,8 @@ unsafe extern "C" fn status<const COPY: usize>(
     });
 }
 
-/// Gives a connection the functions. Ignores a failure: the connection then has to do without the functions.
+/// Gives a connection the functions. Ignores a failure, after which the connection has to do without the
+/// functions.
 ///
 /// # Safety
 /// `db` is an open connection of this SQLite.
@@ -114,7 +115,7 @@ pub unsafe fn add(sqlite: &'static Sqlite, db: *mut Connection) {
     };
     let Some(copy) = OWNERS.iter().position(owned) else { return };
     for Function { name, arguments, risk, copies } in FUNCTIONS {
-        // SAFETY: as promised by the caller; the function has no data to free.
+        // SAFETY: as promised by the caller. The function has no data to free.
         unsafe {
             (sqlite.api.create_function_v2)(
                 db,

@@ -11,8 +11,8 @@ use duralite_sqlite_ffi::Connection;
 
 use crate::sqlite::Sqlite;
 
-/// Gives a connection the functions and the tables. Ignores a failure: the connection then has to do without
-/// them.
+/// Gives a connection the functions and the tables. Ignores a failure, after which the connection has to do
+/// without them.
 ///
 /// # Safety
 /// `db` is an open connection of this SQLite.

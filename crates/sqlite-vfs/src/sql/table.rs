@@ -72,7 +72,7 @@ struct Cursor {
     at: usize,
 }
 
-/// Gives a connection the tables. Ignores a failure: the connection then has to do without the tables.
+/// Gives a connection the tables. Ignores a failure, after which the connection has to do without the tables.
 ///
 /// # Safety
 /// `db` is an open connection of this SQLite.
@@ -80,7 +80,7 @@ pub unsafe fn add(sqlite: &'static Sqlite, db: *mut Connection) {
     let Some(api) = sqlite.api.tables else { return };
     for (view, module) in VIEWS.iter().zip(&MODULES) {
         let aux: *mut c_void = ptr::from_ref(sqlite).cast_mut().cast();
-        // SAFETY: as promised by the caller; name, module and what it is given are never freed.
+        // SAFETY: as promised by the caller. The name, the module and `aux` are never freed.
         unsafe { (api.create_module_v2)(db, view.name.as_ptr(), module, aux, None) };
     }
 }
@@ -112,16 +112,16 @@ unsafe extern "C" fn connect<const VIEW: usize>(
     _message: *mut *mut c_char,
 ) -> c_int {
     shield(ffi::ERROR, || {
-        // SAFETY: what `add` gave.
+        // SAFETY: `aux` is the pointer that `add` gave to SQLite.
         let sqlite = unsafe { &*aux.cast::<Sqlite>() };
         let Some(api) = sqlite.api.tables else { return ffi::ERROR };
         let view = &VIEWS[VIEW];
-        // SAFETY: the connection that SQLite passes, and a terminated text.
+        // SAFETY: SQLite passes the connection, and the declaration ends with a zero.
         let code = unsafe { (api.declare_vtab)(connection, view.declaration.as_ptr()) };
         if code != ffi::OK {
             return code;
         }
-        // SAFETY: as above; the option takes no more arguments.
+        // SAFETY: SQLite passes the connection, and this option takes no more arguments.
         unsafe { (api.vtab_config)(connection, ffi::VTAB_DIRECTONLY) };
         let base = VTab { module: ptr::null(), references: 0, message: ptr::null_mut() };
         let table = Box::into_raw(Box::new(Table { base, view, sqlite, connection }));
@@ -133,7 +133,7 @@ unsafe extern "C" fn connect<const VIEW: usize>(
 
 unsafe extern "C" fn disconnect(table: *mut VTab) -> c_int {
     shield(ffi::OK, || {
-        // SAFETY: made by `connect`; SQLite disconnects a table once.
+        // SAFETY: `connect` made this table, and SQLite disconnects it once.
         drop(unsafe { Box::from_raw(table.cast::<Table>()) });
         ffi::OK
     })
@@ -141,7 +141,7 @@ unsafe extern "C" fn disconnect(table: *mut VTab) -> c_int {
 
 unsafe extern "C" fn best_index(table: *mut VTab, info: *mut IndexInfo) -> c_int {
     shield(ffi::ERROR, || {
-        // SAFETY: SQLite's own table and question.
+        // SAFETY: SQLite passes its own table and its own question.
         let (table, info) = unsafe { (table_of(table), &mut *info) };
         info.cost = COST;
         let count = usize::try_from(info.constraints).unwrap_or(0);
@@ -176,7 +176,7 @@ unsafe extern "C" fn open(_table: *mut VTab, out: *mut *mut VTabCursor) -> c_int
 
 unsafe extern "C" fn close(cursor: *mut VTabCursor) -> c_int {
     shield(ffi::OK, || {
-        // SAFETY: made by `open`; SQLite closes a cursor once.
+        // SAFETY: `open` made this cursor, and SQLite closes it once.
         drop(unsafe { Box::from_raw(cursor.cast::<Cursor>()) });
         ffi::OK
     })
@@ -190,18 +190,18 @@ unsafe extern "C" fn filter(
     arguments: *mut *mut Value,
 ) -> c_int {
     shield(ffi::ERROR, || {
-        // SAFETY: an open cursor of SQLite's.
+        // SAFETY: SQLite passes an open cursor.
         let cursor = unsafe { cursor_of(cursor) };
         // SAFETY: SQLite sets the cursor's table when it has opened it.
         let table = unsafe { table_of(cursor.base.table) };
-        // SAFETY: SQLite's own argument, which the plan asks for.
+        // SAFETY: this is SQLite's own argument, which the plan asks for.
         cursor.schema = unsafe {
             let given = if plan == BY_SCHEMA && count > 0 { *arguments } else { ptr::null_mut() };
             values::schema(&table.sqlite.api, given)
         };
         (cursor.rows, cursor.at) = (None, 0);
         let look = |subject: ask::Subject<'_>| (table.view.rows)(&subject);
-        // SAFETY: the connection that the table belongs to, which makes this call.
+        // SAFETY: this is the connection to which the table belongs, and which makes this call.
         let rows = unsafe { ask::about(table.sqlite, table.connection, &cursor.schema, look) };
         match rows.and_then(|rows| rows) {
             Ok(rows) => {
@@ -219,7 +219,7 @@ unsafe extern "C" fn filter(
 
 unsafe extern "C" fn next(cursor: *mut VTabCursor) -> c_int {
     shield(ffi::ERROR, || {
-        // SAFETY: an open cursor of SQLite's.
+        // SAFETY: SQLite passes an open cursor.
         unsafe { cursor_of(cursor) }.at += 1;
         ffi::OK
     })
@@ -227,7 +227,7 @@ unsafe extern "C" fn next(cursor: *mut VTabCursor) -> c_int {
 
 unsafe extern "C" fn eof(cursor: *mut VTabCursor) -> c_int {
     shield(1, || {
-        // SAFETY: an open cursor of SQLite's.
+        // SAFETY: SQLite passes an open cursor.
         let cursor = unsafe { cursor_of(cursor) };
         c_int::from(cursor.rows.as_ref().is_none_or(|rows| cursor.at >= rows.count()))
     })
@@ -235,9 +235,9 @@ unsafe extern "C" fn eof(cursor: *mut VTabCursor) -> c_int {
 
 unsafe extern "C" fn column(cursor: *mut VTabCursor, context: *mut Context, column: c_int) -> c_int {
     shield(ffi::ERROR, || {
-        // SAFETY: an open cursor of SQLite's.
+        // SAFETY: SQLite passes an open cursor.
         let cursor = unsafe { cursor_of(cursor) };
-        // SAFETY: the table that the cursor belongs to.
+        // SAFETY: this is the table to which the cursor belongs.
         let table = unsafe { table_of(cursor.base.table) };
         let cell = match (&cursor.rows, usize::try_from(column)) {
             _ if column == table.view.schema_column => {
@@ -246,7 +246,7 @@ unsafe extern "C" fn column(cursor: *mut VTabCursor, context: *mut Context, colu
             (Some(rows), Ok(column)) => rows.cell(cursor.at, column),
             _ => Cell::Null,
         };
-        // SAFETY: the context of this call.
+        // SAFETY: the context belongs to this call.
         unsafe { values::answer(&table.sqlite.api, context, &cell) };
         ffi::OK
     })
@@ -254,7 +254,7 @@ unsafe extern "C" fn column(cursor: *mut VTabCursor, context: *mut Context, colu
 
 unsafe extern "C" fn rowid(cursor: *mut VTabCursor, out: *mut i64) -> c_int {
     shield(ffi::ERROR, || {
-        // SAFETY: an open cursor of SQLite's, and where it wants the number.
+        // SAFETY: SQLite passes an open cursor, and a place for the number.
         unsafe { *out = i64::try_from(cursor_of(cursor).at).unwrap_or(i64::MAX) };
         ffi::OK
     })

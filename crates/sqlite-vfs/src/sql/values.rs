@@ -13,7 +13,8 @@ use crate::sqlite::Api;
 /// Returns the name of the schema that a value gives, or `main` if the value is null.
 ///
 /// # Safety
-/// `value` is null, or an argument of a call that has not returned, of the SQLite that `api` is from.
+/// `value` is null, or an argument of a call that has not returned. The call comes from the SQLite that `api`
+/// is from.
 pub unsafe fn schema(api: &Api, value: *mut Value) -> CString {
     let text = if value.is_null() {
         ptr::null()
@@ -24,14 +25,14 @@ pub unsafe fn schema(api: &Api, value: *mut Value) -> CString {
     if text.is_null() {
         return c"main".to_owned();
     }
-    // SAFETY: a text of SQLite's, which ends with a zero.
+    // SAFETY: the text is SQLite's, and ends with a zero.
     unsafe { CStr::from_ptr(text.cast()) }.to_owned()
 }
 
 /// Returns a value to SQLite.
 ///
 /// # Safety
-/// `context` is that of a call, not yet returned, of the SQLite that `api` is from.
+/// `context` belongs to a call that has not returned. The call comes from the SQLite that `api` is from.
 pub unsafe fn answer(api: &Api, context: *mut Context, value: &Cell) {
     match value {
         // Set no result, because SQLite then takes NULL.
@@ -54,7 +55,7 @@ unsafe fn text_of(api: &Api, context: *mut Context, text: &str) {
     };
     // `SQLITE_TRANSIENT`: SQLite copies the text.
     let transient = ptr::without_provenance::<c_void>(usize::MAX);
-    // SAFETY: as promised by the caller; the text has this length.
+    // SAFETY: as promised by the caller. The text has this length.
     unsafe { (api.result_text)(context, text.as_ptr().cast(), bytes, transient) };
 }
 
@@ -64,6 +65,6 @@ unsafe fn text_of(api: &Api, context: *mut Context, text: &str) {
 /// As for [`answer`].
 pub unsafe fn error(api: &Api, context: *mut Context, text: &str) {
     let text = refusals::c_text(text);
-    // SAFETY: as promised by the caller; SQLite copies the text, which ends with a zero.
+    // SAFETY: as promised by the caller. SQLite copies the text, which ends with a zero.
     unsafe { (api.result_error)(context, text.as_ptr(), -1) };
 }

@@ -10,9 +10,9 @@ use duralite_sqlite_ffi::{self as ffi, File, IoMethods, Vfs};
 macro_rules! call {
     ($table:expr, $method:ident, $missing:expr, $($arg:expr),*) => {
         match $table.$method {
-            // SAFETY: the pointer comes from the base VFS's own table, and `new` promised that the
-            // object outlives this value; buffers are live slices of the stated length, other
-            // pointers are SQLite's own and passed on unchanged.
+            // SAFETY: the pointer comes from the base VFS's own table, and the caller of `new` promised that
+            // the object outlives this value. Buffers are live slices of the stated length. Other pointers
+            // are SQLite's own and passed on unchanged.
             Some(method) => unsafe { method($($arg),*) },
             None => $missing,
         }
@@ -33,8 +33,8 @@ pub(crate) use method;
 #[derive(Debug, Clone, Copy)]
 pub struct BaseFile(*mut File);
 
-// SAFETY: SQLite calls a connection's files under the connection's mutex, and these methods run
-// within such calls only; the base VFS's file is not bound to a thread.
+// SAFETY: SQLite calls a connection's files under the connection's mutex, and these methods run only within
+// such calls. The base VFS's file is not bound to a thread.
 unsafe impl Send for BaseFile {}
 // SAFETY: as above.
 unsafe impl Sync for BaseFile {}
@@ -53,7 +53,7 @@ impl BaseFile {
 
     /// Returns the file's methods, or `None` when it is not open.
     pub fn methods(self) -> Option<&'static IoMethods> {
-        // SAFETY: `new` promised that the first word is null or the table of an open file, and
+        // SAFETY: the caller of `new` promised that the first word is null or the table of an open file, and
         // VFSs keep their tables for good.
         unsafe { (*self.0).methods.as_ref() }
     }
@@ -163,11 +163,11 @@ impl OwnFile {
         let name = [&[0; 4], path.to_bytes(), &[0; 4]].concat();
         let bytes = usize::try_from(method!(vfs, os_file_bytes)).ok()?;
         let mut memory = vec![0_u64; bytes.div_ceil(8)].into_boxed_slice();
-        // SAFETY: memory of the size that the VFS asks for, zeroed, which stays where it is as long as this
-        // value lives.
+        // SAFETY: the memory has the size that the VFS asks for, is zeroed, and stays where it is as long as
+        // this value lives.
         let file = unsafe { BaseFile::new(memory.as_mut_ptr().cast()) };
         let flags = ffi::OPEN_READONLY | ffi::OPEN_MAIN_DB;
-        // SAFETY: room for a file that is not open; the name ends with zeros and outlives the file.
+        // SAFETY: `file` has room for a file and is not open. The name ends with zeros and outlives the file.
         let code =
             unsafe { vfs.open(name.as_ptr().add(4).cast(), file.as_ptr(), flags, std::ptr::null_mut()) };
         // From here on the drop closes the file, even if opening it has failed half-way.
@@ -215,7 +215,7 @@ impl BaseVfs {
 
     pub fn delete(self, name: *const c_char, sync_directory: c_int) -> c_int {
         let Some(delete) = method!(self, delete) else { return ffi::IOERR_DELETE };
-        // SAFETY: the base VFS's own method and VFS, and a file name of SQLite's.
+        // SAFETY: the method and the VFS are the base VFS's own, and the file name is SQLite's.
         unsafe { delete(self.0, name, sync_directory) }
     }
 
@@ -223,7 +223,7 @@ impl BaseVfs {
     pub fn exists(self, name: *const c_char) -> Result<bool, c_int> {
         let Some(access) = method!(self, access) else { return Err(ffi::IOERR_ACCESS) };
         let mut found: c_int = 0;
-        // SAFETY: as in `delete`; the result is a local.
+        // SAFETY: as in `delete`. The result is a local variable.
         let rc = unsafe { access(self.0, name, ffi::ACCESS_EXISTS, &raw mut found) };
         if rc == ffi::OK { Ok(found != 0) } else { Err(rc) }
     }
@@ -231,7 +231,7 @@ impl BaseVfs {
     /// Opens a file into `file`.
     ///
     /// # Safety
-    /// `file` has room for a file of the base VFS and is not open; `out` is null or writable.
+    /// `file` has room for a file of the base VFS and is not open. `out` is null or writable.
     pub unsafe fn open(self, name: *const c_char, file: *mut File, flags: c_int, out: *mut c_int) -> c_int {
         let Some(open) = method!(self, open) else { return ffi::CANTOPEN };
         // SAFETY: as promised by the caller.
@@ -240,7 +240,7 @@ impl BaseVfs {
 
     pub fn sleep(self, microseconds: c_int) {
         if let Some(sleep) = method!(self, sleep) {
-            // SAFETY: the base VFS's own method and VFS.
+            // SAFETY: the method and the VFS are the base VFS's own.
             unsafe { sleep(self.0, microseconds) };
         }
     }
@@ -250,7 +250,7 @@ impl BaseVfs {
 #[derive(Debug, Clone, Copy)]
 pub struct PagerName(*const c_char);
 
-// SAFETY: the text never changes, and `new` promised that it outlives this value.
+// SAFETY: the text never changes, and the caller of `new` promised that it outlives this value.
 unsafe impl Send for PagerName {}
 // SAFETY: as above.
 unsafe impl Sync for PagerName {}

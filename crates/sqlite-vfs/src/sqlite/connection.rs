@@ -46,7 +46,7 @@ impl BusyWait {
     }
 }
 
-/// The interval of polling.
+/// The interval at which a wait polls.
 const PAUSE: Duration = Duration::from_micros(250);
 
 /// What the busy handler knows about the statement that waits: the time at which the statement began to wait,
@@ -96,7 +96,8 @@ impl Busy {
 /// argument.
 unsafe extern "C" fn on_busy(busy: *mut c_void, before: c_int) -> c_int {
     shield(0, || {
-        // SAFETY: the `Busy` of the connection, which outlives the connection; only its thread uses it.
+        // SAFETY: `busy` is the `Busy` of the connection, and outlives the connection. Only the connection's
+        // thread uses it.
         let busy = unsafe { &*busy.cast::<Busy>() };
         c_int::from(busy.wait(before == 0))
     })
@@ -111,15 +112,16 @@ pub struct OwnConnection<'a> {
     busy: *mut Busy,
 }
 
-// SAFETY: SQLite lets any thread use a connection, one at a time; in a program whose SQLite has no mutexes there is one
-// thread that uses SQLite. A shared reference to this type stays on its thread.
+// SAFETY: SQLite lets any thread use a connection, one at a time. In a program whose SQLite has no mutexes
+// there is one thread that uses SQLite. A shared reference to this type stays on its thread.
 unsafe impl Send for OwnConnection<'_> {}
 
 impl Drop for OwnConnection<'_> {
     fn drop(&mut self) {
-        // SAFETY: opened by `open`, without unfinished statements; closing null does nothing.
+        // SAFETY: `open` opened this connection, which has no unfinished statements. Closing null does
+        // nothing.
         unsafe { (self.api.close)(self.connection) };
-        // SAFETY: made by `Box::into_raw`, and SQLite does not have the pointer any more.
+        // SAFETY: `Box::into_raw` made this pointer, and SQLite does not have it any more.
         drop(unsafe { Box::from_raw(self.busy) });
     }
 }
@@ -138,26 +140,26 @@ impl<'a> OwnConnection<'a> {
         let mut own = Self { api, connection: ptr::null_mut(), purpose, busy };
         let flags = ffi::OPEN_READWRITE | ffi::OPEN_URI | ffi::OPEN_NOMUTEX | ffi::OPEN_PRIVATECACHE;
         let said = Said::here(&OPENING);
-        // SAFETY: both names live across the call; the connection is closed by `drop` also when
-        // opening failed.
+        // SAFETY: both names live across the call. `drop` closes the connection, even if opening it has
+        // failed.
         let code = unsafe { (api.open_v2)(name.as_ptr(), &raw mut own.connection, flags, vfs.as_ptr()) };
         drop(said);
         if code != ffi::OK {
             return Err(own.failure(code));
         }
-        // SAFETY: an open connection, which is closed before the argument goes.
+        // SAFETY: the connection is open, and is closed before the argument goes.
         unsafe { (api.busy_handler)(own.connection, Some(on_busy), own.busy.cast()) };
         Ok(own)
     }
 
     /// Returns whether the last wait ended because no time was left.
     pub fn gave_up(&self) -> bool {
-        // SAFETY: alive as long as the connection is.
+        // SAFETY: this value is alive as long as the connection.
         unsafe { &*self.busy }.gave_up.get()
     }
 
     fn failure(&self, code: c_int) -> Failure {
-        // SAFETY: the text belongs to the connection (or to SQLite for null) and is copied.
+        // SAFETY: the text belongs to the connection (or to SQLite for null), and is copied.
         let text = unsafe { CStr::from_ptr((self.api.errmsg)(self.connection)) };
         Failure::new(code, format!("{}: {}", self.purpose, text.to_string_lossy()))
     }
@@ -166,14 +168,15 @@ impl<'a> OwnConnection<'a> {
     /// returns no row.
     pub fn run(&self, sql: &CStr) -> Result<Option<c_int>, Failure> {
         let mut statement: *mut Statement = ptr::null_mut();
-        // SAFETY: an open connection and a terminated text; no tail is wanted.
+        // SAFETY: the connection is open, and the text ends with a zero. The null pointer says that no tail
+        // is wanted.
         let code = unsafe {
             (self.api.prepare_v2)(self.connection, sql.as_ptr(), -1, &raw mut statement, ptr::null_mut())
         };
         if code != ffi::OK {
             return Err(self.failure(code));
         }
-        // SAFETY: a statement prepared above.
+        // SAFETY: the statement was prepared above.
         let code = unsafe { (self.api.step)(statement) };
         let first = if code == ffi::ROW {
             // SAFETY: the statement has a row.
@@ -181,7 +184,7 @@ impl<'a> OwnConnection<'a> {
         } else {
             None
         };
-        // SAFETY: finalised once, here.
+        // SAFETY: the statement is finalised only here.
         let finalized = unsafe { (self.api.finalize)(statement) };
         match code {
             ffi::ROW | ffi::DONE => Ok(first),

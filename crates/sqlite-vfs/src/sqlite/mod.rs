@@ -1,5 +1,5 @@
 //! One copy of SQLite in the process: its functions, the VFS below this one, and the reports of failures to
-//! it.
+//! this SQLite.
 //!
 //! Two copies of SQLite in one process may load the same library, and then share its globals. So the function
 //! pointers are not global: each registration keeps its own.
@@ -118,18 +118,18 @@ impl Api {
                 "duralite: this SQLite passes no table of routines to extensions",
             ));
         }
-        // SAFETY: the table is SQLite's; this entry has been there since 3.3.
+        // SAFETY: the table is SQLite's, and has had this entry since 3.3.
         let version = unsafe { (*routines).libversion_number };
-        // SAFETY: takes nothing, returns a number.
+        // SAFETY: the function takes nothing, and returns a number.
         let version = version.map_or(0, |version| unsafe { version() });
         if version < OLDEST_SQLITE {
             return Err(RegisterError::new(format!(
                 "duralite needs SQLite 3.31 or newer; this one says {version}"
             )));
         }
-        // SAFETY: the table of a SQLite of this version.
+        // SAFETY: this is the table of a SQLite of this version.
         let (db_name, txn_state) = unsafe { (db_name(routines, version), txn_state(routines, version)) };
-        // SAFETY: a SQLite of this version has the whole table; it never changes.
+        // SAFETY: a SQLite of this version has the whole table, which never changes.
         let routines = unsafe { &*routines };
         macro_rules! copy {
             ($($name:ident),*) => {
@@ -203,7 +203,7 @@ unsafe fn txn_state(routines: *const ApiRoutines, version: c_int) -> Option<ffi:
 impl Api {
     /// Returns whether several threads may call this SQLite.
     pub fn is_threadsafe(&self) -> bool {
-        // SAFETY: takes nothing, returns a number.
+        // SAFETY: the function takes nothing, and returns a number.
         unsafe { (self.threadsafe)() != 0 }
     }
 }

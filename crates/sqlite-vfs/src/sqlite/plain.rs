@@ -43,7 +43,8 @@ impl PlainDatabase {
 /// `db` is an open connection of the SQLite that `api` is from.
 pub unsafe fn plain_database(api: &Api, db: *mut Connection) -> Option<PlainDatabase> {
     let mut statement: *mut Statement = ptr::null_mut();
-    // SAFETY: an open connection and a terminated text; no tail is wanted.
+    // SAFETY: the connection is open, and the text ends with a zero. The null pointer says that no tail is
+    // wanted.
     let code = unsafe {
         (api.prepare_v2)(db, c"PRAGMA database_list".as_ptr(), -1, &raw mut statement, ptr::null_mut())
     };
@@ -51,7 +52,7 @@ pub unsafe fn plain_database(api: &Api, db: *mut Connection) -> Option<PlainData
         return None;
     }
     let mut found = None;
-    // SAFETY: a statement prepared above.
+    // SAFETY: the statement was prepared above.
     while found.is_none() && unsafe { (api.step)(statement) } == ffi::ROW {
         // SAFETY: the statement has a row of three columns; the texts stay until the next step.
         found = unsafe {
@@ -60,13 +61,13 @@ pub unsafe fn plain_database(api: &Api, db: *mut Connection) -> Option<PlainData
             look_at(api, db, name, file)
         };
     }
-    // SAFETY: finalised once, here.
+    // SAFETY: the statement is finalised only here.
     unsafe { (api.finalize)(statement) };
     found
 }
 
 /// # Safety
-/// As for [`plain_database`]; the texts are null or end with a zero.
+/// As for [`plain_database`]. The texts are null or end with a zero.
 unsafe fn look_at(
     api: &Api,
     db: *mut Connection,
@@ -85,12 +86,13 @@ unsafe fn look_at(
     if is_memory || is_ours {
         return None;
     }
-    // SAFETY: the name of a database of this connection, whose parameters SQLite keeps after it.
+    // SAFETY: this is the name of a database of this connection, and SQLite keeps the database's parameters
+    // after it.
     let strict = unsafe {
         let file = (api.db_filename)(db, name);
         if file.is_null() { ptr::null() } else { (api.uri_parameter)(file, c"strict".as_ptr()) }
     };
-    // SAFETY: null or a text that ends with a zero.
+    // SAFETY: the pointer is null, or leads to a text that ends with a zero.
     let strict = unsafe { strict.as_ref().map(|strict| CStr::from_ptr(strict)) };
     let on_purpose = strict.is_some_and(|strict| settings::is_off(&strict.to_string_lossy()));
     Some(PlainDatabase { file: path, vfs, on_purpose })
@@ -99,16 +101,16 @@ unsafe fn look_at(
 /// Returns the names of the VFSs through which a database is open, from the top of the stack.
 ///
 /// # Safety
-/// As for [`plain_database`]; `name` is not null, and ends with a zero.
+/// As for [`plain_database`]. `name` is not null, and ends with a zero.
 pub unsafe fn vfs_of(api: &Api, db: *mut Connection, name: *const c_char) -> String {
     let mut text: *mut c_char = ptr::null_mut();
     let at: *mut c_void = (&raw mut text).cast();
-    // SAFETY: as promised by the caller; this operation puts a text there, which the caller frees.
+    // SAFETY: as promised by the caller. This operation stores a text there, which the caller frees.
     unsafe { (api.file_control)(db, name, ffi::FCNTL_VFSNAME, at) };
     if text.is_null() {
         return "unknown".to_owned();
     }
-    // SAFETY: a text of SQLite's, freed once.
+    // SAFETY: the text is SQLite's, and is freed once.
     unsafe {
         let name = CStr::from_ptr(text).to_string_lossy().into_owned();
         (api.free)(text.cast());

@@ -17,12 +17,12 @@ use super::state::{ALONE, Concurrent, Write};
 use crate::database::Db;
 use crate::errors::Failure;
 
-/// The effect of a transaction's commit on the size of the database, on SQLite's cache and on the lease.
+/// The effects of a transaction's commit on the size of the database, on SQLite's cache and on the lease.
 pub(super) struct Allocation {
     /// The size of the database after the commit, in pages.
     pub pages: u32,
-    /// Whether SQLite on this connection has to drop its cache: SQLite believes in another size, or the
-    /// connection's lease is to be renewed.
+    /// Whether SQLite on this connection has to drop its cache, because it believes in another size of the
+    /// database, or because the connection's lease is to be renewed.
     pub is_larger: bool,
     /// The effect on the connection's lease, if the connection has one.
     pub lease: Option<Settled>,
@@ -35,8 +35,8 @@ pub(super) struct Settled {
     pub view: View,
 }
 
-/// The most bytes that a page takes in the log, however small the page is. An engine may keep a few sectors
-/// for each page.
+/// The number of bytes that a page takes in the log at most, even if the database's pages are smaller. An
+/// engine may keep a few sectors for each page.
 const MOST_OF_A_PAGE: usize = 16 << 10;
 
 /// A part of a free list, from the list's beginning.
@@ -49,11 +49,11 @@ struct Part {
 
 impl Concurrent {
     /// Returns whether the transaction may have taken or freed pages, judged by the images that SQLite has
-    /// written. If it has not, and no other connection has written page 1 since the snapshot either, then the
-    /// list and the size have not changed.
+    /// written. If the answer is `false`, and no other connection has written page 1 since the snapshot
+    /// either, then the list and the size have not changed.
     pub(super) fn may_allocate(&self, newest: &Snapshot, images: &Images<'_>, pages: u32) -> bool {
-        // SQLite writes page 1 with every page that it takes or frees. The commit must leave out a trunk of
-        // the connection's own list.
+        // SQLite writes page 1 with every page that it takes or frees. A page on which the connection's own
+        // list depends counts too, because the commit must leave out a trunk of that list.
         let state = self.state();
         images.pages().any(|page| page == 1 || state.lease.is_of(page)) || newest.header.db_pages() != pages
     }
@@ -124,9 +124,9 @@ impl Concurrent {
     /// overtaken.
     ///
     /// In a database with pointer maps a transaction may have taken pages after the end, and cut them off
-    /// again at its commit. Then page 1 says what it said before, but the pointer-map entries of these pages
-    /// have changed. Other connections that have taken the same pages may rely on the entries without having
-    /// written them. SQLite writes page 1 with every page that it takes or frees.
+    /// again at its commit. Page 1 then says what it said before, but the pointer-map entries of these pages
+    /// have changed. Other connections that have taken the same pages may rely on these entries without
+    /// having written them. SQLite writes page 1 with every page that it takes or frees.
     fn allocate_from_list(
         &self,
         db: &Db,
@@ -229,7 +229,8 @@ impl Concurrent {
     ) -> Result<Allocation, Failure> {
         let has_view = self.state().lease.view.is_some();
         match written(1)?.filter(|_| has_view) {
-            // The list that SQLite was shown has the pages of the real one, so it may become the real list.
+            // The list that SQLite was shown has the same pages as the real list, so it may become the real
+            // list.
             Some(first) => {
                 let after = self.part(db, head(&first), written, None)?;
                 Ok(Self::commit_view(images, pages, first, after))
@@ -362,8 +363,8 @@ impl Concurrent {
         };
         let (mut first, trunks) = trunks;
         set_size(&mut first, last);
-        // Each new page gets a frame, because a checkpoint takes a database for damaged that is larger than
-        // its frames explain.
+        // Each new page gets a frame, because a checkpoint believes that a database is damaged if it is
+        // larger than its frames explain.
         images.extend(new.iter().map(|page| (*page, vec![0; self.page_bytes])));
         images.extend(trunks);
         images.insert(1, first);

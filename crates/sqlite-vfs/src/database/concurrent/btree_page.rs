@@ -1,4 +1,4 @@
-//! Pages of b-trees, as far as they tell which page belongs to which table or index
+//! Reads pages of b-trees, as far as they tell which page belongs to which table or index
 //! (sqlite.org/fileformat2.html, sections 1.6, 2.1 and 2.6). Every byte of such a page may be damaged, so
 //! this module skips content that makes no sense.
 
@@ -52,7 +52,8 @@ impl<'a> BTreePage<'a> {
         let (bytes, header) = (self.bytes, self.header);
         let pointers = header + if self.is_leaf() { 8 } else { 12 };
         let cells = short(bytes, header + 3).unwrap_or(0);
-        // Each cell takes a pointer and some bytes, so a damaged count ends with the page.
+        // Each cell takes a pointer and some bytes. Even if the count is damaged, the loop ends at the end of
+        // the page.
         (0..cells)
             .map_while(move |cell| short(bytes, pointers + 2 * cell))
             .filter_map(move |at| bytes.get(at..))
@@ -87,7 +88,7 @@ impl<'a> BTreePage<'a> {
     }
 }
 
-/// Returns the payload of this many bytes that begins here.
+/// Returns the payload of `bytes` bytes with which `cell` begins.
 fn payload(cell: &[u8], bytes: u64, usable: usize, is_table: bool) -> Option<Payload<'_>> {
     let most = if is_table { usable - 35 } else { (usable - 12) * 64 / 255 - 23 };
     let Some(total) = usize::try_from(bytes).ok().filter(|total| *total > most) else {
@@ -137,7 +138,7 @@ impl Encoding {
 pub struct Entry {
     pub is_index: bool,
     pub name: String,
-    /// The table to which an index belongs; for a table, its own name.
+    /// The table to which an index belongs. For a table this is its own name.
     pub table: String,
     pub root: u32,
 }
@@ -270,7 +271,7 @@ mod tests {
     #[test]
     fn what_does_not_fit_goes_to_other_pages() {
         let cell = [7; 512];
-        // With 512 bytes a leaf of a table keeps at most 477 bytes, and at least 39.
+        // In pages of 512 bytes, a leaf of a table keeps at most 477 bytes of a payload, and at least 39.
         let all = payload(&cell, 477, 512, true).unwrap();
         assert_eq!((all.local.len(), all.overflow), (477, None));
         let more = payload(&cell, 478, 512, true).unwrap();

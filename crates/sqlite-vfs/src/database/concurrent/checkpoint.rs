@@ -1,5 +1,5 @@
-//! Checkpoints of a concurrent connection: SQLite asks for them on its own WAL, and this VFS makes them of
-//! the real log.
+//! Checkpoints of a concurrent connection. SQLite asks for a checkpoint of its own WAL, and this VFS
+//! checkpoints the real log instead.
 //!
 //! SQLite checkpoints after a commit where its hook says so: `PRAGMA wal_autocheckpoint`, the C function of
 //! that name, or a hook of the application's own. SQLite tells the hook how many frames SQLite's WAL has.
@@ -30,7 +30,7 @@ pub(super) enum Checkpoint {
     Truncate,
 }
 
-/// The time for which one try of a checkpoint that is to be complete waits for other connections.
+/// The time for which one attempt at a complete checkpoint waits for other connections.
 const CHECKPOINT_TRY: Duration = Duration::from_millis(50);
 
 impl Concurrent {
@@ -49,15 +49,15 @@ impl Concurrent {
                 }
                 return Ok(if self.write_home(db)?.is_some() { ffi::OK } else { ffi::BUSY });
             }
-            // No connection can be opened by the path.
+            // The path leads to another file or to none, so this VFS cannot open a connection by the path.
             _ if db.base.has_moved() => return self.checkpoint_moved(db, how),
             Checkpoint::Full => c"PRAGMA wal_checkpoint(FULL)",
             Checkpoint::Restart => c"PRAGMA wal_checkpoint(RESTART)",
             Checkpoint::Truncate => c"PRAGMA wal_checkpoint(TRUNCATE)",
         };
-        // Between two tries SQLite asks this connection's busy handler. If the handler agrees, a try waits
-        // for a while. During that time WRITE keeps other connections from beginning again under marks that
-        // are in the way.
+        // Between two attempts SQLite calls this connection's busy handler. If the handler agrees, the next
+        // attempt waits for a while. During that time WRITE keeps other connections from beginning again
+        // under marks that are in the way.
         let polling = if self.tries_again.load(Ordering::Relaxed) { CHECKPOINT_TRY } else { Duration::ZERO };
         let uri = uri_of(&db.path, &db.settings().parameters())?;
         let wait = waiting::in_queue(polling, Duration::ZERO);
@@ -67,8 +67,7 @@ impl Concurrent {
         Ok(if is_done { ffi::OK } else { ffi::BUSY })
     }
 
-    /// Makes a checkpoint that is to be complete, of a database whose path leads to no file or to another
-    /// file.
+    /// Makes a complete checkpoint of a database whose path leads to no file or to another file.
     fn checkpoint_moved(&self, db: &Db, how: Checkpoint) -> Result<c_int, Failure> {
         match self.holder.lock_exclusive(WRITE, 1) {
             Ok(()) => {}
@@ -114,9 +113,9 @@ impl Concurrent {
         Ok(())
     }
 
-    /// Makes the checkpoint of SQLite's hook after a commit. Where many connections commit, each of them
-    /// would try a checkpoint after each commit as long as a reader keeps the log from starting over. So this
-    /// function leaves out most of these tries.
+    /// Makes the checkpoint of SQLite's hook after a commit. If many connections commit, each of them would
+    /// attempt a checkpoint after each commit as long as a reader keeps the log from starting over. So this
+    /// function leaves out most of these attempts.
     pub(super) fn checkpoint_after_commit(&self, db: &Db) -> Result<c_int, Failure> {
         let mut state = self.state();
         let frames = state.frames();
@@ -150,8 +149,8 @@ impl Concurrent {
         }
         let header = self.index().header();
         let is_whole = header.and_then(|header| {
-            // If a connection is just writing the header, the result is the same as if that writer were a
-            // moment ahead.
+            // If a connection is just writing the header, this checkpoint writes nothing. The result is then
+            // the same as if that writer were a moment ahead.
             header.map(|header| self.write_what_is_safe(db, &header)).transpose()
         });
         self.holder.unlock_exclusive(CHECKPOINT, 1);

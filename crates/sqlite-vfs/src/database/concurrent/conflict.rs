@@ -16,11 +16,11 @@ use crate::attachment::conflicts::HotPage;
 use crate::database::{Db, Serving};
 use crate::errors::Failure;
 
-/// The most pages that a transaction that was overtaken reads to tell which table or index the page of the
-/// conflict belongs to. The transaction has WRITE meanwhile, so it reads them only at the first, the second,
-/// the fourth conflict on a page, and so on.
+/// The largest number of pages that a transaction that was overtaken reads to find out to which table or
+/// index the page of the conflict belongs. The transaction has WRITE meanwhile, so it reads these pages only
+/// at the first, the second, the fourth conflict on a page, and so on.
 const READS_OF_CONFLICT: usize = 64;
-/// The most pages that this VFS reads when the application asks for the owners of pages.
+/// The largest number of pages that this VFS reads when the application asks for the owners of pages.
 const READS_OF_QUESTION: usize = 10_000;
 
 /// The reason why a transaction cannot commit.
@@ -62,8 +62,8 @@ pub(super) fn overtaken(db: &Db, conflict: &Conflict) -> Failure {
     Failure::new(ffi::BUSY_SNAPSHOT, message).because_of("a transaction was overtaken")
 }
 
-/// Counts a conflict. Returns the table or index that its page belongs to, if that is known. If the
-/// transaction has read nothing, SQLite itself begins it again, and no transaction was overtaken.
+/// Counts a conflict. Returns the table or index to which its page belongs, if that is known. If the
+/// transaction has read nothing, SQLite itself begins it again, so the conflict does not count.
 fn record(db: &Db, conflict: &Conflict) -> Option<String> {
     let concurrent = db.concurrent()?;
     let is_begun = db.host.is_in_transaction(db.sqlite).unwrap_or(false);

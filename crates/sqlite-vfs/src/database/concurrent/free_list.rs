@@ -15,9 +15,10 @@ const SIZE: Range<usize> = 28..32;
 const HEAD: Range<usize> = 32..36;
 /// The bytes of page 1 that hold the number of free pages.
 const COUNT: Range<usize> = 36..40;
-/// The bytes of page 1 that hold the size, the first trunk, and the number of free pages.
+/// The bytes of page 1 that hold the size of the database, the first trunk, and the number of free pages.
 pub const ALLOCATION: Range<usize> = SIZE.start..COUNT.end;
-/// The byte of page 1 that holds the number of bytes at the end of each page that SQLite does not use.
+/// The offset in page 1 of the byte that holds the number of bytes at the end of each page that SQLite does
+/// not use.
 const RESERVED: usize = 20;
 /// The bytes of page 1 that say whether the database has pointer maps (`auto_vacuum`).
 const LARGEST_ROOT: Range<usize> = 52..56;
@@ -73,7 +74,7 @@ pub fn reserved(first: &[u8]) -> usize {
     first.get(RESERVED).copied().map_or(0, usize::from)
 }
 
-/// Returns the most leaves that SQLite puts on a trunk.
+/// Returns the largest number of leaves that SQLite puts on a trunk.
 fn most_leaves(first: &[u8]) -> usize {
     (first.len() - reserved(first)) / 4 - 8
 }
@@ -111,7 +112,7 @@ pub struct FreeList<'a> {
     changed: BTreeSet<u32>,
 }
 
-/// The number of trunks after which a search gives up. The page then counts as not free.
+/// The number of trunks after which the search for a page gives up. The page then counts as not free.
 const MOST_TRUNKS: usize = 1 << 16;
 
 impl<'a> FreeList<'a> {

@@ -15,8 +15,8 @@ use crate::sqlite::Sqlite;
 /// SQLite's calls, which hold the connection's mutex.
 #[derive(Default)]
 pub struct Host {
-    /// The place at which SQLite keeps the pointer to the connection. The place is in SQLite's own memory for
-    /// the open database. With a shared cache, SQLite keeps there the connection that is at work.
+    /// The address, in SQLite's own memory for the open database, at which SQLite keeps the pointer to the
+    /// connection. With a shared cache, SQLite keeps there the connection that is at work.
     connection: AtomicPtr<*mut Connection>,
     /// SQLite's function that calls the connection's busy handler, and its argument.
     busy: Mutex<Option<Busy>>,
@@ -28,14 +28,14 @@ struct Busy {
     argument: *mut c_void,
 }
 
-// SAFETY: the argument belongs to SQLite's open database. It is used under the connection's mutex only.
+// SAFETY: the argument belongs to SQLite's open database, and is used only under the connection's mutex.
 unsafe impl Send for Busy {}
 
 type BusyInvoker = unsafe extern "C" fn(*mut c_void) -> c_int;
 const _: () = assert!(size_of::<BusyInvoker>() == size_of::<BusyHandler>());
 
 impl Host {
-    /// Notes where SQLite keeps the connection (`SQLITE_FCNTL_PDB`).
+    /// Notes the address at which SQLite keeps the pointer to the connection (`SQLITE_FCNTL_PDB`).
     ///
     /// # Safety
     /// The place stays SQLite's until the database file is closed.
@@ -51,7 +51,7 @@ impl Host {
         if pair.is_null() {
             return;
         }
-        // SAFETY: as promised; a null function is `None`.
+        // SAFETY: the caller promises that `pair` is valid. A null function reads as `None`.
         let busy = unsafe {
             let function = pair.cast::<Option<BusyInvoker>>().read();
             function.map(|function| Busy { function, argument: *pair.add(1) })
@@ -136,7 +136,7 @@ impl Host {
         if connection.is_null() {
             return;
         }
-        // SAFETY: the connection is working, on this thread; its statements stay meanwhile, and so do their texts.
+        // SAFETY: the connection is working, on this thread. Its statements and their texts stay meanwhile.
         let next = |statement| unsafe { (api.next_stmt)(connection, statement) };
         let mut statement = next(ptr::null_mut());
         while !statement.is_null() {
@@ -156,7 +156,7 @@ impl Host {
     /// again.
     pub fn is_patient(&self) -> bool {
         let busy = *self.busy.lock().unwrap_or_else(PoisonError::into_inner);
-        // SAFETY: as promised to `set_busy_handler`; SQLite's call holds the connection's mutex.
+        // SAFETY: as promised to `set_busy_handler`. SQLite's call holds the connection's mutex.
         busy.is_some_and(|busy| unsafe { (busy.function)(busy.argument) } != 0)
     }
 }

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-/// The image of a page: as SQLite has written it, or as this VFS has changed it.
+/// The image of a page, either as SQLite has written it or as this VFS has changed it.
 pub type Image<'a> = Cow<'a, [u8]>;
 
 /// The images of pages, in the order of their numbers.
@@ -91,7 +91,7 @@ impl<'a> Images<'a> {
         self.all().iter().map(|(page, _)| *page)
     }
 
-    /// Returns the pages whose images are SQLite's own, and have not been made or changed here.
+    /// Returns the pages whose images are SQLite's own, and which this VFS has neither made nor changed.
     pub fn written(&self) -> impl Iterator<Item = u32> + '_ {
         let is_its = |image: &Image<'_>| matches!(image, Cow::Borrowed(_));
         self.all().iter().filter(move |(_, image)| is_its(image)).map(|(page, _)| *page)

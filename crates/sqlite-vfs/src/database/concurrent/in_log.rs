@@ -5,7 +5,7 @@ use duralite_format::wal_index::IndexHeader;
 /// The frames of a large transaction that are in the log. Other connections do not see these frames before
 /// the transaction's commit.
 pub(super) struct InLog {
-    /// The state of the log after which the frames begin.
+    /// The state of the log directly before the first of these frames.
     pub base: IndexHeader,
     /// The page of each frame that is in the log.
     pub pages: Vec<u32>,
@@ -21,7 +21,7 @@ impl InLog {
         Self { base, pages: Vec::new(), begun: None, overwritten: None }
     }
 
-    /// Returns the number that a frame has in the log.
+    /// Returns the number in the log of the frame `at`, which is counted from 0.
     pub fn number(&self, at: usize) -> u32 {
         self.base.frames() + u32::try_from(at + 1).unwrap_or(u32::MAX)
     }

@@ -1,10 +1,10 @@
-//! Changes of an interior page of a table's b-tree that a transaction need not mind (invariant 63).
+//! Changes of an interior page of a table's b-tree that do not overtake a transaction (invariant 63).
 //!
 //! Such a page has rowids and children, and nothing else. A transaction learns from the page only under which
-//! child to look for a rowid. If each child that the transaction has read or written still hangs between the
-//! same two rowids, the transaction would have learned the same from the page as it is now. The children
-//! themselves, and the pages above, are checked like all other pages. (The interior pages of an index hold
-//! entries, and count as data.)
+//! child to look for a rowid. If each child that the transaction has read or written still lies between the
+//! same two rowids, the transaction would have learned the same from the new page. The children themselves,
+//! and the pages above, are checked like all other pages. (The interior pages of an index hold entries, and
+//! count as data.)
 
 use super::btree_page::{number, varint};
 use super::page_set::PageSet;
@@ -26,7 +26,7 @@ struct Child {
 const NUMBERS_LOOK_INTERIOR: u32 = (INTERIOR_OF_TABLE as u32) << 24;
 
 /// Returns whether both images are of an interior page of a table, in a database of this many pages, and each
-/// child in `used` hangs between the same rowids in both.
+/// child in `used` lies between the same rowids in both.
 pub fn is_same_for(before: &[u8], after: &[u8], pages: u32, used: impl Fn(u32) -> bool) -> bool {
     if pages >= NUMBERS_LOOK_INTERIOR {
         return false;

@@ -1,17 +1,17 @@
 //! Transactions that are too large for memory.
 //!
-//! When the buffer has outgrown [`IN_MEMORY`], the transaction takes the real WRITE lock as a transaction
-//! does that moves on (invariant 60): only if no other transaction has overtaken it by then, or committed a
-//! page that it has written. From then on SQLite's frames go to the real log at once, and the transaction
-//! cannot be overtaken. If SQLite rolls the transaction back, or its process dies, the log drops these
-//! frames. The log has the same frames as SQLite's WAL under other numbers, so `ROLLBACK TO` works as on a
-//! connection that SQLite serves directly. The commit adds the last images of pages that differ from what
-//! SQLite has written.
+//! When the buffer has outgrown [`IN_MEMORY`], the transaction takes the real WRITE lock and moves its
+//! snapshot to the newest commit (invariant 60). It cannot do so if another transaction has overtaken it by
+//! then, or has committed a page that it has written. From then on SQLite's frames go to the real log at
+//! once, and the transaction cannot be overtaken. If SQLite rolls the transaction back, or its process dies,
+//! the log drops these frames. The log has the same frames as SQLite's WAL under other numbers, so `ROLLBACK
+//! TO` works as on a connection that SQLite serves directly. The commit adds the last images of pages that
+//! differ from what SQLite has written.
 //!
 //! Before its commit SQLite writes to the WAL when its page cache is full, in the middle of a statement.
 //! SQLite undoes that statement only after an I/O error ([`Failure::amid_writes`]). So a transaction
-//! continues in memory while another connection has WRITE, and also if the transaction was overtaken: it may
-//! commit all the same, by the weaker conditions of a commit. It fails only at [`MOST_IN_MEMORY`].
+//! continues in memory while another connection has WRITE. It also continues if it was overtaken, because it
+//! may commit all the same, by the weaker conditions of a commit. It fails only at [`MOST_IN_MEMORY`].
 
 use std::borrow::Cow;
 use std::ffi::c_int;
@@ -30,9 +30,9 @@ use crate::database::Db;
 use crate::errors::{During, Failure};
 use crate::refusals;
 
-/// The number of bytes above which a transaction goes to the log, if it can at this moment.
+/// The number of bytes from which a transaction goes to the log, if it can at this moment.
 const IN_MEMORY: usize = 4 << 20;
-/// The most bytes of a transaction that stay in memory before its commit.
+/// The number of bytes of a transaction at which it can no longer stay in memory before its commit.
 const MOST_IN_MEMORY: usize = 4 * IN_MEMORY;
 
 impl Concurrent {
@@ -44,9 +44,8 @@ impl Concurrent {
 
     /// Makes the transaction a large one, if it has WRITE or can get it.
     ///
-    /// # Errors
-    /// An I/O error, upon which SQLite rolls the transaction back: the transaction has used up its memory,
-    /// and either could not get WRITE, or was overtaken. Errors of the log.
+    /// An I/O error if the transaction has used up its memory, and either could not get WRITE or was
+    /// overtaken. SQLite then rolls the transaction back. Errors of the log.
     #[cold]
     pub(super) fn enlarge(&self, db: &Db, write: WriteWal<'_>) -> Result<(), Failure> {
         let how = self.state().write;
@@ -154,8 +153,8 @@ impl Concurrent {
         }
     }
 
-    /// Writes to the WAL in a large transaction (`xWrite`), to the frame, and at the place in the frame, that
-    /// `to` says. Keeps the commit frame in memory until it is whole.
+    /// Writes to the WAL in a large transaction (`xWrite`). `to` gives the frame, and the place in the frame.
+    /// Keeps the commit frame in memory until it is whole.
     pub(super) fn write_large(
         &self,
         db: &Db,
@@ -190,7 +189,7 @@ impl Concurrent {
             if !is_whole {
                 return Ok(ffi::OK);
             }
-            // Do not return SQLITE_BUSY, after which the application may try COMMIT again: the log has
+            // Do not return SQLITE_BUSY, because the application may then try COMMIT again, but the log has
             // dropped the frames of the transaction.
             return self.commit_large(db, frame, write).map_err(Failure::amid_writes);
         }

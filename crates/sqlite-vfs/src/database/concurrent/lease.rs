@@ -2,16 +2,15 @@
 //!
 //! SQLite takes a new page from the first trunk of the free list, or after the end of the database, and notes
 //! that in page 1. So any two transactions that allocate would conflict. Therefore this VFS shows a
-//! connection that has allocated the free list in an order of its own: first a trunk with pages that the
-//! connection has *leased*, then the rest. When the connection commits, `publish` removes the pages that the
-//! connection has taken from the list as the list is by then, and adds the pages that it has given back. The
-//! list that SQLite is shown is a permutation of the real list, so all that SQLite counts and checks stays
-//! true.
+//! connection that has allocated the free list in an order of its own. A trunk with pages that the connection
+//! has *leased* comes first, then the rest. When the connection commits, `publish` takes the list as it is by
+//! then, removes the pages that the connection has taken, and adds the pages that it has given back. The list
+//! that SQLite is shown is a permutation of the real list, so all that SQLite counts and checks stays true.
 //!
 //! A lease binds nobody (invariant 64). The pages stay on the real list. Other connections of this process
 //! lease other pages. If another connection takes a leased page all the same, the transaction that commits
-//! later is overtaken, as if two transactions write any other page. So the lease of a process that has died
-//! needs no cleaning up.
+//! later is overtaken, as if both had written any other page. So the lease of a process that has died needs
+//! no cleaning up.
 //!
 //! If too few pages are free, a transaction that allocates makes the database larger by some free pages.
 
@@ -42,10 +41,10 @@ pub(super) struct View {
 
 /// The number of pages that a connection leases at first.
 const AT_FIRST: usize = 32;
-/// The most pages that a connection leases.
+/// The largest number of pages that a connection leases.
 const AT_MOST: usize = 512;
-/// The factor by which the free list must be longer than the number of pages that a connection wants, so that
-/// the list is long enough whatever other connections have leased.
+/// If the free list has this many times the number of pages that a connection wants, it is long enough,
+/// whatever other connections have leased.
 const MOST_FREE: usize = 16;
 
 impl Lease {

@@ -67,7 +67,7 @@ impl Concurrent {
                 break;
             }
             let image = read(at)?;
-            // The list is damaged. SQLite itself finds out how.
+            // The list is damaged. SQLite itself will find the damage.
             let Some(found) = leaves(&image) else { return Ok(nothing) };
             let stay: Vec<u32> = leases.with(|leased| {
                 let mut stay = Vec::new();

@@ -2,18 +2,20 @@
 //! write.
 //!
 //! Before a transaction that is to be validated commits, other transactions commit, and each of these commits
-//! may overtake it. A transaction that has WRITE cannot be overtaken, and no other transaction commits
-//! meanwhile. Transactions may meet on the same rows, as at the right edge of a table to which all append.
-//! Then a transaction had better take WRITE: it would meet the others again, and each time its writer waits
-//! longer before the next try. But an interior page of a table changes only when a page below it is split or
-//! balanced. Two transactions that meet on such a page have met by chance, as with random keys. The one that
-//! was overtaken then runs again without WRITE, and makes no other transaction wait.
+//! may overtake it. A transaction that has WRITE cannot be overtaken, but no other transaction commits
+//! meanwhile. Transactions may conflict on the same rows, as at the right edge of a table to which all
+//! append. Then a transaction had better take WRITE. Otherwise it would conflict with the others again, and
+//! each time its writer waits longer before it runs the transaction again. But an interior page of a table
+//! changes only when a page below it is split or balanced. Two transactions that conflict only on such a page
+//! do so by chance, as with random keys. The one that was overtaken then runs again without WRITE, and makes
+//! no other transaction wait.
 
 /// What this VFS has learned from the connection's last transactions.
 ///
-/// After each conflict on rows, twice as many transactions as before take WRITE before the next one is tried
-/// without. A transaction does not count if it writes pages that others have committed since the connection's
-/// last commit, because on those pages it would have met them.
+/// After each conflict on rows, some transactions take WRITE before the connection tries one without WRITE
+/// again: twice as many as after the previous conflict. A transaction does not count towards that number if
+/// it writes pages that others have committed since the connection's last commit, because without WRITE it
+/// would have conflicted with them.
 #[derive(Default)]
 pub(super) struct Luck {
     /// The number of transactions that are still to take WRITE.
@@ -24,7 +26,7 @@ pub(super) struct Luck {
     has_lost: bool,
 }
 
-/// The most transactions that take WRITE after a conflict.
+/// The largest number of transactions that take WRITE after a conflict.
 const LONGEST_DETOUR: u8 = 32;
 
 impl Luck {
@@ -64,7 +66,7 @@ impl Luck {
 mod tests {
     use super::*;
 
-    /// Returns how many transactions take WRITE until the next one is tried without.
+    /// Returns how many transactions take WRITE before one runs without WRITE again.
     fn detour(luck: &mut Luck) -> usize {
         let takes_write = |_: &usize| {
             let is_out = luck.is_out();

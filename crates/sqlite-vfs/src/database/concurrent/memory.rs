@@ -81,7 +81,7 @@ impl Region<'_> {
         for slot in (0..HASH_SLOTS).filter(|slot| u32::from(self.slot(*slot)) > kept) {
             self.set_slot(slot, 0);
         }
-        // Begin at the end: if this process dies here, the first of these frames is still there, and leads to
+        // Begin at the end. If this process dies here, the first of these frames is still there, and leads to
         // the others.
         (place.first_word + kept as usize..HASH_OFFSET / 4).rev().for_each(|word| self.store(word, 0));
     }
@@ -105,7 +105,7 @@ pub struct First {
     region: Option<NonNull<[AtomicU32; WORDS]>>,
 }
 
-// SAFETY: any thread may use the region: every access is atomic.
+// SAFETY: any thread may use the region, because every access is atomic.
 unsafe impl Send for First {}
 // SAFETY: as above.
 unsafe impl Sync for First {}
@@ -118,7 +118,7 @@ impl First {
 
     /// Returns the region, if it could be mapped.
     pub fn region(&self) -> Option<Region<'_>> {
-        // SAFETY: as for `shared`; the attachment lives as long as `self`.
+        // SAFETY: as for `shared`. The attachment lives as long as `self`.
         self.region.map(|region| Region(unsafe { region.as_ref() }))
     }
 }
@@ -127,8 +127,8 @@ impl First {
 /// does not ask to make it.
 pub fn shared(attachment: &Attachment, number: u32, extend: bool) -> Result<Option<Region<'_>>, MediumError> {
     let region = attachment.index_region(u64::from(number), extend)?;
-    // SAFETY: mapped as long as the attachment lives, and aligned to its size. Every access from here is
-    // atomic; SQLite's own accesses are those of its protocol.
+    // SAFETY: the region stays mapped as long as the attachment lives, and is aligned to its size. Every
+    // access from here is atomic, and SQLite's own accesses follow its protocol.
     Ok(region.map(|region: NonNull<u8>| Region(unsafe { region.cast().as_ref() })))
 }
 

@@ -1,4 +1,4 @@
-//! Finds out to which table or index a page belongs, from the pages themselves as they are at one moment.
+//! Finds out to which table or index a page belongs, from the pages of one snapshot.
 //!
 //! `sqlite_schema` names the roots. From there the search goes down all b-trees at once, a level at a time.
 //! The pages above the leaves name the leaves, so of each tree only the first leaf is read. A page that is
@@ -189,7 +189,7 @@ impl<Read: FnMut(u32) -> Option<Vec<u8>>> Search<Read> {
         }
     }
 
-    /// Reads all pages of a b-tree, for the pages with the rests of long rows.
+    /// Reads all pages of a b-tree, to find the overflow pages, which hold the rests of long rows.
     fn overflows(&mut self, name: &str, root: u32) {
         let name = format!("overflow page of {name}");
         let (mut next, mut seen) = (vec![root], BTreeSet::from([root]));
@@ -236,7 +236,8 @@ mod tests {
     struct Pages(BTreeMap<u32, Vec<u8>>);
 
     const BYTES: usize = 512;
-    /// The bytes of page 1 that hold the first page of the free list, and say whether there are pointer maps.
+    /// The offsets in page 1 of the number of the free list's first page, and of the number that says whether
+    /// there are pointer maps.
     const FREE_LIST_HEAD: usize = 32;
     const POINTER_MAPS: usize = 52;
 

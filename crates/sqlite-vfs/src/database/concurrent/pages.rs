@@ -17,8 +17,8 @@ pub fn read_page(
     page: u32,
     buf: &mut [u8],
 ) -> Result<(), Failure> {
-    // Do not read after the end of the database, because a mapped home relies on that: the file may have been
-    // longer, and the mapping may still be longer.
+    // Do not read after the end of the database. The file may have been longer, and a home's mapping of the
+    // file may still be longer. The home relies on this function not to read there.
     if !snapshot.may_have(page) {
         buf.fill(0);
         return Ok(());

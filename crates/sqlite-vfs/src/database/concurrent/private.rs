@@ -22,10 +22,11 @@ use crate::database::{Db, restart, super_journal, waiting};
 use crate::errors::Failure;
 use crate::settings::Concurrency;
 
-/// The most frames that the WAL of a connection has at first. The limit exists because each frame takes
-/// memory.
+/// The largest number of frames that a connection's own WAL has at first. The limit exists because each frame
+/// takes memory.
 const MOST_SHOWN: u32 = 1 << 16;
-/// The time for which a transaction that waits for WRITE may keep a checkpoint waiting that has WRITE.
+/// The time for which a transaction may wait for WRITE while a checkpoint has WRITE and waits for the
+/// transaction.
 const STANDS_IN_THE_WAY: Duration = Duration::from_millis(1);
 /// The time for which a transaction waits for WRITE if another connection has taken WRITE on the same thread.
 /// That connection may be on another thread by now, as in programs that share threads between connections. If
@@ -94,7 +95,7 @@ impl Concurrent {
     }
 
     /// Takes a snapshot, which gives SQLite the read mark `mark` of the private wal-index. If SQLite's cache
-    /// belongs to another moment, SQLite then finds another header, gives the mark back, and takes the mark
+    /// belongs to another snapshot, SQLite then finds another header, gives the mark back, and takes the mark
     /// again.
     fn begin_to_read<'a>(
         &'a self,
@@ -203,7 +204,7 @@ impl Concurrent {
     }
 
     /// Takes the real WRITE lock. A connection in a transaction waits here for the lock, as long as its busy
-    /// handler agrees: SQLite does not call that handler for a transaction that has read.
+    /// handler agrees. SQLite itself does not call that handler for a transaction that has read.
     pub(super) fn lock_real_write(&self, db: &Db, waits: bool) -> Result<c_int, Failure> {
         // How long this connection may wait for the present reason, and since when there has been that reason.
         let mut in_the_way: Option<(Duration, Instant)> = None;
@@ -268,8 +269,9 @@ impl Concurrent {
         db.begins_to_write();
     }
 
-    /// Returns whether a checkpoint has WRITE and waits for this connection to give its snapshot back. In
-    /// that case neither continues before the time of one of them is up. Returns `None` if that is not known.
+    /// Returns whether a checkpoint has WRITE and waits for this connection to give its snapshot back. If so,
+    /// both wait until the time of one of them is up. Returns `None` if it is not known whether the
+    /// checkpoint waits.
     pub(super) fn keeps_a_checkpoint_waiting(&self) -> Result<Option<bool>, Failure> {
         let snapshot = self.state().snapshot.filter(|_| self.holder.table().is_write_taken_to_checkpoint());
         snapshot.map_or(Ok(Some(false)), |snapshot| snapshot.is_in_the_way(self.index()))

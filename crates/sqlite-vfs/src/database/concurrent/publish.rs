@@ -20,8 +20,8 @@ use crate::database::Db;
 use crate::errors::{During, Failure};
 use crate::refusals;
 
-/// The most frames of others at which a transaction looks that has taken WRITE because others might overtake
-/// it.
+/// The largest number of frames of other connections in which a transaction that has WRITE looks for pages
+/// that it writes too. If there are more, the transaction counts as one that has met no others.
 const MOST_LOOKED_AT: u32 = 512;
 
 /// A function that writes bytes of the WAL at an offset, as SQLite would, and returns the code for SQLite.
@@ -280,8 +280,8 @@ impl Concurrent {
         let base = self.base_for(db, &snapshot, newest)?;
         let after = self.append(&base, None, &images, pages, write)?;
         let mut state = self.state();
-        // SQLite has not cached what was made here: trunks of the real free list, and pages by which the database has
-        // become larger (invariant 58).
+        // SQLite's cache does not have the pages that this VFS has made: trunks of the real free list, and
+        // pages by which the database has become larger (invariant 58).
         images.written().for_each(|page| state.read.insert(page));
         if newest == snapshot.header {
             state.has_committed(&snapshot, after, is_larger);
@@ -320,8 +320,9 @@ impl Concurrent {
         self.write_header(base, write)
     }
 
-    /// Ends a transaction with these images, which seals it, and publishes it. The first frames of the
-    /// transaction may be in the log already. Returns the state of the log with this transaction.
+    /// Writes these images as the last frames of a transaction, which seals the transaction, and publishes
+    /// the transaction. Its first frames may be in the log already. Returns the state of the log with this
+    /// transaction.
     pub(super) fn append(
         &self,
         base: &IndexHeader,

@@ -16,7 +16,7 @@ use crate::errors::{During, Failure};
 /// The number of times that a connection looks at a wal-index that another connection is writing, before it
 /// gives up.
 const TRIES: u32 = 1000;
-/// The number of looks before the first pause.
+/// The number of looks at the wal-index before the first pause.
 const AT_ONCE: u32 = 10;
 const PAUSE: Duration = Duration::from_millis(1);
 

@@ -123,8 +123,8 @@ impl<'a> SharedIndex<'a> {
         Ok(None)
     }
 
-    /// Removes the entries after the `committed` frames, which writers have left that have died or were
-    /// rolled back, if any of these entries is in the way of the frames up to `last`. [`Self::make_room`] has
+    /// Removes the entries after the `committed` frames, if any of them is in the way of the frames up to
+    /// `last`. Writers that have died or were rolled back have left these entries. [`Self::make_room`] has
     /// already made their regions.
     pub fn forget_left(self, committed: u32, last: u32) -> Result<(), Failure> {
         if committed > 0 {
@@ -212,8 +212,8 @@ fn find_in(
     Ok(found)
 }
 
-/// Removes the entries after the last of the `committed` frames from the region of that frame, if any of them
-/// has the place of a frame up to `last`. A process may have died while it removed these entries, so the
+/// Removes the entries after the last of the `committed` frames from the region of that frame, if any entry
+/// is in the place of a frame up to `last`. A process may have died while it removed these entries, so the
 /// first place may be free while later places are not.
 fn forget_left(region: Region<'_>, place: Place, committed: u32, last: u32) {
     let first = place.first_word + (committed - place.before) as usize;
@@ -244,10 +244,10 @@ fn add(region: Region<'_>, place: Place, frame: u32, page: u32) -> Result<(), Fa
     Ok(())
 }
 
-/// Makes a region have frames with the first of these pages, as many as there is room for, and no others. Calls
-/// `stored` after each store.
+/// Makes the region list frames with the first of these pages, as many as there is room for, and no others.
+/// Calls `stored` after each store.
 ///
-/// Other connections may use the region meanwhile, for snapshots that they hold: they continue after a
+/// Other connections may use the region meanwhile, for snapshots that they hold and keep although a
 /// connection has died while it wrote the header. They look for frames at the beginning of the log, and these
 /// frames have the same places whenever a region is filled in order. So this function does not touch a word
 /// that already has its value (invariant 15).
@@ -303,7 +303,7 @@ mod tests {
             memory.address(0, true);
             let (region, place) = (memory.first().unwrap(), Place::of(1));
             fill(region, place, &[&[2, 3], &left[..]].concat(), || {});
-            // Slots go first.
+            // A process that removes frames clears their slots first.
             let is_left = |slot: &usize| !removed.is_empty() && region.slot(*slot) > 2;
             (0..HASH_SLOTS).filter(is_left).for_each(|slot| region.set_slot(slot, 0));
             removed.for_each(|entry| region.store(place.first_word + entry, 0));

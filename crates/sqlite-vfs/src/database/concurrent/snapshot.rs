@@ -1,4 +1,5 @@
-//! A moment of the database that a connection reads, and the read mark by which it holds that moment.
+//! A snapshot: the state of the database that a connection reads, and the read mark by which the connection
+//! holds that state.
 
 use std::time::Duration;
 
@@ -20,9 +21,9 @@ pub struct Snapshot {
     first: u32,
 }
 
-/// The number of times that the connection tries before it gives up, as SQLite does.
+/// The number of attempts to take a snapshot before the connection gives up, as in SQLite.
 const TRIES: u32 = 100;
-/// The number of times that the connection tries before it begins to sleep between tries.
+/// The number of attempts before the connection begins to sleep between attempts.
 const AT_ONCE: u32 = 5;
 
 impl Snapshot {
@@ -69,8 +70,8 @@ impl Snapshot {
         Ok(None)
     }
 
-    /// Begins to read again at the same moment. Returns `None` if this is no longer the newest commit, or if
-    /// the connection has to look for the newest commit again.
+    /// Takes the same snapshot again. Returns `None` if this is no longer the newest commit, or if the
+    /// connection has to look for the newest commit again.
     pub fn again(&self, index: SharedIndex<'_>, holder: &Holder) -> Result<Option<Self>, Failure> {
         let frames = self.header.frames();
         let is_home = index.backfilled()? == frames;
@@ -114,9 +115,9 @@ impl Snapshot {
     }
 
     /// Returns whether a checkpoint that has WRITE waits for the end of this snapshot, or `None` if that is
-    /// not known. The checkpoint may not write home frames that are newer than the mark, nor let the log
-    /// start over. The checkpoint may also have looked at the mark before the mark was set to the newest
-    /// frame, and wait all the same.
+    /// not known. Because of the mark, the checkpoint may neither write newer frames home nor let the log
+    /// start over. It may also have looked at the mark before the mark was set to the newest frame, and wait
+    /// all the same.
     pub fn is_in_the_way(&self, index: SharedIndex<'_>) -> Result<Option<bool>, Failure> {
         let Some(newest) = index.header()? else { return Ok(Some(false)) };
         let is_home = index.backfilled()? == newest.frames();
@@ -139,17 +140,18 @@ impl Snapshot {
         self.is_in_file().then(|| 1..=newest.frames())
     }
 
-    /// Returns the snapshot moved to a newer moment, under the same mark. The caller holds WRITE. The mark
-    /// holds checkpoints back further than the newer moment needs, and still keeps the log from starting
-    /// over.
+    /// Returns the snapshot moved to the newer commit `newest`, under the same mark. The caller holds WRITE.
+    /// The mark holds checkpoints back further than the newer commit needs, and still keeps the log from
+    /// starting over.
     pub fn moved_to(&self, newest: &IndexHeader) -> Self {
         let first = if newest.salt() == self.header.salt() { self.first } else { 1 };
         Self { header: *newest, first, ..*self }
     }
 }
 
-/// Returns the number of the first frame, of this many frames, that may not be in the database file. More
-/// frames count as home than the log has only if a process died while it started the log over.
+/// Returns the number of the first of the log's `frames` frames that may not be in the database file. The
+/// wal-index may count more frames as home than the log has, but only if a process died while it started the
+/// log over.
 fn first_not_home(index: SharedIndex<'_>, frames: u32) -> Result<u32, Failure> {
     Ok(index.backfilled()?.min(frames).saturating_add(1))
 }

@@ -36,7 +36,7 @@ pub struct Concurrent {
     pub(super) checkpoints: AtomicBool,
     /// Whether the checkpoint has left frames in the log. SQLite must not try to write these home itself.
     pub(super) is_partial: AtomicBool,
-    /// Whether the checkpoint's last try failed, because another connection was in the way.
+    /// Whether the last attempt at the checkpoint failed because another connection was in the way.
     pub(super) tries_again: AtomicBool,
 }
 
@@ -79,9 +79,9 @@ pub(super) struct State {
     /// Whether a commit has made the database larger than SQLite knows, while SQLite continues with the same
     /// snapshot.
     pub(super) has_grown: bool,
-    /// Whether the connection has committed and has done nothing since: SQLite's own hook may checkpoint now.
+    /// Whether the connection has committed and has done nothing since. SQLite's own hook may checkpoint now.
     pub(super) has_just_committed: bool,
-    /// The fewest frames with which SQLite's hook has wanted to checkpoint.
+    /// The smallest number of frames with which SQLite's hook has wanted to checkpoint.
     pub(super) checkpoints_from: Option<u32>,
     /// The number of headers that this VFS has shown to SQLite.
     pub(super) changes: u32,
@@ -89,7 +89,7 @@ pub(super) struct State {
     pub(super) lease: Lease,
     /// The state of the log after the connection's last commit.
     pub(super) own: Option<IndexHeader>,
-    /// The number of its next commits during which the connection assumes that others commit too; 0 if it
+    /// The number of the connection's next commits for which it assumes that others commit too; 0 if it
     /// believes that it is alone.
     pub(super) others: u8,
 }
@@ -98,7 +98,7 @@ pub(super) struct State {
 /// believes that it is alone.
 pub(super) const ALONE: u8 = 64;
 
-/// The right of a connection to write.
+/// What a connection may write now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum Write {
     /// Nothing.
@@ -179,7 +179,7 @@ impl Concurrent {
 }
 
 impl State {
-    /// Shows SQLite a wal-index that gives the size of the database at this moment, and a WAL with this many
+    /// Shows SQLite a wal-index that gives the size of the database as of `header`, and a WAL with this many
     /// frames. The index says that all these frames are in the database, but the last one only if `is_home`.
     /// SQLite then drops its cache.
     pub fn show(&mut self, header: &IndexHeader, frames: u32, is_home: bool) {

@@ -30,8 +30,8 @@ enum Written<'a> {
     SoFar(&'a [u32]),
 }
 
-/// The pages that are free once a transaction ends with these images. They are computed only when needed,
-/// because hardly any validation needs them.
+/// The pages that are free once a transaction ends with these images. They are computed only when a
+/// validation needs them, which is rare.
 struct Freed<'a> {
     images: &'a Images<'a>,
     pages: OnceCell<BTreeSet<u32>>,
@@ -84,13 +84,13 @@ impl Concurrent {
         Ok(None)
     }
 
-    /// Checks that the commits from the snapshot to `newest` have touched no page of the read set and none of the
-    /// images that the transaction writes (invariant 59). The transaction ends with these images, so some changes of
-    /// interior pages do not count (invariant 63). The caller holds WRITE. Returns whether those commits have
-    /// written page 1.
+    /// Checks that the commits from the snapshot to `newest` have changed neither a page of the read set nor
+    /// a page that the transaction writes (invariant 59). The transaction ends with these images, so some
+    /// changes of interior pages do not count (invariant 63). The caller holds WRITE. Returns whether those
+    /// commits have written page 1.
     ///
     /// # Errors
-    /// `BUSY_SNAPSHOT` if these commits have touched such a page.
+    /// `BUSY_SNAPSHOT` if these commits have changed such a page.
     pub(super) fn validate(
         &self,
         db: &Db,
@@ -222,8 +222,8 @@ impl Concurrent {
             let (pages, used) = (newest.header.db_pages(), interior::uses(&state.read, written));
             interior::is_same_for(&before, &after, pages, used)
         };
-        // SQLite does not write a page that it frees. But it may have copied the cells that it has read there to a page that
-        // it writes.
+        // A page that the transaction frees counts even if the change does not matter otherwise. SQLite does
+        // not write such a page, but may have copied cells from it to a page that it writes.
         Ok(!is_same || self.is_free_at_the_end(db, freed, page)?)
     }
 
