@@ -134,7 +134,7 @@ impl Attachment {
         here.is_some_and(|attachment| attachment.is_deleted())
     }
 
-    /// Looks whether the log has been deleted, unless this process has looked within the last tenth of a
+    /// Checks whether the log has been deleted, unless this process has checked within the last tenth of a
     /// second. Ignores a deleted log if the database itself has no name either (`has_no_name`), because the
     /// files of a deleted database go with its last user, as with stock SQLite.
     pub fn look_for_log(&self, now_ns: u64, has_no_name: impl FnOnce() -> bool) {
@@ -143,7 +143,8 @@ impl Attachment {
         }
     }
 
-    /// Does the same as [`Self::look_for_log`], but looks even if the last look was a moment ago.
+    /// Does the same as [`Self::look_for_log`], but checks even if the last check was within the last tenth
+    /// of a second.
     pub fn look_for_log_now(&self, has_no_name: impl FnOnce() -> bool) {
         if self.outside().is_none() && self.log().is_deleted() && !has_no_name() {
             self.segment.fetch_or(LOG_DELETED, DELETION_SEEN);

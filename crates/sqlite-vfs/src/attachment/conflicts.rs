@@ -12,8 +12,8 @@ pub struct HotPage {
     /// The number of transactions that were overtaken on this page.
     pub count: u64,
     pub page: u32,
-    /// The table, the index or the like to which the page belonged when a connection last looked it up;
-    /// `None` if that is not known.
+    /// The table, the index or the like to which the page belonged when a connection last looked for its
+    /// owner. `None` if the owner is not known.
     pub owner: Option<String>,
 }
 

@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
 
-/// The pages that connections of this process have leased, so that each connection chooses other pages. The
-/// pages stay on the database's free list, and other processes do not know of the leases, so a lease keeps no
-/// connection from taking a page.
+/// The pages that connections of this process have leased. Each connection leases only pages that are not in
+/// this set. The pages stay on the database's free list, and other processes do not know of the leases, so a
+/// lease keeps no connection from taking a page.
 #[derive(Default)]
 pub struct Leases(Mutex<BTreeSet<u32>>);
 

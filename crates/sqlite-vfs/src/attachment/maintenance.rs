@@ -13,7 +13,7 @@ struct Needed {
     checkpoint: bool,
     flush: bool,
     stop: bool,
-    /// Whether a thread has the turn, as [`Turn`] explains.
+    /// Whether a thread has the turn (see [`Turn`]).
     turn: bool,
     /// The number of connections that hold EXCLUSIVE or try to get it.
     holding_off: u32,

@@ -335,7 +335,7 @@ impl Attachment {
     }
 
     /// Returns an attachment that this process has to any log of this file. Returns `None` if the process has
-    /// none, or is just making it.
+    /// none, or if one of its threads is just making it.
     pub fn here(identity: &DatabaseIdentity) -> Option<Arc<Self>> {
         let is_its = |key: &Key| key.file == identity.numbers();
         let slots: Vec<Slot> = {
@@ -400,13 +400,13 @@ impl Attachment {
         self.segment.load(OVERDUE_BEFORE) != 0
     }
 
-    /// Asks every transaction of a concurrent connection to end if it began to write before this time of
-    /// [`Self::clock_ns`].
+    /// Asks every transaction of a concurrent connection to end if it began to write before `time_ns`, a time
+    /// of [`Self::clock_ns`].
     pub fn end_writers_since(&self, time_ns: u64) {
         self.segment.store(OVERDUE_BEFORE, time_ns);
     }
 
-    /// Returns whether a connection has asked transactions to end that began to write at this time.
+    /// Returns whether a connection has asked a transaction to end that began to write at `since_ns`.
     pub fn is_overdue(&self, since_ns: u64) -> bool {
         since_ns < self.segment.load(OVERDUE_BEFORE)
     }
@@ -429,7 +429,7 @@ impl Attachment {
         if self.outside().is_some() { Ok(false) } else { self.usage.take_alone(kind) }
     }
 
-    /// Lets other connections in again.
+    /// Lets other connections use the log again, after [`Self::take_alone`].
     pub fn share(&self) {
         self.usage.share();
     }

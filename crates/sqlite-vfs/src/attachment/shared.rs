@@ -18,11 +18,12 @@ const GUARD_ROLLBACK: u64 = 2;
 /// value looks at the database's header before it begins anything, to see which log the header names.
 const REPLACED: u64 = 3;
 
-/// The offset in the first region of the wal-index of SQLite's count of changes of the database: `iChange`.
+/// The offset in bytes, in the first region of the wal-index, of SQLite's count of changes of the database
+/// (`iChange`).
 const CHANGES: usize = 8;
-/// The offset in the first region of the wal-index of the number of committed frames: `mxFrame`.
+/// The offset in bytes, in the first region of the wal-index, of the number of committed frames (`mxFrame`).
 const FRAMES: usize = 16;
-/// The offset in the first region of the wal-index of the number of frames that are home.
+/// The offset in bytes, in the first region of the wal-index, of the number of frames that are home.
 const BACKFILLED: usize = BACKFILLED_WORD * 4;
 
 impl Attachment {

@@ -76,8 +76,8 @@ impl Bound {
         let _ = self.checkpointed.compare_exchange(0, frames, Ordering::Relaxed, Ordering::Relaxed);
     }
 
-    /// Returns the number of frames above which the log is too large, or `None` where no connection
-    /// checkpoints.
+    /// Returns the number of frames above which the log is too large, or `None` if no connection has
+    /// checkpointed the log since it last started over.
     fn limit(&self) -> Option<u32> {
         match self.checkpointed.load(Ordering::Relaxed) {
             0 => None,
@@ -135,7 +135,7 @@ pub struct Room {
     /// The number of bytes in use after the newest commit of this process.
     used: AtomicU64,
     limit: AtomicU64,
-    /// Whether the engine wants to start over.
+    /// Whether the engine wants the log to start over.
     is_short: AtomicBool,
     /// Whether a write has found no room since room was last made.
     is_refused: AtomicBool,
@@ -213,13 +213,13 @@ const _: () = assert!(PROCESS_SLOTS.is_power_of_two());
 /// turn, until the turn's time is up or the connection's process is dead.
 pub struct TimedTurn<'a> {
     pub segment: &'a dyn Segment,
-    /// The place of the word in the segment.
+    /// The position of the word in the segment.
     pub word: u64,
 }
 
 impl TimedTurn<'_> {
-    /// Takes the turn for this thread, for at most `limit_ns`. If this thread has the turn now, returns the
-    /// word with which [`Self::end`] ends the turn.
+    /// Takes the turn for this thread, for at most `limit_ns` nanoseconds. Returns the word with which
+    /// [`Self::end`] ends the turn, or `None` if the thread did not get the turn.
     pub fn take(&self, limit_ns: u64) -> Option<u64> {
         let found = self.segment.load(self.word);
         let until = self.segment.clock_ns().saturating_add(limit_ns) & !SLOT;
@@ -238,8 +238,8 @@ impl TimedTurn<'_> {
         let _ = self.segment.compare_exchange(self.word, turn, 0);
     }
 
-    /// Returns whether the turn in this word lasts. If the kernel does not tell whether the process lives,
-    /// the process counts as alive.
+    /// Returns whether the turn in this word still lasts. If the kernel does not tell whether the turn's
+    /// process lives, the process counts as alive.
     fn is_held(&self, word: u64) -> bool {
         let is_on = word != 0 && word & !SLOT > self.segment.clock_ns();
         is_on && self.segment.is_alive((word & SLOT) as usize).unwrap_or(true)

@@ -99,7 +99,7 @@ impl Usage {
         Ok(())
     }
 
-    /// Removes a connection. If the connection was the only user, other connections may use the log again.
+    /// Removes a connection. If it used the log alone, other connections may use the log again.
     pub fn leave(&self, is_wal: bool) {
         let mut kinds = self.kinds();
         self.let_in(&mut kinds);
@@ -123,7 +123,7 @@ impl Usage {
         Ok(*users == Users::Alone)
     }
 
-    /// Lets other connections in again.
+    /// Lets other connections use the log again, after [`Self::take_alone`].
     pub fn share(&self) {
         self.let_in(&mut self.kinds());
     }

@@ -95,9 +95,9 @@ impl Wal {
         Ok(self.take(offset, data))
     }
 
-    /// Takes the header with which the WAL begins. Also makes the guard final and durable, unless the guard
-    /// is known to be final and durable. If the guard was not provisional, the log may have had commits, so
-    /// this function first makes sure that the log may start over.
+    /// Takes the header with which the WAL begins. Also makes the guard final and durable, unless it is known
+    /// to be so already. If the guard was not provisional, the log may have had commits, so this function
+    /// first makes sure that the log may start over.
     fn begin(&self, data: &[u8]) -> Result<c_int, Failure> {
         self.attachment.look_for_log_now(|| self.db.has_no_name());
         if self.attachment.is_deleted() {

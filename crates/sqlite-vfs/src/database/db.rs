@@ -8,10 +8,10 @@
 //! | lingering | has closed the WAL under EXCLUSIVE, and is about to delete it | [`Db::wal_closed`], [`Db::attach`] | [`Db::detach`] |
 //! | journal | has its rollback journals in the log, or has looked for one | [`Db::attach`] | [`Db::leave_journal`], [`Db::end_outside`], [`Db::detach`] |
 //!
-//! Only [`Db::change_state`] changes the state. The connection also keeps four facts that every call of
-//! SQLite needs as bits, so that a call can read them without the mutex of the state. A user who may only
-//! read the log ([`Attachment::outside`]) attaches the log for the WAL or for journals. The log never lingers
-//! for such a user, because the VFS refuses EXCLUSIVE to the user beside a log.
+//! Only [`Db::change_state`] changes the state. The connection also keeps, as bits, four facts that every
+//! call of SQLite needs. A call can read these bits without the mutex of the state. A user who may only read
+//! the log ([`Attachment::outside`]) attaches the log for the WAL or for journals. The log never lingers for
+//! such a user, because the VFS refuses EXCLUSIVE to the user beside a log.
 
 use std::ffi::c_int;
 use std::path::PathBuf;
@@ -352,7 +352,8 @@ impl Db {
         self.file.close_left_mapping(&self.lock, self.was_served());
     }
 
-    /// Returns whether an engine may serve this database: `journal` is not `off`.
+    /// Returns whether an engine may serve this database, that is, whether the setting `journal` is not
+    /// `off`.
     pub fn is_capable(&self) -> bool {
         self.settings().journal != settings::Journal::Off
     }
@@ -637,7 +638,7 @@ impl Db {
         self.state().serving() == Some(serving)
     }
 
-    /// Detaches a log that stayed attached for the deletion of the WAL, if SQLite did not delete it.
+    /// Detaches a log that stayed attached for the deletion of the WAL, if SQLite has not deleted the WAL.
     pub fn detach_lingering(&self) {
         if self.is_serving(Serving::Lingering) {
             self.detach();

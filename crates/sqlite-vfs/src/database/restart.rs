@@ -62,8 +62,8 @@ thread_local! {
 }
 
 /// Prepares the log to start over if it is time for that, before a transaction of `db` begins. That
-/// transaction must not hold any of the log's locks yet. Returns whether the log will start over. The next
-/// writer starts the log over, provided that the writer takes its snapshot only after this function returns.
+/// transaction must not hold any of the log's locks yet. Returns whether the log will start over. If so, the
+/// next writer starts it over, provided that the writer takes its snapshot only after this function returns.
 pub fn start_over_if_due(db: &Db, attachment: &Attachment) -> bool {
     let waits = waiting::for_room_until();
     let (bound, room) = (attachment.bound(), attachment.room());

@@ -44,7 +44,7 @@ impl Refuser {
         }
     }
 
-    /// Returns the outcome of the refused operation if it were not refused, in words.
+    /// Returns a phrase that tells what would become of the operation without the refusal.
     fn outcome(self) -> &'static str {
         match self {
             Self::Strict => "would be plain SQLite",

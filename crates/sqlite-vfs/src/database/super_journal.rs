@@ -47,7 +47,7 @@ pub unsafe fn deleted(name: *const c_char) {
     });
 }
 
-/// Forgets the super-journal, because a transaction begins, so every earlier commit of this thread is over.
+/// Forgets the super-journal. A transaction begins, so every earlier commit of this thread is over.
 pub fn forget() {
     if is_open() {
         let _ = OPEN.try_with(RefCell::take);

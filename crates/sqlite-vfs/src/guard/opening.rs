@@ -138,8 +138,8 @@ fn decide<'h, 'd>(db: &'d Db, held: &'h Held<'_, BaseFile>) -> Result<Need<'h, '
         }
         DatabaseHeader::Plain { .. } | DatabaseHeader::Empty | DatabaseHeader::NotSqlite => Ok(base()),
         DatabaseHeader::Damaged => Err(places::damaged(db)),
-        // A copy at the path names the same log, and needs the commits that recovery of the log into this
-        // file would take out of the log.
+        // A copy has taken the file's path and names the same log. Recovery would move commits from the log
+        // into this file, but the copy needs them.
         DatabaseHeader::Guarded { log_id, .. }
             if db.attached().is_none() && db.is_replaced_by_copy(log_id) =>
         {

@@ -27,7 +27,7 @@ const PENDING: Duration = Duration::from_millis(50);
 const PENDING_PAUSE: Duration = Duration::from_micros(100);
 const PENDING_TRIES: u32 = (PENDING.as_micros() / PENDING_PAUSE.as_micros()) as u32;
 
-/// The number of times that this VFS reads `/proc/locks` until the file shows a lock. The kernel returns the
+/// The largest number of times that this VFS reads `/proc/locks` to find a lock there. The kernel returns the
 /// file in pieces, and while other processes lock and unlock, a lock may be missing from all pieces.
 const LOOKS_AT_LOCKS: u32 = 8;
 
@@ -135,7 +135,7 @@ pub struct Gate {
     freed: Condvar,
 }
 
-/// The gates of the databases whose logs this process is opening, by
+/// The gates of the databases whose logs this process is opening. The key is
 /// [`duralite_wal::DatabaseIdentity::numbers`].
 type Gates = HashMap<(u64, u64, u64), Weak<Gate>>;
 static GATES: PerProcess<Mutex<Gates>> = PerProcess::new();

@@ -22,7 +22,7 @@ pub struct Settings {
     pub read_durable: bool,
     /// Whether a commit returns only once its transaction is in the archive.
     pub replicated: bool,
-    /// The longest time that such a commit waits, in milliseconds.
+    /// The longest time, in milliseconds, for which a commit with `replicated` waits for the archive.
     pub replicated_timeout: u64,
     /// The number of frames at which a background thread checkpoints the log, so that no committer has to; 0
     /// for never.

@@ -18,8 +18,8 @@ use crate::refusals;
 use crate::shield::shield;
 use crate::sqlite::Sqlite;
 
-/// The most copies of SQLite in one process that get the functions. For other copies the C symbols still
-/// work.
+/// The largest number of copies of SQLite in one process that get the functions. For other copies the C
+/// symbols still work.
 const COPIES: usize = 8;
 /// The SQLite to which each copy of the functions belongs. These are atomic pointers without a mutex, because
 /// a child that is forked while a thread holds a mutex would find the mutex locked for good.

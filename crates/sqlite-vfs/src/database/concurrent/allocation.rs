@@ -119,9 +119,9 @@ impl Concurrent {
         Ok(list.pages)
     }
 
-    /// Merges the allocation of a transaction to which SQLite's real free list was shown. The merge works if
-    /// only the transaction has allocated, or only other connections have. If both have, the transaction is
-    /// overtaken.
+    /// Merges the allocation of a transaction to which this VFS has shown the real free list. The merge
+    /// succeeds if only this transaction has allocated, or if only other connections have. If both have, the
+    /// transaction is overtaken.
     ///
     /// In a database with pointer maps a transaction may have taken pages after the end, and cut them off
     /// again at its commit. Page 1 then says what it said before, but the pointer-map entries of these pages
@@ -173,10 +173,10 @@ impl Concurrent {
         }
         let taken: BTreeSet<u32> = before.pages.difference(&after.pages).copied().collect();
         let given: BTreeSet<u32> = after.pages.difference(&before.pages).copied().collect();
-        // Do not commit what SQLite has written to a page that was free and is free again: the page may be a
-        // trunk of the real list. A page that was a trunk only in the list that SQLite was shown is no trunk
-        // of the real list. If such a page has just become free, commit zeros for it, so that its old content
-        // is gone (`secure_delete`).
+        // Do not commit what SQLite has written to a page that was free and is free again, because the page
+        // may be a trunk of the real list. A page that was a trunk only in the list that SQLite was shown is
+        // no trunk of the real list. If such a page has just become free, commit zeros for it, so that its
+        // old content is gone (`secure_delete`).
         images.retain(|page| !(before.pages.contains(&page) && after.pages.contains(&page)));
         for page in after.trunks.keys().filter(|page| given.contains(page)) {
             images.insert(*page, vec![0; self.page_bytes]);

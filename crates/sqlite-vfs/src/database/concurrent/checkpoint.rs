@@ -1,9 +1,9 @@
 //! Checkpoints of a concurrent connection. SQLite asks for a checkpoint of its own WAL, and this VFS
 //! checkpoints the real log instead.
 //!
-//! SQLite checkpoints after a commit where its hook says so: `PRAGMA wal_autocheckpoint`, the C function of
-//! that name, or a hook of the application's own. SQLite tells the hook how many frames SQLite's WAL has.
-//! SQLite's WAL begins with as many frames as the log has, and starts over when the log does.
+//! SQLite checkpoints after a commit if its hook says so. The hook comes from `PRAGMA wal_autocheckpoint`,
+//! from the C function of that name, or from the application. SQLite tells the hook how many frames SQLite's
+//! WAL has. That WAL begins with as many frames as the log has, and starts over when the log does.
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, c_int};
@@ -95,7 +95,7 @@ impl Concurrent {
     }
 
     /// Shows SQLite how many frames the log has, and how many of them the database file has now. SQLite
-    /// answers with these numbers to the caller that asked for the checkpoint.
+    /// returns these numbers to the caller that asked for the checkpoint.
     fn show_checkpoint(&self, db: &Db) -> Result<(), Failure> {
         let header = self.settled_header(db, false)?;
         let backfilled = self.index().backfilled()?.min(header.frames());
@@ -138,7 +138,7 @@ impl Concurrent {
     }
 
     /// Writes to the database what no reader needs in the log, as SQLite's `walCheckpoint` does. Returns
-    /// whether that is all of the log, or `None` where another connection checkpoints.
+    /// whether that is all of the log, or `None` if another connection checkpoints.
     fn write_home(&self, db: &Db) -> Result<Option<bool>, Failure> {
         // Recover the wal-index first if need be, because recovery needs CHECKPOINT.
         self.settled_header(db, false)?;
@@ -157,7 +157,8 @@ impl Concurrent {
         is_whole
     }
 
-    /// Returns whether all frames up to this header are in the database afterwards.
+    /// Writes to the database the frames up to this header that no reader needs in the log. Returns whether
+    /// all of them are in the database afterwards.
     fn write_what_is_safe(&self, db: &Db, header: &IndexHeader) -> Result<bool, Failure> {
         let index = self.index();
         let mut safe = header.frames();
@@ -190,7 +191,8 @@ impl Concurrent {
         Ok(safe == header.frames())
     }
 
-    /// Writes the frames up to `last` to the database, and syncs it. The caller has CHECKPOINT and the first mark.
+    /// Writes the frames up to `last` to the database, and syncs the database. The caller has CHECKPOINT and
+    /// the first mark.
     fn write_frames(&self, db: &Db, header: &IndexHeader, last: u32) -> Result<(), Failure> {
         let index = self.index();
         let frames = index.backfilled()? + 1..=last;

@@ -1,4 +1,4 @@
-//! Conflicts: what the application learns about a transaction that was overtaken, and the pages on which
+//! Counts conflicts, tells the application why a transaction was overtaken, and lists the pages on which
 //! transactions were overtaken.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -91,8 +91,8 @@ impl Concurrent {
         }
     }
 
-    /// Returns the pages that the open transaction has in memory, in ascending order. SQLite has not read the
-    /// pages among them that it has taken from the free list.
+    /// Returns the pages that the open transaction has in memory, in ascending order. If SQLite has taken one
+    /// of these pages from the free list, it has not read the page.
     fn buffered_pages(&self) -> Vec<u32> {
         let state = self.state();
         let frames = state.wal.get(self.committed_bytes(&state)..).unwrap_or_default();

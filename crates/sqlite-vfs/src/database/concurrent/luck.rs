@@ -35,8 +35,8 @@ impl Luck {
         self.left > 0
     }
 
-    /// Notes that a transaction was overtaken, maybe by chance. A second conflict in a row does not count as
-    /// chance.
+    /// Notes that a transaction was overtaken. `by_chance` says whether that may have been chance. A second
+    /// conflict in a row does not count as chance.
     pub fn lost(&mut self, by_chance: bool) {
         let counts = !by_chance || self.has_lost;
         self.has_lost = true;

@@ -9,7 +9,8 @@ use std::cell::{RefCell, RefMut};
 #[derive(Default)]
 pub struct Owned<T>(RefCell<T>);
 
-// SAFETY: as the type says, no two threads use it at the same time, and SQLite's mutex orders their uses.
+// SAFETY: as the type says, no two threads use the value at the same time, and SQLite's mutex orders their
+// uses.
 unsafe impl<T: Send> Sync for Owned<T> {}
 
 impl<T> Owned<T> {

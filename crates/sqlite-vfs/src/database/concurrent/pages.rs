@@ -8,8 +8,7 @@ use super::state::Concurrent;
 use crate::database::Db;
 use crate::errors::{During, Failure};
 
-/// Reads a page as of a snapshot. A page that the database did not have yet, or no longer had, reads as
-/// zeros.
+/// Reads a page as of a snapshot. If the database had no such page at that time, the page reads as zeros.
 pub fn read_page(
     db: &Db,
     index: SharedIndex<'_>,
@@ -29,7 +28,7 @@ pub fn read_page(
     }
     let offset = u64::from(page.saturating_sub(1)) * buf.len() as u64;
     match db.read_unmasked(buf, offset)? {
-        // SQLite, too, takes what is after the end of the file for zeros.
+        // SQLite, too, reads zeros after the end of the file.
         ffi::OK | ffi::IOERR_SHORT_READ => Ok(()),
         code => Err(Failure::new(code, format!("cannot read page {page} of {}", db.path.display()))),
     }

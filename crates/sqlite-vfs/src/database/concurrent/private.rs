@@ -449,8 +449,8 @@ impl Db {
         Ok(Some(Box::new(new)))
     }
 
-    /// Returns how this connection's transactions run beside others now. The result is less than the setting
-    /// asks for if the connection cannot have what the setting asks for.
+    /// Returns the mode in which this connection's transactions now run beside others. If the connection
+    /// cannot have the mode of the setting, this is a weaker mode.
     pub fn concurrency_in_force(&self) -> Concurrency {
         match self.concurrent().map(|concurrent| concurrent.mode) {
             // A SQLite without this function cannot say whether another database is attached.

@@ -1,4 +1,5 @@
-//! The commit of a concurrent connection: from the buffer into the real log and the real wal-index.
+//! Commits the transaction of a concurrent connection, from the connection's buffer to the real log and the
+//! real wal-index.
 
 use std::borrow::Cow;
 use std::ffi::c_int;
@@ -41,9 +42,9 @@ impl Concurrent {
     /// connection sees the transaction, and the transaction is as durable as a sealed transaction is.
     ///
     /// # Errors
-    /// `BUSY_SNAPSHOT` if the transaction was overtaken: SQLite rolls it back. `BUSY` if WRITE was not free:
-    /// the transaction stays open, and the application can try `COMMIT` again. All errors leave the database
-    /// as it was.
+    /// `BUSY_SNAPSHOT` if the transaction was overtaken. SQLite then rolls it back. `BUSY` if WRITE was not
+    /// free. The transaction then stays open, and the application can try `COMMIT` again. All errors leave
+    /// the database as it was.
     pub fn write_wal(
         &self,
         db: &Db,
@@ -118,8 +119,8 @@ impl Concurrent {
     }
 
     /// Commits a transaction that has WRITE, so that no other transaction has committed since its snapshot.
-    /// Counts for [`Luck`](super::luck) whether the transaction has met commits of others since the state
-    /// `since`.
+    /// Tells [`Luck`](super::luck) whether others have committed pages that the transaction writes, between
+    /// the state `since` and the snapshot.
     fn commit_locked(
         &self,
         db: &Db,
@@ -305,7 +306,7 @@ impl Concurrent {
     ) -> Result<IndexHeader, Failure> {
         let base = if snapshot.is_in_file() { self.start_over(db, newest)? } else { newest };
         let is_new = base.frames() == 0 && base.salt() == [0; 2];
-        // The log has never had a commit.
+        // A new log has never had a commit, so it has no salt yet.
         Ok(if is_new { base.started_over(random()) } else { base })
     }
 
@@ -360,7 +361,8 @@ impl Concurrent {
         Ok(after)
     }
 
-    /// Writes a frame with this page and this size of the database (0 but for a commit frame), or its header alone.
+    /// Writes a frame with this page and this size of the database (0 except in a commit frame), or only the
+    /// frame's header.
     pub(super) fn write_frame(
         &self,
         frame: u32,
@@ -433,7 +435,8 @@ pub(super) fn done(recorded: u64, code: c_int) -> Result<(), Failure> {
     }
 }
 
-/// Puts bytes at this place of the buffer, and fills with zeros any gap before it.
+/// Stores `data` at the offset `at` of the buffer. If there is a gap before the data, fills the gap with
+/// zeros.
 pub(super) fn put(wal: &mut Vec<u8>, at: usize, data: &[u8]) {
     if wal.len() < at {
         wal.resize(at, 0);
@@ -443,7 +446,7 @@ pub(super) fn put(wal: &mut Vec<u8>, at: usize, data: &[u8]) {
     wal.extend_from_slice(behind);
 }
 
-/// Returns the header of the frame that begins here, or zeros where SQLite has not written it.
+/// Returns the header of the frame that begins at the offset `at`, or zeros if SQLite has not written it.
 pub(super) fn frame_header(wal: &[u8], at: usize) -> FrameHeader {
     let bytes = wal.get(at..at + FRAME_HEADER_BYTES).and_then(|bytes| bytes.try_into().ok());
     FrameHeader::parse(bytes.unwrap_or(&[0; FRAME_HEADER_BYTES]))

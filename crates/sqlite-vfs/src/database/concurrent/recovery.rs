@@ -13,7 +13,7 @@ use super::state::Concurrent;
 use crate::database::Db;
 use crate::errors::{During, Failure};
 
-/// The number of times that a connection looks at a wal-index that another connection is writing, before it
+/// The number of looks at the wal-index, while another connection is writing it, after which a connection
 /// gives up.
 const TRIES: u32 = 1000;
 /// The number of looks at the wal-index before the first pause.

@@ -71,7 +71,7 @@ impl<'a> SharedIndex<'a> {
         Ok(region.and_then(Region::header))
     }
 
-    /// Returns whether the header is still `header`, once the caller has taken a mark.
+    /// Returns whether the header is still `header`. The caller has just taken a mark.
     pub fn is_still(self, header: &IndexHeader) -> Result<bool, Failure> {
         fence(Ordering::SeqCst);
         self.shows(header)

@@ -127,8 +127,8 @@ impl Snapshot {
         Ok((is_home || index.mark(self.mark)? < newest.frames()).then_some(true))
     }
 
-    /// Returns the frames that were committed after this snapshot, up to `newest`. Returns `None` if it is no
-    /// longer known which frames these are.
+    /// Returns the frames that were committed after this snapshot, up to `newest`. Returns `None` if these
+    /// frames are no longer known.
     ///
     /// While the connection holds any mark but the first, the log does not start over. While it holds the
     /// first mark, the log may start over, but only once. No frame of the new generation gets into the

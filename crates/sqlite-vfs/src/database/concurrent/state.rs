@@ -110,7 +110,7 @@ pub(super) enum Write {
     Validated,
 }
 
-/// The most bytes of buffer that a connection keeps between transactions.
+/// The largest size in bytes of the buffer that a connection keeps between transactions.
 const MOST_KEPT: usize = 1 << 20;
 
 impl Concurrent {

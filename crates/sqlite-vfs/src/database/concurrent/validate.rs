@@ -117,8 +117,9 @@ impl Concurrent {
         Err(overtaken(db, &conflict))
     }
 
-    /// Returns the frames of the commits from the snapshot to `newest`: the page of each, and the size of the
-    /// database in the last frame of a commit. Returns `None` if the log has started over since the snapshot.
+    /// Returns the frames of the commits from the snapshot to `newest`. For each frame the result has its
+    /// page, and the size of the database if the frame is the last one of a commit. Returns `None` if these
+    /// frames are no longer known.
     fn frames_of_others(
         &self,
         snapshot: &Snapshot,
@@ -129,8 +130,8 @@ impl Concurrent {
         Ok(Some(others.map_err(|error| Failure::of(&error, During::Read))?))
     }
 
-    /// Returns whether others have written a page that the transaction uses and that is no interior page of a
-    /// table.
+    /// Returns whether others have written a page that the transaction uses and that is not an interior page
+    /// of a table.
     fn meets_on_rows(
         &self,
         db: &Db,
@@ -246,8 +247,8 @@ fn is_same_but_for_counters(before: &[u8], after: &[u8], ignored: Range<usize>) 
     before.len() == after.len() && !(0..before.len()).filter(counts).any(|at| differs(&at))
 }
 
-/// Sets the change counter of a page 1 that is to be committed on top of `newest` to one more than the
-/// counter of `newest`.
+/// Prepares a page 1 to be committed on top of `newest`: sets its change counter to one more than that of
+/// `newest`.
 pub(super) fn count_change(page: &mut [u8], newest: &[u8]) {
     let [counter, version] = COUNTERS;
     let Some(before) = newest.get(counter.clone()).and_then(|bytes| bytes.try_into().ok()) else { return };
