@@ -357,8 +357,8 @@ impl Attachment {
     }
 
     /// Notes that the file was truncated under the home that has it mapped, for the reason `why`. From now on
-    /// commits to the WAL and checkpoints fail. Once a process has attached the log again, it must write all
-    /// committed pages again, into a mapping of the present file. [`Self::home_failed`] notes that.
+    /// commits to the WAL and checkpoints fail. Also notes, as [`Self::home_failed`] does, that a process
+    /// that attaches the log again must write all committed pages again, into a mapping of the present file.
     pub fn home_cut(&self, why: &str) {
         if self.home_cut.set(why.to_owned()).is_ok() {
             self.home_failed();

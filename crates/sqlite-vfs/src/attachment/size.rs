@@ -32,13 +32,13 @@ pub struct Bound {
     /// The number of frames that the log had when a concurrent connection last tried to checkpoint it after a
     /// commit; 0 if none has since the log last started over.
     tried: AtomicU32,
-    /// The number of failed attempts to start the log over for which a reader stayed too long, since the log
+    /// The number of attempts to start the log over that have failed because a reader stayed, since the log
     /// last started over.
     failures: AtomicU32,
 }
 
-/// The number of attempts, failed because a reader stayed, after which the connection that tries to start the
-/// log over asks transactions that have been writing for long to end.
+/// If this many attempts to start the log over have failed because a reader stayed, the next attempt asks
+/// transactions that have been writing for long to end.
 const PATIENT_TRIES: u32 = 3;
 
 impl Bound {
@@ -91,8 +91,8 @@ impl Bound {
         self.limit().is_some_and(|limit| self.frames.load(Ordering::Relaxed) > limit.max(postponed))
     }
 
-    /// Returns whether transactions that have been writing for long should be asked to end, because
-    /// [`PATIENT_TRIES`] attempts have failed for a reader that stays.
+    /// Returns whether transactions that have been writing for long should be asked to end, because too many
+    /// attempts to start the log over have failed while a reader stays.
     pub fn is_far_outgrown(&self) -> bool {
         self.failures.load(Ordering::Relaxed) >= PATIENT_TRIES
     }

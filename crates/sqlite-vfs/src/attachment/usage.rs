@@ -112,8 +112,9 @@ impl Usage {
         }
     }
 
-    /// Tries to make this process's only connection that uses the log in the way `kind` the only one in all
-    /// processes. Returns whether it now is the only one.
+    /// Tries to keep all other processes from using the log in the way `kind`. Does so only if exactly one
+    /// connection of this process uses the log in that way. Returns whether that connection is now the only
+    /// one in all processes.
     pub fn take_alone(&self, kind: SegmentUse) -> Result<bool, Failure> {
         let mut kinds = self.kinds();
         let users = kinds.of(kind);

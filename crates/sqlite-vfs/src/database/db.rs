@@ -397,7 +397,7 @@ impl Db {
     }
 
     /// Returns whether SQLite has left WAL mode, so that its cache may be out of date. Only the first call
-    /// after that returns `true`.
+    /// after SQLite has left WAL mode returns `true`.
     pub fn end_doubting_cache(&self) -> bool {
         self.mode.doubts_cache.load(Ordering::Relaxed)
             && self.mode.doubts_cache.swap(false, Ordering::Relaxed)
@@ -409,7 +409,7 @@ impl Db {
         self.mode.leaving_wal.swap(false, Ordering::Relaxed)
     }
 
-    /// Notes what serves the WAL when SQLite opens it next. The note holds as long as SQLite keeps the lock
+    /// Notes what will serve the WAL when SQLite opens it. The note holds as long as SQLite keeps the lock
     /// that it is getting now.
     pub fn prepare(&self, prepared: Prepared) {
         let previous = locked(&self.service.prepared).replace(prepared);

@@ -102,8 +102,8 @@ fn named_file(base: BaseFile, path: &Path) -> Result<Option<OwnedFd>, Errno> {
     Ok((!base.has_moved()).then_some(file))
 }
 
-/// Returns whether the file with this path is a database that names this log. The answer is also `true` if
-/// that is not known, because the answer decides whether the caller may delete the log.
+/// Returns whether the file with this path is a database that names this log. If that is not known, the
+/// answer is `true`, because the answer decides whether the caller may delete the log.
 pub fn names_log(vfs: BaseVfs, path: &Path, id: LogId) -> bool {
     let Ok(name) = CString::new(path.as_os_str().as_bytes()) else { return false };
     // Look at the path first, because the base VFS reports a file that it cannot open to SQLite's error log.

@@ -436,8 +436,8 @@ impl Db {
         }
         let failures = attachment.home_failures();
         if failures > 0 {
-            // Leave out frames that a process has sealed and not published: no reader may see them, and
-            // another writer may replace them. A connection that is alone here, without a wal-index, has
+            // Leave out frames that a process has sealed but not published, because no reader may see them,
+            // and another writer may replace them. A connection that is alone here, without a wal-index, has
             // published all that is sealed.
             let published = attachment.indexed_frames();
             let last = (published > 0 && self.lock.sqlites_exclusive().is_none()).then_some(published);

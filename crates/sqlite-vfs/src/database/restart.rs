@@ -79,8 +79,8 @@ pub fn start_over_if_due(db: &Db, attachment: &Attachment) -> bool {
         return false;
     }
     let Some(turn) = attachment.restart_turn().take(TURN_NS) else {
-        // Another connection is trying. Wait for that connection, but at most for the time that SQLite
-        // believes this connection to have slept.
+        // Another connection is trying to start the log over. Wait for it, but no longer than SQLite believes
+        // this connection to have slept.
         let (start, limit) = (Instant::now(), waits.unwrap_or_default());
         while start.elapsed() < limit && attachment.restart_turn().is_taken() {
             std::thread::sleep(PAUSE);

@@ -94,7 +94,7 @@ impl Db {
         attachment.index_region(region, true).map(drop).map_err(|error| self.cannot_map(&error))
     }
 
-    /// Answers SQLite's barrier, after which SQLite must see what others have stored. Returns whether the
+    /// Answers SQLite's barrier. After it SQLite must see what others have stored. Returns whether the
     /// wal-index belongs to a log, and not to the base VFS.
     pub fn renew_index(&self) -> bool {
         if self.is_outside() {

@@ -118,7 +118,7 @@ pub fn in_queue(polling: Duration, queued: Duration) -> BusyWait {
 const LIMIT: Duration = Duration::from_millis(250);
 const FIRST: Duration = Duration::from_micros(50);
 const LONGEST: Duration = Duration::from_millis(2);
-/// The factor that limits what a sleep counts that takes longer than intended: at most this many times the
+/// The factor that limits how much of an overlong sleep counts. A sleep counts as at most this many times its
 /// intended length.
 const OVERSLEPT: u32 = 4;
 

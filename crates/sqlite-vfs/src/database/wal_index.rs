@@ -150,9 +150,9 @@ fn mapping(mapped: &mut Option<Mapped>, attachment: Arc<Attachment>) -> &mut Map
     mapped.get_or_insert(Mapped { attachment, first: None })
 }
 
-/// The number of words in a region.
+/// The number of words, of eight bytes each, in a region.
 const WORDS: usize = REGION_BYTES as usize / 8;
-/// The number of words of the header, which the region has twice.
+/// The number of words of a header. The region has two copies of the header.
 const HEADER: usize = 6;
 /// The number of words of both headers and the marks.
 const HEAD: usize = 17;

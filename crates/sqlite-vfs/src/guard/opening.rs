@@ -2,10 +2,10 @@
 //!
 //! A connection that makes a log needs EXCLUSIVE for a moment. So does a connection that checkpoints an
 //! ordinary `-wal` that a program without Duralite has left. If two connections that hold SHARED both want
-//! EXCLUSIVE, one of them has to release SHARED. SQLite cannot release SHARED for that: it relies on what it
-//! has read under SHARED until it releases SHARED itself. So this VFS does all such work in [`begin`], when
-//! SQLite asks for SHARED and relies on nothing yet. When SQLite opens the WAL, under the same SHARED,
-//! [`open_wal`] finds what [`begin`] has prepared.
+//! EXCLUSIVE, one of them has to release SHARED. SQLite cannot release SHARED for that, because it relies on
+//! what it has read under SHARED until it releases SHARED itself. So this VFS does all such work in
+//! [`begin`], when SQLite asks for SHARED and relies on nothing yet. When SQLite opens the WAL, under the
+//! same SHARED, [`open_wal`] finds what [`begin`] has prepared.
 //!
 //! [`decide`] says what the database needs, and changes nothing. [`Opening`] and [`open_wal`] do what it
 //! says. The first row of this table that fits applies:
@@ -172,8 +172,8 @@ fn can_absorb(db: &Db) -> Result<bool, Failure> {
     Ok(!db.reserves_bytes()? && helper::may_write_base_wal(db))
 }
 
-/// Returns whether the log fits the database: the log is made for pages of the database's page size, and is
-/// not outdated ([`is_outdated`]).
+/// Returns whether the log fits the database. It does if it is made for pages of the database's page size,
+/// and is not outdated ([`is_outdated`]).
 fn fits(db: &Db, log: &Attachment, page_bytes: u32) -> Result<bool, Failure> {
     let has_size = log.log().page_bytes() == page_bytes;
     Ok(has_size && !is_outdated(db, log)?)

@@ -163,7 +163,7 @@ fn check_log_dir(settings: &Settings, placement: Result<&LogPlacement, &str>) ->
     placement.check().map_err(Failure::cannot_open)
 }
 
-/// Returns where a log may be: in the configured places, in shared memory, and beside the database.
+/// Returns the places where a log may be: the configured ones, shared memory, and the database's directory.
 fn log_dirs(db: &Db) -> Vec<LogPlacement> {
     // `placement` locks the settings itself, so call it before locking them below.
     let configured = db.placement().ok();

@@ -271,7 +271,8 @@ impl Concurrency {
     }
 }
 
-/// The number of frames at which the background checkpoint begins: well before SQLite's own, at 1000.
+/// The number of frames at which the background checkpoint begins. SQLite's own checkpoint begins much later,
+/// at 1000.
 const BACKGROUND_FRAMES: u32 = 400;
 
 fn background_checkpoint(given: &Given<'_>) -> Result<u32, String> {

@@ -87,8 +87,8 @@ impl Concurrent {
         self.add_pages(db, newest, images, allocation)
     }
 
-    /// Lets the connection lease pages from its next transaction on if this transaction, which is to be
-    /// validated, has allocated, and other connections use the database.
+    /// Lets the connection lease pages from its next transaction on, if this transaction has allocated and
+    /// other connections use the database. This transaction is to be validated.
     pub(super) fn note_allocation(
         &self,
         db: &Db,
@@ -274,7 +274,7 @@ impl Concurrent {
         Allocation { pages, is_larger: true, lease }
     }
 
-    /// Returns the part of the list that begins at `at` and consists of trunks that only this connection
+    /// Returns a part of the free list, which begins at `at`. It consists of trunks that only this connection
     /// knows: those in `written`, and those of the view. With `until`, the part continues through the
     /// snapshot's list to the trunk that `until` names.
     fn part(

@@ -5,7 +5,8 @@
 /// A page of a b-tree.
 pub struct BTreePage<'a> {
     bytes: &'a [u8],
-    /// The byte at which the page's header begins: on page 1, after the header of the database.
+    /// The offset in the page at which the page's header begins. On page 1 the header of the database comes
+    /// first.
     header: usize,
     kind: Kind,
     /// The number of bytes of the page that SQLite uses.
@@ -20,7 +21,7 @@ enum Kind {
     LeafOfTable,
 }
 
-/// The payload of a cell: all of it, or its beginning.
+/// The payload of a cell, or the beginning of that payload.
 pub struct Payload<'a> {
     pub local: &'a [u8],
     /// The first page with the rest of the payload, and the number of pages that hold the rest.

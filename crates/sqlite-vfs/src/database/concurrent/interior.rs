@@ -13,7 +13,7 @@ use super::page_set::PageSet;
 const INTERIOR_OF_TABLE: u8 = 5;
 const HEADER_BYTES: usize = 12;
 
-/// A child, and the rowids between which everything under it lies; `None` at the ends of the page.
+/// A child, and the rowids between which everything under it lies. At the ends of the page these are `None`.
 struct Child {
     page: u32,
     from: Option<u64>,

@@ -110,8 +110,8 @@ impl Lease {
         self.view = Some(view);
     }
 
-    /// Returns whether the list that SQLite sees depends on this page: the page is leased, or it is a trunk
-    /// that SQLite sees with other content.
+    /// Returns whether the list that SQLite sees depends on this page. It does if the page is leased, or is a
+    /// trunk that SQLite sees with other content.
     pub fn is_of(&self, page: u32) -> bool {
         let depends = |view: &View| self.pages.contains(&page) || view.trunks.contains_key(&page);
         self.view.as_ref().is_some_and(depends)

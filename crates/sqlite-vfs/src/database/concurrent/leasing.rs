@@ -45,8 +45,8 @@ impl Concurrent {
         Ok(())
     }
 
-    /// Chooses pages of the list: those in `own` that are still on the list, and others that no connection of
-    /// this process has leased.
+    /// Chooses pages of the free list to lease. These are pages in `own` that are still on the list, and
+    /// pages that no connection of this process has leased.
     fn choose(
         &self,
         db: &Db,
@@ -77,8 +77,8 @@ impl Concurrent {
                 }
                 stay
             });
-            // Insert also trunks that keep all their leaves: the view has to show the beginning of the list
-            // without a gap.
+            // Insert also trunks that keep all their leaves, because the view has to show the beginning of
+            // the list without a gap.
             trunks.insert(at, trunk(image.len(), next(&image), &stay));
             at = next(&image);
         }

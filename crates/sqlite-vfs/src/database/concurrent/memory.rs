@@ -11,7 +11,7 @@ use duralite_medium::{MediumError, REGION_BYTES};
 
 use crate::attachment::Attachment;
 
-/// The number of words in a region.
+/// The number of words, of four bytes each, in a region.
 const WORDS: usize = REGION_BYTES as usize / 4;
 
 /// One region, which stays at its address for `'a`.

@@ -21,8 +21,8 @@
 //!   snapshot holds a page of the read set or one that the transaction writes. Page 1 is in every read set.
 //!   Page 1 may differ in the change counter and in the version that goes with the counter, because no
 //!   statement reads these. At a commit it may also differ in the size and the free list, which are merged
-//!   (invariant 64). A commit that has made the database smaller counts as a conflict with everything: pages
-//!   that it cut off have no frames.
+//!   (invariant 64). A commit that has made the database smaller counts as a conflict with everything,
+//!   because pages that it cut off have no frames.
 //! - *Moving on* (invariant 60). A transaction that has only read and now gets WRITE may move its snapshot to
 //!   the newest commit under the same conditions. The database must also have the same size, because SQLite
 //!   keeps the size and page 1 in memory.
@@ -43,19 +43,19 @@
 //! | [`memory`] | the memory of wal-indexes, shared and private |
 //! | [`shared_index`] | the wal-index of all connections |
 //! | [`recovery`] | the wal-index rebuilt from the log |
-//! | [`snapshot`] | a moment of the database, and how a connection holds it |
+//! | [`snapshot`] | a snapshot, and how a connection holds it |
 //! | [`page_set`] | a set of pages |
 //! | [`host`] | the SQLite connection |
 //! | [`images`] | the pages that a transaction commits |
 //! | [`owned`] | what SQLite's calls on one connection use |
-//! | [`state`] | what such a connection is and has |
+//! | [`state`] | the state of a concurrent connection |
 //! | [`pages`] | pages as of a snapshot |
 //! | [`private`] | SQLite's calls: locks, reads, writes |
 //! | [`checkpoint`] | checkpoints of the real log |
 //! | [`interior`] | changes of interior pages that do not matter |
 //! | [`free_list`] | the list of free pages |
-//! | [`lease`], [`leasing`] | free pages that one connection has for itself, and which ones |
-//! | [`allocation`] | allocations of a transaction and of others, brought together |
+//! | [`lease`], [`leasing`] | the free pages that one connection leases, and their choice |
+//! | [`allocation`] | the allocations of a transaction, merged with those of others |
 //! | [`validate`] | whether others have overtaken a transaction |
 //! | [`luck`] | whether transactions had better be validated, or take WRITE early |
 //! | [`publish`] | the commit itself |

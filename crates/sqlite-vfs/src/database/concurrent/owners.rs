@@ -17,7 +17,7 @@ const SCHEMA: &str = "schema";
 const FREE_LIST: &str = "free list";
 const POINTER_MAP: &str = "pointer map";
 
-/// The most bytes of a row of `sqlite_schema` that the search reads.
+/// The largest number of bytes of a row of `sqlite_schema` that the search reads.
 const LONGEST_ROW: usize = 1 << 20;
 
 /// Finds out to which table or index these pages belong. The result lacks a page whose owner the search

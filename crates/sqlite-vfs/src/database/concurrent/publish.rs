@@ -128,8 +128,8 @@ impl Concurrent {
         since: Option<IndexHeader>,
         write: WriteWal<'_>,
     ) -> Result<(), Failure> {
-        // Do not use the snapshot's header, because an earlier try of this COMMIT may have started the log
-        // over.
+        // Do not use the snapshot's header, because an earlier attempt at this COMMIT may have started the
+        // log over.
         let newest = self.settled_header(db, true)?;
         let since = since.filter(|_| newest.salt() == transaction.snapshot.header.salt());
         let has_met = since.map_or(Ok(false), |since| self.has_met_others(&since, &transaction))?;
@@ -352,7 +352,7 @@ impl Concurrent {
             // time.
             self.write_frame(last, (page, pages), None, write)?;
         }
-        // The transaction is sealed. Nothing from here on fails: all regions are mapped.
+        // The transaction is sealed. Nothing from here on fails, because all regions are mapped.
         for (frame, page) in (before + 1..).zip(in_log.iter().copied().chain(images.pages())) {
             index.append(frame, page)?;
         }

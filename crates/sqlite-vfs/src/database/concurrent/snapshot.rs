@@ -156,9 +156,9 @@ fn first_not_home(index: SharedIndex<'_>, frames: u32) -> Result<u32, Failure> {
     Ok(index.backfilled()?.min(frames).saturating_add(1))
 }
 
-/// Chooses the mark for a log with this many frames, as SQLite does: the highest mark that is not beyond
-/// these frames, or else a free mark, which this function sets to this number. Returns the mark and its
-/// frame.
+/// Chooses the mark for a log with this many frames, as SQLite does. If no mark is at the last of these
+/// frames, sets a free mark to it. If no mark is free, takes the highest mark that is not beyond these
+/// frames. Returns the mark and its frame.
 pub fn choose_mark(
     index: SharedIndex<'_>,
     holder: &Holder,

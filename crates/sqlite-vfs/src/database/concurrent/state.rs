@@ -53,8 +53,8 @@ pub(super) struct State {
     /// The locks of the private wal-index that SQLite holds shared, as bits.
     pub(super) shared: u8,
     pub(super) write: Write,
-    /// The time at which the open transaction, which is to be validated, began to write, by the clock of the
-    /// log's users. `None` once this VFS has asked the application to end the transaction.
+    /// The time, by the clock of the log's users, at which the open transaction began to write, if it is to
+    /// be validated. `None` once this VFS has asked the application to end the transaction.
     pub(super) writes_since: Option<u64>,
     /// The state of the log that SQLite's cache agrees with; `None` if SQLite has to drop its cache.
     pub(super) cache: Option<IndexHeader>,
@@ -94,8 +94,8 @@ pub(super) struct State {
     pub(super) others: u8,
 }
 
-/// The number of commits, without a commit of another connection in between, after which a connection
-/// believes that it is alone.
+/// If this many commits of a connection follow without a commit of another connection in between, the
+/// connection believes that it is alone.
 pub(super) const ALONE: u8 = 64;
 
 /// What a connection may write now.
@@ -256,7 +256,8 @@ impl State {
         // SQLite takes the second mark, and continues after the last frame.
         self.says_home(frames.saturating_sub(1), frames);
         if let Some(first) = self.index.first() {
-            // No older state of this log can be opened (`sqlite3_snapshot_open`): its frames are forgotten.
+            // No older state of this log can be opened (`sqlite3_snapshot_open`), because its frames are
+            // forgotten.
             first.store(ATTEMPTED_WORD, frames);
         }
         // SQLite's cache holds the transaction only if SQLite has published the transaction in its own
