@@ -16,12 +16,12 @@ use crate::errors::Failure;
 /// The purpose for which a connection begins to use a log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Entering {
-    /// For rollback journals. While idle, such a connection keeps no other connection from using the WAL
-    /// alone.
+    /// To keep rollback journals in the log. While idle, a connection with this purpose keeps no other
+    /// connection from using the WAL alone.
     Journal,
-    /// For the WAL, beside other connections.
+    /// To use the WAL beside other connections.
     Wal,
-    /// For the WAL, which no other connection has open.
+    /// To use the WAL, which no other connection has open.
     WalAlone,
 }
 

@@ -213,7 +213,7 @@ impl State {
         }
     }
 
-    /// Returns the facts that callbacks need at each call, as bits.
+    /// Returns, as bits, the facts that callbacks need at each call.
     fn at_a_glance(&self) -> u8 {
         let Some(log) = self.attached() else { return 0 };
         let of_log = if log.has_home { HAS_HOME } else { 0 }
@@ -387,8 +387,8 @@ impl Db {
         self.mode.saw_rollback_guard.store(true, Ordering::Relaxed);
     }
 
-    /// Notes that SQLite has deleted the WAL, or, if `leaving` is `false`, that SQLite has done something
-    /// else since.
+    /// Notes that SQLite has deleted the WAL. If `leaving` is `false`, notes instead that SQLite has done
+    /// something else since.
     pub fn set_leaving_wal(&self, leaving: bool) {
         self.mode.leaving_wal.store(leaving, Ordering::Relaxed);
         if leaving {

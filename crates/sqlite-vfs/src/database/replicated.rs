@@ -6,7 +6,8 @@
 //! reads no transaction before the transaction is in the archive (invariant 71).
 //!
 //! Only a transaction that a log serves as a WAL can be replicated. [`super::strict`] refuses other
-//! transactions before they change anything, as far as it can. [`check_plain`] fails the rest.
+//! transactions before they change anything, as far as it can. If such a transaction commits all the same,
+//! [`check_plain`] makes the commit fail.
 
 use std::path::Path;
 use std::time::Duration;

@@ -156,8 +156,8 @@ const WORDS: usize = REGION_BYTES as usize / 8;
 const HEADER: usize = 6;
 /// The number of words of both headers and the marks.
 const HEAD: usize = 17;
-/// The number of times that a reader looks again until both copies of the header agree. A process that dies
-/// while it writes the header leaves the copies different, so the reader must not wait for ever.
+/// The number of times that a reader reads the header until both of its copies agree. The number is limited
+/// because a process that dies while it writes the header leaves the copies different.
 const TRIES: u32 = 1000;
 
 /// A copy of the first region.

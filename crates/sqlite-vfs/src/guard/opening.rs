@@ -380,7 +380,8 @@ impl Opening<'_> {
 
     /// Has SQLite play a hot rollback journal back in another connection of this VFS. If SQLite played the
     /// journal back in this connection, SQLite would keep its lock and might then open an ordinary `-wal`
-    /// under that lock. As in stock SQLite, that happens only if the other connection fails.
+    /// under that lock. Only if the other connection fails, SQLite plays the journal back here, as in stock
+    /// SQLite.
     fn play_back(&mut self, own: Own<'_, BaseFile>) -> Step {
         drop(own);
         self.writer =

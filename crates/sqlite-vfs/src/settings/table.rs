@@ -4,11 +4,12 @@
 use duralite_wal::engine::settings::{EngineSetting, Given, SWITCH, Setting, Values, on_off};
 use duralite_wal::{Descriptor, EngineOptions, engines};
 
-/// The setting that also concerns databases that are not opened through this VFS.
+/// The name of the setting that also concerns databases that are not opened through this VFS.
 pub const STRICT: &str = "strict";
-/// The setting that each connection may choose for itself until it first reads.
+/// The name of the setting that each connection may choose for itself until it first reads.
 pub const CONCURRENT: &str = "concurrent";
-/// A setting that, like [`REPLICATED_TIMEOUT`], each connection may change for itself at any time.
+/// The name of a setting that each connection may change for itself at any time. [`REPLICATED_TIMEOUT`] is
+/// another one.
 pub const REPLICATED: &str = "replicated";
 pub const REPLICATED_TIMEOUT: &str = "replicated_timeout";
 

@@ -16,7 +16,8 @@ pub(super) struct InLog {
 }
 
 impl InLog {
-    /// Makes an empty list of frames, which begins after this state of the log.
+    /// Makes the value for a large transaction without frames yet, whose first frame comes directly after
+    /// this state of the log.
     pub fn behind(base: IndexHeader) -> Self {
         Self { base, pages: Vec::new(), begun: None, overwritten: None }
     }

@@ -44,6 +44,7 @@ impl Concurrent {
 
     /// Makes the transaction a large one, if it has WRITE or can get it.
     ///
+    /// # Errors
     /// An I/O error if the transaction has used up its memory, and either could not get WRITE or was
     /// overtaken. SQLite then rolls the transaction back. Errors of the log.
     #[cold]

@@ -230,7 +230,7 @@ impl State {
     }
 
     /// Notes that the transaction has committed on top of its snapshot, so that the snapshot with this commit
-    /// is the newest state. `is_larger` says whether SQLite has to drop its cache all the same.
+    /// is the newest state. `is_larger` says whether SQLite nevertheless has to drop its cache.
     pub fn has_committed(&mut self, snapshot: &Snapshot, after: IndexHeader, is_larger: bool) {
         (self.own, self.after) = (Some(after), Some(after));
         self.others = self.others.saturating_sub(1);
