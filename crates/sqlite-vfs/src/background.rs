@@ -1,5 +1,5 @@
-//! The background thread of a log. The thread checkpoints, so that no committer has to, and flushes in time
-//! what Group Synch has acknowledged. [`Maintenance`] says when the thread may work.
+//! The background thread of a log. The thread checkpoints, so that no committer has to. It also flushes in
+//! time the commits that Group Synch has acknowledged. [`Maintenance`] says when the thread may work.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Weak};

@@ -37,7 +37,8 @@ impl Failure {
 
     pub fn of(error: &LogError, during: During) -> Self {
         let code = match error {
-            // SQLite gets an error of the base VFS about the database file as it would without this VFS.
+            // For an error of the base VFS about the database file, SQLite gets the code that it would get
+            // without this VFS.
             LogError::BaseVfs { code, .. } if during != During::Open => *code,
             _ => code_of(error.kind(), during),
         };
@@ -87,8 +88,8 @@ impl During {
     }
 }
 
-/// Turns a kind of [`LogError`] into SQLite's code. No other code does so. The VFS's own refusals have their
-/// codes already.
+/// Turns a kind of [`LogError`] into SQLite's code. This is the only place that does so. The VFS's own
+/// refusals have their codes already.
 fn code_of(kind: ErrorKind, during: During) -> c_int {
     match kind {
         ErrorKind::Full => ffi::FULL,

@@ -25,8 +25,8 @@ struct Own {
     borrowed: Option<CString>,
 }
 
-/// The number of refusals in this process so far. The number is public, so that a host that reads it before
-/// each call of SQLite need not call a function.
+/// The number of refusals in this process so far. The variable is public, so that a host can read it before
+/// each call of SQLite without a call of a function.
 pub static COUNT: AtomicU64 = AtomicU64::new(0);
 
 thread_local! {

@@ -81,8 +81,8 @@ unsafe fn register_through(db: *mut Connection, api: Api, entry: Entry) -> Resul
     // SAFETY: as promised by the caller.
     let plain = if looked_at { unsafe { plain::plain_database(&api, db) } } else { None };
     if let Some(plain) = plain.as_ref().filter(|plain| is_strict && !plain.on_purpose) {
-        // Check this before registering anything, because after an error SQLite unloads the library, and a
-        // registered VFS would be left without its code.
+        // Check this before registering anything. After an error SQLite unloads the library, and a registered
+        // VFS would be left without its code.
         return Err(RegisterError::new(format!("duralite: {}", plain.refusal())));
     }
     let registration = register_with(api, entry.make_default)?;

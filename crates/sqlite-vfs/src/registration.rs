@@ -32,9 +32,9 @@ struct Databases {
     by_journal: HashMap<usize, Arc<Db>>,
 }
 
-/// Releases the locks that the base VFS believes this child to hold for its parent's connections. The base
-/// VFS itself counts the locks of a process. As long as it counts the parent's locks, it takes no lock from
-/// the kernel for the child's own connections.
+/// Releases the locks that the base VFS counts in this child for its parent's connections. The base VFS
+/// itself counts the locks of a process. As long as it counts the parent's locks, it takes no lock from the
+/// kernel for the child's own connections.
 fn disown(parents: &'static Mutex<Databases>) {
     // If the mutex was locked at the fork, it stays locked, because the thread that could unlock it is not in
     // the child. In that case release nothing.
@@ -87,8 +87,8 @@ impl Registration {
         checked.find(Result::is_err).unwrap_or(Ok(()))
     }
 
-    /// Returns the databases with this rollback journal whose logs are kept until SQLite shows whether it is
-    /// closing the database.
+    /// Returns the databases that have this rollback journal and whose logs are kept until SQLite shows
+    /// whether it is closing the database.
     pub fn kept_with_journal(&self, journal: &Path) -> Vec<Arc<Db>> {
         let databases = self.databases();
         let kept = databases.by_wal.values().filter(|db| db.is_kept() && db.beside("-journal") == journal);

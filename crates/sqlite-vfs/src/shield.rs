@@ -1,5 +1,5 @@
-//! Protection from panics. A panic must not cross into C. It also must not leave this library's mark on a
-//! thread, which says what the thread is doing.
+//! Protection from panics. A panic must not cross into C. A mark of this library says what a thread is doing,
+//! and a panic must not leave that mark behind on the thread.
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -164,9 +164,9 @@ impl Attachment {
     }
 
     /// Refuses to acknowledge a commit in a log that is known to have been deleted. A process that saves the
-    /// log first sets the word and then copies the log. A committer first writes the log and then loads the
-    /// word. So either the copy has the commit, or this function refuses the commit. The copy may also have a
-    /// commit that this function refuses.
+    /// log first sets the word of the segment that says so, and then copies the log. A committer first writes
+    /// the log and then loads that word. So either the copy has the commit, or this function refuses the
+    /// commit. The copy may also have a commit that this function refuses.
     #[inline]
     pub fn check_found_after_commit(&self) -> Result<(), LogError> {
         fence(Ordering::SeqCst);

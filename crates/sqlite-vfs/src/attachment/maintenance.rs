@@ -20,7 +20,7 @@ struct Needed {
 }
 
 thread_local! {
-    /// Whether this is a background thread, whose own connections must not wait for its work.
+    /// Whether this is a background thread. Its own connections must not wait for its work.
     static IS_WORKER: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -93,8 +93,8 @@ impl Maintenance {
         self.freed.notify_all();
     }
 
-    /// Waits until the background thread has finished its present work, and keeps it from beginning more work
-    /// while the result exists. Returns `None` when called on the background thread itself.
+    /// Waits until the background thread has finished what it is doing, and keeps it from beginning anything
+    /// else while the result exists. Returns `None` when called on the background thread itself.
     pub fn turn(self: &Arc<Self>) -> Option<Turn> {
         if IS_WORKER.get() {
             return None;
@@ -104,9 +104,9 @@ impl Maintenance {
         Some(Turn(Arc::clone(self)))
     }
 
-    /// Waits until the background thread has finished its present work, and keeps it from checkpoints while
-    /// the result exists. The thread continues to flush, because Group Synch needs flushes in exclusive
-    /// locking mode too. Returns `None` when called on the background thread itself.
+    /// Waits until the background thread has finished what it is doing, and keeps it from beginning a
+    /// checkpoint while the result exists. The thread continues to flush, because Group Synch needs flushes
+    /// in exclusive locking mode too. Returns `None` when called on the background thread itself.
     pub fn hold_off(self: &Arc<Self>) -> Option<HoldOff> {
         if IS_WORKER.get() {
             return None;
@@ -115,9 +115,9 @@ impl Maintenance {
         Some(HoldOff(Arc::clone(self)))
     }
 
-    /// Takes the turn for the background thread, which calls this. Returns `None` when the thread must stop.
-    /// Also returns `None` when the thread wants to checkpoint while a connection holds checkpoints off. The
-    /// next commit then asks for a checkpoint again.
+    /// Takes the turn. Only the background thread calls this. Returns `None` when the thread must stop. Also
+    /// returns `None` when the thread wants to checkpoint while a connection holds checkpoints off. The next
+    /// commit then asks for a checkpoint again.
     pub fn own_turn(self: &Arc<Self>, checkpoint: bool) -> Option<Turn> {
         let mut needed = self.wait_while(|needed| needed.turn && !needed.stop);
         if needed.stop || checkpoint && needed.holding_off > 0 {

@@ -133,7 +133,7 @@ pub struct Attachment {
     /// Whether this process has looked for an archive of the database, and has either found none or recorded
     /// what the archive needs.
     has_looked_for_line: AtomicBool,
-    /// The time at which this process last looked whether the log was deleted, in nanoseconds of the
+    /// The time at which this process last checked whether the log was deleted, in nanoseconds of the
     /// segment's clock.
     looked_ns: AtomicU64,
     /// The time at which this process last tried to save a deleted log to the database file, in nanoseconds
@@ -384,8 +384,8 @@ impl Attachment {
         TimedTurn { segment: &*self.segment, word: RESTART_UNTIL }
     }
 
-    /// Returns the gate, a turn that, like [`Self::restart_turn`], one connection of all processes can take.
-    /// While a connection has this turn, transactions of concurrent connections do not begin.
+    /// Returns the gate. Like [`Self::restart_turn`], it is a turn that one connection of all processes can
+    /// take. While a connection has it, transactions of concurrent connections do not begin.
     pub fn gate(&self) -> TimedTurn<'_> {
         TimedTurn { segment: &*self.segment, word: BEGINS_AFTER }
     }
@@ -470,7 +470,7 @@ impl Drop for Attachment {
             maintenance.stop();
         }
         let mut attached = attached();
-        // The slot stays if another thread is about to put the next attachment in it.
+        // If another thread is about to put the next attachment in the slot, the slot stays.
         let unused = |slot: &Slot| {
             Arc::strong_count(slot) == 1 && slot.try_lock().is_ok_and(|place| place.strong_count() == 0)
         };

@@ -37,8 +37,8 @@ impl Attachment {
         }
     }
 
-    /// Notes which guard is in the header, or, with `None`, that the guard is about to change. The caller
-    /// holds EXCLUSIVE.
+    /// Notes which guard is in the header. `None` notes that the guard is about to change. The caller holds
+    /// EXCLUSIVE.
     pub fn set_guard_kind(&self, kind: Option<JournalKind>) {
         let word = match kind {
             None => 0,
@@ -95,7 +95,7 @@ impl Attachment {
         self.segment.load(HOME_WRITES)
     }
 
-    /// Notes that a process has synced the database file, after at least `writes` writes.
+    /// Notes that a process has synced the database file. At least `writes` writes came before the sync.
     pub fn home_synced(&self, writes: u64) {
         self.segment.store(HOME_SYNCED, writes + 1);
     }
@@ -106,14 +106,15 @@ impl Attachment {
         self.segment.store(HOME_SYNCED, 0);
     }
 
-    /// Returns whether everything in the database file is durable, including the guard. Returns `false` at
-    /// first in shared memory that was set up again, because another process may have died before its sync.
+    /// Returns whether everything in the database file is durable, including the guard. If the shared memory
+    /// was set up again, the answer is `false` at first, because another process may have died before its
+    /// sync.
     pub fn home_is_synced(&self) -> bool {
         self.home_failures() == 0 && self.segment.load(HOME_SYNCED) == self.home_writes() + 1
     }
 
     /// Notes that this process has written everything in the log to the database file again and has synced
-    /// the file. Changes nothing if a sync has failed again since the `failures`-th failure.
+    /// the file. Does nothing if the number of failed syncs is no longer `failures`.
     pub fn home_settled(&self, failures: u64) {
         let _ = self.segment.compare_exchange(HOME_FAILURES, failures, 0);
     }
@@ -124,8 +125,8 @@ impl Attachment {
         self.segment.index_region(number, extend)
     }
 
-    /// Returns SQLite's count of the changes of the database. SQLite takes a snapshot to be old if this count
-    /// has changed since.
+    /// Returns SQLite's count of the changes of the database. If this count has changed since a snapshot was
+    /// taken, SQLite treats the snapshot as old.
     pub fn changes(&self) -> u32 {
         self.word_of_index(CHANGES)
     }

@@ -30,7 +30,7 @@ pub enum Entering {
 enum Users {
     #[default]
     Nobody,
-    /// One connection and `others` more. Other processes may have connections too.
+    /// One connection and `others` more connections. Other processes may have connections too.
     Shared { others: u32 },
     /// One connection, and no other process has a connection.
     Alone,
@@ -78,7 +78,7 @@ impl Usage {
         self.kinds.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a connection, which uses the WAL, or rollback journals only.
+    /// Adds a connection. `is_wal` says whether it uses the WAL, or only rollback journals.
     pub fn join(&self, is_wal: bool) -> Result<(), Failure> {
         let mut kinds = self.kinds();
         self.add(&mut kinds, SegmentUse::Any)?;

@@ -13,7 +13,7 @@ use crate::errors::Failure;
 use crate::refusals;
 use crate::sqlite::{Sqlite, plain};
 
-/// The number of the file control: the letters "Dura". SQLite's own numbers are below 100.
+/// The number of the file control, which spells "Dura". SQLite's own numbers are below 100.
 pub const OPERATION: c_int = 0x4475_7261;
 
 /// The value whose address marks a question of this copy of the library. This copy does not answer another

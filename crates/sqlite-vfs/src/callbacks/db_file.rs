@@ -163,8 +163,8 @@ unsafe extern "C" fn close(file: *mut File) -> c_int {
             db.detach();
             db.close_left_mapping();
         } else {
-            // Releases the locks that the base VFS believes this child to hold for the parent's connections,
-            // while the files of all of them still exist.
+            // Releases the locks that the base VFS counts in this child for the parent's connections. This
+            // happens while the files of all these connections still exist.
             registration.enter();
             // The database belongs to the parent process, so this child releases nothing of it.
             std::mem::forget(db);
@@ -295,7 +295,7 @@ unsafe extern "C" fn file_control(file: *mut File, op: c_int, arg: *mut c_void) 
 /// VFS.
 ///
 /// # Safety
-/// `arg` is what belongs to the operation `op`.
+/// `arg` is the argument that belongs to the operation `op`.
 unsafe fn control(db: &Db, op: c_int, arg: *mut c_void) -> Option<c_int> {
     match op {
         ffi::FCNTL_COMMIT_PHASETWO => replicated::commit(db).err().map(|failure| db.sqlite.fail(&failure)),
@@ -341,11 +341,11 @@ unsafe fn control(db: &Db, op: c_int, arg: *mut c_void) -> Option<c_int> {
             unsafe { *arg.cast::<c_int>() = c_int::from(answer) };
             ffi::OK
         }),
-        // SQLite asks this before the checkpoint of the last close. If the file has moved, SQLite leaves that
-        // checkpoint out, because the `-wal` at the path may belong to another database. A log belongs to the
-        // file itself, wherever the file is, and without the checkpoint the file would stay guarded. So the
-        // answer is no. Only if a copy that needs the log has taken the file's place, the base VFS answers, so
-        // that SQLite leaves the log to that copy.
+        // SQLite asks this before the checkpoint of the last close. If the answer is that the file has moved,
+        // SQLite leaves that checkpoint out, because the `-wal` at the path may belong to another database. A
+        // log belongs to the file itself, wherever the file is, and without the checkpoint the file would
+        // stay guarded. So this VFS answers no. If a copy that needs the log has taken the file's place, the
+        // base VFS answers instead, so that SQLite leaves the log to that copy.
         ffi::FCNTL_HAS_MOVED => db.takes_log_home().then(|| {
             // SAFETY: SQLite passes a place for the answer.
             unsafe { *arg.cast::<c_int>() = 0 };

@@ -11,7 +11,7 @@ use crate::settings::{self, CONCURRENT, REPLICATED, REPLICATED_TIMEOUT};
 use crate::status::{self, Status, in_force};
 
 const PRAGMA: &str = "duralite";
-/// The end of the name of `PRAGMA duralite_conflicts`, which looks like a setting's name, but is not.
+/// The end of the name of `PRAGMA duralite_conflicts`. That name looks like a setting's name, but is not one.
 const CONFLICTS: &str = "conflicts";
 /// A pragma of SQLite's own, whose value Duralite uses too.
 const SIZE_LIMIT: &str = "journal_size_limit";

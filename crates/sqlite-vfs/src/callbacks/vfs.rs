@@ -326,7 +326,7 @@ unsafe extern "C" fn delete(vfs: *mut Vfs, name: *const c_char, sync_directory: 
     with_registration!(vfs, ffi::IOERR_DELETE, |registration| {
         // SAFETY: SQLite passes a name that ends with a zero.
         unsafe { super_journal::deleted(name) };
-        // If this thread was reading a super-journal, it has finished: SQLite deletes the super-journal last.
+        // SQLite deletes a super-journal last. So if this thread was reading one, it has finished.
         child::super_journal_opened(false);
         if let Some(db) = registration.database_of_wal(name) {
             match guard::delete_wal(&db) {

@@ -96,7 +96,8 @@ struct Mode {
 /// The log that serves a database, and how this connection uses it.
 #[derive(Default)]
 struct Service {
-    /// The file or log that will serve the WAL when SQLite opens it, as determined when SQLite took SHARED.
+    /// The file or log that will serve the WAL when SQLite opens it. This VFS determined it when SQLite took
+    /// SHARED.
     prepared: Mutex<Option<Prepared>>,
     state: Mutex<State>,
     /// The result of [`State::at_a_glance`] for `state`.
@@ -107,7 +108,7 @@ struct Service {
     past: Mutex<Past>,
 }
 
-/// What the close of a database needs to know about the logs that have served it.
+/// The facts about the logs of a database that this VFS needs when the database is closed.
 #[derive(Default)]
 enum Past {
     #[default]
@@ -141,7 +142,7 @@ pub struct Names {
 
 /// The file or log that serves a database's WAL.
 pub enum Prepared {
-    /// The base VFS's own `-wal` file serves the WAL: the database has no log, and may get none.
+    /// The base VFS's own `-wal` file serves the WAL, because the database has no log, and may get none.
     Base,
     /// A log.
     Log(Use),
@@ -176,7 +177,7 @@ enum State {
     /// The WAL is closed. SQLite holds EXCLUSIVE and will delete the WAL next. That deletion needs the log.
     Lingering {
         log: Attached,
-        /// Whether SQLite has deleted the WAL, but guard and log stay if SQLite closes the database next.
+        /// Whether guard and log stay if SQLite closes the database next. SQLite has then deleted the WAL.
         is_kept: bool,
     },
     /// The log serves rollback journals until the database is closed.
@@ -272,7 +273,7 @@ impl Db {
         }
     }
 
-    /// Fails with this code in a child of the process that opened the database.
+    /// In a child of the process that opened the database, fails with `code`.
     #[inline]
     pub fn check_process(&self, code: c_int) -> Result<(), c_int> {
         if self.is_own() { Ok(()) } else { Err(self.refuse_child(code)) }
@@ -416,8 +417,8 @@ impl Db {
         drop(previous);
     }
 
-    /// Returns what [`Self::prepare`] noted, if the note still holds. A noted log goes to the caller, so only
-    /// the first call returns it.
+    /// Returns what [`Self::prepare`] noted, if the note still holds. If the note is a log, the caller takes
+    /// it, so only the first call returns it.
     pub fn take_prepared(&self) -> Option<Prepared> {
         let mut prepared = locked(&self.service.prepared);
         match &*prepared {
@@ -432,8 +433,8 @@ impl Db {
     }
 
     /// Forgets what [`Self::prepare`] noted, if the note does not hold once SQLite has the lock `level`.
-    /// Without SHARED no note holds. With a lock to write, a note that there is no log does not hold, because
-    /// SQLite itself may then set WAL mode.
+    /// Without SHARED no note holds. If SQLite has a lock to write, it may set WAL mode itself, so a note
+    /// that there is no log does not hold.
     pub fn forget_prepared(&self, level: Level) {
         let mut prepared = locked(&self.service.prepared);
         let lasts = match &*prepared {
@@ -776,12 +777,13 @@ impl Db {
         self.commit.has_written_plain.store(true, Ordering::Relaxed);
     }
 
-    /// Returns whether [`Self::note_plain_write`] was called since the last call of this function.
+    /// Returns whether [`Self::note_plain_write`] has been called since the last call of this function.
     pub fn end_plain_write(&self) -> bool {
         self.commit.has_written_plain.swap(false, Ordering::Relaxed)
     }
 
-    /// Returns the path of the file beside the database whose name is the database's name followed by `end`.
+    /// Returns the path of a file beside the database. The file's name is the database's name followed by
+    /// `end`.
     pub fn beside(&self, end: &str) -> PathBuf {
         let mut name = self.path.clone().into_os_string();
         name.push(end);

@@ -21,7 +21,7 @@ use rustix::io::Errno;
 use crate::errors::{During, Failure};
 use crate::sqlite::base::{BaseFile, BaseVfs, OwnFile};
 
-/// The file that the base VFS has opened, wherever its path leads by now.
+/// The file that the base VFS has opened, even if its path leads elsewhere by now.
 pub struct OpenedFile {
     /// A descriptor that only identifies the file. [`named_file`] opens it with `O_PATH`, so closing it
     /// releases none of the locks that SQLite holds on the file. `None` if the path already led to another
@@ -66,8 +66,8 @@ impl OpenedFile {
         links.is_some_and(|stat| stat.st_nlink == 0)
     }
 
-    /// Returns the file, for code that attaches a log and may map the file. A mapping needs a descriptor,
-    /// which stays open until some connection to the same file is closed ([`Self::close_left_mapping`]).
+    /// Returns the file, for code that attaches a log and may map the file. A mapping needs a descriptor. The
+    /// descriptor stays open until some connection to the same file is closed ([`Self::close_left_mapping`]).
     pub fn mappable<'a>(&'a self, base: BaseFile, path: &'a Path) -> Mappable<'a> {
         Mappable { base, file: self, path }
     }

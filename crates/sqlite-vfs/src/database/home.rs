@@ -113,7 +113,7 @@ impl Db {
             let at = usize::try_from(VERSIONS.start - offset).unwrap_or(0);
             JournalKind::of_guard(buf.get(at..at + 2).unwrap_or_default())
         } else if offset >= VERSIONS.end && end <= guard::LOG_ID.start as u64 {
-            // Every transaction begins with this read, of the change counter. So the guard's kind must come
+            // Every transaction begins with this read of the change counter. So the guard's kind must come
             // from memory, because a second read would slow every transaction down.
             match self.attached_for(Serving::Journal) {
                 Some(attachment) => Some(self.guard_kind(&attachment)?),
@@ -131,10 +131,10 @@ impl Db {
         Ok(())
     }
 
-    /// Shows SQLite, once after it has left WAL mode, a change counter that SQLite has never seen, so that
-    /// SQLite drops its cache (invariant 46). Commits to the WAL need not have changed the counter, so SQLite
-    /// would trust a cache that is out of date. Only the check of the cache reads the counter without the
-    /// rest of the header, so this function changes no other read.
+    /// Shows SQLite a change counter that it has never seen, once after it has left WAL mode, so that SQLite
+    /// drops its cache (invariant 46). Commits to the WAL need not have changed the counter, so SQLite would
+    /// trust a cache that is out of date. Only the check of the cache reads the counter without the rest of
+    /// the header, so this function changes no other read.
     pub fn show_change(&self, offset: u64, buf: &mut [u8]) {
         if offset == guard::COUNTER.start as u64
             && buf.len() < HEADER_BYTES
@@ -182,7 +182,7 @@ impl Db {
         }
     }
 
-    /// Reads as [`Self::read`] does, but in place of the guard `buf` gets what SQLite wrote there.
+    /// Reads as [`Self::read`] does. Where the guard is, `buf` gets what SQLite wrote there.
     pub fn read_unmasked(&self, buf: &mut [u8], offset: u64) -> Result<c_int, Failure> {
         let code = self.read(buf, offset)?;
         if offset < guard::MASKED_END && matches!(code, ffi::OK | ffi::IOERR_SHORT_READ) {
@@ -289,8 +289,8 @@ impl Db {
             return self.cut(size);
         }
         if size <= 0 {
-            // SQLite rolls back the transaction that made the database by truncating the file to nothing.
-            // That also removes the guard.
+            // To roll back the transaction that made the database, SQLite truncates the file to nothing. That
+            // also removes the guard.
             self.check_overwrites_guard()?;
         }
         self.cut(size)
@@ -319,8 +319,8 @@ impl Db {
         Failure::of(error, during)
     }
 
-    /// Returns the failure to report to SQLite when it cannot read a page. If this thread holds WRITE, a
-    /// statement may be in the middle of its writes, so the code is that of [`Failure::amid_writes`].
+    /// Returns the failure to report to SQLite when this VFS cannot read a page. If this thread holds WRITE,
+    /// a statement may be in the middle of its writes, so the code is that of [`Failure::amid_writes`].
     #[cold]
     pub fn read_failure(&self, failure: Failure) -> Failure {
         let is_writing = self.attached().is_some_and(|attachment| attachment.writer_is_here());
@@ -392,7 +392,7 @@ impl Db {
         }
     }
 
-    /// Syncs as [`Self::sync`] does, but only the base VFS's file, which holds the header.
+    /// Syncs as [`Self::sync`] does, but only the base VFS's file. The header is in that file.
     pub fn sync_file(&self, flags: c_int) -> c_int {
         self.note_sync(self.base.sync(flags))
     }
@@ -488,8 +488,8 @@ impl Db {
         }
     }
 
-    /// Writes every page of the frames up to `last`, or of all committed frames if there is no `last`, to the
-    /// database file. No connection may be reading an older state.
+    /// Writes the pages of the frames up to `last` to the database file. Without `last`, writes the pages of
+    /// all committed frames. No connection may be reading an older state.
     fn write_all_home(
         &self,
         attachment: &Attachment,

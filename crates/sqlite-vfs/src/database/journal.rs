@@ -95,8 +95,8 @@ impl Journal {
         matches!(*self.state(), State::Open(JournalStore::Memory(_)))
     }
 
-    /// Closes the base VFS's file, which holds nothing that is needed. The VFS keeps what SQLite writes next
-    /// in memory.
+    /// Closes the base VFS's file, which holds nothing that is needed. From now on the VFS keeps in memory
+    /// what SQLite writes.
     pub fn leave_base(&self) {
         let mut state = self.state();
         if let State::Open(JournalStore::Base(file)) = &*state {
@@ -115,8 +115,8 @@ impl Journal {
         file.map_or(ffi::OK, BaseFile::close)
     }
 
-    /// Moves the journal from memory into the log, in place of any journal that is left in the log. After an
-    /// error the journal is still in memory, and the log may have a copy of it, which does no harm.
+    /// Moves the journal from memory into the log. There it replaces any journal that is left. After an error
+    /// the journal is still in memory, and the log may have a copy of it, which does no harm.
     pub fn pour(&self, journal: Arc<dyn RollbackJournal>) -> Result<(), LogError> {
         let mut state = self.state();
         let State::Open(JournalStore::Memory(bytes)) = &*state else { return Ok(()) };

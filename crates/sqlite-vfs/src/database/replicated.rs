@@ -114,7 +114,7 @@ fn failed(path: &Path, what: &str, why: NotArchived, limit: Duration) -> Failure
     Failure::new(ffi::IOERR_FSYNC, format!("{what}: {why}"))
 }
 
-/// Refuses to seal a transaction that SQLite commits to several files with a super-journal. SQLite ignores
+/// Refuses to seal a transaction if SQLite commits it to several files with a super-journal. SQLite ignores
 /// failures in the second phase of such a commit, so the application would not learn that the transaction is
 /// not in the archive.
 pub fn check_commit(db: &Db) -> Result<(), Failure> {
@@ -129,7 +129,7 @@ pub fn check_commit(db: &Db) -> Result<(), Failure> {
     Err(Failure::new(ffi::READONLY, message))
 }
 
-/// Fails a commit that no log has served, unless it was the commit that has set WAL mode.
+/// Fails a commit that no log has served, unless that commit has set WAL mode.
 fn check_plain(db: &Db) -> Result<(), Failure> {
     let has_written = db.end_plain_write();
     if !has_written || db.is_active() || limit(db).is_none() {

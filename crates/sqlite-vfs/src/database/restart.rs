@@ -42,7 +42,8 @@ use crate::shield::Said;
 use crate::sqlite::VFS_NAME;
 use crate::sqlite::connection::{OwnConnection, uri_of};
 
-/// The time that the present writers and readers may take to finish. New writers wait meanwhile.
+/// The time for which the checkpoint waits for the present writers and readers to finish. New writers wait
+/// during that time.
 const BUSY_TIMEOUT: Duration = Duration::from_millis(5);
 /// The time for which an attempt waits in the queue for WRITE. It waits for a checkpoint that is already
 /// running for the same time.
@@ -136,8 +137,8 @@ fn is_left_to_sqlite(db: &Db) -> bool {
 }
 
 /// Returns whether a checkpoint on this thread would be in the way of the checkpoint that starts the log
-/// over. The caller then leaves its own checkpoint out, because no connection waits for that checkpoint.
-/// Otherwise every commit would try a checkpoint, and one of these checkpoints would always be in the way.
+/// over. The caller then leaves its own checkpoint out, because no connection waits for it. Otherwise every
+/// commit would try a checkpoint, and one of these checkpoints would always be in the way.
 pub fn is_in_the_way(attachment: &Attachment) -> bool {
     !RESTARTING.get() && attachment.restart_turn().is_taken()
 }

@@ -82,7 +82,7 @@ impl Db {
     }
 
     /// Makes room in the wal-index for the commit frame that is about to be written at `offset`. The write of
-    /// that frame seals the transaction. If SQLite ran out of room in the wal-index only after that, SQLite
+    /// that frame seals the transaction. If SQLite found only afterwards that the wal-index has no room, it
     /// would report a failed commit, and the transaction would exist all the same.
     pub fn make_room_in_index(&self, attachment: &Attachment, offset: u64) -> Result<(), Failure> {
         let region = region_of(offset, attachment.log().page_bytes());
@@ -235,9 +235,9 @@ impl Db {
         }
     }
 
-    /// Answers `SQLITE_OK` if the log can start over. SQLite is about to say so in the wal-index, and from
-    /// then on every connection reads the log's pages from the database file. So this function syncs the file
-    /// first (invariant 6).
+    /// Answers `SQLITE_OK` if the log can start over. SQLite is about to store in the wal-index that the log
+    /// has started over, and from then on every connection reads the log's pages from the database file. So
+    /// this function syncs the file first (invariant 6).
     pub(in crate::database) fn before_start_over(&self, attachment: &Attachment) -> c_int {
         if !attachment.may_start_over() {
             return ffi::BUSY;
@@ -300,7 +300,7 @@ impl Db {
         attachment.set_writer(true);
         super_journal::forget();
         self.begins_to_write();
-        // If the database has changed, SQLite is about to find its snapshot old and to release WRITE. The
+        // If the database has changed, SQLite will find that its snapshot is old, and will release WRITE. The
         // thread will then queue for WRITE, as if the lock had been refused.
         if self.index.seen_changes() != attachment.changes() {
             waiting::refused(holder);

@@ -8,8 +8,8 @@
 //! this VFS does not see the super-journal, and notes that at the database
 //! ([`super::Db::set_main_elsewhere`]).
 //!
-//! While a thread ends, its last destructors may close connections after the value kept here is gone. Then
-//! [`is_open`] answers `true`, because a super-journal may be open.
+//! While a thread ends, its last destructors may close connections when the value kept here is already gone.
+//! Then [`is_open`] answers `true`, because a super-journal may be open.
 
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char};

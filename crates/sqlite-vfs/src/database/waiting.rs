@@ -71,8 +71,8 @@ pub fn refused(holder: &Arc<Holder>) {
     note_refused(holder, false);
 }
 
-/// Notes that this thread was refused the WRITE lock within a transaction, where this VFS itself, and not
-/// SQLite, will try again.
+/// Notes that this thread was refused the WRITE lock within a transaction. This VFS itself, and not SQLite,
+/// will try again.
 pub fn refused_in_transaction(holder: &Arc<Holder>) {
     note_refused(holder, true);
 }
@@ -100,8 +100,8 @@ pub fn sleep(limit: Duration) -> bool {
         REFUSED.try_with(RefCell::take).ok().flatten().filter(|refused| refused.process.is_current());
     let Some(Refused { holder, in_transaction, .. }) = refused else { return false };
     match holder.upgrade() {
-        // A connection that SQLite left in a read transaction will not try again, so it must not queue. An
-        // error of the wait shows at the next try.
+        // A connection that SQLite left in a read transaction will not try again, so it must not queue. If
+        // the wait fails, the next attempt shows the error.
         Some(holder) if in_transaction || !holder.is_reading() => holder.wait_for_write(limit).is_ok(),
         _ => false,
     }

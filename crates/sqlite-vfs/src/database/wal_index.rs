@@ -68,8 +68,8 @@ impl Index {
         mapping(&mut self.mapped(), attachment);
     }
 
-    /// Maps the first region for a user who may only read the log: copies `shared`, the region itself, and
-    /// returns the address of the copy, which SQLite reads instead.
+    /// Maps the first region for a user who may only read the log. Copies the region itself, which is
+    /// `shared`, and returns the address of the copy, which SQLite reads instead.
     pub fn map_first(&self, attachment: Arc<Attachment>, shared: NonNull<u8>) -> *mut c_void {
         let mut mapped = self.mapped();
         let first = &mut mapping(&mut mapped, attachment).first;
@@ -121,8 +121,7 @@ impl Index {
         }
     }
 
-    /// Forgets the mapping, because SQLite no longer uses the wal-index. Returns whether any of it was
-    /// mapped.
+    /// Forgets the mapping, because SQLite no longer uses the wal-index. Returns whether there was a mapping.
     pub fn unmap(&self) -> bool {
         self.mapped().take().is_some()
     }
@@ -221,8 +220,8 @@ impl FirstRegion {
         fence(Ordering::SeqCst);
     }
 
-    /// Returns whether the header is one that SQLite accepts: two copies that agree, each with ten numbers
-    /// and their checksum.
+    /// Returns whether SQLite accepts the header. It does if both copies agree, and each has ten numbers and
+    /// their checksum.
     fn is_whole(&self) -> bool {
         let head = self.head();
         let words = std::array::from_fn(|at| {

@@ -54,8 +54,8 @@ pub fn database_of(journal: &Path) -> Option<PathBuf> {
 pub struct ChildJournal {
     journal: Arc<dyn RollbackJournal>,
     registration: &'static Registration,
-    /// The use that keeps the log attached. It is declared before the file, so the log is detached before the
-    /// file is closed.
+    /// The use that keeps the log attached. This field is declared before the file, so the log is detached
+    /// before the file is closed.
     _used: Use,
     _file: OwnFile,
 }

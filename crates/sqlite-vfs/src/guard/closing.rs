@@ -1,5 +1,5 @@
-//! Takes the guard off when SQLite deletes the WAL, or later, when SQLite shows that it continues with the
-//! database (invariants 1 and 6).
+//! Takes the guard off when SQLite deletes the WAL. If the log may stay, does so later, when SQLite shows
+//! that it continues with the database (invariants 1 and 6).
 
 use std::ffi::c_int;
 
@@ -55,8 +55,8 @@ pub fn unlock(db: &Db, level: Level) -> c_int {
     lock::unlock(db, level)
 }
 
-/// Does the same as [`lift_kept`], but fails if the guard stays, because SQLite is about to open a rollback
-/// journal, which must never meet the guard.
+/// Does the same as [`lift_kept`], but fails if the guard stays. SQLite is about to open a rollback journal,
+/// and a rollback journal must never meet the guard.
 pub fn lift_for_journal(db: &Db) -> Result<(), Failure> {
     lift_kept(db);
     match db.header()? {

@@ -61,9 +61,9 @@ fn helping<T>(work: impl FnOnce() -> T) -> T {
     work()
 }
 
-/// Opens a connection that may write, for a connection that may not write and holds no lock of the file.
-/// Returns `None` if this user may not write, if pages have reserved bytes, if the caller is a helper itself,
-/// or after an error, which goes to SQLite's error log.
+/// Opens a connection that may write. The caller is a connection that may not write and holds no lock of the
+/// file. Returns `None` if this user may not write, if pages have reserved bytes, or if the caller is a
+/// helper itself. Also returns `None` after an error, which goes to SQLite's error log.
 pub fn writer(db: &Db, purpose: &'static str) -> Option<OwnConnection<'static>> {
     if HELPING.get() || !may_write(db) || db.reserves_bytes().unwrap_or(true) {
         return None;
@@ -146,7 +146,7 @@ pub fn may_write_base_wal(db: &Db) -> bool {
 pub fn checkpoint_base_wal(db: &Db) -> Result<(), Failure> {
     let name = CString::new([b"./".as_slice(), db.path.as_os_str().as_bytes()].concat())
         .map_err(|_| Failure::cannot_open("the path of the database holds a zero byte"))?;
-    // SQLite would take a name that begins with `file:` for a URI. An absolute path does not begin with
+    // SQLite would treat a name that begins with `file:` as a URI. An absolute path does not begin with
     // `file:`. A relative path gets `./` at its beginning.
     let name = if db.path.is_absolute() { &name.as_c_str()[2..] } else { name.as_c_str() };
     let purpose = "cannot checkpoint the ordinary -wal file";

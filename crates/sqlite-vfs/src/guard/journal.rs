@@ -174,7 +174,7 @@ pub fn begin(db: &Db) -> Result<(), Failure> {
 }
 
 /// Refuses to make a rollback journal beside a WAL with commits, because recovery of one of them would ignore
-/// the other. SQLite never wants both, unless it could not delete the WAL.
+/// the other. SQLite itself makes such a journal only if it could not delete the WAL.
 fn check_no_commits(db: &Db) -> Result<(), Failure> {
     let Some(attachment) = db.attached() else { return Ok(()) };
     if db.guard_kind(&attachment)? == JournalKind::Wal {
@@ -223,8 +223,8 @@ pub fn delete(db: &Db) -> Result<bool, Failure> {
     }
 }
 
-/// Takes the guard off when the database is closed, if no other connection has the log attached. SQLite holds
-/// no lock any more.
+/// Takes the guard off when the database is closed, if no other connection has the log attached. SQLite no
+/// longer holds any lock.
 pub fn close(db: &Db) {
     let Some(attachment) = db.attached_for(Serving::Journal) else { return };
     if attachment.outside().is_some() || db.read_only {

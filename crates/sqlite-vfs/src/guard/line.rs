@@ -88,11 +88,11 @@ pub fn rest(db: &Db, _alone: &Alone<'_>, log: LogId, page_bytes: u32, is_empty: 
 }
 
 /// Notes that a transaction with a rollback journal is about to change the database while the log is in use.
-/// No commit of the log shows that change.
+/// The log has no commit for that change.
 ///
 /// # Errors
-/// If the record cannot be written. The transaction must then not begin, because the archive would not notice
-/// its change.
+/// An error if the record cannot be written. The transaction must then not begin, because the archive would
+/// not notice its change.
 pub fn break_off(db: &Db, log: LogId) -> Result<(), Failure> {
     let identity = db.identity()?;
     let Some(mut file) = ArchiveFile::open(&identity).map_err(failed)? else { return Ok(()) };

@@ -93,7 +93,7 @@ pub fn lock(db: &Db, level: Level) -> Result<c_int, Failure> {
 
 /// What a database needs before SQLite may read it.
 enum Need<'h, 'd> {
-    /// Nothing more. If SQLite opens a WAL, the file or log in this value serves it.
+    /// Nothing more. If SQLite opens a WAL, this value says which file or log serves the WAL.
     Served(Concluded<'h, Prepared>),
     /// Nothing. The VFS attaches the database's log when SQLite looks for the rollback journal.
     Journal,
@@ -120,7 +120,7 @@ fn decide<'h, 'd>(db: &'d Db, held: &'h Held<'_, BaseFile>) -> Result<Need<'h, '
     // Is there a guard?
     match db.header()? {
         DatabaseHeader::Plain { page_bytes, wal: true } if guard::page_size_is_valid(page_bytes) => {
-            // There is no guard. May a log serve the database, and is anything in the log's way?
+            // There is no guard. May a log serve the database, and does anything prevent a log?
             let Ok(placement) = db.placement() else { return Ok(base()) };
             check_path(db)?;
             Ok(match check_journal(db) {
@@ -238,7 +238,7 @@ struct Opening<'d> {
     /// This thread's turn among the threads of this process.
     turn: Option<Turn>,
     writer: Writer,
-    /// Whether this user lacks a right that a checkpoint of an ordinary `-wal` needs, and so reads the
+    /// Whether this user lacks a right that a checkpoint of an ordinary `-wal` needs. Such a user reads the
     /// database as without this library.
     reads_base: bool,
     /// Whether another connection kept this one from taking EXCLUSIVE at the last attempt.
@@ -328,7 +328,7 @@ impl Opening<'_> {
         let Some(alone) = take_alone(db, own.held_mut())? else { return Ok(None) };
         self.is_in_use = false;
         let Raised::Log(attachment) = raise(db, &alone, placement)? else { return Ok(None) };
-        // SHARED is enough from here on to keep the guard on, so release EXCLUSIVE.
+        // From here on SHARED is enough to keep the guard on, so release EXCLUSIVE.
         drop(alone);
         db.prepare(Prepared::Log(attachment.enter(Entering::Wal)?));
         Ok(Some(own))
@@ -410,8 +410,8 @@ impl Opening<'_> {
     }
 }
 
-/// Returns whether SQLite is about to open the WAL of a database whose log has kept rollback journals for
-/// this connection until now.
+/// Returns whether SQLite is about to open the WAL, and the log has kept rollback journals for this
+/// connection until now.
 fn opens_wal_next(db: &Db) -> Result<bool, Failure> {
     match db.attached_for(Serving::Journal) {
         Some(attachment) => Ok(db.guard_kind(&attachment)? == JournalKind::Wal),

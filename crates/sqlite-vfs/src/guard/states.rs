@@ -139,9 +139,9 @@ pub fn raise(db: &Db, alone: &Alone<'_>, placement: &LogPlacement) -> Result<Rai
             db.path.display()
         )));
     }
-    // If a process has lifted a guard and died before the sync, the header that was just read may not be
-    // durable. A power loss may then bring that guard back. So the log that this guard names must still
-    // exist, although it holds nothing. `make_log` deletes that log only after the new header is durable.
+    // The header that was just read may not be durable, if a process has lifted a guard and died before the
+    // sync. A power loss may then bring that guard back. So the log that this guard names must still exist,
+    // although it holds nothing. `make_log` deletes that log only after the new header is durable.
     remove_leftover_journal(db)?;
     let identity = db.identity()?;
     let settings = db.settings().clone();
@@ -395,7 +395,7 @@ fn lift_alone(db: &Db, alone: &Alone<'_>, attachment: &Attachment) -> Result<(),
     if let Some(backlog) = backlog {
         line::end(db, &log, backlog);
     }
-    // A journal that is still in the log is not hot: PERSIST leaves such a journal.
+    // A journal that is still in the log is not hot. With PERSIST SQLite leaves such a journal.
     if let Some(journal) = attachment.rollback_journal() {
         journal.delete().map_err(failed)?;
     }

@@ -61,7 +61,8 @@ pub fn contended(db: &Db) -> Failure {
     Failure::new(ffi::BUSY, message).because_of(reason)
 }
 
-/// Returns the failure to report when what SQLite has read under its lock of the file is out of date.
+/// Returns the failure to report when SQLite has read something under its lock of the file that is out of
+/// date.
 pub fn out_of_date(db: &Db) -> Failure {
     let path = db.path.display();
     let message = format!(

@@ -17,13 +17,13 @@ pub use table::{
     CONCURRENT, Concurrency, Journal, REPLICATED, REPLICATED_TIMEOUT, STRICT, Settings, find, rows,
 };
 
-/// The settings that the program has set for all its databases: names of environment variables, and values.
-/// They are set only once, so a reader takes no lock. After a fork a child might find such a lock locked for
-/// good.
+/// The settings that the program has set for all its databases, as names of environment variables and values.
+/// The program can set them only once, so a reader takes no lock. After a fork a child might find a lock
+/// locked for good.
 static GIVEN: OnceLock<Vec<(String, String)>> = OnceLock::new();
 
 /// Sets settings that win over environment variables and lose against URI parameters. Of two settings with
-/// the same name the last one counts. The first call decides for good.
+/// the same name the last one counts. Only the first call sets anything.
 ///
 /// # Errors
 /// A text that says which setting is wrong, or that an earlier call has set something else.

@@ -58,7 +58,7 @@ const FOREIGN: [&str; 28] = [
 ];
 /// Pragmas whose names begin like settings. SQLite does not accept them as parameters.
 const PRAGMAS: [&str; 2] = ["journal_mode", "journal_size_limit"];
-/// The least length in bytes of a setting of one word that this module recognises within a longer name.
+/// The smallest length in bytes at which this module recognises a setting of one word within a longer name.
 const DISTINCT_BYTES: usize = 6;
 /// The length in bytes from which this module recognises a setting with two typing errors. It recognises a
 /// shorter setting only with one.
@@ -140,7 +140,7 @@ fn setting_meant(name: &str) -> Option<&'static str> {
 /// Returns the candidate that `name` was probably meant to be.
 fn meant<'a>(name: &str, candidates: &[&'a str]) -> Option<&'a str> {
     let name = plain(name);
-    // Take only the part of the name after the name of the product or of an engine.
+    // Compare only the part of the name after the name of the product or of an engine.
     let own = engines::all().map(|engine| engine.name).chain([PRODUCT]);
     let rest = own.filter_map(|own| name.strip_prefix(own)?.strip_prefix('_')).next();
     let name = rest.unwrap_or(&name);
@@ -169,8 +169,8 @@ fn is_within(name: &str, candidate: &str) -> bool {
     distinct(candidate) && contains(name, candidate) || name.contains('_') && contains(candidate, name)
 }
 
-/// Returns the least number of insertions, deletions, substitutions and swaps of neighbouring characters that
-/// turn one word into the other.
+/// Returns the smallest number of insertions, deletions, substitutions and swaps of neighbouring characters
+/// that turn one word into the other.
 fn distance(from: &str, to: &str) -> usize {
     let (from, to): (Vec<char>, Vec<char>) = (from.chars().collect(), to.chars().collect());
     let mut rows: Vec<Vec<usize>> = vec![(0..=to.len()).collect()];

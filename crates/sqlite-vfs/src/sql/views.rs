@@ -88,10 +88,10 @@ impl Rows for Status {
     }
 }
 
-/// The table of `SELECT * FROM duralite_log`, with a row for each transaction in the log, oldest first, as
-/// [`Listing`] has them. The table has no rows if no log serves the database. The rows are a copy from the
-/// moment at which the statement begins to read. The copy takes one pass over the log's frames in memory.
-/// Commits wait during that pass, and then continue.
+/// The table of `SELECT * FROM duralite_log`. It has a row for each transaction in the log, oldest first, as
+/// [`Listing`] has them. The table has no rows if no log serves the database. The rows are a copy, made when
+/// the statement begins to read. To make the copy, one pass goes over the log's frames in memory. Commits
+/// wait during that pass, and then continue.
 pub const LOG: View = View {
     name: c"duralite_log",
     declaration: c"CREATE TABLE x(position INTEGER, number INTEGER, time_ms INTEGER, first_frame INTEGER, \

@@ -117,7 +117,7 @@ impl BaseFile {
     }
 }
 
-/// The locks of the base VFS, which keeps account of them for this process.
+/// The locks of the base VFS. The base VFS counts them for this process.
 impl LockedFile for BaseFile {
     fn lock(&self, level: Level) -> Result<(), Code> {
         let code =

@@ -24,9 +24,9 @@ pub fn is_opening() -> bool {
     OPENING.try_with(Cell::get).unwrap_or(false)
 }
 
-/// The way in which a connection of the VFS's own waits for a lock. The connection does not use SQLite's own
-/// busy handler, because that handler sleeps for up to tens of milliseconds at a time, and a checkpoint may
-/// keep all writers out during such a sleep.
+/// How a connection of the VFS's own waits for a lock. The connection does not use SQLite's own busy handler,
+/// because that handler sleeps for up to tens of milliseconds at a time, and a checkpoint may keep all
+/// writers out during such a sleep.
 #[derive(Clone, Copy)]
 pub struct BusyWait {
     /// The time for which one statement polls for a lock, at short intervals.
@@ -108,7 +108,7 @@ pub struct OwnConnection<'a> {
     api: &'a Api,
     connection: *mut Connection,
     purpose: &'static str,
-    /// The state of the busy handler, from `Box::into_raw`, because SQLite has the pointer.
+    /// The state of the busy handler. It comes from `Box::into_raw`, because SQLite has the pointer.
     busy: *mut Busy,
 }
 

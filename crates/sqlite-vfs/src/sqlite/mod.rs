@@ -249,10 +249,10 @@ impl Sqlite {
         failure.code
     }
 
-    /// Returns whether the main database of a connection is a file of another VFS than this one, so that
-    /// SQLite opens super-journals through that VFS. A main database without a name, such as one in memory,
-    /// needs no super-journals, so the answer is `false`. If there is no main database yet, the answer is
-    /// `false` too, because the database that is being opened becomes the main one.
+    /// Returns whether the main database of a connection is a file of another VFS than this one. SQLite then
+    /// opens super-journals through that VFS. A main database without a name, such as one in memory, needs no
+    /// super-journals, so the answer is `false`. If there is no main database yet, the answer is `false` too,
+    /// because the database that is being opened becomes the main one.
     ///
     /// # Safety
     /// `connection` is open, or is being opened, on this thread.

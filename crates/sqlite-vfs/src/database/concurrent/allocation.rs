@@ -152,8 +152,8 @@ impl Concurrent {
         Ok(Allocation { pages, is_larger: false, lease: None })
     }
 
-    /// Merges the allocation of a transaction that was shown the free list in the order of its lease. `shown`
-    /// is the page 1 that this VFS has shown to the transaction.
+    /// Merges the allocation of a transaction to which this VFS has shown the free list in the order of its
+    /// lease. `shown` is the page 1 that this VFS has shown to the transaction.
     #[allow(clippy::too_many_arguments, reason = "the list before, as shown, as written and as it is now")]
     fn allocate_from_lease(
         &self,
@@ -239,9 +239,8 @@ impl Concurrent {
         }
     }
 
-    /// Returns the allocation of a transaction that has made the database smaller. The transaction commits
-    /// what SQLite has written, on top of what SQLite has seen, because no other allocation can be merged
-    /// with it.
+    /// Returns the allocation of a transaction that has made the database smaller. No other allocation can be
+    /// merged with it. So the transaction commits what SQLite has written, on top of what SQLite has seen.
     #[allow(clippy::too_many_arguments, reason = "as `allocate_from_lease`")]
     fn shrink(
         &self,
@@ -259,8 +258,8 @@ impl Concurrent {
         Ok(Self::commit_view(images, pages, written, after))
     }
 
-    /// Commits the free list in the order that this VFS has shown to SQLite, as SQLite has written it, with
-    /// `written` as page 1.
+    /// Commits the free list as SQLite has written it, in the order that this VFS has shown to SQLite.
+    /// `written` becomes page 1.
     fn commit_view(images: &mut Images<'_>, pages: u32, written: Vec<u8>, after: Part) -> Allocation {
         let view = View { first: written.clone(), trunks: after.trunks.clone() };
         for (page, image) in after.trunks {
@@ -311,9 +310,9 @@ impl Concurrent {
         Ok(part)
     }
 
-    /// Returns how many more pages a transaction that already writes `images` pages may write. Pages that no
-    /// connection needs yet must not fill a log that has room for the transaction itself, so these pages take
-    /// at most half of the room that is left.
+    /// Returns how many pages a transaction may add to the `images` pages that it writes already. No
+    /// connection needs these new pages yet, so they must not fill a log that has room for the transaction
+    /// itself. They take at most half of the room that is left.
     fn room_for_pages(&self, images: usize) -> usize {
         let (fill, _) = self.attachment.log().fill();
         if fill.limit_bytes == 0 {

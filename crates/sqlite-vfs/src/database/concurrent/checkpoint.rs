@@ -34,8 +34,8 @@ pub(super) enum Checkpoint {
 const CHECKPOINT_TRY: Duration = Duration::from_millis(50);
 
 impl Concurrent {
-    /// Checkpoints the real log. Returns the code for SQLite: `BUSY` if something has kept the checkpoint
-    /// from its work.
+    /// Checkpoints the real log. Returns the code for SQLite, which is `BUSY` if something has kept the
+    /// checkpoint from its work.
     pub(super) fn checkpoint(&self, db: &Db, how: Checkpoint) -> Result<c_int, Failure> {
         if db.reserves_bytes()? {
             // A VFS above this one has to see each checkpoint.

@@ -29,7 +29,7 @@ pub(super) enum Conflict {
     Page(u32),
     /// The database has become smaller.
     Shrunk,
-    /// So much was committed since the snapshot that it is no longer known which pages were written.
+    /// Since the snapshot so much was committed that it is no longer known which pages were written.
     Unknown,
     /// A checkpoint keeps writers out until this transaction is over.
     Checkpoint,
@@ -99,9 +99,9 @@ impl Concurrent {
 
 impl Db {
     /// Returns the pages on which transactions of this process were overtaken, those with the most conflicts
-    /// first, each with the table or index to which the page belongs at the newest commit. A connection that
-    /// does not use the log yet, or uses the log for rollback journals, returns the tables and indexes that
-    /// were known before.
+    /// first. With each page comes the table or index to which it belongs at the newest commit. If the
+    /// connection does not use the log yet, or uses it for rollback journals, these are the tables and
+    /// indexes that were known before.
     pub fn hot_pages(&self) -> Vec<HotPage> {
         let served = self.serving();
         let is_wal = served.as_ref().is_some_and(|(_, serving)| *serving == Serving::Wal);

@@ -11,8 +11,8 @@ use duralite_sqlite_ffi::{BusyHandler, Connection, Statement};
 
 use crate::sqlite::Sqlite;
 
-/// The SQLite connection that uses a database, as SQLite has told the VFS. All methods are called from within
-/// SQLite's calls, which hold the connection's mutex.
+/// The SQLite connection that uses a database, as SQLite has told the VFS. All methods run within calls by
+/// SQLite, which hold the connection's mutex.
 #[derive(Default)]
 pub struct Host {
     /// The address, in SQLite's own memory for the open database, at which SQLite keeps the pointer to the
@@ -95,7 +95,7 @@ impl Host {
         unsafe { txn_state(connection, ptr::null()) == NOT_BEGUN }
     }
 
-    /// Returns whether the statement that commits is the `RELEASE` of the savepoint that began the
+    /// Returns whether the statement that now commits is a `RELEASE` of the savepoint that began the
     /// transaction.
     pub fn is_releasing(&self, sqlite: &Sqlite) -> bool {
         let mut is_releasing = false;

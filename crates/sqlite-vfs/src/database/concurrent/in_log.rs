@@ -38,8 +38,8 @@ impl InLog {
         }
     }
 
-    /// Notes that SQLite appends a frame with this page, or writes the frame again after a rollback to a
-    /// savepoint.
+    /// Notes that SQLite appends the frame `at`, with this page. After a rollback to a savepoint, SQLite may
+    /// also write the frame again.
     pub fn begin_frame(&mut self, at: usize, page: u32) {
         self.pages.truncate(at);
         self.overwritten = self.overwritten.filter(|first| *first < at);

@@ -53,7 +53,7 @@ impl Concurrent {
         let has_lock = match how {
             Write::Not => false,
             Write::Locked => true,
-            // While SQLite commits, the pages that it writes are in its own memory.
+            // While SQLite commits, it keeps the pages that it writes in its own memory.
             Write::Validated if db.host.is_in_transaction(db.sqlite) != Some(true) => false,
             Write::Validated => self.lock_for_large(db).map_err(Failure::amid_writes)?,
         };
@@ -123,7 +123,7 @@ impl Concurrent {
         let mut state = self.state();
         let committed = self.committed_bytes(&state);
         let mut large = InLog::behind(base);
-        // Until the whole transaction is in the log, SQLite finds no frame of it.
+        // Until the whole transaction is in the log, reads by SQLite must not find any frame of it there.
         state.large = Some(InLog::behind(base));
         let frames = state.wal.split_off(committed);
         state.wal.shrink_to(0);
@@ -213,8 +213,8 @@ impl Concurrent {
             return Ok(ffi::IOERR_WRITE);
         };
         let held = state.wal.split_off(committed);
-        // Stock SQLite, too, counts changes from what it has read. Here other connections may have counted
-        // since.
+        // Stock SQLite, too, increments the change counter that it has read. Here other connections may have
+        // incremented the counter since.
         let is_alone = state.cache == Some(snapshot.header);
         drop(state);
         let header = frame_header(&held, 0);

@@ -92,8 +92,8 @@ impl Lease {
         self.view = None;
     }
 
-    /// Notes that the connection has committed, with these pages taken from the list and those given back to
-    /// it. From now on this VFS shows `view` to SQLite.
+    /// Notes that the connection has committed. It has taken the pages `taken` from the free list, and has
+    /// given the pages `given` back. From now on this VFS shows `view` to SQLite.
     pub fn committed(&mut self, leases: &Leases, taken: &BTreeSet<u32>, given: &BTreeSet<u32>, view: View) {
         leases.with(|leased| {
             for page in taken {

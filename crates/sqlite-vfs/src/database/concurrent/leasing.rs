@@ -13,8 +13,8 @@ use crate::errors::Failure;
 const TRUNKS: usize = 16;
 
 impl Concurrent {
-    /// Chooses the order in which SQLite sees the free list from this snapshot on. SQLite has dropped its
-    /// cache before.
+    /// Chooses the order in which SQLite sees the free list from this snapshot on. SQLite has already dropped
+    /// its cache.
     pub(super) fn renew_lease(&self, db: &Db, snapshot: &Snapshot) -> Result<(), Failure> {
         let leases = self.attachment.leases();
         let mut state = self.state();

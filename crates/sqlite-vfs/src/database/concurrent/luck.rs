@@ -20,7 +20,7 @@
 pub(super) struct Luck {
     /// The number of transactions that are still to take WRITE.
     left: u8,
-    /// The number of transactions that are to take WRITE after the next conflict, less one.
+    /// One less than the number of transactions that are to take WRITE after the next conflict.
     next: u8,
     /// Whether the last transaction was overtaken.
     has_lost: bool,
@@ -52,8 +52,8 @@ impl Luck {
         self.next /= 2;
     }
 
-    /// Notes that a transaction has committed under WRITE. `has_met` says whether it has written pages that
-    /// others have written too.
+    /// Notes that a transaction has committed under WRITE. `has_met` says whether the transaction has written
+    /// pages that others have written too.
     pub fn passed(&mut self, has_met: bool) {
         self.has_lost = false;
         if !has_met {

@@ -1,4 +1,4 @@
-//! The memory of a wal-index: shared by all connections, or private to one connection.
+//! The memory of a wal-index, which all connections share or which is private to one connection.
 #![allow(unsafe_code)] // memory that SQLite, or other processes, change
 
 use std::ffi::c_void;
@@ -50,7 +50,7 @@ impl Region<'_> {
         }
     }
 
-    /// Returns one of the two copies of the header: `copy` is 0 or 1.
+    /// Returns the first (`copy` is 0) or the second (1) of the two copies of the header.
     #[inline]
     fn copy(self, copy: usize) -> [u32; HEADER_WORDS] {
         let mut words = [0; HEADER_WORDS];

@@ -14,8 +14,8 @@ pub struct Owned<T>(RefCell<T>);
 unsafe impl<T: Send> Sync for Owned<T> {}
 
 impl<T> Owned<T> {
-    /// Returns the value. A value that is already in use is a fault of this crate. In that case the call
-    /// panics, which ends SQLite's call.
+    /// Returns the value. If the value is already in use, this crate has a fault, and the call panics, which
+    /// ends SQLite's call.
     #[inline]
     pub fn get(&self) -> RefMut<'_, T> {
         self.0.borrow_mut()

@@ -153,9 +153,9 @@ impl Concurrent {
         Ok(ffi::OK)
     }
 
-    /// Answers SQLite's request for the right to write. With `concurrent=on`, a transaction that the
-    /// application has begun is validated when it commits. Every other transaction takes the real WRITE lock
-    /// now.
+    /// Answers SQLite's request for the right to write. With `concurrent=on`, this VFS validates a
+    /// transaction that the application has begun when the transaction commits. Every other transaction takes
+    /// the real WRITE lock now.
     fn lock_write(&self, db: &Db) -> Result<c_int, Failure> {
         // Forget the super-journal here, and not where the COMMIT of a validated transaction takes the real
         // WRITE, because SQLite has opened the super-journal before that COMMIT.
@@ -320,8 +320,8 @@ impl Concurrent {
         state.lease.drop_pages(self.attachment.leases());
     }
 
-    /// Reads from the database file (`xRead`). Returns `None` if SQLite has no snapshot, or reads something
-    /// that is not a page.
+    /// Reads from the database file (`xRead`). Returns `None` if the connection has no snapshot, or if SQLite
+    /// reads something that is not a page.
     pub fn read(&self, db: &Db, buf: &mut [u8], offset: u64) -> Option<Result<c_int, Failure>> {
         let page_bytes = self.page_bytes as u64;
         let mut state = self.state();
@@ -351,8 +351,8 @@ impl Concurrent {
     }
 
     /// Asks the application, once, to end a transaction that keeps the log from starting over. The caller
-    /// does this only in a `SELECT`. After such an error SQLite can undo a writing statement only if it has
-    /// kept a statement journal, and SQLite does not keep a statement journal for every insert.
+    /// does this only in a `SELECT`. In a writing statement the error would be harmful: SQLite can undo such
+    /// a statement only if it has kept a statement journal, and it does not keep one for every insert.
     #[cold]
     fn ask_to_end(&self, db: &Db) -> Failure {
         let mut state = self.state();
@@ -416,8 +416,8 @@ impl Concurrent {
         self.lock_at_newest(db, true)
     }
 
-    /// Writes home what is in the log. SQLite has EXCLUSIVE and no snapshot: it closes the WAL, or leaves WAL
-    /// mode, and believes that everything is checkpointed.
+    /// Writes home what is in the log. SQLite has EXCLUSIVE and no snapshot. It is closing the WAL or leaving
+    /// WAL mode, and believes that everything is checkpointed.
     pub fn put_home(&self, db: &Db) -> Result<(), Failure> {
         self.state().all_is_home();
         db.put_home_alone(&self.attachment)

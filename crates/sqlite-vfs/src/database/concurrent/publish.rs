@@ -162,8 +162,9 @@ impl Concurrent {
         done.map_err(|failure| lost(db, failure)).map(|()| ffi::OK)
     }
 
-    /// Returns the transaction that these frames make: the last image of each page, and the size that the
-    /// last frame gives the database. `last` is the page of the last frame, if the buffer lacks that page.
+    /// Returns the transaction that these frames make. It has the last image of each page, and the size that
+    /// the last frame gives the database. `last` is the page of the last frame, if the buffer lacks that
+    /// page.
     fn transaction<'a>(
         &self,
         snapshot: Snapshot,
@@ -269,8 +270,8 @@ impl Concurrent {
             } else {
                 Allocation { pages: known_pages, is_larger: false, lease: None }
             };
-        // SQLite has counted the change from the page 1 that it has read. Others may have counted changes
-        // since.
+        // SQLite has incremented the change counter of the page 1 that it has read. Others may have
+        // incremented the counter since.
         let is_alone = || newest == snapshot.header && self.state().cache == Some(newest);
         if images.contains(1)
             && !is_alone()
@@ -296,8 +297,8 @@ impl Concurrent {
         Ok(())
     }
 
-    /// Starts the log over if it can start over, and returns the state of the log after which a transaction
-    /// then writes. The caller has WRITE, and `newest` is the newest commit.
+    /// Starts the log over if it can start over. Returns the state of the log after which the transaction is
+    /// to write. The caller has WRITE, and `newest` is the newest commit.
     pub(super) fn base_for(
         &self,
         db: &Db,
@@ -348,7 +349,7 @@ impl Concurrent {
         if large.is_some_and(|large| large.overwritten.is_some())
             && let Some(page) = images.pages().last()
         {
-            // The log takes the transaction for complete once this function has written the header a second
+            // The log treats the transaction as complete once this function has written the header a second
             // time.
             self.write_frame(last, (page, pages), None, write)?;
         }
@@ -421,8 +422,8 @@ fn lost(db: &Db, failure: Failure) -> Failure {
     Failure::new(ffi::BUSY, format!("RELEASE cannot commit; use ROLLBACK: {}", failure.message))
 }
 
-/// Turns the code that a write has returned into a result. The failure carries the reason that was recorded
-/// together with the code, if a reason was recorded after the refusal with the number `recorded`.
+/// Turns the code that a write has returned into a result. If a reason was recorded after the refusal with
+/// the number `recorded`, the failure carries that reason.
 pub(super) fn done(recorded: u64, code: c_int) -> Result<(), Failure> {
     match code {
         ffi::OK => Ok(()),

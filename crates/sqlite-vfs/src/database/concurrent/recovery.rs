@@ -50,8 +50,8 @@ impl Concurrent {
         Err(Failure::new(ffi::BUSY, format!("the wal-index of {} is being recovered", db.path.display())))
     }
 
-    /// Recovers the wal-index, unless it is whole by now. The caller holds WRITE. Returns `false` if another
-    /// connection holds the locks for recovery.
+    /// Recovers the wal-index, unless another connection has recovered it meanwhile. The caller holds WRITE.
+    /// Returns `false` if another connection holds the locks for recovery.
     fn recover(&self, db: &Db) -> Result<bool, Failure> {
         let index = self.index();
         if index.header()?.is_some() {

@@ -27,7 +27,7 @@ impl<'a> SharedIndex<'a> {
         Self::with(attachment, shared(attachment, 0, true).ok().flatten())
     }
 
-    /// Does the same as [`Self::of`], with the first region that the caller has already.
+    /// Does the same as [`Self::of`], with the first region, which the caller has already.
     pub fn with(attachment: &'a Attachment, first: Option<Region<'a>>) -> Self {
         Self { attachment, first }
     }
@@ -87,13 +87,14 @@ impl<'a> SharedIndex<'a> {
         Ok(self.first()?.load(BACKFILLED_WORD))
     }
 
-    /// Says that a checkpoint is about to write this many frames to the database. The caller has CHECKPOINT.
+    /// Stores that a checkpoint is about to write this many frames to the database. The caller has
+    /// CHECKPOINT.
     pub fn set_attempted(self, frames: u32) -> Result<(), Failure> {
         self.first()?.store(ATTEMPTED_WORD, frames);
         Ok(())
     }
 
-    /// Says that a checkpoint has written this many frames to the database. The caller has CHECKPOINT.
+    /// Stores that a checkpoint has written this many frames to the database. The caller has CHECKPOINT.
     pub fn set_backfilled(self, frames: u32) -> Result<(), Failure> {
         self.first()?.store(BACKFILLED_WORD, frames);
         Ok(())
@@ -109,7 +110,7 @@ impl<'a> SharedIndex<'a> {
         Ok(())
     }
 
-    /// Returns the newest frame with this page from `from` to `last`.
+    /// Returns the newest of the frames from `from` to `last` that hold this page.
     pub fn find(self, page: u32, from: u32, last: u32) -> Result<Option<u32>, Failure> {
         if last == 0 || from > last {
             return Ok(None);
@@ -153,13 +154,13 @@ impl<'a> SharedIndex<'a> {
         Ok(())
     }
 
-    /// Shows the commits that this header includes to every connection.
+    /// Shows every connection the commits up to this header.
     pub fn publish(self, header: &IndexHeader) -> Result<(), Failure> {
         self.first()?.set_header(header);
         Ok(())
     }
 
-    /// Says that no frame of the log has been written to the database. Recovery calls this before it
+    /// Stores that no frame of the log has been written to the database. Recovery calls this before it
     /// publishes a new header. The caller has all locks for recovery.
     pub fn begin(self, frames: u32) -> Result<(), Failure> {
         let first = self.first()?;
@@ -184,7 +185,7 @@ impl<'a> SharedIndex<'a> {
     }
 }
 
-/// Returns the newest frame of a region with this page from `from` to `last`.
+/// Returns the newest of the frames from `from` to `last` in a region that hold this page.
 fn find_in(
     region: Region<'_>,
     place: Place,
@@ -293,8 +294,8 @@ mod tests {
     }
 
     /// A process has died with frames that it never published. The searches for the pages of these frames all
-    /// begin at one slot. Another process may have died while it removed these frames: SQLite removes them
-    /// from the first on, this VFS from the last on.
+    /// begin at one slot. Another process may have died while it removed these frames. SQLite removes them
+    /// from the first to the last, and this VFS from the last to the first.
     #[test]
     fn inv15_what_the_dead_have_left_takes_no_place() {
         let left: Vec<u32> = (1..20).map(|nth| 4 + nth * 8192).collect();

@@ -46,7 +46,7 @@ impl Snapshot {
         Err(Failure::new(ffi::PROTOCOL, "cannot begin to read: the wal-index changes all the time"))
     }
 
-    /// Tries once to take the snapshot. Returns `None` if the connection has to begin again.
+    /// Makes one attempt to take the snapshot. Returns `None` if the connection has to begin again.
     fn of(index: SharedIndex<'_>, holder: &Holder, header: &IndexHeader) -> Result<Option<Self>, Failure> {
         let frames = header.frames();
         if index.backfilled()? == frames && lock(holder, 0)? {

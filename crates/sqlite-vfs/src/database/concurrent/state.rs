@@ -56,7 +56,7 @@ pub(super) struct State {
     /// The time, by the clock of the log's users, at which the open transaction began to write, if it is to
     /// be validated. `None` once this VFS has asked the application to end the transaction.
     pub(super) writes_since: Option<u64>,
-    /// The state of the log that SQLite's cache agrees with; `None` if SQLite has to drop its cache.
+    /// The state of the log to which SQLite's cache belongs; `None` if SQLite has to drop its cache.
     pub(super) cache: Option<IndexHeader>,
     /// The pages that SQLite may have in its cache (invariant 58).
     pub(super) read: PageSet,
@@ -64,17 +64,18 @@ pub(super) struct State {
     pub(super) wal: Vec<u8>,
     /// The open transaction, if it is too large for memory.
     pub(super) large: Option<InLog>,
-    /// The number of bytes that the open transaction may write before this VFS tries again to make it a large
-    /// transaction.
+    /// The number of bytes that the open transaction may write before this VFS again tries to make it a large
+    /// one.
     pub(super) large_from: usize,
     /// The number of frames of SQLite's WAL that this VFS does not keep. SQLite reads their pages as of the
     /// snapshot.
     pub(super) base: u32,
     /// The last frame of SQLite's WAL that is committed.
     pub(super) committed: u32,
-    /// The last frame that SQLite has written since frames after it were last removed from the private wal-index.
+    /// The last frame that SQLite has written since this VFS last removed frames after it from the private
+    /// wal-index.
     pub(super) highest: u32,
-    /// The state of the log after this transaction's commit, while its snapshot lasts.
+    /// The state of the log after this transaction's commit, until its snapshot ends.
     pub(super) after: Option<IndexHeader>,
     /// Whether a commit has made the database larger than SQLite knows, while SQLite continues with the same
     /// snapshot.
@@ -278,7 +279,7 @@ pub(super) fn fill(buf: &mut [u8], bytes: &[u8], at: usize) -> c_int {
     if rest.is_empty() { ffi::OK } else { ffi::IOERR_SHORT_READ }
 }
 
-/// Returns a number for a salt, which tells one generation of a log from others.
+/// Returns a random number for a salt. The salt tells one generation of a log from the others.
 pub(super) fn random() -> u32 {
     use std::hash::{BuildHasher, RandomState};
     (RandomState::new().hash_one(0_u8) >> 32) as u32

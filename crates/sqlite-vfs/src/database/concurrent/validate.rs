@@ -26,7 +26,7 @@ const COUNTERS: [Range<usize>; 2] = [24..28, 92..100];
 enum Written<'a> {
     /// The transaction ends with these pages.
     AtItsEnd(&'a [u32], &'a Freed<'a>),
-    /// The transaction continues, and SQLite relies on what its cache holds.
+    /// The transaction continues, and SQLite relies on its cache.
     SoFar(&'a [u32]),
 }
 
@@ -212,7 +212,7 @@ impl Concurrent {
         if super::controls::Control::Unread.is_on() {
             return Ok(false);
         }
-        // Unless the transaction ends here, SQLite continues with the page as its cache holds it.
+        // Unless the transaction ends here, SQLite continues with the image of the page that is in its cache.
         let Written::AtItsEnd(written, freed) = written else { return Ok(true) };
         if has_pointer_maps(&self.page_at(db, snapshot, 1)?) {
             return Ok(true);
