@@ -84,7 +84,8 @@ impl Attachment {
     }
 
     /// Notes a write to the database file. A process may die between the write and this note. The missing
-    /// note does no harm: the checkpoint is unfinished, so the next checkpoint writes the page again.
+    /// note does no harm, because the checkpoint is then unfinished, and the next checkpoint writes the page
+    /// again.
     pub fn home_written(&self) {
         self.segment.fetch_add(HOME_WRITES, 1);
     }

@@ -213,7 +213,7 @@ const _: () = assert!(PROCESS_SLOTS.is_power_of_two());
 /// turn, until the turn's time is up or the connection's process is dead.
 pub struct TimedTurn<'a> {
     pub segment: &'a dyn Segment,
-    /// The position of the word in the segment.
+    /// The position of the word in the segment, in bytes.
     pub word: u64,
 }
 

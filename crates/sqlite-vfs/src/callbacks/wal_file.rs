@@ -131,8 +131,8 @@ impl Wal {
         if !self.attachment.may_start_over() {
             return Err(ffi::BUSY);
         }
-        // SQLite has locked the read marks before, and the file was synced then. In exclusive locking mode
-        // SQLite takes no such locks, so sync the file here.
+        // SQLite has locked the read marks before, and the file was synced then, so there is nothing left to
+        // sync. In exclusive locking mode SQLite takes no such locks, so sync the file here.
         let synced = self.db.sync_home(&self.attachment, None, ffi::SYNC_NORMAL);
         synced.map_err(|failure| self.db.sqlite.fail(&failure))
     }

@@ -45,8 +45,8 @@ use crate::sqlite::connection::{OwnConnection, uri_of};
 /// The time for which the checkpoint waits for the present writers and readers to finish. New writers wait
 /// during that time.
 const BUSY_TIMEOUT: Duration = Duration::from_millis(5);
-/// The time for which an attempt waits in the queue for WRITE. It waits for a checkpoint that is already
-/// running for the same time.
+/// The time for which an attempt to start the log over waits in the queue for WRITE, and the time for which
+/// it waits for a checkpoint that is already running.
 const TRY_FOR: Duration = Duration::from_millis(20);
 const PAUSE: Duration = Duration::from_micros(500);
 /// The time after which a reader counts as one that stays. Until then it may be one of many short readers

@@ -2,8 +2,8 @@
 //! without a new snapshot, as long as nothing but these logs has changed the database (invariant 72).
 //!
 //! The caller of each function holds EXCLUSIVE. For a database without that file, each call costs one look
-//! for the file. If a function cannot write a record, the VFS serves the database all the same: a record that
-//! is missing makes the archive take a snapshot.
+//! for the file. If a function cannot write a record, the VFS serves the database all the same, because a
+//! record that is missing only makes the archive take a snapshot.
 
 use duralite_format::LogId;
 use duralite_format::archive::{Record, Stamp};

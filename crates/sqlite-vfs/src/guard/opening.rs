@@ -232,7 +232,7 @@ enum Writer {
     },
 }
 
-/// A database whose log is being opened, while SQLite believes that it has no lock.
+/// A database whose log is being opened. SQLite believes meanwhile that it has no lock.
 struct Opening<'d> {
     db: &'d Db,
     /// This thread's turn among the threads of this process.

@@ -111,7 +111,7 @@ impl Settings {
         given.filter_map(|name| Some((*name, self.value_of(name)?))).collect()
     }
 
-    /// Returns the same values, but marked as defaults, so that they conflict with no other settings.
+    /// Returns the same values, but marks them as defaults, so that they conflict with no other settings.
     pub fn not_given(mut self) -> Self {
         self.explicit.clear();
         self

@@ -1,5 +1,5 @@
-//! What SQL can ask: the functions `duralite_last_error()` and `duralite_json()`, and the tables `duralite`,
-//! `duralite_log` and `duralite_conflicts`. None of them writes anything.
+//! What this library adds to SQL: the functions `duralite_last_error()` and `duralite_json()`, and the tables
+//! `duralite`, `duralite_log` and `duralite_conflicts`. None of them writes anything.
 #![allow(unsafe_code)] // registers with a connection of SQLite's
 
 mod functions;

@@ -16,9 +16,9 @@ use crate::attachment::conflicts::HotPage;
 use crate::database::{Db, Serving};
 use crate::errors::Failure;
 
-/// The largest number of pages that a transaction that was overtaken reads to find out to which table or
-/// index the page of the conflict belongs. The transaction has WRITE meanwhile, so it reads these pages only
-/// at the first, the second, the fourth conflict on a page, and so on.
+/// The largest number of pages that this VFS reads to find out to which table or index the page of a conflict
+/// belongs. The overtaken transaction has WRITE meanwhile, so this VFS does so only at the first, the second,
+/// the fourth conflict on a page, and so on.
 const READS_OF_CONFLICT: usize = 64;
 /// The largest number of pages that this VFS reads when the application asks for the owners of pages.
 const READS_OF_QUESTION: usize = 10_000;

@@ -1,5 +1,5 @@
-//! The wal-index that all connections share, as this VFS itself reads and writes it. The VFS follows SQLite's
-//! protocol (sqlite.org/walformat.html), so connections that SQLite serves directly can take part.
+//! Reads and writes the wal-index that all connections share. This VFS follows SQLite's protocol
+//! (sqlite.org/walformat.html), so connections that SQLite serves directly can take part.
 
 use std::sync::atomic::{Ordering, fence};
 

@@ -99,7 +99,7 @@ pub(super) struct State {
 /// connection believes that it is alone.
 pub(super) const ALONE: u8 = 64;
 
-/// What a connection may write now.
+/// The right of a connection to write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum Write {
     /// Nothing.
