@@ -37,7 +37,7 @@ pub fn register_default(settings: &[(&str, &str)]) -> Result<(), RegisterError> 
     let mut given = vec![("strict", "on")];
     given.extend_from_slice(settings);
     set_defaults(&given).map_err(|reason| RegisterError::new(format!("duralite: {reason}")))?;
-    // SAFETY: found a moment ago; registered VFSs stay.
+    // SAFETY: `registered` has just found this VFS in SQLite's list, and a registered VFS stays.
     match unsafe { sqlite::sqlite3_vfs_register(vfs, 1) } {
         ffi::OK => Ok(()),
         code => Err(RegisterError::new(format!("duralite: SQLite refused the VFS as default (code {code})"))),

@@ -27,11 +27,11 @@ impl Deaths {
         Self { words, recovered: AtomicU64::new(0) }
     }
 
-    /// Returns whether it is time to ask the kernel again if `process`, whose lock is in the way, is alive.
-    /// Asking costs a system call, and most such processes are alive. So the segment stores the time of the
-    /// last check of each process. With a time for each process, checks of a living process do not delay the
-    /// check of a dead one. With the times in the segment, a process need not ask if another process has just
-    /// asked.
+    /// Returns whether it is time to ask the kernel whether `process`, whose lock is in the way, is alive. It
+    /// is time once nobody has asked for at least `after`. Asking costs a system call, and most such
+    /// processes are alive. So the segment stores the time of the last check of each process. Because each
+    /// process has a time of its own, checks of a living process do not delay the check of a dead one.
+    /// Because the times are in the segment, a process need not ask if another process has just asked.
     pub(crate) fn suspects(&self, process: usize, after: Duration) -> bool {
         let at = member(process) + EXAMINED;
         let (last, now) = (self.words.load(at), self.words.segment().clock_ns());

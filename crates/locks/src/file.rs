@@ -3,11 +3,11 @@
 //!
 //! SQLite takes SHARED before it reads. Everything that SQLite concludes is valid until SQLite gives SHARED
 //! back. So while SQLite believes that it holds SHARED or EXCLUSIVE, the file holds that lock without a gap,
-//! because this type has no operation that gives the lock back. (RESERVED is an exception, because it only
-//! announces a transaction: under SHARED no other connection can commit a transaction. See
-//! [`FileLock::refuse_exclusive`].) Sometimes this library must give up its lock, because another connection
-//! needs the file for itself. It does so only while SQLite believes that it holds nothing, under an [`Own`]
-//! lock.
+//! because this type has no operation that gives the lock back. (RESERVED is an exception: the file may hold
+//! only SHARED while SQLite believes that it holds RESERVED. RESERVED only announces a transaction, and under
+//! SHARED no other connection can commit one. See [`FileLock::refuse_exclusive`].) Sometimes this library
+//! must give up its lock, because another connection needs the file for itself. It does so only while SQLite
+//! believes that it holds nothing, under an [`Own`] lock.
 //!
 //! What this library itself concludes under a lock is a [`Concluded`] value, which borrows from that lock,
 //! and so cannot outlive the lock. The compiler refuses to use such a value after the lock was given back:
@@ -102,7 +102,7 @@ pub trait LockedFile {
     /// SQLite's code. After EXCLUSIVE was refused the file may hold PENDING.
     fn lock(&self, level: Level) -> Result<(), Code>;
 
-    /// Gives back everything stronger than SHARED, or the whole lock.
+    /// Gives the lock back down to `level`, which is SHARED or no lock.
     ///
     /// # Errors
     /// SQLite's code. The file then holds the previous lock, or a weaker one that is at least `level`.
@@ -274,9 +274,9 @@ impl<F: LockedFile> Held<'_, F> {
     }
 
     /// Takes EXCLUSIVE. Returns `None` if another connection is in the way. PENDING keeps other connections
-    /// from beginning, and this connection waits for those that are just finishing. Between two attempts this
-    /// function calls `wait`, which sleeps, and returns whether to try again. No conclusion that was drawn
-    /// before this call can be used after it.
+    /// from beginning to read, and this connection waits for those that are just finishing. Between two
+    /// attempts this function calls `wait`, which sleeps and then returns whether to try again. No conclusion
+    /// that was drawn before this call can be used after it.
     ///
     /// # Errors
     /// SQLite's code. The file still holds the lock that it held before.

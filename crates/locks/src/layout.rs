@@ -10,14 +10,14 @@ pub const WRITE: usize = 0;
 pub const CHECKPOINT: usize = 1;
 /// The first of the locks that are readers' marks.
 pub const FIRST_READ: usize = 3;
-/// The place of the word that is not 0 if some users may read the segment but not write it. The process that
+/// The offset of the word that is not 0 if some users may read the segment but not write it. The process that
 /// maps the segment sets the word.
 pub const OUTSIDE: u64 = 8;
 /// The number of bytes that the table takes in the segment. The table begins at a multiple of 64.
 pub const LAYOUT_BYTES: u64 = PLACES_OFFSET + WAITERS as u64 * LINE;
 
 pub(crate) const LINE: u64 = 64;
-/// The place of the word that holds the highest process slot ever used, plus 1.
+/// The offset of the word that holds the highest process slot ever used, plus 1.
 pub(crate) const HIGH: u64 = 0;
 
 const MEMBERS_OFFSET: u64 = 8 * LINE;
@@ -40,7 +40,7 @@ pub(crate) const EPOCH: u64 = 1 << 32;
 /// The offset in a process's line of the time at which the process's reservation ends.
 pub(crate) const RESERVED_UNTIL: u64 = 8;
 
-/// Returns the place in a process's line that says since when the process has held a read mark.
+/// Returns the offset of the word that says since when the process has held a read mark.
 pub(crate) const fn read_since(process: usize, slot: usize) -> u64 {
     member(process) + 16 + 8 * (slot - FIRST_READ) as u64
 }
@@ -49,7 +49,8 @@ pub(crate) const fn read_since(process: usize, slot: usize) -> u64 {
 /// is alive, because this process's lock was in the way.
 pub(crate) const EXAMINED: u64 = 56;
 
-/// The number of connections that can queue at once. Any further connections sleep without a place.
+/// The number of connections that can have a place in the queue at once. Any further connections sleep
+/// without a place.
 pub(crate) const WAITERS: usize = 256;
 pub(crate) const WAITERS_OFFSET: u64 = MEMBERS_OFFSET + PROCESS_SLOTS as u64 * LINE;
 pub(crate) const PLACES_OFFSET: u64 = WAITERS_OFFSET + WAITERS as u64 * 8;

@@ -14,18 +14,19 @@ use duralite_medium::{MediumError, PROCESS_SLOTS, Words};
 use crate::deaths::{Deaths, SUSPICION_AT_ONCE};
 use crate::layout::{LINE, PLACES_OFFSET, WAITERS, WAITERS_OFFSET};
 
-/// The last ticket drawn.
+/// The offset of the word that holds the last ticket drawn.
 const TICKETS: u64 = LINE;
-/// The time until which running connections may pass over the waiters. Only the holder of WRITE changes it.
+/// The offset of the time until which running connections may pass over the waiters. Only the holder of WRITE
+/// changes this time.
 const TURN_ENDS: u64 = 2 * LINE;
-/// The highest place that was ever used, plus 1.
+/// The offset of the word that holds the highest place ever used, plus 1.
 const HIGH_WAITER: u64 = 3 * LINE;
 
-/// The place of a word that is always zero. A waiter without a place in the queue sleeps on this word.
+/// The offset of a word that is always zero. A waiter without a place in the queue sleeps on this word.
 const NOWHERE: u64 = 4 * LINE;
 
-/// The number of waiters that have ever entered the queue. A process that has seen an empty queue need not
-/// look again until this number changes.
+/// The offset of the number of waiters that have ever entered the queue. A process that has seen an empty
+/// queue need not look again until this number changes.
 const ARRIVALS: u64 = 5 * LINE;
 
 /// Returns the offset of the word that says which waiter has the place with this number: the waiter's ticket

@@ -1,4 +1,4 @@
-//! Taking a lock, and giving it back: from a connection's [`Holder`] down to the words of the processes.
+//! Takes locks and gives them back, from a connection's [`Holder`] down to the words of the processes.
 //!
 //! Read this file from top to bottom. First come the fields that a process keeps, and those for each
 //! connection. Then follow exclusive locks, taken and given back, and after them shared locks. For both kinds
@@ -54,7 +54,7 @@ pub struct Table {
     pub(crate) base: u64,
     /// This process's slot.
     pub(crate) process: usize,
-    /// The place of this process's word.
+    /// The offset of this process's word.
     own: u64,
     is_read_only: bool,
     /// Whether there can be readers who may not write the segment.
@@ -62,7 +62,8 @@ pub struct Table {
     pub(crate) deaths: Deaths,
     pub(crate) queue: Queue,
     local: Mutex<Local>,
-    /// The first and the last sharer of a lock change its count under the mutex of `local`.
+    /// The number of connections that share each lock. The first and the last sharer of a lock change its
+    /// count under the mutex of `local`.
     pub(crate) shares: Shares,
     next_holder: AtomicU64,
     pub(crate) busy: AtomicU64,
@@ -109,10 +110,10 @@ pub(crate) struct Holding {
     pub(crate) ticket: u64,
     /// The time by which the last sleeps for WRITE were longer than SQLite asked for.
     pub(crate) ahead: Duration,
-    /// The time at which the last of those sleeps ended.
+    /// The time at which the last of those sleeps ended, in nanoseconds of the segment's clock.
     pub(crate) woke: u64,
-    /// The time at which the connection last gave WRITE back while others waited for it; 0 after the
-    /// connection has come back.
+    /// The time at which the connection last gave WRITE back while others waited for it, in nanoseconds of
+    /// the segment's clock. 0 after the connection has come back.
     gave_back: u64,
     /// Whether the connection came back for WRITE at once the last time.
     pub(crate) comes_back: bool,

@@ -17,7 +17,7 @@ const SPIN: Duration = Duration::from_micros(30);
 pub(crate) const EARLY: Duration = Duration::from_micros(80);
 /// The time after which a connection that leaves WRITE free within its turn counts as doing something else.
 pub(crate) const GONE: Duration = Duration::from_micros(10);
-/// The time that a yield takes at most if it has let no other thread run.
+/// The longest time that a yield takes if it lets no other thread run.
 const LONG_YIELD: Duration = Duration::from_micros(5);
 
 /// The time after the end of a turn at which the oldest waiter looks at the lock without being woken, so that

@@ -6,20 +6,21 @@
 
 use crate::LINE_BYTES;
 
-/// How a line is written back.
+/// An instruction that writes a cache line back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FlushInstruction {
-    /// x86: writes back and keeps the line; ordered by `sfence`.
+    /// The x86 instruction that writes the line back and keeps it in the cache. `sfence` orders it.
     Clwb,
-    /// x86: writes back and evicts; ordered by `sfence`.
+    /// The x86 instruction that writes the line back and evicts it. `sfence` orders it.
     Clflushopt,
-    /// x86: writes back and evicts the line; one line after the other.
+    /// The x86 instruction that writes the line back and evicts it, one line after the other.
     Clflush,
-    /// Arm: cleans to the point of persistence. Not tested on hardware.
+    /// The Arm instruction that cleans the line to the point of persistence. Not tested on hardware.
     DcCvap,
-    /// Arm: cleans to the point of coherency (the paper's `dccmvac`). Not tested on hardware.
+    /// The Arm instruction that cleans the line to the point of coherency (the paper's `dccmvac`). Not tested
+    /// on hardware.
     DcCvac,
-    /// No instruction is known for this machine: nothing that needs a flush can be promised.
+    /// No instruction is known for this machine, so nothing that needs a flush can be promised.
     None,
 }
 

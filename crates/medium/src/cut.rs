@@ -7,11 +7,11 @@
 //!
 //! The handler is installed when the first mapping is watched; before that the process's signal handling is
 //! not changed. It handles only faults inside watched mappings of this process. It passes every other SIGBUS
-//! on to the action that was set before: a handler with or without `SA_SIGINFO`, which runs on the thread's
-//! signal stack if the thread has one, the default action, or none. If a host installs its own handler later,
-//! the host's handler is called first. This handler is then reached only if the host's handler passes on
-//! faults that it does not know. A handler that does not pass them on removes the protection: SIGBUS then
-//! ends the host as it would without this library.
+//! on to the action that was set before. That action is a handler with or without `SA_SIGINFO`, the default
+//! action, or none. Such a handler runs on the thread's signal stack if the thread has one. If a host
+//! installs its own handler later, the host's handler is called first. This handler is then reached only if
+//! the host's handler passes on faults that it does not know. A handler that does not pass them on removes
+//! the protection: SIGBUS then ends the host as it would without this library.
 //!
 //! Everything that the handler does is allowed in a signal handler: it reads words in static memory, and
 //! makes system calls.
@@ -199,8 +199,8 @@ fn survive(address: usize) -> bool {
 fn put_zeros(page: usize, bytes: usize) -> bool {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE;
     let at = ptr::with_exposed_provenance_mut::<c_void>(page);
-    // SAFETY: whole pages of a watched mapping, which is not unmapped before the interrupted access has
-    // ended. No reference points into it, because all accesses are copies or atomic.
+    // SAFETY: the range consists of whole pages of a watched mapping, which is not unmapped before the
+    // interrupted access has ended. No reference points into it, because all accesses are copies or atomic.
     let mapped = unsafe { libc::mmap(at, bytes, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) };
     mapped != libc::MAP_FAILED
 }
@@ -219,9 +219,9 @@ fn hand_on(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
         libc::SIG_DFL | libc::SIG_IGN => {
             // At a fault the kernel ends a process even if the process ignores SIGBUS. So an ignored fault
             // gets the default action too.
-            // SAFETY: sets the default action in place of this handler. A fault is repeated when this handler
-            // returns. A signal that a process has sent must be raised again, and is delivered when this
-            // handler returns.
+            // SAFETY: the calls set the default action in place of this handler. A fault is repeated when
+            // this handler returns. A signal that a process has sent must be raised again, and is delivered
+            // when this handler returns.
             unsafe {
                 libc::signal(signal, libc::SIG_DFL);
                 if !is_fault {

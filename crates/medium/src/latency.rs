@@ -8,28 +8,30 @@ use std::time::Instant;
 /// Nanoseconds added to the time that the memory itself takes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Latency {
-    /// Per line written back (paper, section 5.1), in nanoseconds.
+    /// The time added for each line that is written back (paper, section 5.1), in nanoseconds.
     pub write_ns: u32,
-    /// Per persist barrier, in nanoseconds.
+    /// The time added for each persist barrier, in nanoseconds.
     pub fence_ns: u32,
-    /// Per line touched by a read, in nanoseconds.
+    /// The time added for each line that a read touches, in nanoseconds.
     pub read_ns: u32,
-    /// Per line of a non-temporal store, in nanoseconds; `None` stands for `write_ns`.
+    /// The time added for each line of a non-temporal store, in nanoseconds. If it is `None`, `write_ns`
+    /// applies.
     pub stream_ns: Option<u32>,
-    /// The lines that the write-pending queue of the memory takes. The memory works on all of them at once,
-    /// and each takes its latency. A line waits only while the queue is full, and a fence waits until the
-    /// queue is empty. With 0 there is no queue, and each line waits for its own latency.
+    /// The number of lines for which the memory's write-pending queue has room. The memory works on all lines
+    /// in the queue at once, and each takes its latency. A line waits only while the queue is full, and a
+    /// fence waits until the queue is empty. With 0 there is no queue, and each line waits for its own
+    /// latency.
     pub queue_lines: u32,
 }
 
 impl Latency {
-    /// The latency added for a line of a non-temporal store, in nanoseconds.
+    /// Returns the latency added for a line of a non-temporal store, in nanoseconds.
     #[must_use]
     pub fn per_streamed_line(&self) -> u32 {
         self.stream_ns.unwrap_or(self.write_ns)
     }
 
-    /// Whether no latency is added. A queue alone adds none.
+    /// Returns whether no latency is added. A queue alone adds none.
     #[must_use]
     pub fn is_zero(&self) -> bool {
         Self { queue_lines: 0, ..*self } == Self::default()
@@ -42,7 +44,7 @@ pub(crate) struct LatencyCell {
     write_ns: AtomicU32,
     fence_ns: AtomicU32,
     read_ns: AtomicU32,
-    /// The latency plus 1; 0 stands for `None`.
+    /// The latency of a line of a non-temporal store, in nanoseconds, plus 1. 0 stands for `None`.
     stream_ns: AtomicU64,
     queue_lines: AtomicU32,
 }
@@ -75,7 +77,8 @@ impl LatencyCell {
 /// The number of bits after the binary point in the stored ticks per nanosecond.
 const FRACTION_BITS: u32 = 24;
 
-/// The tick rate of the time stamp counter; 0 if there is no reliable counter.
+/// The number of ticks of the time stamp counter per nanosecond, with [`FRACTION_BITS`] bits after the binary
+/// point. 0 if there is no reliable counter.
 static TICKS_PER_NS: OnceLock<u64> = OnceLock::new();
 
 fn ticks_per_ns() -> u64 {
@@ -87,8 +90,8 @@ pub(crate) fn calibrate_clock() {
     ticks_per_ns();
 }
 
-/// The clock of the waits: the time stamp counter, or the system's clock in nanoseconds if there is no
-/// reliable counter.
+/// Returns the time by the clock of the waits. This clock is the time stamp counter, or the system's clock in
+/// nanoseconds if there is no reliable counter.
 pub(crate) fn now() -> u64 {
     static START: OnceLock<Instant> = OnceLock::new();
 
@@ -98,7 +101,7 @@ pub(crate) fn now() -> u64 {
     u64::try_from(START.get_or_init(Instant::now).elapsed().as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Nanoseconds in the unit of [`now`].
+/// Converts nanoseconds to the unit of [`now`].
 pub(crate) fn ticks_of(ns: u64) -> u64 {
     match ticks_per_ns() {
         0 => ns,

@@ -176,8 +176,8 @@ pub trait Nvm: Send + Sync + fmt::Debug {
     /// Copies the bytes from `at` on into `buf`.
     fn read(&self, at: u64, buf: &mut [u8]);
 
-    /// Returns the first place from `at` on that may hold something other than zeros, or the end of the
-    /// medium. Returns `at` itself if the medium cannot tell.
+    /// Returns the first offset from `at` on at which there may be something other than zeros, or the end of
+    /// the medium. Returns `at` itself if the medium cannot tell.
     fn next_data(&self, at: u64) -> u64 {
         at
     }
@@ -256,7 +256,7 @@ pub trait Nvm: Send + Sync + fmt::Debug {
         self.system_allocate(at, len)
     }
 
-    /// Counters of what was done through this object so far.
+    /// Returns the counts of what was done through this object so far.
     fn counters(&self) -> Counters;
 
     /// Returns what survives once [`fence`](Nvm::fence) has returned.

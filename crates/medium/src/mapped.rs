@@ -48,7 +48,7 @@ pub struct FileNvm {
     persistency: Persistency,
     dax: bool,
     latency: LatencyCell,
-    /// The lines on their way to a memory with a write-pending queue.
+    /// The lines that were written back and are still in the emulated write-pending queue.
     queue: Mutex<WriteQueue>,
     /// Whether anything was stored in the current epoch.
     epoch_stored: AtomicBool,
@@ -122,13 +122,13 @@ impl FileNvm {
         Ok(nvm)
     }
 
-    /// The instruction that flushes lines of this mapping.
+    /// Returns the instruction that flushes lines of this mapping.
     #[must_use]
     pub fn flush_instruction(&self) -> FlushInstruction {
         self.instruction
     }
 
-    /// The emulated persistency model.
+    /// Returns the emulated persistency model.
     #[must_use]
     pub fn persistency(&self) -> Persistency {
         self.persistency
@@ -147,7 +147,7 @@ impl FileNvm {
         covered.map_err(|errno| MediumError::from_errno("mmap", errno))
     }
 
-    /// The address of a range. The range must be inside the backed bytes.
+    /// Returns the address of a range, which must be inside the backed bytes.
     #[inline(always)]
     fn at(&self, at: u64, len: u64) -> *mut u8 {
         let backed = self.len.load(Ordering::Acquire);
@@ -170,7 +170,7 @@ impl FileNvm {
         self.slow.load(Ordering::Relaxed) & reasons != 0
     }
 
-    /// Does what has to be done at a store besides storing, off the fast path.
+    /// Does everything that a store off the fast path requires besides the store itself.
     #[cold]
     fn store_slowly(&self, at: u64, len: u64) {
         assert!(!self.is_slow(SLOW_READ_ONLY), "store to a medium that was mapped for reading only");
@@ -195,8 +195,8 @@ impl FileNvm {
         !self.is_slow(SLOW_MODEL | SLOW_DURABLE_ON_STORE)
     }
 
-    /// Waits as long as the emulated memory lets the processor wait that writes lines back. `of` chooses the
-    /// latency of such a line.
+    /// Waits as long as the emulated memory would make the processor wait that writes these lines back. `of`
+    /// chooses the latency of one of them.
     #[cold]
     fn wait_for_lines(&self, lines: u64, of: fn(&Latency) -> u32) {
         let latency = self.latency.get();
@@ -218,7 +218,7 @@ impl FileNvm {
         latency::spin_from(now, wait);
     }
 
-    /// The write-pending queue. Nobody waits while its lock is held.
+    /// Locks the write-pending queue. No thread spins for the emulated latency while it holds this lock.
     fn queue(&self) -> MutexGuard<'_, WriteQueue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -589,7 +589,7 @@ impl Drop for FileNvm {
     }
 }
 
-/// The reasons, known from the start, to keep calls off the fast path.
+/// Returns the `SLOW_*` bits that follow from the options.
 fn slow_reasons(options: &MapOptions) -> u8 {
     let reasons = [
         (options.persistency != Persistency::X86, SLOW_MODEL),
@@ -658,13 +658,13 @@ pub(crate) fn write_zeros(file: &File, from: u64, to: u64) -> Result<(), MediumE
     Ok(())
 }
 
-/// Whether a kernel, with or without `MAP_SYNC`, refuses direct access with this error.
+/// Returns whether a kernel, with or without `MAP_SYNC`, refuses direct access with this error.
 pub(crate) fn is_dax_refusal(errno: Errno) -> bool {
     matches!(errno, Errno::OPNOTSUPP | Errno::INVAL)
 }
 
-/// Whether files in `dir` can be accessed directly, which is found by mapping a temporary file without a
-/// name. Also `false` if such a file cannot be made.
+/// Returns whether files in `dir` can be accessed directly. To find out, maps a temporary file without a
+/// name. Returns `false` also if such a file cannot be made.
 #[must_use]
 pub fn is_dax(dir: &Path) -> bool {
     has_dax(dir).unwrap_or(false)
@@ -699,8 +699,8 @@ pub fn has_dax(dir: &Path) -> std::io::Result<bool> {
 // The views of a file. A view is a mapping of as much of the file as was needed so far. If that is no longer
 // enough, the file is mapped again at another address.
 
-/// The most views of a file, which is enough because each view is twice as long as the previous one (if the
-/// address space has room for that).
+/// The largest number of views of a file. This is enough, because each view is twice as long as the previous
+/// one (if the address space has room for that).
 const MOST_VIEWS: usize = 48;
 
 /// How views are mapped.
@@ -760,14 +760,15 @@ impl Views {
         Ok(views)
     }
 
-    /// Where the file's first byte is mapped. [`Views::cover`] must be called for a length before that length
-    /// is published. Then a thread that has learnt the length finds at least that many bytes here.
+    /// Returns the address at which the file's first byte is mapped. [`Views::cover`] must be called for a
+    /// length before that length is published. Then a thread that has learnt the length finds at least that
+    /// many bytes here.
     #[inline(always)]
     pub(crate) fn base(&self) -> *mut u8 {
         self.base.load(Ordering::Acquire)
     }
 
-    /// The number of the file's bytes that are mapped at that address.
+    /// Returns the number of the file's bytes that are mapped at [`Views::base`].
     pub(crate) fn bytes(&self) -> usize {
         self.bytes.load(Ordering::Acquire)
     }
@@ -795,14 +796,14 @@ impl Views {
         Ok(())
     }
 
-    /// Whether an access through any of the views has found nothing there.
+    /// Returns whether an access through any of the views has found no page of the file.
     #[inline]
     pub(crate) fn is_cut(&self) -> bool {
         let mut all = self.all.iter().map_while(OnceLock::get);
         self.how.watched && all.any(|view| view.watched.as_ref().is_some_and(Watched::is_cut))
     }
 
-    /// Forgets the views. Unmaps them only if this process has made them, because a child does not have these
+    /// Forgets the views. Unmaps them only if this process has made them. A child does not have these
     /// mappings, and may have other mappings at their addresses.
     pub(crate) fn end(&mut self, is_own: bool) {
         for mut view in self.all.iter_mut().filter_map(OnceLock::take) {

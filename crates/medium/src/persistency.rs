@@ -27,7 +27,7 @@ pub enum Persistency {
 }
 
 impl Persistency {
-    /// `"x86"`, `"epoch"` or `"strict"`; [`FromStr`] reads the same.
+    /// Returns `"x86"`, `"epoch"` or `"strict"`, which [`FromStr`] reads too.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {

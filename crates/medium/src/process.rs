@@ -178,8 +178,8 @@ fn entry(fd: i32, process: u64) -> u64 {
     (process & 0xffff_ffff) << 32 | u64::from(fd.cast_unsigned())
 }
 
-/// A mapping's entry has the process's number in this many low bits. The other bits are the address, in units
-/// of 4 KiB.
+/// The number of low bits of a mapping's entry that hold the process's number. The other bits hold the
+/// address, in units of 4 KiB.
 const PROCESS_BITS: u32 = 28;
 const ADDRESS_UNIT_BITS: u32 = 12;
 
@@ -523,11 +523,11 @@ const FORKING: i32 = i32::MIN;
 const PAUSE: Duration = Duration::from_micros(50);
 
 /// A count of threads at work that a fork must not interrupt. A fork waits until there are none, and a thread
-/// that arrives during a fork waits until the fork is over. A fork and an arriving thread wait only for a
-/// limited time, because what they wait for may hang.
+/// that arrives during a fork waits until the fork is over. Both wait only for a limited time, because what
+/// they wait for may hang.
 struct Gate {
     inside: AtomicI32,
-    /// The number of times that a waiting thread looks again, [`PAUSE`] apart.
+    /// The number of times that a waiting thread looks again, with [`PAUSE`] in between.
     patience: u32,
 }
 

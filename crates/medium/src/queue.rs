@@ -5,11 +5,11 @@ use std::collections::VecDeque;
 /// The lines that were written back and have not reached the memory yet. All times are readings of one clock,
 /// in its own unit.
 ///
-/// The memory works on all lines of the queue at once, and each takes the same time from when it enters the
-/// queue. A line that finds the queue full enters it when the oldest line leaves.
+/// The memory works on all lines of the queue at once, and each line reaches the memory a fixed time after it
+/// has entered the queue. A line that finds the queue full enters it when the oldest line leaves.
 #[derive(Debug, Default)]
 pub(crate) struct WriteQueue {
-    /// When each line reaches the memory, in the order in which the lines entered.
+    /// The times at which the lines reach the memory, in the order in which the lines entered.
     arrivals: VecDeque<u64>,
 }
 
@@ -33,12 +33,12 @@ impl WriteQueue {
         entered - now
     }
 
-    /// How long from `now` it takes until the queue is empty.
+    /// Returns how long from `now` it takes until the queue is empty.
     pub(crate) fn time_to_drain(&self, now: u64) -> u64 {
         self.arrivals.back().map_or(0, |newest| newest.saturating_sub(now))
     }
 
-    /// The number of lines that entered and were not seen to leave.
+    /// Returns the number of lines in the queue. Lines that have left count until [`Self::put`] removes them.
     #[cfg(test)]
     pub(crate) fn lines(&self) -> usize {
         self.arrivals.len()
@@ -66,7 +66,8 @@ mod tests {
         assert_eq!(whole(5, 4), (SERVICE, SERVICE));
         assert_eq!(whole(10, 4), (2 * SERVICE, SERVICE));
         assert_eq!(whole(10, 64), (0, SERVICE));
-        // Room for one line is one line after another, except that the last wait is the fence's.
+        // If there is room for one line only, each line waits for the line before it, and the fence waits for
+        // the last.
         assert_eq!(whole(10, 1), (9 * SERVICE, SERVICE));
     }
 
@@ -75,7 +76,8 @@ mod tests {
         let mut queue = WriteQueue::default();
         assert_eq!(queue.put(0, 2, SERVICE, 2), 0);
         assert_eq!((queue.time_to_drain(30), queue.time_to_drain(100)), (70, 0));
-        // One place becomes free at 100, and the other with it, so the third of these lines waits until 250.
+        // Both lines leave at 100. So of these three lines the first two enter at once, and the third waits
+        // until 250.
         assert_eq!(queue.put(150, 3, SERVICE, 2), 100);
         assert_eq!((queue.lines(), queue.time_to_drain(250)), (1, 100));
     }

@@ -37,7 +37,7 @@ macro_rules! entry {
 }
 
 /// The time for which this library tries to set WAL mode while another process or thread uses the database,
-/// and the pause between two tries.
+/// and the pause between two attempts.
 const PATIENCE: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(5);
 /// A name that no VFS has. SQLite puts it at the end of its error message.
@@ -74,7 +74,8 @@ fn through(caller: *const c_void, db: *mut *mut Connection, open: impl FnOnce(&S
     let Ok(Some(sqlite)) = catch_unwind(|| Sqlite::of(caller)) else {
         report::say("no database is opened: the program's SQLite cannot be found");
         if !db.is_null() {
-            // SAFETY: SQLite puts the connection there; it stores null when it has none.
+            // SAFETY: `db` is the caller's place for the connection. SQLite stores null there when it has
+            // none.
             unsafe { *db = ptr::null_mut() };
         }
         return ffi::CANTOPEN;
@@ -88,8 +89,8 @@ fn through(caller: *const c_void, db: *mut *mut Connection, open: impl FnOnce(&S
     };
     if let Err(why) = registered {
         report::say(&format!("no database is opened: {why}"));
-        // SAFETY: the caller's own place. With a VFS that does not exist SQLite makes a failed connection,
-        // which has the message.
+        // SAFETY: `db` is the caller's place for the connection. With a VFS that does not exist, SQLite makes
+        // a failed connection, which has the message.
         return unsafe { (sqlite.open_v2)(c":memory:".as_ptr(), db, ffi::OPEN_READWRITE, FAILED.as_ptr()) };
     }
     let code = open(&sqlite);

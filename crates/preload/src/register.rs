@@ -78,7 +78,7 @@ unsafe extern "C" fn entered(
 ) -> c_int {
     let Ok(library) = library() else { return ffi::ERROR };
     let open_v2 = *ENTERING.lock().unwrap_or_else(PoisonError::into_inner);
-    // If there is none, another thread has opened this connection, and `enter` has finished.
+    // If `ENTERING` is empty, another thread has opened this connection, and `enter` has finished.
     let Some(open_v2) = open_v2 else { return ffi::OK };
     // SAFETY: SQLite's table; this entry is in every version's.
     let version = unsafe { (*routines).libversion_number.map_or(0, |version| version()) };

@@ -9,7 +9,7 @@ use crate::types::{Connection, Context, SqlFunction, Value};
 pub struct VTab {
     pub module: *const Module,
     pub references: c_int,
-    /// The text is in SQLite's memory, and SQLite frees it.
+    /// The error message, in SQLite's memory. SQLite frees it.
     pub message: *mut c_char,
 }
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use super::shell::{Host, library};
 
 const FILL: &str = "pragma journal_mode=wal; create table t(a); insert into t values(1),(2),(3);";
-/// Kills the shell before it closes anything.
+/// The shell's command by which the shell kills itself before it closes anything.
 const DIE: &str = ".shell kill -9 $PPID";
 const VERSIONS: std::ops::Range<usize> = 18..20;
 

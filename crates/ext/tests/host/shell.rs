@@ -53,7 +53,8 @@ impl Host {
         )
     }
 
-    /// Returns a command that runs the shell without the test's own environment variables of Duralite.
+    /// Returns a command that runs the shell without the variables `DURALITE_*` of the test's own
+    /// environment.
     pub fn command(&self) -> Command {
         let mut command = Command::new("sqlite3");
         for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("DURALITE_")) {

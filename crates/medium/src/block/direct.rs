@@ -14,7 +14,7 @@ use crate::process::off_standard_streams;
 /// How blocks are transferred to the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum Access {
-    /// The way that a probe finds better on this device.
+    /// The way that a probe chooses for this device.
     #[default]
     Auto,
     /// Past the page cache (`O_DIRECT`).
@@ -32,9 +32,9 @@ pub(super) const SMALLEST_SECTOR: u32 = 512;
 #[derive(Debug)]
 pub(super) struct Direct {
     pub(super) file: File,
-    /// The number of bytes of which positions and lengths must be multiples.
+    /// The alignment in bytes that direct I/O requires of positions in the file and of lengths.
     pub(super) offset_align: u32,
-    /// The number of bytes of which addresses in memory must be multiples.
+    /// The alignment in bytes that direct I/O requires of buffers in memory.
     pub(super) memory_align: u32,
 }
 

@@ -16,8 +16,8 @@ const EXTENT_INLINE: u32 = 0x200;
 const EXTENT_TAIL: u32 = 0x400;
 const EXTENT_UNWRITTEN: u32 = 0x800;
 const EXTENT_SHARED: u32 = 0x2000;
-/// Flags of blocks that a write would have to allocate, initialise or move, because they are not written yet,
-/// compressed, inside the inode, or shared with another file.
+/// Flags of blocks that are not written yet, compressed, inside the inode, or shared with another file. A
+/// write would have to allocate, initialise or move such blocks.
 const EXTENT_UNREADY: u32 =
     EXTENT_UNKNOWN | EXTENT_DELAYED | EXTENT_ENCODED | EXTENT_INLINE | EXTENT_UNWRITTEN | EXTENT_SHARED;
 /// Flags of extents without a place of their own on the device.
@@ -28,10 +28,10 @@ const BATCH: usize = 64;
 /// A run of a file's blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
-    /// The extent's first byte in the file.
+    /// The offset in the file of the extent's first byte.
     pub at: u64,
-    /// The extent's first byte on the device. `None` if the extent has no place of its own on the device, or
-    /// has none yet.
+    /// The offset on the device of the extent's first byte. `None` if the extent has no place of its own on
+    /// the device, or has none yet.
     pub device_at: Option<u64>,
     /// The extent's length in bytes.
     pub len: u64,
@@ -122,7 +122,7 @@ fn extents_between(file: &File, from: u64, to: u64, flags: u32) -> Option<Vec<Ex
             written: extent.flags & EXTENT_UNREADY == 0,
         }));
         let end = last.logical.saturating_add(last.length);
-        // Stop if the file system reports no progress, because this loop would run for ever.
+        // Stop also if the file system reports no progress, because otherwise this loop would run for ever.
         if last.flags & EXTENT_LAST != 0 || end <= start {
             break;
         }

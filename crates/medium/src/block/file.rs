@@ -73,7 +73,7 @@ pub struct FileBlock {
     sure: Mutex<Option<u64>>,
     /// Whether the file system reported blocks as not initialised even after they were zeroed.
     unsettled: AtomicBool,
-    /// Whether the kernel refused a write that is itself durable.
+    /// Whether the kernel has refused a write with `RWF_DSYNC`, which is durable when it returns.
     no_dsync: AtomicBool,
     writes: AtomicU64,
     written_bytes: AtomicU64,
@@ -87,9 +87,9 @@ fn failed(op: &'static str) -> impl Fn(io::Error) -> MediumError {
     move |error| MediumError::from_errno(op, Errno::from_io_error(&error).unwrap_or(Errno::IO))
 }
 
-/// Returns a function that makes the error of a failed flush. The error is never [`MediumError::NoSpace`],
-/// even if the file system reports a lack of space. A caller may continue without space, but must not
-/// continue with blocks of which nothing is known.
+/// Returns a function that turns the error of the system into the error of a failed flush. The result is
+/// never [`MediumError::NoSpace`], even if the file system reports a lack of space. A caller may continue
+/// after a lack of space, but must not continue with blocks of which nothing is known.
 fn failed_flush(op: &'static str) -> impl Fn(io::Error) -> MediumError {
     move |error| MediumError::Io { op, source: Errno::from_io_error(&error).unwrap_or(Errno::IO) }
 }
@@ -99,10 +99,10 @@ fn is_unknown(errno: Errno) -> bool {
     errno == Errno::OPNOTSUPP || errno == Errno::NOSYS
 }
 
-/// A read of at least this many bytes bypasses the page cache, because a direct read of that size takes a
+/// The size in bytes from which a read bypasses the page cache, because a direct read of that size takes a
 /// third of the time. Recovery reads whole logs in such pieces.
 const LARGE_READ: usize = 64 << 10;
-/// The most buffers that one system call fills.
+/// The largest number of buffers that one system call fills.
 const MOST_PARTS: usize = 1024;
 
 /// Writes all of `blocks` by calling `write(blocks, at)` as often as needed, because one call may be
@@ -131,8 +131,8 @@ fn write_fully(
     Ok(())
 }
 
-/// Fills `blocks` from `at` on, at least up to `end`. Returns `false` if that fails. Each call begins at a multiple
-/// of `unit` bytes.
+/// Fills `blocks` with the bytes of the file from `at` on. Reads at least the first `end` bytes of `blocks`.
+/// Returns `false` if that fails. Each call begins at a multiple of `unit` bytes.
 fn read_blocks(file: &File, unit: usize, at: u64, blocks: &mut [u8], end: usize) -> bool {
     let mut done = 0;
     while done < end {
@@ -278,8 +278,8 @@ impl FileBlock {
         .map_err(|errno| MediumError::from_errno("pwrite", errno))
     }
 
-    /// Makes one write that is durable when it returns, without a flush. Returns `false` if the system has no
-    /// such write; then none of `blocks` is promised to be written.
+    /// Writes blocks with one call that returns only when they are durable, without a flush. Returns `false`
+    /// if the system has no such call. Nothing is then promised about any of `blocks`.
     fn write_through(&self, at: u64, blocks: &[u8]) -> Result<bool, MediumError> {
         if self.direct.is_none() || self.no_dsync.load(Ordering::Relaxed) {
             return Ok(false);
@@ -369,8 +369,8 @@ impl FileBlock {
         self.write_zeros(from, to, true)?;
         self.sync_metadata()?;
         if is_range_initialised(&self.file, from, to) == Some(false) {
-            // On this file system, blocks that were zeroed by direct writes would have to be changed again by
-            // a commit. So write the zeros again, through the page cache.
+            // A commit that writes to these blocks would change metadata, because the direct writes have not
+            // initialised the blocks on this file system. So write the zeros again, through the page cache.
             self.write_zeros(from, to, false)?;
             self.sync_metadata()?;
             let unsettled = is_range_initialised(&self.file, from, to) == Some(false);
@@ -433,7 +433,7 @@ impl Block for FileBlock {
             }
             let taken = self.take_space(FallocateFlags::empty(), length, len);
             if taken.is_err() {
-                // Give back the part of the space that was reserved.
+                // Give back the part of the space that was reserved before the failure.
                 let _ = rustix::fs::ftruncate(&self.file, length);
             }
             taken?

@@ -68,8 +68,9 @@ pub fn check_filesystem(path: &Path) -> Result<FileSystem, MediumError> {
     // The width of the type differs between machines, but no type needs more than 32 bits.
     let kind = statfs(path).map_err(|errno| MediumError::from_errno("statfs", errno))?.f_type as u32;
     let mount = Mount { id: mount_id(path), unique: unique_mount_id(path), device, kind };
-    // Use what is known of the mount, because reading the list of mounts takes longer than the rest of an
-    // open. Always read the list under the type FUSE, because that type stands for different file systems.
+    // Use what an earlier call has found out about the mount, because reading the list of mounts takes longer
+    // than the rest of an open. Always read the list if the type is FUSE, because different file systems have
+    // that type.
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some((_, found)) = known.iter().find(|(other, _)| *other == mount && kind != FUSE) {
         return Ok(found.clone());
@@ -82,7 +83,7 @@ pub fn check_filesystem(path: &Path) -> Result<FileSystem, MediumError> {
     Ok(found)
 }
 
-/// The identity of a mount. [`KNOWN`] keeps under it what is known about the mount's file system.
+/// The identity of a mount, under which [`KNOWN`] keeps what was found out about the mount's file system.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Mount {
     id: Option<u64>,

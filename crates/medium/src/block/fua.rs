@@ -6,20 +6,21 @@ use std::path::Path;
 
 use super::sysfs;
 
-/// What makes a write durable that asks for durability by itself (`RWF_DSYNC`).
+/// What makes a write with `RWF_DSYNC` durable. That flag asks for a write that is durable when it returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fua {
-    /// The device takes the request past its cache (forced unit access). No flush is needed.
+    /// The device writes the data past its cache (forced unit access, FUA). No flush is needed.
     Device,
-    /// The device cannot do that, so a flush of its whole cache follows the write, as with
-    /// [`Durability::Full`](super::Durability::Full). FUA is only emulated.
+    /// The device has no FUA. So the kernel emulates it: after the write it flushes the device's whole cache, as with
+    /// [`Durability::Full`](super::Durability::Full).
     Flush,
     /// The device has no cache that a power loss could empty, so every write is durable.
     NoCache,
 }
 
 impl Fua {
-    /// Decides by the files `fua` and `write_cache` of a device's queue. `None` if they do not say.
+    /// Returns what makes such a write durable on a device, judging by the files `fua` and `write_cache` of its queue. Returns `None` if
+    /// they do not say.
     #[must_use]
     pub fn of_queue(fua: Option<&str>, write_cache: Option<&str>) -> Option<Self> {
         match (write_cache?.trim(), fua?.trim()) {
@@ -30,7 +31,7 @@ impl Fua {
         }
     }
 
-    /// A phrase for people.
+    /// Returns a phrase for people.
     #[must_use]
     pub fn in_words(self) -> &'static str {
         match self {
@@ -46,8 +47,8 @@ impl Fua {
     }
 }
 
-/// How the device that holds a directory makes such a write durable, if the file system has direct I/O. `None` if that is not
-/// known, for example because the file system has no block device of its own.
+/// Returns how the device that holds a directory makes a write with `RWF_DSYNC` durable, if the file system has direct I/O. Returns `None`
+/// if that is not known, for example because the file system has no block device of its own.
 #[must_use]
 pub fn fua(dir: &Path) -> Option<Fua> {
     Fua::of_device(fs::metadata(dir).ok()?.dev())

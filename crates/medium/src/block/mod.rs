@@ -32,8 +32,8 @@ pub enum Durability {
     /// A write, then a flush of the device's cache (the paper's full synch).
     #[default]
     Full,
-    /// One write that the device itself makes durable, if the device can (the paper's persistent direct I/O). If it cannot, the
-    /// kernel follows the write by a flush: see [`Fua`].
+    /// One write that the device itself makes durable, if the device can (the paper's persistent direct I/O).
+    /// If it cannot, the kernel adds a flush after the write: see [`Fua`].
     Fua,
     /// A write without a flush (the paper's normal synch). The data does not survive a power loss. It
     /// survives a crash of the system if it was written directly.
@@ -204,12 +204,12 @@ pub trait Block: Send + Sync + fmt::Debug {
         false
     }
 
-    /// What makes a write with [`Durability::Fua`] durable. `None` if that is not known.
+    /// Returns what makes a write with [`Durability::Fua`] durable. Returns `None` if that is not known.
     fn fua(&self) -> Option<Fua> {
         None
     }
 
-    /// One line for people: how blocks are transferred to the device, and why in that way.
+    /// Returns one line for people: how blocks are transferred to the device, and why in that way.
     fn describe(&self) -> String;
 }
 

@@ -46,8 +46,8 @@ const PATIENCE: Duration = Duration::from_millis(30);
 static KNOWN: LazyLock<Mutex<HashMap<u64, Probe>>> = LazyLock::new(Mutex::default);
 
 /// Determines the fastest way to make a durable overwrite in a directory. The measurement takes about 30 ms.
-/// It is made at most once a day for each device and user, and again after the machine was restarted; without
-/// shared memory, once for each device and process.
+/// For each device and user it is made at most once a day, and again after the machine was restarted. Without
+/// shared memory, it is made once for each device and process.
 ///
 /// If nothing can be measured, for lack of space or permission, the answer is the cautious choice, namely
 /// buffered blocks of 4096 bytes. The next call then tries again.

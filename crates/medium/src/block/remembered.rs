@@ -24,8 +24,8 @@ const FRESH: Duration = Duration::from_secs(24 * 60 * 60);
 /// The greatest length of the file, in bytes. A longer file was not written by this library, and is ignored.
 const MOST_BYTES: u64 = 64 << 10;
 
-/// The medians of four kinds of durable overwrites, in nanoseconds: buffered, direct, direct and itself
-/// durable, direct of 512 bytes.
+/// The medians of four kinds of durable overwrites, in nanoseconds: buffered, direct, direct with
+/// `RWF_DSYNC`, and direct with blocks of 512 bytes.
 pub(super) type Times = [Option<u64>; 4];
 
 /// The file that holds the measurements.

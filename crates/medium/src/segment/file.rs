@@ -40,8 +40,9 @@ const MARKS: usize = 32;
 struct Marks {
     /// The marks held, one bit for each mark.
     held: u32,
-    /// Whether the reader reads along with processes that have a slot, and not what a crash has left. No
-    /// process may then make the file a new segment, because the reader relies on the present one.
+    /// Whether the reader reads along with processes that have a slot, and not what a crash has left. While
+    /// this is `true`, no process may make the file a new segment, because the reader relies on the present
+    /// one.
     live: bool,
 }
 
@@ -176,9 +177,9 @@ impl FileSegment {
         self.readable
     }
 
-    /// Returns whether a reader who may not write holds a mark that says that it reads along with processes
-    /// that have a slot. All these processes may have died since. If so, the segment in this file is in use,
-    /// and processes have used it during the life of that reader's process.
+    /// Returns whether a reader who may not write the file holds a mark that says that it reads along with
+    /// processes that have a slot. All these processes may have died since. If this returns `true`, the
+    /// segment in this file is in use, and processes have used it during the life of that reader's process.
     ///
     /// # Errors
     /// If the kernel does not report this.

@@ -1,4 +1,5 @@
-//! SQLite's wal-index, after the words in the segment's file: regions of 32 KiB that are mapped one by one.
+//! SQLite's wal-index, which follows the words in the segment's file. It consists of regions of 32 KiB, which
+//! are mapped one by one.
 //!
 //! The regions, and the words, are mapped through a second open file description. After a fork, SQLite in the
 //! child still reads what it has mapped. If the mappings used the description that carries the parent's lock,
@@ -32,7 +33,7 @@ pub(super) struct Index {
     write: bool,
     /// The offset of the first region in the file.
     start: u64,
-    /// The size of a piece in bytes: that of a memory page or of a region, whichever is larger.
+    /// The size of a piece in bytes, which is the size of a memory page or of a region, whichever is larger.
     piece: u64,
     /// The mapped pieces.
     pieces: Mutex<Vec<NonNull<u8>>>,
@@ -68,7 +69,7 @@ impl Index {
         Ok(u64::try_from(stat.st_size).unwrap_or(0))
     }
 
-    /// Copies bytes from the beginning of the first region on. Returns how many there were.
+    /// Copies bytes from the beginning of the first region on. Returns how many bytes were copied.
     pub(super) fn read(&self, buf: &mut [u8]) -> Result<usize, MediumError> {
         rustix::io::pread(&self.file, buf, self.start)
             .map_err(|errno| MediumError::from_errno("pread", errno))

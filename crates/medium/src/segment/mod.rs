@@ -100,7 +100,7 @@ pub trait Segment: Send + Sync {
     fn clock_ns(&self) -> u64;
 
     /// Returns the value of the clock of [`Segment::clock_ns`] at its last tick, a few milliseconds ago.
-    /// Reading this value takes a quarter of the time.
+    /// Reading this value takes a quarter of the time that reading the clock itself takes.
     fn coarse_clock_ns(&self) -> u64 {
         self.clock_ns()
     }

@@ -23,7 +23,7 @@ use super::Segment;
 pub struct Words {
     segment: Arc<dyn Segment>,
     base: u64,
-    /// Borrowed from `segment`. Empty if the words are not memory.
+    /// The words, borrowed from `segment`. Empty if the words are not memory.
     memory: NonNull<[AtomicU64]>,
 }
 

@@ -68,7 +68,7 @@ fn round_trip(dir: &Path, access: Access) {
     assert_eq!(after.flushes - before.flushes, 2);
     assert_eq!(after.read_bytes - before.read_bytes, 4 * 8192);
     assert_eq!(after.preallocated_bytes, before.preallocated_bytes);
-    // No durability lets a write go past the end.
+    // A write past the end fails with every kind of durability.
     for durability in [Durability::Full, Durability::Fua, Durability::Normal] {
         for at in [1 << 20, (1 << 20) - 4096, u64::MAX / 4096 * 4096] {
             let refused = block.write_durably(at, &data[1..], durability);
@@ -330,8 +330,8 @@ fn large_reads_find_the_same_at_every_place_and_into_any_memory() {
             word.copy_from_slice(&at.wrapping_mul(0x9E37_79B9_7F4A_7C15).to_le_bytes());
         }
         block.write_durably(0, written.as_slice(), Durability::Full).unwrap();
-        // First a read that is aligned in the file and in memory, so that it needs no copy. Then reads that
-        // are aligned in one of the two, and in neither. Last a read whose length is not aligned.
+        // The first read is aligned in the file and in memory, so it needs no copy. The next reads are
+        // aligned in one of the two, and in neither. The last read has a length that is not aligned.
         for (at, shift, len) in [
             (4096, 0, 32 * 4096),
             (4096, 3, 32 * 4096),
