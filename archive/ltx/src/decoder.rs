@@ -27,12 +27,12 @@ pub struct Summary {
     pub post_checksum: Option<u64>,
 }
 
-/// Reads one file. Its pages count only after [`Decoder::finish`] has checked the whole.
+/// Reads one file. A caller may rely on the pages only after [`Decoder::finish`] has checked the whole file.
 pub struct Decoder<R> {
     input: Input<R>,
     header: Header,
-    /// The checksum and the length in bytes of the index that the frames read so far make. With these two the decoder
-    /// checks the index in the file, and keeps no index in memory.
+    /// The checksum of the index that the frames read so far would have, and that index's length in bytes. With
+    /// these two the decoder checks the index in the file, and keeps no index in memory.
     index: Checksum,
     index_bytes: u64,
     pages: u32,
@@ -123,8 +123,8 @@ impl<R: Read> Decoder<R> {
         Ok(Some(number))
     }
 
-    /// Reads the pages that are left, and checks what follows the pages: the index against the frames, the checksums,
-    /// and that nothing comes after them.
+    /// Reads the pages that are left, and checks what follows the pages. The index must match the frames, the
+    /// checksums must be right, and nothing may come after them.
     ///
     /// # Errors
     ///
@@ -213,7 +213,7 @@ impl<R: Read> Decoder<R> {
     }
 }
 
-/// The file's bytes. Reading them counts them, and adds them to the checksum.
+/// A reader of the file's bytes, which counts them and adds them to the checksum.
 struct Input<R> {
     reader: BufReader<R>,
     checksum: Checksum,

@@ -35,11 +35,11 @@ pub struct Header {
     pub min_txid: u64,
     /// The last transaction.
     pub max_txid: u64,
-    /// When the last transaction was committed, in milliseconds since 1970.
+    /// The time at which the last transaction was committed, in milliseconds since 1970.
     pub timestamp_ms: i64,
     /// The checksum of the database before the file, if the file has checksums of the database; 0 in a snapshot.
     pub pre_checksum: Option<u64>,
-    /// A position in the log that the transactions come from, after the last one; 0 if it is not known.
+    /// The position after the last transaction, in the log from which the transactions come; 0 if it is not known.
     pub wal_offset: u64,
     /// How much of that log the file has; 0 if it is not known.
     pub wal_size: u64,

@@ -17,7 +17,7 @@ struct Member<R> {
     held: Option<u32>,
     page: Vec<u8>,
     /// The pages by which the database has grown and that the merge has not passed yet. If the file lacks such a
-    /// page, the page is zeros, so that an image in a member before does not come back.
+    /// page, the page is zeros, so that no image in an earlier member comes back.
     grown: RangeInclusive<u32>,
 }
 
@@ -41,10 +41,10 @@ impl<R: Read> Member<R> {
     }
 }
 
-/// Writes one file with the transactions of all members. The members come in order, and two may overlap. The file has
-/// each page as the last member that has the page has it. Its header is the header of the last member, but with the
-/// first transaction of the first member. Keeps one page and one buffer of each member in memory. After an error the
-/// caller must not use the file.
+/// Writes one file with the transactions of all members. The members come in order, and two may overlap. For each
+/// page the file has the image in the last member that has the page. Its header is the header of the last member,
+/// but with the first transaction of the first member. Keeps one page and one buffer of each member in memory. After
+/// an error the caller must not use the file.
 ///
 /// # Errors
 ///

@@ -27,7 +27,7 @@ use super::keys::{Generation, Key, Layout, Object, Replica};
 use super::location::{Location, Store};
 use super::records::{Claim, Start};
 
-/// The name under which Litestream keeps the time of an object.
+/// The name of the attribute in which Litestream keeps the time of an object.
 const TIMESTAMP: &str = "litestream-timestamp";
 
 /// Whether a request has created an object, or the object was there before.
@@ -134,7 +134,8 @@ impl Archive {
         Replica { prefix: self.key_of(&format!("g{generation}")), layout: self.layout }
     }
 
-    /// Returns the archive's own prefix as that of a database that Litestream replicates.
+    /// Returns the archive's own prefix as a replica, as if it were the prefix of a database that Litestream
+    /// replicates.
     #[must_use]
     pub fn as_replica(&self) -> Replica {
         Replica { prefix: self.prefix.clone(), layout: self.layout }

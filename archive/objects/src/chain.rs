@@ -67,8 +67,8 @@ impl Chain {
         self.objects.get(self.objects.partition_point(|object| object.max <= txid))
     }
 
-    /// Returns the object that ends first, of those that follow on a state. If several end there, returns the one on
-    /// the lowest level. If `least` is given, only objects that reach it count.
+    /// Returns the object that ends first among those that follow on a state. If several end there, returns the one
+    /// on the lowest level. If `least` is given, considers only objects that reach this transaction.
     pub fn following(&self, txid: u64, least: Option<u64>) -> Option<&Object> {
         let least = least.unwrap_or(0).max(txid + 1);
         let from = self.objects.partition_point(|object| object.max < least);
@@ -76,8 +76,8 @@ impl Chain {
         self.objects[from..].iter().filter(follows).min_by_key(|object| (object.max, object.level))
     }
 
-    /// Returns the transactions that no object has, after the newest state and before later objects. The newest state
-    /// itself lacks nothing. Where objects were compacted or pruned there are only fewer states before it.
+    /// Returns the transactions that no object has, between the newest state and later objects. The newest state
+    /// itself lacks nothing. If objects before it were compacted or pruned, there are only fewer states before it.
     pub fn missing(&self) -> Vec<Missing> {
         let mut end = self.states.last().copied().unwrap_or(0);
         let mut beyond: Vec<&Object> = self.objects.iter().filter(|object| object.max > end).collect();

@@ -1,4 +1,5 @@
-//! Taking a generation: the claim, what the new primary finds, and the start record.
+//! Takes a generation in three steps: the owner creates the claim, lists what it inherits, and creates the start
+//! record.
 //!
 //! The types keep the order. A [`Claimed`] exists only once the claim does. Only a [`Claimed`] lists what the new
 //! primary inherits, and only a [`Claimed`] becomes a [`Primary`], by creating the start record (invariants 65 and
@@ -182,7 +183,7 @@ impl Archive {
             .ask(|| async {
                 match self.create(key, content.clone().into(), time_ms).await? {
                     Created::Now => Ok(None),
-                    // A store may also give this answer while another request for the key is on its way.
+                    // A store may also give this answer while another request for the key is still running.
                     Created::Before => self.get(key).await.map(Some).map_err(ArchiveError::into_temporary),
                 }
             })

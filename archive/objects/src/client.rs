@@ -1,4 +1,4 @@
-//! How long a request to an object store may take: the longer, the more it carries.
+//! Limits how long a request to an object store may take. A request that carries more bytes may take longer.
 //!
 //! The store's client would end each request after the same time, so a large object would never get through a slow
 //! line. Here the time limit for the beginning of the answer grows with the bytes that the request carries. An answer
@@ -13,7 +13,8 @@ use object_store::client::{
     ReqwestConnector,
 };
 
-/// How long a store may take to answer a request that carries nothing, and how long no byte of an answer may come.
+/// The longest time for which a store may take to answer a request that carries nothing, and the longest time for
+/// which no byte of an answer may come.
 const LEAST: Duration = Duration::from_secs(30);
 /// The bytes per second of the slowest line for which the limits are made.
 const SLOWEST: u64 = 128 << 10;

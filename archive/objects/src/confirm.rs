@@ -7,8 +7,8 @@
 
 use super::error::ArchiveError;
 
-/// The most lists of the archive until two in a row agree. If two lists do not agree, somebody has pruned or taken
-/// over in between, and both are rare.
+/// The largest number of lists of the archive that are made until two in a row agree. If two lists do not agree,
+/// somebody has pruned or taken over in between, and both are rare.
 const LISTS: u32 = 8;
 
 /// Lists the archive by `list`, and lists again as long as a list lacks something that the list before did not lack.

@@ -15,16 +15,17 @@ use super::archive::Archive;
 use super::error::ArchiveError;
 use super::plan::Step;
 
-/// The size of a piece in bytes: so large that the time for the request does not matter, and so small that some
-/// pieces take little memory.
+/// The size of a piece in bytes. It is so large that the time for the request does not matter, and so small
+/// that several pieces take little memory.
 const PIECE: u64 = 4 << 20;
-/// The number of places that a large piece takes. A small piece takes as few as one, so this many requests for small
-/// objects run in place of one for a large piece. Small requests take time and hardly any memory.
+/// The number of places that a large piece takes among the pieces that are fetched at once. A small piece
+/// takes as few as one place, so this many requests for small objects run in place of one for a large piece.
+/// Small requests take time and hardly any memory.
 const PLACES: u64 = 8;
 /// The number of pieces that may wait for the reader, besides those that are being fetched.
 const WAITING: usize = 2;
 
-/// How far fetching has come.
+/// The progress of fetching.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Progress {
     /// The bytes of objects that were read so far.

@@ -1,4 +1,4 @@
-//! Which objects make the database of a moment.
+//! Decides which objects make the database of a moment.
 //!
 //! Only the newest generation with a start record counts, and the generations from which it descends. Of each of
 //! these only the transactions before the first transaction of the next one count. So what a primary has written
@@ -33,7 +33,8 @@ pub enum Target {
 pub struct Moment {
     /// The last transaction.
     pub txid: u64,
-    /// When that transaction was committed, in milliseconds since 1970, if the time was asked for.
+    /// The time at which that transaction was committed, in milliseconds since 1970. `None` if nobody asked for the
+    /// time.
     pub time_ms: Option<i64>,
 }
 

@@ -182,8 +182,8 @@ impl Primary {
         Ok(state.acknowledged)
     }
 
-    /// Returns the generation's objects, after a look that began after the list has found no later claim. So all of
-    /// these objects are acknowledged.
+    /// Lists the generation's objects, and then looks for a later claim. If the look finds none, all of these
+    /// objects are acknowledged, and this function returns them.
     pub(crate) async fn acknowledged_objects(&self) -> Result<Vec<Object>, ArchiveError> {
         let replica = self.replica();
         let objects = self.owner.retry.ask(|| self.archive.objects(&replica)).await?;
@@ -223,9 +223,9 @@ impl Primary {
         self.archive.put_new(&self.owner.retry, &key, content, Some(time_ms)).await
     }
 
-    /// Uploads an object of any length. A small object is created. A large one goes in parts, and the store does not
-    /// refuse parts if the key exists. That is safe because only the owner writes this key, and always the same bytes
-    /// (invariant 69).
+    /// Uploads an object of any length. Creates a small object with one request. Sends a large one in parts, which
+    /// the store does not refuse if the key exists. That is safe because only the owner writes this key, and always
+    /// the same bytes (invariant 69).
     pub(crate) async fn put_stream(
         &self,
         object: Object,

@@ -2,7 +2,7 @@
 //!
 //! Pruning decides from a settled line what to delete. Everything in a settled line is in every later line, so no
 //! later primary needs another object instead (invariant 74). An object gives way only to objects of a higher level
-//! or to a later snapshot. So an object that is not needed once is never needed again, and it does not matter when a
+//! or to a later snapshot. So once an object is not needed, it is never needed again, and it does not matter when a
 //! deletion arrives. Every policy keeps the first snapshot of each day. So of two policies, neither deletes the
 //! snapshot on which the other relies.
 
@@ -26,10 +26,10 @@ const DAY_MS: i64 = 86_400_000;
 /// that transaction is in the future.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Policy {
-    /// How long ago a moment may be and still be restored.
+    /// The greatest age of a moment that can still be restored.
     pub keep: Duration,
-    /// How long ago a transaction may be and still be restored by itself. Before that, only the end of each span of
-    /// 30 seconds can be restored.
+    /// The greatest age of a transaction that can still be restored by itself. Of older transactions, only the last
+    /// of each span of 30 seconds can be restored.
     pub transactions: Duration,
 }
 
@@ -162,10 +162,10 @@ impl Archive {
         Ok(None)
     }
 
-    /// Returns the snapshot from which the oldest kept moment is restored, with the index of its generation: the
-    /// newest that is the first of its day and not later than `time`. If there is no such snapshot, nothing is too
-    /// old. A snapshot that comes after a kept one was made later, even if a clock that was behind says otherwise. A
-    /// snapshot with a time in the future says nothing about the snapshots after it.
+    /// Returns the snapshot from which the oldest kept moment is restored, with the index of its generation. This is
+    /// the newest snapshot that is the first of its day and not later than `time`. If there is no such snapshot,
+    /// nothing is too old. A snapshot that comes after a kept one was made later, even if a clock that was behind
+    /// says otherwise. A snapshot with a time in the future says nothing about the snapshots after it.
     async fn base(
         &self,
         time: i64,

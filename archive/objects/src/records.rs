@@ -61,16 +61,16 @@ pub struct Base {
     pub txid: u64,
     /// The size of the database in pages.
     pub pages: u32,
-    /// Bytes of a page.
+    /// The page size in bytes.
     pub page_size: u32,
     /// The checksum of the database as in LTX files, as 16 hexadecimal digits.
     pub checksum: String,
 }
 
 impl Start {
-    /// Returns the last transaction of the parent that counts: the last one that the owner of this generation found
-    /// there. If this generation does not continue the parent, its base is a transaction of this generation, so the
-    /// one before counts.
+    /// Returns the last transaction of the parent that counts. If this generation continues the parent, that is its
+    /// base, which is the last transaction that its owner found there. Otherwise the base is a transaction of this
+    /// generation, so the one before the base counts.
     #[must_use]
     pub const fn end_of_parent(&self) -> u64 {
         match self.line {

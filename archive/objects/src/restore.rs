@@ -18,9 +18,10 @@ use super::fetch::{ObjectReader, Report, fetch};
 use super::keys::Generation;
 use super::plan::{Lineage, Plan, Step, Target};
 
-/// The most plans that a restore makes, because objects of the plan were deleted meanwhile.
+/// The largest number of plans that a restore makes. It makes another one if objects of its plan were deleted
+/// meanwhile.
 const PLANS: usize = 8;
-/// The most bytes of consecutive pages that are written at once.
+/// The largest number of bytes of consecutive pages that are written at once.
 const RUN: usize = 256 << 10;
 /// The suffixes of SQLite's files that belong to a database. SQLite would apply a leftover file to the restored
 /// database.
@@ -29,7 +30,8 @@ const BESIDE: [&str; 3] = ["-wal", "-journal", "-shm"];
 /// How a database is restored.
 #[derive(Clone, Default)]
 pub struct RestoreOptions {
-    /// The number of requests for large pieces at a time; for small objects eight times as many run. 0 stands for 16.
+    /// The number of requests for large pieces that run at a time. For small objects, eight times as many run. 0
+    /// stands for 16.
     pub parallel: usize,
     /// A function that is called with the progress of the restore.
     pub report: Option<Report>,
@@ -44,7 +46,7 @@ pub struct Restored {
     pub generation: Option<Generation>,
     /// The last transaction in the database.
     pub txid: u64,
-    /// When that transaction was committed, in milliseconds since 1970.
+    /// The time at which that transaction was committed, in milliseconds since 1970.
     pub time_ms: i64,
     /// The page size in bytes.
     pub page_size: u32,

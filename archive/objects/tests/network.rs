@@ -41,7 +41,7 @@ struct Faulty {
     objects: InMemory,
     faults: Mutex<VecDeque<Fault>>,
     requests: AtomicU32,
-    /// The number of reads that are under way. `most_reads` is the greatest number that ever was.
+    /// The number of reads that are running. `most_reads` is the largest number that ever ran at once.
     reads: AtomicU32,
     most_reads: AtomicU32,
     parts: Arc<Parts>,
@@ -58,7 +58,7 @@ struct Parts {
     aborted: AtomicU32,
 }
 
-/// An upload in parts. Aborting it counts, and fails.
+/// An upload in parts. A call that aborts it is counted, and fails.
 #[derive(Debug)]
 struct Counting(Arc<Parts>);
 
@@ -523,7 +523,8 @@ async fn inv74_compaction_goes_on_behind_what_was_pruned_and_not_over_a_gap() {
     assert_eq!(setup.on(&primary, 1).await, spans);
     assert_eq!(setup.on(&primary, 2).await, [(12, 29)]);
     assert_eq!(primary.compact(&mut times).await.unwrap(), 0);
-    // An object after the snapshot that is missing was lost, not pruned. Compaction does not merge across it.
+    // If an object after the snapshot is missing, it was lost, not pruned. Compaction does not merge across
+    // the gap.
     setup.upload(&primary, 46..=60, DAY).await;
     let lost = Object { level: 0, min: 50, max: 50, bytes: 0 };
     setup.archive.delete(&primary.replica().key(&lost)).await.unwrap();

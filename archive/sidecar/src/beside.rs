@@ -1,4 +1,4 @@
-//! The file beside a database that remembers things about its archive, as the sidecar uses it.
+//! The file beside a database that keeps facts about the database's archive, as the sidecar uses it.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
@@ -27,10 +27,10 @@ pub struct Beside {
 
 /// What leads on from a mark to the database as it is now.
 pub enum Way {
-    /// The log is the one with the mark, or begins where the last closed log ends. Before its commits the archive
-    /// needs those of these closed logs, whose backlogs exist.
+    /// The log is the one with the mark, or begins where the last of these closed logs ends. The archive needs the
+    /// commits of these closed logs before the log's own. The backlogs of the closed logs exist.
     Logs(Vec<Closed>),
-    /// Nothing leads on, so a new generation has to begin, with this line.
+    /// Nothing leads on, so a new generation has to begin. This is the generation's line.
     None(Line),
     /// Nothing leads on now. But a program may be about to close a log or to make one, and then there may be a way.
     NotYet(Line),

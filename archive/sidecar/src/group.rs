@@ -12,8 +12,8 @@ use tempfile::SpooledTempFile;
 
 /// The length in bytes up to which a file is encoded in memory.
 pub const IN_MEMORY: usize = 4 << 20;
-/// The bytes of pages at which a group ends, so that a sidecar that is far behind does not need memory for all the
-/// commits. A transaction is never divided.
+/// The number of bytes of pages at which a group ends. So a sidecar that is far behind does not need memory for all
+/// the commits. A transaction is never divided.
 pub const BYTES: usize = 8 << 20;
 
 /// How far the archive has come: the last transaction in the archive, and that transaction's place in the log.
@@ -21,13 +21,13 @@ pub const BYTES: usize = 8 << 20;
 pub struct Mark {
     /// The number of the generation.
     pub generation: u64,
-    /// The transaction.
+    /// The last transaction in the archive.
     pub txid: u64,
     /// The first eight bytes of the log's id.
     pub log: [u32; 2],
     /// The log's position after the transaction.
     pub position: u64,
-    /// When the transaction was committed, in milliseconds since 1970.
+    /// The time at which the transaction was committed, in milliseconds since 1970.
     pub time_ms: i64,
 }
 
@@ -80,7 +80,7 @@ pub fn salts(id: LogId) -> [u32; 2] {
 pub struct Commit {
     /// The log's position after the commit.
     pub position: u64,
-    /// When the commit was sealed, in milliseconds since 1970; 0 if the log does not say.
+    /// The time at which the commit was sealed, in milliseconds since 1970; 0 if the log does not say.
     pub time_ms: u64,
     /// The size of the database in pages after the commit.
     pub db_pages: u32,
@@ -92,7 +92,7 @@ pub struct Group<T> {
     page_size: u32,
     log: LogId,
     commits: u64,
-    /// When the first commit was sealed, in milliseconds since 1970; 0 if the log does not say.
+    /// The time at which the first commit was sealed, in milliseconds since 1970; 0 if the log does not say.
     since_ms: u64,
     last: Option<Commit>,
     /// The place of the last image of each page; `None` if the page is zeros.

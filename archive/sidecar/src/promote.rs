@@ -1,10 +1,10 @@
 //! Takes an archive over, so that this machine's database becomes the primary.
 //!
 //! The archive's protocol sets the order. First comes the claim, which fences the previous primary. Then the new
-//! primary lists what the previous one has acknowledged, and brings the database to exactly that state. Then come the
-//! start record and a snapshot. Before the claim, this code tries every step that could be known to fail. If
-//! something fails after the claim, the file beside the copy is still there, and the user can run the same command
-//! again.
+//! primary lists what the previous one has acknowledged, and brings the database to exactly that state. Then come
+//! the start record and a snapshot. Before the claim, this code checks that the later steps can succeed, as far as
+//! it can find out. If something fails after the claim, the file beside the copy is still there, and the user can
+//! run the same command again.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;

@@ -38,7 +38,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 struct State {
     /// The generation of the last transaction; `None` if Litestream made the archive.
     generation: Option<Generation>,
-    /// The last transaction of the copy. If `applying` is set, the copy may be further.
+    /// The last transaction of the copy. If `applying` is set, the copy may have later transactions.
     txid: u64,
     /// The last transaction of the object that is being applied, or of the state to which the copy is being moved.
     /// The copy may have this transaction already.

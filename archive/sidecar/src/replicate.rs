@@ -386,8 +386,8 @@ impl Replicator {
         Current { upkeep: Upkeep::start(&primary, &self.config, &self.runtime), primary, mark, source: None }
     }
 
-    /// Claims a generation and begins it. With `own` that is the generation right after its own, and if another
-    /// primary has claimed that, this one is fenced. Without `own` it is the first generation of an archive.
+    /// Claims a generation and begins it. With `own`, claims the generation right after `own`. If another primary
+    /// has claimed that one, this primary is fenced. Without `own`, claims the first generation of an archive.
     fn begin(&mut self, own: Option<Generation>, line: Line) -> Result<Current> {
         // The snapshot comes before the claim, so that a primary that cannot read the database claims nothing.
         let held = self.hold()?;
@@ -641,7 +641,8 @@ impl Replicator {
     }
 }
 
-/// How often a pause looks whether a commit waits. For the first [`SOON`] it looks every [`AWAITED_SOON`] instead.
+/// The time after which a pause looks again whether a commit waits. In the first [`SOON`] of a pause it is
+/// [`AWAITED_SOON`].
 const AWAITED: Duration = Duration::from_millis(1);
 const AWAITED_SOON: Duration = Duration::from_micros(200);
 const SOON: Duration = Duration::from_millis(5);

@@ -39,7 +39,7 @@ pub struct LogGroup {
     is_stuck: bool,
 }
 
-/// The bytes of images up to which a group holds them in memory, and not in a temporary file.
+/// The number of bytes of images that a group holds in memory. A group with more holds them in a temporary file.
 const HELD_IN_MEMORY: usize = 1 << 20;
 /// The bytes of images above which a group holds no more, even if they are images of the same pages.
 const HELD: u64 = 2 * BYTES as u64;

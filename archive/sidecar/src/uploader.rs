@@ -25,10 +25,11 @@ const ASKED: Duration = Duration::from_millis(1);
 const SHOWN: Duration = Duration::from_millis(100);
 /// How often the sidecar looks whether the commits that it expects have come.
 const GATHERED: Duration = Duration::from_micros(200);
-/// If the group before took less than this, the sidecar uploads nothing beside a look. The processors are busy then,
-/// and smaller groups cost more processor time for each commit.
+/// If the previous group took less than this time, the sidecar uploads no group beside a look. The processors are
+/// busy then, and smaller groups cost more processor time for each commit.
 const SLOW: Duration = Duration::from_millis(10);
-/// A group waits for the end of the look that is running if it has fewer commits than that look, divided by this.
+/// The divisor that decides whether a group waits for the end of the running look. A group waits if it has fewer
+/// commits than the look acknowledges, divided by this.
 const STRAGGLERS: u64 = 4;
 
 /// Uploads groups of commits.
@@ -39,9 +40,9 @@ const STRAGGLERS: u64 = 4;
 /// the sidecar dies before these commits are in the archive, the log may have started over, and a snapshot closes the
 /// gap.
 ///
-/// While commits wait for the archive, the sidecar uploads a group beside the look that acknowledges the group
-/// before. Invariant 66 asks only that a look begins after the upload of what it acknowledges. At any time there is
-/// at most one look, and at most one upload, so that the archive never has a gap.
+/// While commits wait for the archive, the sidecar uploads a group while the look that acknowledges the previous
+/// group runs. Invariant 66 asks only that a look begins after the upload of what it acknowledges. At any time there
+/// is at most one look, and at most one upload, so that the archive never has a gap.
 pub struct Uploader<'a> {
     runtime: &'a Handle,
     beside: &'a Beside,
@@ -52,7 +53,7 @@ pub struct Uploader<'a> {
     pinned: u64,
     /// The mark after the commits that are in the archive, acknowledged or not.
     stored: Mark,
-    /// When the last upload of these commits began.
+    /// The time at which the last upload of these commits began.
     stored_since: Instant,
     /// The upload and the look. They run on this thread while it waits for them. On other threads, the heap of each
     /// thread would keep the memory of their buffers.
@@ -68,7 +69,7 @@ pub struct Uploader<'a> {
     /// The commits that were read for the next group.
     next: LogGroup,
     gathering: Gathering,
-    /// When the uploader last showed how much the archive lacks.
+    /// The time at which the uploader last showed how much the archive lacks.
     shown: Instant,
 }
 
@@ -83,7 +84,7 @@ struct Encoded {
 struct Look {
     after: Mark,
     commits: u64,
-    /// When the last upload of these commits began.
+    /// The time at which the last upload of these commits began.
     since: Instant,
 }
 
@@ -123,9 +124,9 @@ impl<'a> Uploader<'a> {
         }
     }
 
-    /// Archives the next commits, up to a position; returns `false` if there were none. When this returns, the
-    /// commits up to the mark are acknowledged, and the connections that wait for them are awake. Later commits may
-    /// be on their way.
+    /// Archives the next commits, up to the position `until` if it is given. Returns `false` if there were none.
+    /// Otherwise wakes the connections that wait for the acknowledged commits, and moves `mark` to the last of these
+    /// commits. Uploads of later commits may still be running.
     ///
     /// # Errors
     /// Those of the log, of [`Primary::upload`] and of [`Primary::acknowledge`]. The uploader keeps what it has read
@@ -134,7 +135,7 @@ impl<'a> Uploader<'a> {
         loop {
             self.begin_look(mark);
             let is_gathering = match self.begin_upload(source, until) {
-                // The uploader first waits for what is on its way. The error comes again after that.
+                // The uploader first waits for the running upload and look. The error comes again after that.
                 Err(_) if self.is_busy() => false,
                 begun => begun?,
             };
@@ -143,7 +144,8 @@ impl<'a> Uploader<'a> {
             }
             match self.wait(if is_gathering { GATHERED } else { ASKED }) {
                 None => {
-                    // If this fails, the next upload reports the error. Until then what is on its way goes on.
+                    // If this fails, the next upload reports the error. Until then the running upload and look go
+                    // on.
                     drop(self.answer(source, until));
                     if self.shown.elapsed() > SHOWN {
                         let _ = self.show_behind(source);
@@ -232,7 +234,7 @@ impl<'a> Uploader<'a> {
         Some(event)
     }
 
-    /// Reads and encodes the next group of commits, up to a position; `None` if there is none.
+    /// Reads and encodes the next group of commits, up to a position. Returns `None` if there is none.
     fn encode(&mut self, source: &mut Source, until: Option<u64>) -> Result<Option<Encoded>> {
         match source.collect(&mut self.next, until, true) {
             // The group holds commits from before those that the log has lost, so they come first.
@@ -303,24 +305,25 @@ impl<'a> Uploader<'a> {
 /// all in the same moment. A commit that misses the next group waits for two uploads, so the group waits a while for
 /// these connections.
 ///
-/// If hundreds of connections take long to commit, they form two groups that take turns: while the connections of one
-/// group commit, the other group is uploaded. So a group begins with half of the connections if hardly any other
-/// commits are on their way. If connections take little time to commit, a second group would gain nothing and cost
-/// twice the requests.
+/// If hundreds of connections take long to commit, they form two groups that take turns: while the connections of
+/// one group commit, the other group is uploaded. So a group begins with half of the connections if hardly any other
+/// commits are being acknowledged. If connections take little time to commit, a second group would gain nothing and
+/// cost twice the requests.
 struct Gathering {
     /// The number of commits that the next group should have.
     expected: u64,
-    /// When the newest of these commits came to be expected.
+    /// The time at which the newest of these commits came to be expected.
     since: Instant,
-    /// How long the group before took, from the beginning of its upload to its acknowledgement.
+    /// The time that the previous group took, from the beginning of its upload to its acknowledgement.
     took: Duration,
-    /// The number of commits that have come. `came` is when the last one came.
+    /// The number of commits that have come. `came` is the time at which the last one came.
     had: u64,
     came: Instant,
 }
 
-/// The longest wait of a group for all commits that it expects: the time that the group before took, divided by this.
-/// The wait for the next of these commits, or for half of them, is that time divided by `GATHERING_NEXT`.
+/// The divisor for the longest wait of a group for all commits that it expects. That wait is the time that the
+/// previous group took, divided by this. The wait for the next of these commits, or for half of them, is that time
+/// divided by `GATHERING_NEXT`.
 const GATHERING: u32 = 2;
 const GATHERING_NEXT: u32 = 8;
 
@@ -329,8 +332,8 @@ impl Gathering {
         Self { expected: 0, since: now, took: Duration::ZERO, had: 0, came: now }
     }
 
-    /// Expects the commits that wait already, and as many again as were just acknowledged. The group of the
-    /// acknowledged ones took `took`.
+    /// Expects the commits that wait already, and as many again as were just acknowledged. `took` is the time that
+    /// the group of the acknowledged commits took.
     fn expect(&mut self, waiting: u64, acknowledged: u64, took: Duration, now: Instant) {
         self.expected = self.expected.max(waiting) + acknowledged;
         (self.since, self.took) = (now, took);

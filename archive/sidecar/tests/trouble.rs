@@ -202,8 +202,8 @@ fn a_snapshot_that_fails_beside_the_commits_is_reported_at_once() {
     let (machine, place) = (Machine::new(Engine::under_test()), Place::new());
     machine.session(&["CREATE TABLE t(x)"]);
     machine.once(&place);
-    // The newest snapshot is old, so another one is due. The new snapshot has the same transaction as this one and
-    // other contents, so its upload fails.
+    // Give the newest snapshot an old time, so that another one is due. The new snapshot has the same transaction as
+    // this one and other contents, so its upload fails.
     let snapshots = std::fs::read_dir(place.path().join("g0000000000000001/ltx/9")).unwrap();
     let paths: Vec<_> = snapshots.map(|entry| entry.unwrap().path()).collect();
     let [path] = paths.as_slice() else { panic!("{paths:?}") };

@@ -17,8 +17,8 @@ pub(crate) fn run(first: &[&str], arguments: &proof::Arguments) -> Result<ExitCo
     proof::become_program(PROGRAM, "archive/sidecar", first, arguments)
 }
 
-/// Checks that the store at a URL creates each key only once, because a store that does not could not keep out a replaced primary.
-/// Returns a remark if the program that checks this is not there.
+/// Checks that the store at a URL refuses to create a key a second time. A store that does not refuse could not keep out a replaced
+/// primary. Returns a remark if the program that checks this is not there.
 ///
 /// # Errors
 /// The store is not suitable, or cannot be reached.
@@ -32,8 +32,8 @@ pub(crate) fn probe(url: &str) -> Result<Option<String>> {
     }
 }
 
-/// Remembers beside a database that its archive is at a URL. If the file already names this archive, what it says about the database's
-/// part in the archive stays.
+/// Writes into the file beside a database that the database's archive is at a URL. If the file already names this archive, this function
+/// changes nothing in it, so what it says about the database's part in the archive stays.
 pub(crate) fn enable(database: &Path, url: &str) -> Result<()> {
     let identity = DatabaseIdentity::of(database)?;
     let known = ArchiveFile::open(&identity)?.filter(|found| found.is_of(&identity));

@@ -42,11 +42,11 @@ pub(crate) struct Arguments {
 
 /// The number of pages that one backup step copies. The command reports progress after each step.
 const STEP: i32 = 256;
-/// With rollback journals a writer waits for the backup's read lock. The backup pauses this long between two steps, so that writers get a
-/// turn.
+/// The pause between two steps if the database has a rollback journal. Only in this pause does a writer get a turn, because it waits for
+/// the backup's read lock.
 const TURN: Duration = Duration::from_millis(5);
-/// With rollback journals, SQLite starts the copy over when another connection has written. After this many starts, one step copies all
-/// pages.
+/// The number of starts after which one step copies all pages, if the database has a rollback journal. In that mode SQLite starts the copy
+/// over when another connection has written.
 const BEGINNINGS: u32 = 4;
 /// How long the backup waits for a lock that another process holds.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -90,8 +90,8 @@ fn check(database: &Path, out: &Path) -> Result<()> {
     }
 }
 
-/// Opens a connection that sees every commit. While programs without Duralite have a plain database open, Duralite refuses to open it.
-/// Then no log has commits, so this function opens a plain database through SQLite's own VFS if Duralite refuses it.
+/// Opens a connection that sees every commit. Duralite refuses to open a plain database while programs without Duralite have it open. No
+/// log has commits of such a database, so this function then opens it through SQLite's own VFS.
 fn open(database: &Path, settings: &Settings) -> Result<Connection> {
     settings.variables()?;
     let mut given = settings.pairs()?;

@@ -1,4 +1,4 @@
-//! `duralite checkpoint`: writes a log home, so that its database is one plain SQLite file again.
+//! `duralite checkpoint`: writes the pages in a log home, so that the log's database is one plain SQLite file again.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;

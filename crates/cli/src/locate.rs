@@ -13,12 +13,12 @@ use duralite_wal::{DatabaseIdentity, Descriptor, LogPlacement, engines};
 
 use crate::target::Target;
 
-/// Returns one placement for each engine: the directory as a place where that engine could keep logs.
+/// Returns one placement for each engine. In each of them the directory is the place of that engine's logs.
 fn directories(dir: &Path) -> impl Iterator<Item = LogPlacement> {
     engines::all().map(move |engine| directory_of(engine, dir))
 }
 
-/// Returns the directory as the place of this engine's logs.
+/// Returns the placement of an engine whose logs are in this directory.
 pub fn directory_of(engine: &'static Descriptor, dir: &Path) -> LogPlacement {
     LogPlacement::at(engine, dir, &MediaSet::default()).as_found()
 }

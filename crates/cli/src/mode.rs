@@ -139,8 +139,9 @@ pub(crate) fn set(database: &Path, mode: &str, settings: &Settings) -> Result<St
     Ok(Status { rows: rows.map(|(name, value)| (name.to_owned(), value.to_owned())).collect() })
 }
 
-/// Returns why this user or the file system does not allow to change the journal mode, because SQLite's own text does not say this
-/// clearly. Returns `None` if the user may write both the database and its directory.
+/// Returns why the database or its directory cannot be written, and what to do. The reason is that this user lacks permission, or that the
+/// file system is read-only. SQLite's own message does not say this clearly. Returns `None` if the user may write both the database and its
+/// directory.
 fn not_writable(database: &Path) -> Option<String> {
     let directory = match database.parent()? {
         nothing if nothing.as_os_str().is_empty() => Path::new("."),

@@ -37,7 +37,7 @@ fn temporary_files(dir: &Path) -> usize {
 /// The most commits that the writer makes beside one backup.
 const ROUND: u64 = 2000;
 
-/// Each transaction adds a row to both tables. So if a backup is of one moment, it has as many rows in one table as in the other. A backup
+/// Each transaction adds a row to both tables. So a backup that is of one moment has as many rows in one table as in the other. A backup
 /// also has every commit that was acknowledged before the backup began.
 ///
 /// The writer waits for locks. If a connection begins to read while a writer changes the header of the wal-index, the connection takes

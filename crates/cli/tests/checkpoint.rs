@@ -121,7 +121,7 @@ fn a_kept_database_of_ppl_is_told_verified_and_put_home() {
     tools_serve(&fixture);
 }
 
-/// The commands describe what a killed process left, verify it against the database file, and put it home.
+/// The commands describe what a killed process left, verify it against the database file, and write it home.
 #[test]
 fn a_killed_database_of_ppl_is_told_verified_and_put_home() {
     let fixture = Fixture::on(Engine::PPL);
@@ -129,7 +129,7 @@ fn a_killed_database_of_ppl_is_told_verified_and_put_home() {
     tools_serve(&fixture);
 }
 
-/// Runs each command that describes, verifies or puts home the log.
+/// Runs `info`, `verify` and `checkpoint`, and checks what each of them prints.
 fn tools_serve(fixture: &Fixture) {
     let run = |arguments: &[&str]| {
         let mut tool = Command::new(env!("CARGO_BIN_EXE_duralite"));

@@ -332,7 +332,8 @@ fn a_program_configures_shuts_down_and_opens_again() {
     assert!(said.err.contains("c.db: ") && said.err.contains(", commits 3\n"), "{said:?}");
 }
 
-/// A program that takes SQLite's functions directly from the library with `dlsym`, so that the preloaded library cannot intercept them.
+/// A program that takes SQLite's functions directly from SQLite's library with `dlsym`, so that the preloaded library cannot intercept
+/// calls of these functions.
 const PAST: &str = r#"
 #include <dlfcn.h>
 int main(void) {

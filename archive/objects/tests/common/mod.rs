@@ -282,7 +282,7 @@ pub fn lived(archive: Archive, page_size: u32, seed: u64) -> Writer {
     for at in [15, 30] {
         writer.compact(9, 1, ends[at]);
     }
-    // Pruning deletes compacted objects at some time, so the first eight objects go.
+    // Pruning deletes objects some time after they were compacted, so delete the first eight.
     for at in 0..8 {
         writer.delete(0, ends[at] + 1, ends[at + 1]);
     }

@@ -108,8 +108,8 @@ fn file_system(dir: &Path) -> Value {
     }
 }
 
-/// Returns median latencies that this function measures now, of the methods that work here. Also returns the method that Duralite uses,
-/// whose measurement may be hours old.
+/// Measures the methods of durable writing that work here, and returns their median latencies. Also returns the method that Duralite uses.
+/// Duralite's own measurement for this choice may be hours old.
 fn durable_writes(dir: &Path) -> Value {
     let mut facts = writes::measure(dir);
     facts.insert("verdict".to_owned(), json!(probe(dir).reason));

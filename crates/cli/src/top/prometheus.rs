@@ -11,8 +11,8 @@ use duralite_wal::shared::archived::{Archived, Sidecar};
 use super::reading::{Archive, Counts, Reading};
 use super::source::State;
 
-/// The upper limits of the buckets, as powers of two of nanoseconds: 1 us to 34 s. Each limit is also the limit of a bucket of the
-/// histogram, so the cumulative counts are exact.
+/// The upper limits of the buckets that Prometheus gets, each as the exponent of a power of two in nanoseconds: from 2^10 ns (1 us) to 2^35
+/// ns (34 s). Each of them is also a limit between two buckets of Duralite's own histogram, so the cumulative counts are exact.
 const BUCKETS: std::ops::RangeInclusive<u32> = 10..=35;
 
 struct Page {

@@ -302,7 +302,7 @@ pub(crate) mod tests {
         };
         assert!(Archive::of(nothing, 3500).is_none());
         assert_eq!(archive(Sidecar::Died).unwrap().lag, Duration::from_millis(2500));
-        // The sidecar last showed how far it is behind before it had archived everything.
+        // These counts are old: the sidecar showed them before it had archived everything.
         let behind = Behind { transactions: 0, bytes: 1, since_ms: 1000 };
         let all = Archived { sidecar: Sidecar::Runs, position: 43, newest: 43, behind, ..nothing };
         assert_eq!(Archive::of(all, 3500).unwrap().lag, Duration::ZERO);
