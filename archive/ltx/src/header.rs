@@ -1,4 +1,4 @@
-//! The first 100 bytes of a file: which transactions it has, and of which database.
+//! The header of a file, its first 100 bytes. It says which transactions the file has, and of which database.
 
 use super::checksum::CHECKSUM_FLAG;
 use super::error::LtxError;

@@ -48,7 +48,7 @@ impl AsRef<[u8]> for Entry {
 
 /// The entries of the frames that were written.
 pub struct Index {
-    /// The directory for a temporary file; `None` stands for the system's directory for such files.
+    /// The directory for a temporary file. If it is `None`, the file goes to the system's directory for such files.
     dir: Option<PathBuf>,
     recent: Vec<u8>,
     /// The entries before those in `recent`. The file has no name, so nothing of it remains after a crash.

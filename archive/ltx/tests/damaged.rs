@@ -39,8 +39,8 @@ fn each_byte_that_is_missing_or_too_much_is_found() {
             assert!(error.is_damage(), "{len}: {error}");
             let mut shorter = file.clone();
             shorter.remove(len);
-            // Of several equal bytes in a row, nobody can tell which is missing. The decoder has to notice that one
-            // is.
+            // If one of several equal bytes in a row is missing, nobody can tell which. But the decoder has to
+            // notice that a byte is missing.
             assert!(decode(&shorter).is_err(), "{len}");
         }
         let longer = [&file[..], &[0]].concat();

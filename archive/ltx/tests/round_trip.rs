@@ -77,7 +77,7 @@ proptest! {
 
     #[test]
     fn inv12_any_bytes_are_decoded_or_refused(bytes in vec(any::<u8>(), 0..400), kept in 0..200_usize) {
-        // The beginning of a sound file, followed by the random bytes.
+        // The file is the beginning of a sound one, followed by the random bytes.
         let mut file = encode(header(), &pages([1, 3]));
         file.truncate(kept);
         file.extend(&bytes);
@@ -85,7 +85,7 @@ proptest! {
     }
 }
 
-/// The index of so many pages goes to a temporary file.
+/// The index of a file with so many pages goes to a temporary file.
 #[test]
 fn a_file_with_very_many_pages_comes_back() {
     let count = 500_000;

@@ -59,7 +59,7 @@ impl Times {
     }
 }
 
-/// The most objects that are merged at once. Each takes a buffer and perhaps a file.
+/// The largest number of objects that are merged at once. Each takes a buffer and perhaps a file.
 const MOST_MEMBERS: usize = 64;
 
 /// The size in bytes up to which a member stays in memory while it is merged.
@@ -90,7 +90,7 @@ impl Primary {
         Ok(added)
     }
 
-    /// Returns the groups of objects on the level below that are to become one object each on this level.
+    /// Returns groups of objects of the level below. Each group is to become one object on this level.
     async fn due(
         &self,
         objects: &[Object],
@@ -164,9 +164,10 @@ impl Primary {
     }
 }
 
-/// Returns the state on which the objects of a level and of the one below follow: the base, or the first state that
-/// pruning has left. Pruning deletes what ends at or before one snapshot, which is then the oldest. If objects are
-/// missing after that snapshot or between two objects, that is damage, and compaction does not merge across it.
+/// Returns the state on which the objects of a level, and those of the level below, follow. This is the base, or the
+/// first state that pruning has left. Pruning deletes each object that ends at or before one snapshot, which is then
+/// the oldest. If objects are missing after that snapshot or between two objects, that is damage, and compaction
+/// does not merge across it.
 fn begin(objects: &[Object], level: u8, base: u64) -> u64 {
     let of_levels = objects.iter().filter(|object| object.level == level || object.level + 1 == level);
     let first = of_levels.map(|object| object.min.saturating_sub(1)).min();

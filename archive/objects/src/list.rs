@@ -43,9 +43,9 @@ pub struct Listed {
     pub states: u64,
     /// Transactions that are missing.
     pub missing: Vec<Missing>,
-    /// The snapshots that count, by their transactions, ascending.
+    /// The snapshots that count, each as the number of its last transaction, ascending.
     pub snapshots: Vec<u64>,
-    /// The objects on each level, also those that do not count.
+    /// The objects on each level, including those that do not count.
     pub levels: [Level; LEVELS as usize],
 }
 

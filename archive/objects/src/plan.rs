@@ -211,8 +211,8 @@ impl Lineage {
         Ok(Plan { txid, steps: self.steps(at, txid) })
     }
 
-    /// Returns the index of a generation and the newest state in it. If the newest generation has begun and has no
-    /// objects yet, the newest state is its parent's.
+    /// Returns the newest state of all, and before it the index of that state's generation. If the newest generation
+    /// has begun and has no objects yet, the newest state is its parent's.
     pub(crate) fn latest(&self) -> Result<(usize, u64), ArchiveError> {
         for (at, link) in self.links.iter().enumerate() {
             let state = link.chain.states().last().copied();

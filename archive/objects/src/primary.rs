@@ -113,7 +113,7 @@ impl Primary {
     }
 
     /// Uploads the transactions `min` to `max`, of which the last was committed at `time_ms`. The caller begins an
-    /// upload only when the one before has ended, so that a failure leaves no gap.
+    /// upload only when the previous one has ended, so that a failure leaves no gap.
     ///
     /// # Errors
     ///

@@ -481,7 +481,7 @@ async fn inv74_spans_are_compacted_once_and_pruned_by_the_policy() {
 const DAY: i64 = 86_400_000;
 
 impl Setup {
-    /// Uploads these transactions one by one, each ten seconds after the one before.
+    /// Uploads these transactions one by one, each ten seconds after the previous one.
     async fn upload(&self, primary: &Primary, txids: std::ops::RangeInclusive<u64>, begin: i64) {
         for txid in txids {
             let time = begin + 10_000 * txid as i64;

@@ -178,8 +178,8 @@ fn inv68_a_reader_whose_list_straddles_a_takeover_and_a_pruning_finds_no_gap() {
     assert!(verified.is_sound(), "{verified:?}");
 }
 
-/// The list reads the new generation before it has its snapshot. The list reads the parent after pruning has deleted
-/// the objects that the snapshot replaces.
+/// The list reads the new generation before that generation has its snapshot. Then it reads the parent, after
+/// pruning has deleted the objects that the snapshot replaces.
 #[test]
 fn inv68_a_list_that_straddles_a_snapshot_and_a_pruning_shows_no_gap() {
     let (objects, mut writer) = begun(4);
@@ -238,7 +238,7 @@ fn compacted_at_the_fetch_of_the_third(writer: &Writer, objects: &Arc<InMemory>)
     let (archive, third) = (writer.archive.clone(), format!("get {}", writer.key(0, 3, 3)));
     let singles = [2, 3, 4, 5].map(|txid| writer.key(0, txid, txid));
     watched(objects, move |request| {
-        // A plan of a time reads the header of the third object too, so the change must happen only once.
+        // A plan for a time reads the header of the third object too, so the change must happen only once.
         if request == third && at_once(archive.exists(&singles[3])).unwrap() {
             at_once(archive.create(&compacted, content.clone().into(), None)).unwrap();
             for single in &singles {
@@ -270,7 +270,7 @@ fn a_restore_of_a_state_that_is_pruned_meanwhile_says_so_or_takes_the_one_before
     let archive = compacted_at_the_fetch_of_the_third(&writer, &objects);
     let error = restored(&archive, Target::Txid(3)).unwrap_err();
     assert!(matches!(error, ArchiveError::NotThere { txid: 3, before: Some(1), after: Some(5) }), "{error}");
-    // The plan of a time reads headers first. So the pruning may come within the plan or after it.
+    // The plan for a time reads headers first. So the pruning may come within the plan or after it.
     let (objects, writer) = begun(8);
     let archive = compacted_at_the_fetch_of_the_third(&writer, &objects);
     assert!(restored(&archive, Target::Time(time_of(6))).unwrap() == writer.states[&6]);

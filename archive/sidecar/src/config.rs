@@ -29,8 +29,8 @@ struct File {
 pub struct Database {
     /// The database file.
     pub path: PathBuf,
-    /// The URL of the database's archive; if it is not given, the URL that `duralite enable --archive` has written
-    /// beside the database.
+    /// The URL of the database's archive. If it is not given, the sidecar uses the URL that `duralite enable
+    /// --archive` has written beside the database.
     pub archive: Option<String>,
     /// How long the sidecar collects commits before it uploads them, if nobody waits for them.
     #[serde(default = "interval", deserialize_with = "duration")]
@@ -41,7 +41,7 @@ pub struct Database {
     /// How long the archive keeps every moment.
     #[serde(default = "keep", deserialize_with = "duration")]
     pub keep: Duration,
-    /// The most bytes of the database that a snapshot reads in a second; `None` for no limit.
+    /// The largest number of bytes of the database that a snapshot reads in a second. `None` for no limit.
     pub limit: Option<u64>,
     /// The directory with the log, if the log is in none of the usual places.
     pub log_dir: Option<PathBuf>,

@@ -1,9 +1,9 @@
 //! The loop of the sidecar, which keeps the archive of one database up to date.
 //!
 //! If the database has no log, the loop waits for one. If it has a log, the header of the newest object says up to
-//! which place of the log the archive has come, and the loop goes on from there. If the log does not lead on from
-//! that place, the loop begins a new generation with a snapshot. So the sidecar may die at any moment, and needs no
-//! file of its own to go on.
+//! which position of the log the archive has come, and the loop goes on from there. If the log does not lead on from
+//! that position, the loop begins a new generation with a snapshot. So the sidecar may die at any moment, and needs
+//! no file of its own to go on.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -69,7 +69,7 @@ pub struct Replicator {
 struct Current {
     primary: Arc<Primary>,
     mark: Mark,
-    /// The log of which the first snapshot was taken, until the loop follows it.
+    /// The log in which the first snapshot has its position, until the loop follows this log.
     source: Option<Source>,
     /// The thread that compacts and prunes. It ends with the generation.
     upkeep: Upkeep,
@@ -362,7 +362,7 @@ impl Replicator {
                 let acknowledged = self.block(primary.acknowledge())?;
                 match mark.filter(|mark| mark.txid <= acknowledged) {
                     Some(mark) => Ok(self.current(primary, mark)),
-                    // The sidecar before has died before its first snapshot was in the archive. This one cannot take
+                    // The previous sidecar died before its first snapshot was in the archive. This one cannot take
                     // the same snapshot again.
                     None => self.begin(Some(primary.generation()), Line::Gap),
                 }
@@ -400,7 +400,7 @@ impl Replicator {
         self.begin_with(claimed, inherited.as_ref(), line, held)
     }
 
-    /// Claims the next generation that nobody has, and so fences the primary before.
+    /// Claims the next generation that nobody has, and so fences the previous primary.
     ///
     /// # Errors
     /// Those of the archive.
@@ -705,8 +705,8 @@ impl Drop for Upkeep {
     }
 }
 
-/// Returns the mark in the newest object of a generation, which says how far the archive has come; `None` if the
-/// generation has no object.
+/// Returns the mark in the newest object of a generation, which says how far the archive has come. Returns `None` if
+/// the generation has no object.
 async fn newest_mark(primary: &Primary) -> Result<Option<Mark>, ArchiveError> {
     mark_of(primary, |object| object.max == primary.uploaded()).await
 }

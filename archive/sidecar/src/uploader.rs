@@ -253,8 +253,8 @@ impl<'a> Uploader<'a> {
         Ok(Some(Encoded { file, after, size }))
     }
 
-    /// If the log wants to start over, reads it to its end, or up to a position, and lets go of what was read.
-    /// Returns `false` if the uploader can hold no more.
+    /// Lets the log start over, if it wants to. Reads the log to its end, or up to a position, and lets go of what
+    /// was read. Returns `false` if the uploader can hold no more.
     ///
     /// # Errors
     /// Those of the log, and of the file system of temporary files.

@@ -1,4 +1,4 @@
-//! Standbys, of which one becomes the primary after the old primary was stopped at any moment.
+//! Tests of standbys. One of them becomes the primary after the old primary was stopped at any moment.
 
 use std::time::Duration;
 
@@ -9,8 +9,8 @@ use rustix::process::Signal;
 
 use crate::common::{FOR_EVER, Machine, NAME, Place, Sidecar, assert_equal, done, patient, program, refused};
 
-/// Returns the last number that a writer has recorded; 0 if it has acknowledged nothing. The first record does not
-/// count, because it is what the writer found.
+/// Returns the last number that a writer has recorded. Returns 0 if the writer has acknowledged nothing. The first
+/// record does not count, because it is what the writer found.
 fn acknowledged(machine: &Machine) -> i64 {
     let bytes = std::fs::read(machine.fixture.path("acknowledged")).unwrap_or_default();
     bytes.as_chunks().0.iter().skip(1).map(|number| i64::from_le_bytes(*number)).next_back().unwrap_or(0)
@@ -39,7 +39,7 @@ fn fail_over(engine: Engine, seed: u64) {
         Sidecar::start(program().args(["follow", &place.url(), "--interval", "10ms"]).arg(new.database()))
     });
     std::thread::sleep(Duration::from_millis(300 + rng.below(300)));
-    // The test stops the old primary, whatever that is doing.
+    // The test stops the old primary, whatever the primary is doing.
     sidecar.signal(Signal::STOP);
     if let Some(standby) = standby {
         standby.end();

@@ -9,12 +9,12 @@ use duralite_testkit::{Actor, Engine, Ledger, Rng, for_seeds, one};
 
 use crate::common::{FOR_EVER, Machine, NAME, Place, Sidecar, assert_equal, until};
 
-/// Returns the number of rounds on all engines together; `make proof` asks for more.
+/// Returns the number of rounds on all engines together. `make proof` asks for more rounds.
 fn rounds() -> u64 {
     std::env::var("SIDECAR_KILLS").map_or(16, |rounds| rounds.parse().unwrap())
 }
 
-/// Returns the numbers that writers have recorded, from the one at the index `from` on.
+/// Returns the numbers that writers have recorded, from the index `from` on.
 fn recorded(path: &Path, from: usize) -> Vec<i64> {
     let bytes = std::fs::read(path).unwrap_or_default();
     bytes.as_chunks().0.iter().skip(from).map(|number| i64::from_le_bytes(*number)).collect()
@@ -31,7 +31,8 @@ fn archived(place: &Place) -> i64 {
     }
 }
 
-/// How many of each were killed, and how many commits were acknowledged meanwhile.
+/// The numbers of writers, sidecars and servers that were killed, and of commits that were acknowledged and
+/// committed meanwhile.
 #[derive(Default)]
 struct Killed {
     writers: u64,

@@ -283,7 +283,7 @@ fn archive_beside(commits: u32) {
     assert_eq!(place.lines(), ["first", "other"], "{commits} commits");
 }
 
-/// The log has given the positions of the lost commits to others.
+/// The log has given the positions of the lost commits to other commits.
 #[test]
 fn inv72_a_log_that_has_lost_what_the_archive_has_begins_another_line() {
     archive_beside(5);

@@ -4,7 +4,7 @@ use duralite_testkit::{Engine, run};
 
 use crate::common::{Machine, Place, assert_equal};
 
-/// The most memory that the sidecar may need, in KiB.
+/// The largest amount of memory that the sidecar may need, in KiB.
 const LIMIT: u64 = 64 << 10;
 
 /// Returns the peak of a process's resident memory, in KiB.

@@ -39,7 +39,7 @@ fn live(engine: Engine, seed: u64, pragmas: &[&str], sessions: u64) {
     let mut moments = Vec::new();
     for _ in 0..sessions {
         let conn = machine.open("");
-        // If the log started over before the sidecar has seen it, it would leave a gap.
+        // If the log started over before the sidecar has seen it, the archive would have a gap.
         run(&conn, &work(&mut rng)).unwrap();
         sidecar.until_archived(&conn);
         for nth in 1..=60 {

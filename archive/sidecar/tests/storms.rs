@@ -194,7 +194,7 @@ fn storm(engine: Engine, storm: Storm) {
         } else {
             acknowledged.push(number);
         }
-        // The archive has what was acknowledged at the time of the acknowledgement, not only later.
+        // Each commit must be in the archive when it is acknowledged, and not only later.
         if number % 8 == 0 || storm == Storm::Slow && number % 3 == 0 {
             let has = rows_archived(&place);
             assert!(acknowledged.iter().all(|number| has.contains(number)), "{acknowledged:?}, {has:?}");

@@ -1,5 +1,5 @@
-//! The archive of a database, as `duralite enable --archive` and `duralite disable` set it. Only the program
-//! `duralite-archive` knows the store.
+//! Sets and removes the archive of a database, for `duralite enable --archive` and `duralite disable`. Only the program `duralite-archive`
+//! knows the store.
 
 use std::path::Path;
 use std::process::{Command, ExitCode};

@@ -66,11 +66,12 @@ impl Settings {
 /// Instructions for the preloaded library.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Orders {
-    /// The library puts each database that the program opens into WAL mode.
+    /// Whether the library puts each database that the program opens into WAL mode.
     pub(crate) wal: bool,
-    /// The library prints no summary when the program ends.
+    /// Whether the library prints no summary when the program ends.
     pub(crate) quiet: bool,
-    /// Duralite prints on standard error why it refuses a database. SQLite's own text is usually only "unable to open database file".
+    /// Whether Duralite prints on standard error why it refuses a database. SQLite's own text is usually only "unable to open database
+    /// file".
     pub(crate) reasons: bool,
 }
 

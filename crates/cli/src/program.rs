@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 
-/// The interpreter of a script may be a script itself; the check follows this many levels.
+/// The number of levels of interpreters that the check follows. The interpreter of a script may be a script itself.
 const DEPTH: u32 = 4;
 /// The program header that names the dynamic linker.
 const PT_INTERP: u32 = 3;
@@ -121,7 +121,7 @@ struct Elf {
 }
 
 impl Elf {
-    /// Reads the header of a file; returns `None` if the file is not ELF, or not little-endian.
+    /// Reads the header of a file. Returns `None` if the file is not ELF, or not little-endian.
     fn read(head: &[u8]) -> Option<Self> {
         if head.get(..4)? != b"\x7fELF" || head.get(5) != Some(&1) {
             return None;

@@ -34,7 +34,7 @@ fn temporary_files(dir: &Path) -> usize {
     names.filter(|name| name.to_string_lossy().contains("duralite-backup")).count()
 }
 
-/// The most commits that the writer makes beside one backup.
+/// The largest number of commits that the writer makes while one backup reads.
 const ROUND: u64 = 2000;
 
 /// Each transaction adds a row to both tables. So a backup that is of one moment has as many rows in one table as in the other. A backup

@@ -23,7 +23,7 @@ fn run(program: &str, arguments: &[&str]) -> bool {
 }
 
 impl Small {
-    /// Mounts a small file system; returns `None` if this user may not mount.
+    /// Mounts a small file system. Returns `None` if this user may not mount.
     fn mount(at: &Path) -> Option<Self> {
         fs::create_dir_all(at).unwrap();
         let can = run("mount", &["-t", "tmpfs", "-o", "size=8m", "tmpfs", at.to_str().unwrap()]);

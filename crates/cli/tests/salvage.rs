@@ -210,7 +210,7 @@ fn a_flipped_byte_in_a_transaction_costs_that_transaction() {
     }
 }
 
-/// Unused space holds zeros, so zeros end the log. But they do not if a transaction after them is whole.
+/// Unused space holds zeros, so zeros end the log, unless a transaction after them is whole.
 #[test]
 fn zeros_over_the_word_that_a_transaction_begins_with_do_not_end_the_log() {
     for engine in [Engine::NVWAL, Engine::PPL] {

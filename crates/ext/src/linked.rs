@@ -48,8 +48,8 @@ pub fn register_default(settings: &[(&str, &str)]) -> Result<(), RegisterError> 
 /// this function makes the entry point an automatic extension and opens a database in memory.
 fn registered() -> Result<*mut Vfs, RegisterError> {
     let before = last_refusal();
-    // SAFETY: an entry point that exists as long as the program. If another thread opens a connection at this
-    // time, that registers the VFS too, which is harmless.
+    // SAFETY: the entry point exists as long as the program. If another thread opens a connection at this
+    // time, that connection registers the VFS too, which is harmless.
     let opened = unsafe {
         match sqlite::sqlite3_auto_extension(sqlite3_duralite_auto) {
             ffi::OK => {
@@ -77,8 +77,8 @@ fn registered() -> Result<*mut Vfs, RegisterError> {
 fn open_in_memory() -> Result<(), String> {
     let mut db: *mut Connection = ptr::null_mut();
     let flags: c_int = ffi::OPEN_READWRITE | ffi::OPEN_CREATE;
-    // SAFETY: SQLite's own functions, used as documented. `db` is null, or has to be closed whatever the code
-    // is; the message is copied before.
+    // SAFETY: these are SQLite's own functions, used as documented. `db` is null, or has to be closed
+    // whatever the code is. The message is copied before that.
     unsafe {
         let code = sqlite::sqlite3_open_v2(c":memory:".as_ptr(), &raw mut db, flags, ptr::null());
         let result = if code == ffi::OK {

@@ -65,7 +65,7 @@ pub enum Level {
     None,
     /// Other connections may read too, and none changes the file.
     Shared,
-    /// One connection is about to write; others read.
+    /// One connection is about to write, and others read.
     Reserved,
     /// A connection waits for EXCLUSIVE, and no other connection begins to read.
     Pending,

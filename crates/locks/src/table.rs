@@ -105,7 +105,7 @@ pub struct Holder {
 pub(crate) struct Holding {
     shared: u8,
     exclusive: u8,
-    /// The connection's ticket among the waiters for WRITE, kept until the connection gets the lock; 0 if it
+    /// The connection's ticket among the waiters for WRITE, kept until the connection gets the lock. 0 if it
     /// has no ticket.
     pub(crate) ticket: u64,
     /// The time by which the last sleeps for WRITE were longer than SQLite asked for.

@@ -128,7 +128,7 @@ fn own_pid() -> i32 {
 /// the handler.
 struct Before(UnsafeCell<MaybeUninit<libc::sigaction>>);
 
-// SAFETY: written before `INSTALLED` is set, and only read after that.
+// SAFETY: `install` writes the value before it sets `INSTALLED`, and all other code only reads it after that.
 unsafe impl Sync for Before {}
 
 static BEFORE: Before = Before(UnsafeCell::new(MaybeUninit::uninit()));
@@ -191,8 +191,8 @@ fn survive(address: usize) -> bool {
     // SAFETY: the call takes only the name of a constant.
     let page_bytes = usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096);
     let page = address - address % page_bytes;
-    // Map the rest of the mapping. The system may refuse that much memory, although none of it is used; then
-    // map only the one page.
+    // Map the rest of the mapping. The system may refuse that much memory, although none of it is used. In
+    // that case map only the one page.
     put_zeros(page, place.end.load(Ordering::Relaxed) - page) || put_zeros(page, page_bytes)
 }
 
@@ -210,7 +210,7 @@ fn hand_on(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
     if !INSTALLED.load(Ordering::Acquire) {
         return;
     }
-    // SAFETY: written before `INSTALLED` was set, and never after that.
+    // SAFETY: `install` wrote the value before it set `INSTALLED`, and nothing writes it after that.
     let before = unsafe { (*BEFORE.0.get()).assume_init_ref() };
     // SAFETY: the kernel passes a valid pointer.
     let is_fault = unsafe { (*info).si_code } > 0;

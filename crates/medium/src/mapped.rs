@@ -397,7 +397,7 @@ impl Nvm for FileNvm {
     fn store_u64(&self, at: u64, value: u64) {
         let word = self.word_at(at);
         self.before_store(at, 8);
-        // SAFETY: as in `load_u64`; and `before_store` has checked that the mapping is writable.
+        // SAFETY: as in `load_u64`. Also, `before_store` has checked that the mapping is writable.
         unsafe { AtomicU64::from_ptr(word) }.store(value.to_le(), Ordering::Release);
         self.counters.stored(8);
     }
@@ -670,7 +670,7 @@ pub fn is_dax(dir: &Path) -> bool {
     has_dax(dir).unwrap_or(false)
 }
 
-/// Like [`is_dax`], but returns an error if the temporary file cannot be made.
+/// Does the same as [`is_dax`], but returns an error if the temporary file cannot be made.
 ///
 /// # Errors
 /// The system's error of making a file in the directory.

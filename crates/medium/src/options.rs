@@ -5,8 +5,8 @@ use crate::{FlushInstruction, Latency, MediumError, Persistency};
 /// How a file is mapped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MapOptions {
-    /// The most bytes of the file that the medium uses. The file may be shorter. If the file is longer, the
-    /// medium does not use the rest.
+    /// The largest number of bytes of the file that the medium uses. The file may be shorter. If the file is
+    /// longer, the medium does not use the rest.
     pub capacity: u64,
     /// The number of bytes of address space to reserve at first; `None` for the capacity. When the file
     /// outgrows its mapping, the medium makes a new mapping twice as long as needed.

@@ -107,7 +107,7 @@ fn prepare() -> NonNull<u64> {
         let bytes = rustix::param::page_size();
         let flags = rustix::mm::MapFlags::PRIVATE;
         let protection = rustix::mm::ProtFlags::READ | rustix::mm::ProtFlags::WRITE;
-        // SAFETY: a new mapping at an address that the kernel chooses.
+        // SAFETY: the call makes a new mapping at an address that the kernel chooses.
         let page = unsafe { rustix::mm::mmap_anonymous(ptr::null_mut(), bytes, protection, flags) };
         let cleared = page.as_ref().is_ok_and(|page| {
             // SAFETY: the page was just mapped, and nobody uses it yet.
@@ -247,7 +247,8 @@ fn close_inherited(number: u64) {
             && place.compare_exchange(found, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
         {
             let address = ((found >> PROCESS_BITS) << ADDRESS_UNIT_BITS) as usize;
-            // SAFETY: an inherited mapping of this size. A mapping is unregistered before it is unmapped.
+            // SAFETY: `address` is that of an inherited mapping of this size. A mapping is unregistered
+            // before it is unmapped.
             unsafe { unshare(ptr::with_exposed_provenance_mut(address)) };
         }
     }
@@ -406,7 +407,7 @@ fn give_locks_back(file: &File) {
     let mut all: libc::flock = unsafe { std::mem::zeroed() };
     all.l_type = libc::F_UNLCK as libc::c_short;
     all.l_whence = libc::SEEK_SET as libc::c_short;
-    // SAFETY: an open file and a complete lock description.
+    // SAFETY: the file is open, and `all` is a complete lock description.
     let _ = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const all) };
 }
 
@@ -457,8 +458,8 @@ impl Drop for ForksWait {
 /// # Safety
 /// `base` and `bytes` are a mapping, or whole pages of one.
 pub(crate) unsafe fn keep_from_children(base: *mut u8, bytes: usize) {
-    // SAFETY: as promised by the caller. If the kernel does not know this advice, children inherit the
-    // mapping.
+    // SAFETY: the caller promises that the range is a mapping, or whole pages of one. If the kernel does not
+    // know this advice, children inherit the mapping.
     let _ = unsafe { rustix::mm::madvise(base.cast(), bytes, rustix::mm::Advice::LinuxDontFork) };
 }
 

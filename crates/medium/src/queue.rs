@@ -51,7 +51,7 @@ mod tests {
 
     const SERVICE: u64 = 100;
 
-    /// The time for writing lines back and for the fence behind them.
+    /// Returns the time for writing lines back, and the time for the fence behind them.
     fn whole(lines: u64, depth: u32) -> (u64, u64) {
         let mut queue = WriteQueue::default();
         let waited = queue.put(1000, lines, SERVICE, depth);

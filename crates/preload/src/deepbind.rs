@@ -56,7 +56,7 @@ pub unsafe extern "C" fn dlopen() {
 }
 
 unsafe extern "C" fn plan(file: *const c_char, flags: c_int) -> Plan {
-    // SAFETY: null, which names the program, or a text, as the linker's function requires.
+    // SAFETY: `file` is null, which names the program, or a text, as the linker's function requires.
     let file = unsafe { file.as_ref().map(|file| CStr::from_ptr(file)) };
     let is_deep = flags & libc::RTLD_DEEPBIND != 0;
     let is_sqlites = is_deep

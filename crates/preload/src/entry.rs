@@ -108,7 +108,7 @@ fn through(caller: *const c_void, db: *mut *mut Connection, open: impl FnOnce(&S
 /// failure, which is no error of the program's call.
 fn set_wal(sqlite: &Sqlite, db: *mut Connection) {
     let main = c"main".as_ptr();
-    // SAFETY: an open connection, and the name of its database.
+    // SAFETY: `db` is an open connection, and the function returns null or the name of its database.
     let name = unsafe {
         if (sqlite.db_readonly)(db, main) != 0 {
             return;
@@ -117,7 +117,7 @@ fn set_wal(sqlite: &Sqlite, db: *mut Connection) {
     };
     let Some(name) = name.filter(|name| !name.is_empty()) else { return };
     let exec = |sql: &CStr| {
-        // SAFETY: an open connection and a text; no rows and no error text are wanted.
+        // SAFETY: `db` is an open connection, and `sql` a text. No rows and no error text are wanted.
         unsafe { (sqlite.exec)(db, sql.as_ptr(), ptr::null(), ptr::null_mut(), ptr::null_mut()) }
     };
     let begun = Instant::now();

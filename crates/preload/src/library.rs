@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 
 use duralite_sqlite_ffi::EntryPoint;
 
-/// The variable that names the library; `duralite run` sets it.
+/// The environment variable that names the library. `duralite run` sets it.
 const VARIABLE: &str = "DURALITE_LIBRARY";
 
 type Begin = extern "C" fn();
@@ -39,7 +39,7 @@ pub fn if_loaded() -> Option<&'static Library> {
 fn load() -> Result<Library, String> {
     let path = std::env::var(VARIABLE).map_err(|_| format!("{VARIABLE} does not name libduralite.so"))?;
     let path = CString::new(path).map_err(|_| format!("{VARIABLE} holds a zero byte"))?;
-    // SAFETY: a text; the library's constructors are Rust's own.
+    // SAFETY: `path` is a text, and the library's constructors are Rust's own.
     let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
     if handle.is_null() {
         return Err(linker_error());
@@ -58,13 +58,13 @@ fn load() -> Result<Library, String> {
 }
 
 fn symbol(handle: *mut c_void, name: &CStr) -> Result<*mut c_void, String> {
-    // SAFETY: a handle of the linker's and a text.
+    // SAFETY: `handle` is one of the linker's, and `name` is a text.
     let symbol = unsafe { libc::dlsym(handle, name.as_ptr()) };
     if symbol.is_null() { Err(linker_error()) } else { Ok(symbol) }
 }
 
 fn linker_error() -> String {
-    // SAFETY: null or a text that stays until the linker's next error on this thread.
+    // SAFETY: the linker returns null, or a text that stays until its next error on this thread.
     let text = unsafe { libc::dlerror().as_ref().map(|text| CStr::from_ptr(text)) };
     text.map_or_else(
         || "unknown error of the dynamic linker".to_owned(),
@@ -75,7 +75,8 @@ fn linker_error() -> String {
 /// Returns a copy of the text that a function of the library returns. The copy is empty if the function
 /// returns null.
 pub fn said(function: Text) -> String {
-    // SAFETY: null or a text that stays until the next call, which is not made before the copy is.
+    // SAFETY: the function returns null, or a text that stays until its next call. That call is not made
+    // before the copy is.
     let text = unsafe { function().as_ref().map(|text| CStr::from_ptr(text)) };
     text.map(|text| text.to_string_lossy().into_owned()).unwrap_or_default()
 }

@@ -29,7 +29,7 @@ static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 /// # Errors
 /// The library cannot be loaded, or SQLite is too old or refuses the VFS.
 pub fn register(sqlite: &Sqlite) -> Result<(), String> {
-    // SAFETY: texts that live for good, or null for the default; what is registered stays.
+    // SAFETY: the arguments are a text that lives for good, and null for the default. A registered VFS stays.
     let (ours, default) = unsafe { ((sqlite.vfs_find)(NAME.as_ptr()), (sqlite.vfs_find)(ptr::null())) };
     if ours.is_null() {
         return enter(sqlite);
@@ -53,7 +53,8 @@ fn enter(sqlite: &Sqlite) -> Result<(), String> {
     let _one_at_a_time = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     *ENTERING.lock().unwrap_or_else(PoisonError::into_inner) = Some(sqlite.open_v2);
     let mut db: *mut Connection = ptr::null_mut();
-    // SAFETY: an entry point that exists as long as this library does; a database in memory, closed at once.
+    // SAFETY: the entry point exists as long as this library does. The database is in memory, and is closed
+    // at once.
     let code = unsafe {
         (sqlite.auto_extension)(entered);
         let code = (sqlite.open_v2)(c":memory:".as_ptr(), &raw mut db, ffi::OPEN_READWRITE, ptr::null());
@@ -80,18 +81,19 @@ unsafe extern "C" fn entered(
     let open_v2 = *ENTERING.lock().unwrap_or_else(PoisonError::into_inner);
     // If `ENTERING` is empty, another thread has opened this connection, and `enter` has finished.
     let Some(open_v2) = open_v2 else { return ffi::OK };
-    // SAFETY: SQLite's table; this entry is in every version's.
+    // SAFETY: `routines` is SQLite's table, and every version's table has this entry.
     let version = unsafe { (*routines).libversion_number.map_or(0, |version| version()) };
     if version < OLDEST {
-        // SAFETY: SQLite's own arguments; the library refuses, and says why.
+        // SAFETY: the arguments are SQLite's own. The library refuses, and says why.
         return as_auto_extension(unsafe { (library.enter)(db, message, routines) });
     }
-    // SAFETY: SQLite's table, of this version.
+    // SAFETY: `routines` is SQLite's table, of this version.
     let mut own = unsafe { Table::copy(routines, version) };
     // The linker finds the preloaded function before SQLite's own, so SQLite's table has the preloaded one.
     // But `libduralite.so` must call SQLite's own.
     own.front.open_v2 = Some(open_v2);
-    // SAFETY: SQLite's own arguments; the library copies what it needs of the table.
+    // SAFETY: the arguments are SQLite's own, except the copy of the table. The library copies what it needs
+    // of it.
     as_auto_extension(unsafe { (library.enter)(db, message, (&raw const own).cast()) })
 }
 
@@ -142,7 +144,7 @@ mod tests {
             (ffi::TXN_STATE_SINCE, ffi::TXN_STATE_WORD + 1),
             (ffi::DB_NAME_SINCE, ffi::DB_NAME_WORD + 1),
         ] {
-            // SAFETY: there are more words than the table has. Nobody calls the functions.
+            // SAFETY: `words` has more words than the table. Nobody calls the functions.
             let own = unsafe { Table::copy(words.as_ptr().cast(), version) };
             // SAFETY: the copy consists of words.
             let own: &[usize; ffi::DB_NAME_WORD + 1] = unsafe { &*(&raw const own).cast() };

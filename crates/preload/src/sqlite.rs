@@ -53,7 +53,7 @@ functions! {
 
 /// Returns the address of the symbol `name`, which ends with a zero.
 fn symbol(handle: *mut c_void, name: &str) -> Option<*mut c_void> {
-    // SAFETY: a handle of the linker's and a text that ends with a zero.
+    // SAFETY: `handle` is one of the linker's, and `name` is a text that ends with a zero.
     let symbol = unsafe { libc::dlsym(handle, name.as_ptr().cast()) };
     (!symbol.is_null()).then_some(symbol)
 }
@@ -77,12 +77,13 @@ fn object_of(address: *const c_void) -> Option<&'static CStr> {
     const LINK_MAP: c_int = 2;
     let mut info = MaybeUninit::<libc::Dl_info>::uninit();
     let mut map: *mut c_void = ptr::null_mut();
-    // SAFETY: room for both answers; any address is allowed.
+    // SAFETY: there is room for both answers, and any address is allowed.
     let found = unsafe { dladdr1(address, info.as_mut_ptr(), &raw mut map, LINK_MAP) };
     if found == 0 || map.is_null() {
         return None;
     }
-    // SAFETY: the linker's own structure; the object is not unloaded while its code waits for this call.
+    // SAFETY: `map` is the linker's own structure. The object is not unloaded while its code waits for this
+    // call.
     let name = unsafe { CStr::from_ptr((*map.cast::<LinkMap>()).name) };
     (!name.is_empty()).then_some(name)
 }
@@ -93,8 +94,8 @@ impl Sqlite {
     /// library.
     pub fn of(caller: *const c_void) -> Option<Self> {
         let object = object_of(caller).and_then(|name| {
-            // SAFETY: a text. Nothing is loaded. The handle is never closed, which only leaves a reference
-            // count too high.
+            // SAFETY: `name` is a text. The call loads nothing. The handle is never closed, which only leaves
+            // a reference count too high.
             let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
             (!handle.is_null()).then_some(handle)
         });

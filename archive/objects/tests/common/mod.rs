@@ -16,7 +16,8 @@ use object_store::memory::InMemory;
 use rusqlite::Connection;
 use tempfile::TempDir;
 
-/// The time of the first transaction. Each further transaction comes a second after the one before.
+/// The time of the first transaction, in milliseconds since 1970. Each further transaction comes a second after the
+/// previous one.
 pub const BEGINNING: i64 = 1_700_000_000_000;
 
 /// Waits for a future, on the runtime that the whole process shares.
@@ -141,7 +142,7 @@ impl Writer {
         self.put(Object { level: 0, min, max: self.txid, bytes: content.len() as u64 }, content);
     }
 
-    /// Archives what the transactions from `min` to `max` changed as an object of another level.
+    /// Archives the changes of the transactions from `min` to `max` as one object of another level.
     pub fn compact(&self, level: u8, min: u64, max: u64) {
         // A snapshot has all pages, because it is compared with an empty database.
         let line: Vec<&[u8]> = match min {
@@ -260,7 +261,8 @@ pub fn work(random: &mut fastrand::Rng) -> String {
     }
 }
 
-/// Writes an archive whose objects have some transactions each, with compacted objects and with snapshots in between.
+/// Writes an archive whose objects each have some transactions, with compacted objects and with snapshots in
+/// between.
 pub fn lived(archive: Archive, page_size: u32, seed: u64) -> Writer {
     let mut random = fastrand::Rng::with_seed(seed);
     let mut writer = Writer::new(archive, Database::new(page_size));

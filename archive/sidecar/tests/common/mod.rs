@@ -124,8 +124,8 @@ impl Place {
         self.proxy.as_deref().map_or_else(|| self.url(), url_at)
     }
 
-    /// Takes an archive in a directory away. In the same step a file gets its name, so that nothing can be written
-    /// there.
+    /// Takes an archive in a directory away. In the same step, a file gets the directory's name, so that nothing can
+    /// be written there.
     pub fn take_away(&self) {
         let (there, away) = (self.path(), self.path().with_extension("away"));
         std::fs::write(&away, "").unwrap();

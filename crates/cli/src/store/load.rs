@@ -15,7 +15,7 @@ use super::line;
 use super::place::Place;
 use duralite_cli::progress::{self, HowFar};
 
-/// The most rows and the most bytes of one transaction. A log holds far more.
+/// The largest number of rows, and the largest number of bytes, in one transaction. A log holds far more.
 const ROWS: usize = 1000;
 const BYTES: usize = 1 << 20;
 

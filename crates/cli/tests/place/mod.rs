@@ -13,7 +13,7 @@ use tempfile::TempDir;
 pub const PYTHON: &str = "/usr/bin/python3";
 pub const COMMAND: &str = env!("CARGO_BIN_EXE_duralite");
 
-/// The output of a program, and its exit code; the code is negative if a signal ended the program.
+/// The output of a program, and its exit code. The code is negative if a signal ended the program.
 #[derive(Debug)]
 pub struct Said {
     pub out: String,

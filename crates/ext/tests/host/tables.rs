@@ -33,7 +33,8 @@ fn loading_again_while_a_table_is_read_is_harmless() {
     assert_eq!(said.out, "version||3\nengine||3\nstate||3\noff: it has no file", "{}", said.err);
 }
 
-/// The second library finds the VFS of the first, and leaves the functions and tables to it.
+/// The second copy of the library finds the VFS of the first, and leaves the functions and tables to the
+/// first.
 #[test]
 fn the_tables_of_a_second_copy_of_the_library_are_those_of_the_first() {
     let Some(host) = Host::new() else { return };

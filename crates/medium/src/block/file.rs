@@ -68,8 +68,8 @@ pub struct FileBlock {
     bounce: Mutex<AlignedBuf>,
     /// The lock that a thread holds while it changes the length.
     resizing: Mutex<()>,
-    /// The length before the preallocation that this object is making; `None` if it is making none. Bytes
-    /// beyond that length may still be given back.
+    /// The length of the file before the preallocation that this object is making. `None` if it is making
+    /// none. Bytes beyond that length may still be given back.
     sure: Mutex<Option<u64>>,
     /// Whether the file system reported blocks as not initialised even after they were zeroed.
     unsettled: AtomicBool,
@@ -323,7 +323,7 @@ impl FileBlock {
         Ok(())
     }
 
-    /// Reads directly from the device. Returns `false` if that fails; then the contents of `buf` are
+    /// Reads directly from the device. Returns `false` if that fails. The contents of `buf` are then
     /// undefined, and the caller reads through the page cache.
     fn read_directly(&self, direct: &Direct, at: u64, buf: &mut [u8]) -> bool {
         let unit = u64::from(direct.offset_align.max(direct.memory_align));

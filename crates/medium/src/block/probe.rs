@@ -24,19 +24,19 @@ pub struct Probe {
     pub access: Access,
     /// The block size to use.
     pub block_bytes: u32,
-    /// A buffered write of 4096 bytes and `fdatasync`.
+    /// The time of a buffered write of 4096 bytes and `fdatasync`.
     pub buffered_ns: Option<u64>,
-    /// A direct write of 4096 bytes and `fdatasync`.
+    /// The time of a direct write of 4096 bytes and `fdatasync`.
     pub direct_ns: Option<u64>,
-    /// A direct write of 4096 bytes that is itself durable (`RWF_DSYNC`).
+    /// The time of a direct write of 4096 bytes that is itself durable (`RWF_DSYNC`).
     pub direct_dsync_ns: Option<u64>,
-    /// A direct write of 512 bytes and `fdatasync`.
+    /// The time of a direct write of 512 bytes and `fdatasync`.
     pub small_ns: Option<u64>,
     /// The reason for the choice, with the medians in microseconds.
     pub reason: String,
 }
 
-/// The number of durable writes measured for each way; the median is used.
+/// The number of durable writes that are measured for each way. The result is their median.
 const ROUNDS: usize = 9;
 /// The time after which no further round begins.
 const PATIENCE: Duration = Duration::from_millis(30);

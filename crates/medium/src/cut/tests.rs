@@ -99,7 +99,7 @@ extern "C" fn plain(signal: c_int) {
 }
 
 fn set_action(action: usize, flags: c_int) {
-    // SAFETY: a complete action; zeros are an empty mask.
+    // SAFETY: the action is complete, and zeros are an empty mask.
     unsafe {
         let mut new: libc::sigaction = std::mem::zeroed();
         new.sa_sigaction = action;

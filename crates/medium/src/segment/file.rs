@@ -145,11 +145,11 @@ impl FileSegment {
             let zeros = segment.bytes.min(usize::try_from(zeros).unwrap_or(usize::MAX));
             // Take all page faults in one call. If the kernel cannot do that, ignore the error: the page
             // faults then come one by one.
-            // SAFETY: a part of the mapping. The call does not change its content.
+            // SAFETY: the range is a part of the mapping. The call does not change its content.
             let _ = unsafe {
                 rustix::mm::madvise(segment.base.as_ptr().cast(), zeros, Advice::LinuxPopulateWrite)
             };
-            // SAFETY: a part of the mapping that nobody else uses yet.
+            // SAFETY: the range is a part of the mapping that nobody else uses yet.
             unsafe { std::ptr::write_bytes(segment.base.as_ptr(), 0, zeros) };
         }
         Ok(segment)
@@ -290,14 +290,14 @@ impl FileSegment {
     fn at(&self, at: u64, len: u64) -> *mut u8 {
         let end = checked_end(at, len, self.bytes as u64);
         assert!(end.is_ok(), "{len} bytes at {at} are outside the segment");
-        // SAFETY: inside the mapping, as was just checked.
+        // SAFETY: the range is inside the mapping, as was just checked.
         unsafe { self.base.as_ptr().add(at as usize) }
     }
 
     fn word(&self, at: u64) -> &AtomicU64 {
         assert!(at.is_multiple_of(8), "{at} is not the place of a word");
-        // SAFETY: aligned and inside the mapping, which exists as long as `self`. Every access to a word is
-        // atomic.
+        // SAFETY: the word is aligned and inside the mapping, which exists as long as `self`. Every access to
+        // a word is atomic.
         unsafe { AtomicU64::from_ptr(self.at(at, 8).cast()) }
     }
 
@@ -448,7 +448,7 @@ impl Drop for FileSegment {
             return;
         }
         self.index.unmap();
-        // SAFETY: this object's own mapping. Nothing borrows from it any more.
+        // SAFETY: this object made the mapping, and nothing borrows from it any more.
         let unmapped = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.bytes) };
         debug_assert!(unmapped.is_ok());
     }

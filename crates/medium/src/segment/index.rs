@@ -137,7 +137,7 @@ impl Index {
         let pieces = self.pieces.get_mut().unwrap_or_else(PoisonError::into_inner);
         for piece in pieces.drain(..) {
             process::forget_mapping(piece);
-            // SAFETY: this object's own mapping. No address in it is used any more.
+            // SAFETY: this object made the mapping, and no address in it is used any more.
             let _ = unsafe { rustix::mm::munmap(piece.as_ptr().cast(), self.piece as usize) };
         }
     }

@@ -11,11 +11,12 @@ use crate::MediumError;
 
 /// The offset of the locks of the processes, far after the file's content.
 pub(super) const PROCESSES_AT: i64 = 1 << 40;
-/// The first of the bytes for the ways of using the log, one for each [`Use`]. A process that uses the log in
-/// that way holds the byte's lock shared. A process that must be the only one holds it exclusively.
+/// The offset of the bytes for the ways of using the log, one byte for each [`Use`]. A process that uses the
+/// log in that way holds the byte's lock shared. A process that must be the only one holds it exclusively.
 pub(super) const USE_AT: i64 = 1 << 41;
-/// Two bytes for each mark of readers who may not write the file: the first for a reader that reads along
-/// with processes that have a slot, the second for a reader of what a crash has left.
+/// The offset of the bytes for the marks of readers who may not write the file. Each mark has two bytes: the
+/// first for a reader that reads along with processes that have a slot, the second for a reader of what a
+/// crash has left.
 pub(super) const READER_AT: i64 = 1 << 42;
 
 /// A purpose for which a process uses a log.

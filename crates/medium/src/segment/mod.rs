@@ -22,7 +22,7 @@ pub use words::Words;
 
 use crate::MediumError;
 
-/// The most processes that can have a slot of a segment at the same time.
+/// The largest number of processes that can have a slot of a segment at the same time.
 pub const PROCESS_SLOTS: usize = 128;
 
 /// A shared segment of fixed length, which also registers the processes that use it.

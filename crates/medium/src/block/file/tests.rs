@@ -1,4 +1,4 @@
-//! Blocks of a file: what is written, flushed, preallocated and cut.
+//! Tests of a block file: writing, flushing, preallocation and truncation.
 
 use super::*;
 use crate::block::direct::{told_alignment, tried_alignment};

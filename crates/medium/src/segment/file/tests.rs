@@ -143,7 +143,7 @@ fn who_may_only_read_sees_the_words_and_changes_none() {
     assert!(reader.index_region(0, true).unwrap().is_none(), "it makes no regions");
     let made = process.index_region(0, true).unwrap().unwrap().cast::<u64>();
     let seen = reader.index_region(0, false).unwrap().unwrap().cast::<u64>();
-    // SAFETY: inside the regions, which exist as long as the segments.
+    // SAFETY: the addresses are inside the regions, which exist as long as the segments.
     unsafe {
         made.write_volatile(9);
         assert_eq!(seen.read_volatile(), 9);
