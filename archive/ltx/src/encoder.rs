@@ -111,7 +111,7 @@ impl<W: Write> Encoder<W> {
         index.read(|piece| self.write(piece))?;
         self.write(&[0])?;
         self.write(&(self.written - at).to_be_bytes())?;
-        // 0 in place of the checksum of the database, because the file has no such checksum.
+        // Write 0 in place of the checksum of the database, because the file has no such checksum.
         self.write(&[0; 8])?;
         let checksum = self.checksum.value();
         self.writer.write_all(&checksum.to_be_bytes())?;

@@ -1,8 +1,8 @@
 //! Which states of a database the objects of a replica can make, and which objects make each of them.
 //!
-//! A state is named by its last transaction. The state can be restored if an object ends with that transaction and
-//! begins either with transaction 1 or not later than right after a state that can be restored. An object that
-//! overlaps what came before does no harm: it has the last image of each of its pages.
+//! A state is named by its last transaction. It can be restored if an object ends with that transaction and begins
+//! early enough: with transaction 1, or at the latest with the transaction right after another state that can be
+//! restored. An object that overlaps what came before does no harm: it has the last image of each of its pages.
 
 use super::keys::{Object, SNAPSHOTS};
 

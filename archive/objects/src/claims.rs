@@ -170,8 +170,8 @@ impl Archive {
         }
     }
 
-    /// Creates an object. If the object exists already, it must have equal contents: then an earlier request of this
-    /// primary has arrived (invariant 69).
+    /// Creates an object. If the object exists already, its contents must be equal. In that case an earlier request
+    /// of this primary has arrived (invariant 69).
     pub(crate) async fn put_new(
         &self,
         retry: &Retry,

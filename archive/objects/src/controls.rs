@@ -17,8 +17,8 @@ pub enum Rule {
     BaseBeforeAcknowledging,
     /// A primary takes an object that exists for its own only if the contents are equal.
     CompareContents,
-    /// If a generation continues another, only those transactions of the earlier one count that the owner of the
-    /// later one has found.
+    /// If a generation continues another, not all transactions of the earlier generation count, but only those that
+    /// the owner of the later generation has found.
     EndOfParent,
     /// Compaction and pruning use only acknowledged transactions.
     OnlyAcknowledged,

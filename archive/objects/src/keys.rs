@@ -114,7 +114,7 @@ impl Replica {
         self.level(object.level).join(file_name(object.min, object.max))
     }
 
-    /// Returns what the object with this key is, or `None` if the key is not the key of an object of this replica.
+    /// Returns the object with this key. Returns `None` if the key is not that of an object of this replica.
     #[must_use]
     pub fn parse(&self, key: &Path, bytes: u64) -> Option<Object> {
         let mut parts = key.prefix_match(&self.prefix)?;

@@ -1,8 +1,8 @@
 //! Decides which objects make the database of a moment.
 //!
 //! Only the newest generation with a start record counts, and the generations from which it descends. Of each of
-//! these only the transactions before the first transaction of the next one count. So what a primary has written
-//! after it was replaced is never restored.
+//! these generations, only the transactions before the first transaction of the next generation count. So what a
+//! primary has written after it was replaced is never restored.
 
 use std::fmt;
 
@@ -231,7 +231,7 @@ impl Lineage {
         Err(ArchiveError::Empty)
     }
 
-    /// Returns the newest state of the generation with the index `at` and of those before it.
+    /// Returns the newest state of the generation with the index `at` and of all earlier generations.
     fn newest_from(&self, at: usize) -> Option<u64> {
         self.links.get(at..)?.iter().find_map(|link| link.chain.states().last().copied())
     }

@@ -1,8 +1,8 @@
 //! What the owner of a generation does: it uploads, looks, and acknowledges.
 //!
-//! A primary acknowledges a transaction when it and all before it are in the store, and a look that began after that
-//! has found no later claim (invariant 66). The primary creates every object. If the object exists already, its
-//! contents have to be equal (invariant 69).
+//! A primary acknowledges a transaction when the transaction and all earlier ones are in the store, and a look that
+//! began after that has found no later claim (invariant 66). The primary creates every object. If the object exists
+//! already, its contents have to be equal (invariant 69).
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

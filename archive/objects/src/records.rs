@@ -4,7 +4,8 @@ use serde::{Deserialize, Serialize};
 
 use super::keys::Generation;
 
-/// Which primary has claimed a generation. The primary that creates this record owns the generation.
+/// The record that says which primary has claimed a generation. The primary that creates this record owns the
+/// generation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Claim {
@@ -32,7 +33,7 @@ pub enum Line {
     Other,
 }
 
-/// Where a generation begins. Until this record exists, the generation has nothing but its claim.
+/// The record that says where a generation begins. Until it exists, the generation has nothing but its claim.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Start {
@@ -68,9 +69,9 @@ pub struct Base {
 }
 
 impl Start {
-    /// Returns the last transaction of the parent that counts. If this generation continues the parent, that is its
-    /// base, which is the last transaction that its owner found there. Otherwise the base is a transaction of this
-    /// generation, so the one before the base counts.
+    /// Returns the last transaction of the parent that counts. If this generation continues the parent, this is the
+    /// base of this generation, which is the last transaction that the owner has found in the parent. Otherwise the
+    /// base is a transaction of this generation, so the transaction before the base is returned.
     #[must_use]
     pub const fn end_of_parent(&self) -> u64 {
         match self.line {

@@ -1,4 +1,4 @@
-//! A settled line of generations, from which nobody can take anything back.
+//! Finds a settled line of generations, which is one from which nobody can take anything back.
 //!
 //! If a look that began after a list finds no later claim, everything that the list has shown is in every later line.
 //! The reason is that a primary lists only after its claim (invariant 66). Followers and pruning use only what is

@@ -119,7 +119,8 @@ impl Beside {
         }
     }
 
-    /// Returns what leads on from a mark to the log `log`, or if that is `None`, to the database file as it is now.
+    /// Returns what leads on from a mark to the log `log`. If `log` is `None`, returns what leads on to the database
+    /// file as it is now.
     ///
     /// # Errors
     /// The file or the database cannot be read.
@@ -148,7 +149,7 @@ impl Beside {
         let Some(closed) = from.and_then(|from| records.since(from, end)) else {
             return Ok(if is_settled { Way::None(Line::Other) } else { Way::NotYet(Line::Other) });
         };
-        // If a log was closed before the position that the archive has of it, the log has lost commits (invariant
+        // If a log was closed at an earlier position than the archive has of it, the log has lost commits (invariant
         // 72).
         if closed.first().is_some_and(|first| first.position < mark.position) {
             return Ok(Way::None(Line::Other));

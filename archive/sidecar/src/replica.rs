@@ -292,8 +292,8 @@ fn read(file: &File) -> Result<(State, String)> {
     Ok((serde_json::from_slice(&state)?, url))
 }
 
-/// Writes the state, durably. This is one write of one sector. So after a crash the file has either the state before
-/// or this one.
+/// Writes the state, durably. This is one write of one sector. So after a crash the file has either the previous
+/// state or this one.
 fn write(file: &File, state: State) -> Result<()> {
     let mut sector = serde_json::to_vec(&state)?;
     sector.resize(SECTOR, b' ');

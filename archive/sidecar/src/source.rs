@@ -32,7 +32,7 @@ pub struct LogGroup {
     /// The transactions whose images are still in the log.
     transactions: Vec<FollowedTransaction>,
     /// The images that were read, one after another. They are not separate allocations, because the process would
-    /// keep the memory of those after they are freed.
+    /// keep the memory of separate allocations after they are freed.
     held: SpooledTempFile,
     held_bytes: u64,
     /// Whether the next transaction does not fit into the group.
@@ -41,7 +41,8 @@ pub struct LogGroup {
 
 /// The number of bytes of images that a group holds in memory. A group with more holds them in a temporary file.
 const HELD_IN_MEMORY: usize = 1 << 20;
-/// The bytes of images above which a group holds no more, even if they are images of the same pages.
+/// The number of bytes of held images above which a group takes no further commit, even if they are images of the
+/// same pages.
 const HELD: u64 = 2 * BYTES as u64;
 
 /// The place of a page's image.

@@ -237,12 +237,13 @@ impl<'a> Uploader<'a> {
     /// Reads and encodes the next group of commits, up to a position. Returns `None` if there is none.
     fn encode(&mut self, source: &mut Source, until: Option<u64>) -> Result<Option<Encoded>> {
         match source.collect(&mut self.next, until, true) {
-            // The group holds commits from before those that the log has lost, so they come first.
+            // The group holds commits that are older than those that the log has lost, so the held commits come
+            // first.
             Err(error) if error.kind() == ErrorKind::LostPlace && self.next.is_held() => {}
             collected => collected?,
         }
-        // This check comes after the read, so it notices any change of the database before these commits that is not
-        // a commit.
+        // This check comes after the read. So it notices if anything other than a commit has changed the database
+        // before these commits.
         if self.beside.is_broken(source.id())? {
             return Ok(None);
         }

@@ -75,8 +75,8 @@ fn inv16_a_log_starts_over_beside_writers_that_never_pause_and_nothing_is_lost()
     }
 }
 
-/// Checks that one snapshot was enough. This does not hold for `ppl`. If a log of `ppl` is near its usual size, or
-/// nobody pins the transactions, it merges them whether or not the archive has them.
+/// Checks that one snapshot was enough. This does not hold for `ppl`. A log of `ppl` that is near its usual size, or
+/// whose transactions nobody pins, merges its transactions whether or not the archive has them.
 fn assert_no_gap(engine: Engine, place: &Place) {
     if engine != Engine::PPL {
         assert_eq!(place.lines(), ["first"], "{engine:?}");

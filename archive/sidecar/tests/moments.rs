@@ -99,7 +99,7 @@ fn every_moment_of_databases_that_shrink_is_restored() {
     }
 }
 
-/// Each transaction of a log becomes one of the archive, and each of these can be restored.
+/// Each transaction of a log becomes a transaction of the archive, and each of these can be restored.
 #[test]
 fn every_transaction_is_a_moment() {
     for engine in Engine::all() {

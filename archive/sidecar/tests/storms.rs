@@ -26,7 +26,7 @@ enum Storm {
     All,
 }
 
-/// What the proxy does to lists.
+/// What the proxy does to requests that list objects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Lists {
     /// The proxy passes lists on.

@@ -33,7 +33,7 @@ pub(crate) fn probe(url: &str) -> Result<Option<String>> {
 }
 
 /// Writes into the file beside a database that the database's archive is at a URL. If the file already names this archive, this function
-/// changes nothing in it, so what it says about the database's part in the archive stays.
+/// does not change the file. So the file keeps what it says about the database's part in the archive.
 pub(crate) fn enable(database: &Path, url: &str) -> Result<()> {
     let identity = DatabaseIdentity::of(database)?;
     let known = ArchiveFile::open(&identity)?.filter(|found| found.is_of(&identity));

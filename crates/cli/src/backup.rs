@@ -42,8 +42,8 @@ pub(crate) struct Arguments {
 
 /// The number of pages that one backup step copies. The command reports progress after each step.
 const STEP: i32 = 256;
-/// The pause between two steps if the database has a rollback journal. Only in this pause does a writer get a turn, because it waits for
-/// the backup's read lock.
+/// The pause between two steps if the database has a rollback journal. A writer waits for the backup's read lock, so it gets its turn only
+/// in this pause.
 const TURN: Duration = Duration::from_millis(5);
 /// The number of starts after which one step copies all pages, if the database has a rollback journal. In that mode SQLite starts the copy
 /// over when another connection has written.

@@ -44,7 +44,7 @@ pub fn find(target: &Target, id: LogId) -> Option<FoundLog> {
     })
 }
 
-/// Returns the path of a file that has the name of the log with this id and that this user may not read.
+/// Returns the path of a file that this user may not read, and that has the name of the log with this id.
 pub fn unreadable(target: &Target, id: LogId) -> Option<PathBuf> {
     let name = target.path.file_name()?.to_string_lossy().into_owned();
     let names = [format!("{name}-duralite-{id}"), format!("{name}-duralite")];

@@ -28,7 +28,7 @@ pub(crate) fn run_program(program: &str, home: &str, arguments: &Arguments) -> R
     become_program(program, home, &[], arguments)
 }
 
-/// Replaces this process with the program of this name beside this one, or else with the one on `PATH`.
+/// Replaces this process with the program of this name. The program is beside this one, or else on `PATH`.
 pub(crate) fn become_program(
     name: &str,
     home: &str,

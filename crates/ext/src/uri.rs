@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 /// Returns the URI under which SQLite opens a database through Duralite:
-/// `file:app.db?vfs=duralite&strict=on`, followed by the settings. These are the settings of
+/// `file:app.db?vfs=duralite&strict=on`, followed by the settings. The settings are those of
 /// `docs/settings.md`, or parameters of SQLite such as `("mode", "ro")`.
 ///
 /// The URI says `strict=on` unless the settings say otherwise. With `strict=on` Duralite refuses what plain

@@ -47,7 +47,7 @@
 //!
 //! **Starting the log over** takes CHECKPOINT together with the read marks (invariant 45). SQLite before
 //! 3.51.3 does not notice if the log starts over after a checkpoint has read the header and before the
-//! checkpoint does its work. That checkpoint then writes home frames that it does not have, and counts
+//! checkpoint does its work. That checkpoint then writes frames home that the log no longer has, and counts
 //! commits as written home that are not. So no connection starts the log over while another connection
 //! checkpoints, and no connection begins to checkpoint while the log starts over.
 //!

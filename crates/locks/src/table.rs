@@ -110,7 +110,7 @@ pub(crate) struct Holding {
     pub(crate) ticket: u64,
     /// The time by which the last sleeps for WRITE were longer than SQLite asked for.
     pub(crate) ahead: Duration,
-    /// The time at which the last of those sleeps ended, in nanoseconds of the segment's clock.
+    /// The time at which the last sleep for WRITE ended, in nanoseconds of the segment's clock.
     pub(crate) woke: u64,
     /// The time at which the connection last gave WRITE back while others waited for it, in nanoseconds of
     /// the segment's clock. 0 after the connection has come back.
@@ -662,7 +662,7 @@ impl Table {
     }
 
     /// Takes a lock shared as an outside reader, for the first connection of this process. Returns `false` if
-    /// a process holds or claims the lock exclusively. Only examines a lock that is not a mark, because
+    /// a process holds or claims the lock exclusively. If the lock is not a mark, only examines it, because
     /// SQLite takes such a lock only to find out whether it is free, and gives it back at once.
     fn lock_from_outside(&self, slot: usize) -> Result<bool, LockError> {
         if slot >= FIRST_READ && !self.words.segment().hold_mark(slot)? {

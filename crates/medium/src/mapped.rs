@@ -195,7 +195,7 @@ impl FileNvm {
         !self.is_slow(SLOW_MODEL | SLOW_DURABLE_ON_STORE)
     }
 
-    /// Waits as long as the emulated memory would make the processor wait that writes these lines back. `of`
+    /// Waits as long as a processor that writes these lines back would wait for the emulated memory. `of`
     /// chooses the latency of one of them.
     #[cold]
     fn wait_for_lines(&self, lines: u64, of: fn(&Latency) -> u32) {

@@ -9,9 +9,9 @@ use std::str::FromStr;
 pub enum Persistency {
     /// Lines are flushed by instructions, and a fence waits for them.
     ///
-    /// Emulated cost, added at the flush: one line's write latency for every line. With
-    /// [`Latency::queue_lines`](crate::Latency::queue_lines) lines are written at the same time, and the
-    /// fence waits for those that are left. One fence latency is added at the fence.
+    /// Emulated cost, added at the flush: one line's write latency for every line. If
+    /// [`queue_lines`](crate::Latency::queue_lines) is not 0, lines are written at the same time, and the
+    /// fence waits for the lines that are left. One fence latency is added at the fence.
     #[default]
     X86,
     /// Barriers divide stores into epochs. All stores of an epoch are durable before any store of the next

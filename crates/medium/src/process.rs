@@ -402,8 +402,8 @@ impl Drop for OwnFile {
 /// Releases all locks of an open file. Ignores errors, because no lock of such a file can make this fail.
 fn give_locks_back(file: &File) {
     let _ = file.unlock();
-    // SAFETY: the structure holds only numbers, for which zeros are valid: a range from the beginning to the
-    // end.
+    // SAFETY: the structure holds only numbers, for which zeros are valid. They mean a range from the
+    // beginning to the end.
     let mut all: libc::flock = unsafe { std::mem::zeroed() };
     all.l_type = libc::F_UNLCK as libc::c_short;
     all.l_whence = libc::SEEK_SET as libc::c_short;

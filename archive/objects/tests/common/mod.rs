@@ -193,8 +193,8 @@ impl Writer {
     }
 
     /// Returns the object of the transactions that lead from each of these states to the next. The object has each
-    /// page that one of the transactions has changed, even if the page ends as it was before the first. The reason is
-    /// that a restore may apply the object to a state in between.
+    /// page that one of the transactions has changed, even if the page is the same at the end as at the beginning.
+    /// The reason is that a restore may apply the object to a state in between.
     fn encode(&self, min: u64, line: &[&[u8]]) -> Vec<u8> {
         let now = line[line.len() - 1];
         let page_size = Database::page_size(now);

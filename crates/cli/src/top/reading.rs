@@ -80,7 +80,8 @@ pub(crate) struct Reading {
     pub(crate) index: Option<WalIndex>,
     pub(crate) readers: usize,
     pub(crate) oldest_reader: Option<Duration>,
-    /// The number of failed syncs of the database file since everything in the log was last written to it again and synced.
+    /// The number of syncs of the database file that have failed since everything in the log was last written to
+    /// that file again and synced.
     pub(crate) home_failures: u64,
     /// How far the archive has come; `None` if no sidecar has announced it.
     pub(crate) archive: Option<Archive>,

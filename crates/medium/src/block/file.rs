@@ -99,8 +99,8 @@ fn is_unknown(errno: Errno) -> bool {
     errno == Errno::OPNOTSUPP || errno == Errno::NOSYS
 }
 
-/// The size in bytes from which a read bypasses the page cache, because a direct read of that size takes a
-/// third of the time. Recovery reads whole logs in such pieces.
+/// The size in bytes from which a read bypasses the page cache. A direct read of that size takes a third of
+/// the time of a read through the page cache. Recovery reads whole logs in such pieces.
 const LARGE_READ: usize = 64 << 10;
 /// The largest number of buffers that one system call fills.
 const MOST_PARTS: usize = 1024;
@@ -516,7 +516,7 @@ impl Block for FileBlock {
     fn next_data(&self, at: u64) -> Result<Range<u64>, MediumError> {
         let (stat, len) = (self.file.metadata().map_err(failed("fstat"))?, self.len());
         // Ask the file system about holes only if the file must have some, because it has fewer blocks than
-        // its length needs. For a log this saves the call, because a log's own blocks are all initialised.
+        // its length needs. A log's own blocks are all initialised, so this saves the call for a log.
         if at >= len || stat.blocks().saturating_mul(512) >= stat.len() {
             return Ok(at..len.max(at));
         }

@@ -46,8 +46,8 @@ pub struct FileSystem {
     /// Whether the file system is in memory only.
     pub volatile: bool,
     /// The reason, in words, why synced data does not survive a power loss on this file system; `None` if no
-    /// reason is known. This library recognises neither a disk that reports flushes that it has not made, nor
-    /// a file system inside a file of another file system.
+    /// reason is known. This library does not notice that a disk reports flushes without making them, or that
+    /// the file system is inside a file of another file system.
     pub unsynced: Option<String>,
 }
 

@@ -24,8 +24,7 @@ fn unnamed(dir: &Path) -> Option<File> {
     OpenOptions::new().read(true).write(true).custom_flags(flags).open(dir).ok()
 }
 
-/// Makes a scratch file on a file system that cannot make a file without a name: makes a named file, and
-/// deletes the name.
+/// Makes a named scratch file and deletes its name, for a file system that cannot make a file without a name.
 fn unlinked(dir: &Path) -> Option<File> {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let next = NEXT.fetch_add(1, Ordering::Relaxed);

@@ -52,8 +52,9 @@ struct Marks {
 pub struct FileSegment {
     base: NonNull<u8>,
     bytes: usize,
-    /// The file. It holds the lock that proves this process alive. Nothing is mapped through this description: the kernel
-    /// keeps a mapping's description for a moment after a process has died, if a program such as `ps` looks at the process.
+    /// The file. It holds the lock that proves this process alive. Nothing is mapped through this open file
+    /// description, because the kernel keeps a mapping's description for a moment after a process has died,
+    /// if a program such as `ps` looks at the process.
     file: OwnFile,
     /// This process's slot; [`PROCESS_SLOTS`] if the process may only read.
     process: usize,
@@ -177,9 +178,10 @@ impl FileSegment {
         self.readable
     }
 
-    /// Returns whether a reader who may not write the file holds a mark that says that it reads along with
-    /// processes that have a slot. All these processes may have died since. If this returns `true`, the
-    /// segment in this file is in use, and processes have used it during the life of that reader's process.
+    /// Returns whether a reader who may not write the file holds a live mark, which says that the reader
+    /// reads along with processes that have a slot. All these processes may have died since. If this returns
+    /// `true`, the segment in this file is in use, and processes have used it during the life of that
+    /// reader's process.
     ///
     /// # Errors
     /// If the kernel does not report this.

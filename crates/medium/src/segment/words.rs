@@ -58,7 +58,7 @@ impl Words {
     #[inline]
     fn word(&self, at: u64) -> Option<&AtomicU64> {
         // SAFETY: the words are borrowed from the object behind `segment`. That object stays where it is as
-        // long as this one holds its share of it.
+        // long as `self` holds its share of it.
         unsafe { self.memory.as_ref() }.get(number(at))
     }
 
@@ -160,7 +160,8 @@ mod tests {
         let segments: [Arc<dyn Segment>; 2] = [mapped, local];
         for segment in segments {
             let words = Words::new(Arc::clone(&segment), 64, 8);
-            // The last of these words, and a word of the segment that is not among them.
+            // The first offset is that of the last of these words. The second is that of a word of the
+            // segment that is not among them.
             for at in [56, 64] {
                 words.store(at, 7);
                 assert_eq!(segment.load(64 + at), 7);
