@@ -42,8 +42,8 @@ impl Limits {
 impl HttpConnector for Limits {
     fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
         let options = options.clone().with_timeout_disabled();
-        // The client's timeout of a read begins with the request. So a client for requests that take long themselves
-        // has no such timeout.
+        // A client's read timeout begins with the request. So the client for large requests, which take long
+        // themselves, has no such timeout.
         let small = ReqwestConnector::default().connect(&options.clone().with_read_timeout(self.least))?;
         let large = ReqwestConnector::default().connect(&options)?;
         Ok(HttpClient::new(Limited { limits: *self, small, large }))

@@ -15,7 +15,8 @@ use duralite_ltx::{file_name, parse_file_name};
 use object_store::path::Path;
 use serde::{Deserialize, Serialize};
 
-/// The number of levels. Level 0 has objects as they were uploaded; the levels above it have compacted objects.
+/// The number of levels. Level 0 has objects as they were uploaded. The levels above it have compacted
+/// objects.
 pub const LEVELS: u8 = 10;
 /// The level of snapshots.
 pub const SNAPSHOTS: u8 = 9;

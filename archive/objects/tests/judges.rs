@@ -87,7 +87,7 @@ impl Drop for Running {
 struct Place {
     /// The directory that holds the objects as files.
     files: PathBuf,
-    /// The beginning of a URL, `s3://bucket` or `file://…`, and what follows the prefix in it.
+    /// The part of a URL before the prefix, `s3://bucket` or `file://…`, and the part after the prefix.
     url: (String, String),
     server: Option<Server>,
     dir: TempDir,

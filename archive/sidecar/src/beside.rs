@@ -173,7 +173,8 @@ impl Beside {
         backlog_of(&self.database.path, log)
     }
 
-    /// Forgets the logs before the log with this mark, and their backlogs. The archive has all of their commits.
+    /// Forgets the logs that came before the log with this mark, and their backlogs. The archive has all of their
+    /// commits.
     ///
     /// # Errors
     /// The file cannot be written.

@@ -1,5 +1,5 @@
-//! Says what to replicate, to which archive, and how often. For one database the command line says so, and for many
-//! `duralite.toml`.
+//! Says what to replicate, to which archive, and how often. The command line says this for one database, and
+//! `duralite.toml` for many.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

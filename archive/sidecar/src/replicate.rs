@@ -222,9 +222,10 @@ impl Replicator {
     }
 
     /// Returns whether the log still has the last transaction of the archive, with the same contents. If commits may
-    /// be acknowledged before they are durable, a power loss may take back some of them, and the log then gives their
-    /// positions to other commits. If the log has started over since, its transactions went to the database file
-    /// before, so this code trusts the log. A log that ends before the transaction has lost it (invariant 72).
+    /// be acknowledged before they are durable, a power loss may take back some of them, and the log then gives
+    /// their positions to other commits. If the log has started over since that transaction, its older transactions
+    /// went to the database file before, so this code trusts the log. A log that ends before the transaction has
+    /// lost it (invariant 72).
     fn has_what_is_archived(&self, source: &mut Source, current: &Current) -> Result<bool> {
         let Mark { log, position, .. } = current.mark;
         let Some(before) = position.checked_sub(1).filter(|_| log == salts(source.id())) else {
@@ -276,8 +277,8 @@ impl Replicator {
         })
     }
 
-    /// Returns whether the last transaction of the archive leaves `db_pages` pages of `page_size` bytes, and these
-    /// images.
+    /// Returns whether the last transaction of the archive leaves the database with `db_pages` pages of `page_size`
+    /// bytes, and with these images of pages.
     fn is_archived<T>(
         &self,
         current: &Current,

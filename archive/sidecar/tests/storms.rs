@@ -87,7 +87,7 @@ impl Proxy {
     }
 }
 
-/// Passes one request on and its answer back, if the weather allows it. Then both connections end.
+/// Passes one request on, and its answer back, if the weather allows it. Then both connections end.
 fn pass(mut client: TcpStream, weather: &Weather) -> std::io::Result<()> {
     let request = request_of(&mut client)?;
     let is_gone = weather.gone.lock().unwrap().take_if(|gone| {
@@ -186,7 +186,7 @@ fn storm(engine: Engine, storm: Storm) {
         }
         let said = hasty.run(&format!("INSERT INTO hasty VALUES({number})"));
         if said.contains("database is locked") {
-            // The other writer has the lock, and this connection has no busy timeout: nothing was committed.
+            // The other writer has the lock, and this connection has no busy timeout, so nothing was committed.
         } else if said.starts_with("error") {
             let why = hasty.run("SELECT duralite_last_error()");
             assert!(why.starts_with("committed here, not in the archive"), "{why}");

@@ -12,7 +12,7 @@ use crate::proof;
 
 const PROGRAM: &str = "duralite-archive";
 
-/// Replaces this process with `duralite-archive`, which alone knows object stores.
+/// Replaces this process with `duralite-archive`, the only program that knows object stores.
 pub(crate) fn run(first: &[&str], arguments: &proof::Arguments) -> Result<ExitCode> {
     proof::become_program(PROGRAM, "archive/sidecar", first, arguments)
 }

@@ -135,7 +135,7 @@ fn copy(source: &Connection, to: &Path) -> Result<u64> {
     let how_far = || HowFar::of(done.load(Ordering::Relaxed), all.load(Ordering::Relaxed), "pages");
     progress::with("copying", how_far, || -> Result<()> {
         if is_wal {
-            // With this snapshot all steps read one state. The snapshot blocks no writer; it only keeps the log from starting over.
+            // With this snapshot all steps read one state. The snapshot blocks no writer, but only keeps the log from starting over.
             hold(source)?;
         }
         let backup = Backup::new(source, &mut copy)?;

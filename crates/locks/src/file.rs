@@ -344,7 +344,7 @@ impl<F: LockedFile> Drop for Own<'_, F> {
     }
 }
 
-/// EXCLUSIVE. Dropping this value gives back what was taken for it, down to SHARED.
+/// EXCLUSIVE. If it was taken for this value, dropping the value gives the lock back down to SHARED.
 #[derive(Debug)]
 pub struct Exclusive<'h, F: LockedFile> {
     lock: &'h FileLock<F>,

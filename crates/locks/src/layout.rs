@@ -37,7 +37,7 @@ pub(crate) const RESERVED: u64 = 1 << 24;
 pub(crate) const BOTH: u64 = 1 << 25;
 pub(crate) const EPOCH: u64 = 1 << 32;
 
-/// The offset in a process's line of the time at which the process's reservation ends.
+/// The offset, in a process's line, of the time at which the process's reservation ends.
 pub(crate) const RESERVED_UNTIL: u64 = 8;
 
 /// Returns the offset of the word that says since when the process has held a read mark.
@@ -45,8 +45,8 @@ pub(crate) const fn read_since(process: usize, slot: usize) -> u64 {
     member(process) + 16 + 8 * (slot - FIRST_READ) as u64
 }
 
-/// The offset, in a process's line, of the time of the last check whether the process is alive. A process
-/// asks the kernel this about another one whose lock is in the way.
+/// The offset, in a process's line, of the time at which any process last asked the kernel whether this
+/// process is alive. A process asks if this process's lock is in its way.
 pub(crate) const EXAMINED: u64 = 56;
 
 /// The number of connections that can have a place in the queue at once. Any further connections sleep

@@ -42,10 +42,10 @@ pub(crate) const fn place(index: usize) -> u64 {
     PLACES_OFFSET + index as u64 * LINE
 }
 
-/// The offset in a place of the word that is 1 while the waiter sleeps, or is about to sleep.
+/// The offset, in a place, of the word that is 1 while the waiter sleeps, or is about to sleep.
 pub(crate) const ASLEEP: u64 = 0;
 const FUTEX: u64 = 8;
-/// The offset in a place of the time at which the waiter last stamped the place.
+/// The offset, in a place, of the time at which the waiter last stamped the place.
 const SEEN: u64 = 16;
 
 /// The unit of the ticket in a waiter's word. The bits below it hold the process slot plus 1.

@@ -150,7 +150,7 @@ pub(crate) unsafe fn stream_lines(instruction: FlushInstruction, to: *mut u8, fr
         let _ = instruction;
         let (mut to, mut from) = (to.cast::<__m128i>(), from.cast::<__m128i>());
         for _ in 0..lines * (LINE_BYTES / 16) {
-            // SAFETY: the caller guarantees both ranges and the alignment of `to`; SSE2 is part of x86-64.
+            // SAFETY: the caller guarantees both ranges and the alignment of `to`. SSE2 is part of x86-64.
             // The assembly replaces an intrinsic whose contract forbids reading the bytes back before a
             // fence, although the processor allows it.
             unsafe {

@@ -623,7 +623,7 @@ pub(crate) fn map_sparse(
 ) -> Result<NonNull<u8>, MediumError> {
     let base = map(file, at, bytes, protection, MapFlags::SHARED);
     let base = base.map_err(|errno| MediumError::from_errno("mmap", errno))?;
-    // Ignore a refusal of the advice: the kernel then only reads ahead.
+    // Ignore a refusal of the advice, because the kernel then only reads ahead.
     // SAFETY: the advice concerns the whole mapping made above, and does not change its content.
     let _ = unsafe { rustix::mm::madvise(base.as_ptr().cast(), bytes, Advice::Random) };
     Ok(base)

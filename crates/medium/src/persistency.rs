@@ -1,10 +1,10 @@
-//! Persistency models: which stores become durable when (paper, section 4.4).
+//! Persistency models, which say which stores become durable when (paper, section 4.4).
 
 use std::fmt;
 use std::str::FromStr;
 
 /// How the order of stores determines the order in which they become durable (paper, section 4.4). Only
-/// [`X86`](Persistency::X86) exists in hardware; the others are for emulation and for exploring crashes.
+/// [`X86`](Persistency::X86) exists in hardware. The others are for emulation and for exploring crashes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Persistency {
     /// Lines are flushed by instructions, and a fence waits for them.
@@ -15,7 +15,7 @@ pub enum Persistency {
     #[default]
     X86,
     /// Barriers divide stores into epochs. All stores of an epoch are durable before any store of the next
-    /// epoch; within an epoch there is no order. Flushes are not needed.
+    /// epoch. Within an epoch there is no order. Flushes are not needed.
     ///
     /// Emulated cost, added at the barrier: one line's write latency if the epoch stored anything, and one
     /// fence latency.

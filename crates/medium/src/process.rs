@@ -148,13 +148,14 @@ extern "C" fn after_fork_in_child() {
     // and not clear them.
     let word = WORD.load(Ordering::Acquire);
     if !word.is_null() {
-        // SAFETY: as in `current`; the child has one thread.
+        // SAFETY: as in `current`. The child has one thread.
         unsafe { AtomicU64::from_ptr(word) }.store(0, Ordering::Relaxed);
     }
     let _ = ProcessId::current();
 }
 
-/// Descriptors that carry locks, or mappings, each with the process that registered it. 0 marks a free place.
+/// A list of descriptors that carry locks, or of mappings. Each entry names the process that registered it. 0
+/// marks a free place.
 struct Registered {
     places: [AtomicU64; 256],
     next: AtomicPtr<Registered>,
@@ -288,8 +289,8 @@ unsafe fn unshare(base: *mut libc::c_void) {
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
     // SAFETY: the new mapping is at an address that the kernel chooses. It is filled from the old mapping and
-    // then moved over it, as the caller permits. The copy may tear stores of other processes; nothing relies
-    // on those.
+    // then moved over it, as the caller permits. The copy may tear stores of other processes, but nothing
+    // relies on those stores.
     unsafe {
         let copy = libc::mmap(ptr::null_mut(), bytes, protection, flags, -1, 0);
         if copy != libc::MAP_FAILED {

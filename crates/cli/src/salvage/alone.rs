@@ -1,4 +1,4 @@
-//! Salvage when nothing of the log can be read: only the database file is left.
+//! Salvages the database file alone, if nothing of the log can be read.
 
 use std::path::Path;
 use std::process::ExitCode;

@@ -1,4 +1,4 @@
-//! `strict=on`: what plain SQLite would serve is refused with a message.
+//! Tests of `strict=on`, with which Duralite refuses with a message what plain SQLite would serve.
 
 use super::shell::{Host, Said, library};
 

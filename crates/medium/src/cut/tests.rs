@@ -74,7 +74,7 @@ fn survives() {
     file.set_len(0).unwrap();
     nvm.store(7, &[1]);
     assert!(nvm.check().is_err());
-    // Make more mappings than one chunk of the list has places for.
+    // Make more mappings than fit into one chunk of the list.
     let many: Vec<_> = (0..70).map(|_| map(true)).collect();
     many[69].0.set_len(0).unwrap();
     assert_eq!((read(&many[69].1, 0), many[68].1.check()), (0, Ok(())));
@@ -108,7 +108,8 @@ fn set_action(action: usize, flags: c_int) {
     }
 }
 
-/// Lets a child die of a mapping of its own at the address of a mapping that the parent watches.
+/// Makes a child process, which makes a mapping of its own at the address of a mapping that the parent
+/// watches. The child then dies of an access to its mapping.
 fn in_a_child() {
     let (_file, nvm) = map(true);
     // SAFETY: the child makes one mapping and is ended by a signal, or exits without running anything else.

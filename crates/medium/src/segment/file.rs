@@ -22,12 +22,12 @@ use crate::mapped::{map_sparse, write_zeros};
 use crate::process::{self, OwnFile};
 use crate::{MediumError, checked_end};
 
-/// Returns the byte whose lock shows that the process in this slot is alive.
+/// Returns the offset of the byte whose lock shows that the process in this slot is alive.
 fn lock_of(process: usize) -> i64 {
     locks::PROCESSES_AT + process as i64
 }
 
-/// Returns the byte that a reader who may not write the segment locks for a mark.
+/// Returns the offset of the byte on which a reader who may not write the segment takes the lock for a mark.
 fn lock_of_mark(mark: usize, live: bool) -> i64 {
     locks::READER_AT + 2 * mark as i64 + i64::from(!live)
 }

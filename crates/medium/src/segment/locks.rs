@@ -95,7 +95,7 @@ pub fn clear(file: &File, at: i64) {
 /// If the kernel does not report this.
 pub fn others_hold(file: &File, at: i64, count: usize) -> Result<bool, MediumError> {
     let mut lock = lock_of(Kind::Exclusive.code(), at, count as i64);
-    // SAFETY: the file is open and the lock description complete; the kernel changes the description.
+    // SAFETY: the file is open and the lock description complete. The kernel changes the description.
     if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_GETLK, &raw mut lock) } != 0 {
         return Err(MediumError::from_errno("fcntl(F_OFD_GETLK)", last_errno()));
     }
