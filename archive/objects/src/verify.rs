@@ -42,7 +42,7 @@ pub struct Verified {
     pub objects: u64,
     /// The bytes of these objects.
     pub bytes: u64,
-    /// What is wrong, for each object with which something is wrong.
+    /// A finding for each object with which something is wrong.
     pub findings: Vec<Finding>,
     /// What can be restored without these objects, the newest generation first.
     pub intact: Vec<Intact>,

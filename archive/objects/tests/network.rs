@@ -47,7 +47,8 @@ struct Faulty {
     parts: Arc<Parts>,
 }
 
-/// What has become of uploads in parts. The store counts the parts and drops them.
+/// How uploads in parts fail, and how many were completed or aborted. The store counts the parts and drops
+/// them.
 #[derive(Debug, Default)]
 struct Parts {
     bytes: Mutex<Vec<usize>>,

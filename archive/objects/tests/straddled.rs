@@ -136,7 +136,7 @@ fn at_once<T>(done: impl Future<Output = T>) -> T {
 /// Returns a `watch` that calls [`take_over_and_prune`] when the list of the first generation has come to transaction
 /// 4.
 fn straddled(mut writer: Writer) -> impl FnMut(&str) + Send {
-    // Code within a request must not wait, so the test makes the late uploads of the first primary before.
+    // Code within a request must not wait, so the test prepares the late uploads of the first primary beforehand.
     let late = [5, 6].map(|txid| {
         writer.commit(INSERT);
         let key = writer.key(0, txid, txid);
@@ -191,7 +191,7 @@ fn inv68_a_list_that_straddles_a_snapshot_and_a_pruning_shows_no_gap() {
     let parent = writer.archive.replica(Generation::FIRST);
     let moment = format!("list {} after ", parent.prefix);
     let snapshot = {
-        // Code within a request must not wait, so the test encodes the snapshot before.
+        // Code within a request must not wait, so the test encodes the snapshot beforehand.
         writer.snapshot();
         let key = writer.key(9, 1, 5);
         let content = wait(writer.archive.get(&key)).unwrap();

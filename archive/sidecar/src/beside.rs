@@ -162,7 +162,7 @@ impl Beside {
     }
 
     /// Returns whether a backlog has all commits after a position. If the log had started over, its backlog has only
-    /// later ones.
+    /// later commits.
     fn has_since(&self, log: LogId, position: u64) -> bool {
         Backlog::open(&self.backlog(log)).is_ok_and(|backlog| backlog.header().first <= position)
     }

@@ -255,8 +255,8 @@ impl Replicator {
 
     /// Returns whether the backlog of the closed log with the mark has the last transaction of the archive, with the
     /// same contents. If the backlog begins after that transaction, the log's users knew from a sidecar that the
-    /// archive has it, and no power loss came in between. If there is no backlog, the users knew this of every
-    /// transaction, or the sidecar has deleted the backlog when the archive had all of it.
+    /// archive has it, and no power loss came in between. If there is no backlog, the users knew that the archive
+    /// has every transaction, or the sidecar has deleted the backlog when the archive had all of it.
     fn backlog_has_what_is_archived(&self, closed: &[Closed], current: &Current) -> Result<bool> {
         let Mark { log, position, .. } = current.mark;
         let Some(closed) = closed.first().filter(|closed| closed.backlog && salts(closed.log) == log) else {

@@ -55,8 +55,8 @@ pub struct Uploader<'a> {
     stored: Mark,
     /// The time at which the last upload of these commits began.
     stored_since: Instant,
-    /// The upload and the look. They run on this thread while it waits for them. On other threads, the heap of each
-    /// thread would keep the memory of their buffers.
+    /// The running upload and the running look. This thread runs them while it waits for them. On other threads, the
+    /// heap of each thread would keep the memory of their buffers.
     tasks: FuturesUnordered<BoxFuture<'static, Event>>,
     /// The size of the group that is being uploaded.
     uploading: Option<Behind>,
@@ -375,7 +375,7 @@ mod tests {
         Duration::from_millis(ms)
     }
 
-    /// Returns the state after a group of 100 commits was acknowledged, and the time of that.
+    /// Returns the state after a group of 100 commits was acknowledged, and the time of the acknowledgement.
     fn after_a_group() -> (Gathering, Instant) {
         let now = Instant::now();
         let mut gathering = Gathering::new(now);

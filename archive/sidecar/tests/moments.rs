@@ -71,7 +71,7 @@ fn live(engine: Engine, seed: u64, pragmas: &[&str], sessions: u64) {
         // A small log of ppl may start over before the sidecar has read it.
         assert!(lines[0] == "first" && lines[1..].iter().all(|line| line == "gap"), "{what}: {lines:?}");
     } else {
-        // Every log led on from the one before, so there is one generation.
+        // Every log led on from the previous log, so there is one generation.
         assert_eq!(lines, ["first"], "{what}");
         assert_eq!(place.listed()[0].snapshots.len(), 1, "{what}");
     }

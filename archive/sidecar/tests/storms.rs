@@ -20,7 +20,7 @@ enum Storm {
     Unavailable,
     /// The requests arrive late, and their answers come late.
     Slow,
-    /// The requests arrive, and every other answer is lost, because the proxy cuts the connection before it.
+    /// The requests arrive, and every other answer is lost, because the proxy cuts the connection before the answer.
     LosesAnswers,
     /// All the storms above, one after the other.
     All,

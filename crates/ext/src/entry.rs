@@ -49,7 +49,7 @@ pub unsafe extern "C" fn sqlite3_extension_init(
     message: *mut *mut c_char,
     routines: *const ApiRoutines,
 ) -> c_int {
-    // SAFETY: SQLite passes its own table and where it wants the text.
+    // SAFETY: SQLite passes its own table, and the place where it wants the text.
     unsafe { enter(db, message, routines, false, ffi::OK_LOAD_PERMANENTLY) }
 }
 
@@ -63,7 +63,7 @@ pub unsafe extern "C" fn sqlite3_duralite_init(
     message: *mut *mut c_char,
     routines: *const ApiRoutines,
 ) -> c_int {
-    // SAFETY: SQLite passes its own table and where it wants the text.
+    // SAFETY: SQLite passes its own table, and the place where it wants the text.
     unsafe { enter(db, message, routines, false, ffi::OK_LOAD_PERMANENTLY) }
 }
 
@@ -77,7 +77,7 @@ pub unsafe extern "C" fn sqlite3_duralitedefault_init(
     message: *mut *mut c_char,
     routines: *const ApiRoutines,
 ) -> c_int {
-    // SAFETY: SQLite passes its own table and where it wants the text.
+    // SAFETY: SQLite passes its own table, and the place where it wants the text.
     unsafe { enter(db, message, routines, true, ffi::OK_LOAD_PERMANENTLY) }
 }
 
@@ -92,7 +92,7 @@ pub unsafe extern "C" fn sqlite3_duralite_auto(
     message: *mut *mut c_char,
     routines: *const ApiRoutines,
 ) -> c_int {
-    // SAFETY: SQLite passes its own table and where it wants the text.
+    // SAFETY: SQLite passes its own table, and the place where it wants the text.
     unsafe { enter(db, message, routines, false, ffi::OK) }
 }
 

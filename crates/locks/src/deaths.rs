@@ -11,8 +11,8 @@ use crate::layout::{EPOCH, EXAMINED, member};
 /// unnoticed for this long. Connections that can wait use this value: a queued connection tries again anyway,
 /// and a connection that begins to read can choose another mark.
 pub(crate) const SUSPICION: Duration = Duration::from_millis(2);
-/// The shortest time between two checks by a connection that cannot wait, and would get *busy* because of the
-/// dead process. No program can learn in a shorter time that the process has died.
+/// The shortest time between two checks of such a process by a connection that cannot wait, and would get
+/// *busy* because of it. No program can learn in a shorter time that the process has died.
 pub(crate) const SUSPICION_AT_ONCE: Duration = Duration::from_micros(200);
 
 /// Finds dead processes, and frees the locks that they have left.

@@ -22,8 +22,8 @@ const VOLATILE: [&str; 4] = ["tmpfs", "ramfs", "devtmpfs", "rootfs"];
 const WITHOUT_SYNC: [(&str, &str); 2] = [("overlay", "volatile"), ("overlay", "fsync=volatile")];
 /// Mount options, of any file system, with which a sync leaves its data in the cache of the disk.
 const WITHOUT_BARRIER: [&str; 4] = ["nobarrier", "barrier=0", "barrier=none", "fsync_mode=nobarrier"];
-/// The types that `statfs` reports, for file systems with a type of their own. Used if the list of mounts has
-/// no entry for the path.
+/// The types that `statfs` reports, for file systems with a type of their own. They are used if the list of
+/// mounts has no entry for the path.
 const TYPES: [(u32, &str); 11] = [
     (0x6969, "nfs"),
     (0x0102_1997, "9p"),
