@@ -77,7 +77,8 @@ impl Chain {
     }
 
     /// Returns the transactions that no object has, between the newest state and later objects. The newest state
-    /// itself lacks nothing. If objects before it were compacted or pruned, there are only fewer states before it.
+    /// itself lacks nothing. Compaction and pruning of earlier objects only leave fewer states before the newest
+    /// one.
     pub fn missing(&self) -> Vec<Missing> {
         let mut end = self.states.last().copied().unwrap_or(0);
         let mut beyond: Vec<&Object> = self.objects.iter().filter(|object| object.max > end).collect();
@@ -112,8 +113,9 @@ impl Chain {
             }
             (None, None) => 0,
         };
-        // Of the objects that may follow, the loop takes the one that ends last, and of several the smallest. An
-        // object that begins too late stays for a later turn, so the loop looks at each object once.
+        // Of the objects that may follow, the loop takes the one that ends last. Of several that end there, it takes
+        // the smallest. An object that begins too late stays for a later turn, so the loop looks at each object
+        // once.
         let mut by_first: Vec<&Object> = until.iter().filter(|object| object.max > reached).collect();
         by_first.sort_unstable_by_key(|object| object.min);
         let mut candidates = by_first.into_iter().peekable();

@@ -232,8 +232,8 @@ impl Archive {
     ) -> Result<Option<Inherited>, ArchiveError> {
         let list = async || {
             let lineage = owner.retry.ask(|| Lineage::read(self)).await?;
-            // A later generation has begun, so nobody will ever read this one. Somebody may have pruned some of what
-            // the list shows of the generations before.
+            // A later generation has begun, so nobody will ever read this one. Somebody may have pruned some of the
+            // objects that the list shows of earlier generations.
             if let Some(later) = lineage.head().filter(|head| own.is_some_and(|own| own < *head)) {
                 return Err(self.fenced_by(owner, later).await?);
             }

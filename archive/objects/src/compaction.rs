@@ -2,8 +2,8 @@
 //! each page once.
 //!
 //! Compaction only adds objects, and only of acknowledged transactions (invariant 74). The times of the transactions
-//! decide which span they are in, so the spans do not depend on when compaction runs. If a compaction is cut off, the
-//! next one does its work again; an object that the first one left is like any other. If pruning has deleted the
+//! decide which span they are in, so the spans do not depend on when compaction runs. If a compaction is cut off,
+//! the next one does its work again. An object that the first one left is like any other. If pruning has deleted the
 //! first objects, compaction goes on after them.
 
 use std::collections::BTreeMap;

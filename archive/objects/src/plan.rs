@@ -89,7 +89,8 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    /// Returns the object that leads on from a state by the smallest step, or by the smallest that reaches `least`.
+    /// Returns the object that leads on from a state by the smallest step. If `least` is given, only steps that
+    /// reach it count.
     pub fn step_after(&self, txid: u64, least: Option<u64>) -> Option<Step> {
         let object = *self.chain.following(txid, least)?;
         Some(Step { key: self.replica.key(&object), object, generation: self.generation })

@@ -129,7 +129,7 @@ impl Archive {
         Ok(pruned)
     }
 
-    /// Checks that a restore can still reach everything that stays: pruning never deletes the last way to a moment
+    /// Checks that a restore can still reach everything that stays. Pruning never deletes the last way to a moment
     /// that it keeps.
     fn check(&self, lineage: &Lineage, pruned: &Pruned) -> Result<(), ArchiveError> {
         let keys: BTreeSet<Path> =

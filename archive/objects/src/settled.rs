@@ -77,7 +77,7 @@ impl Settled {
     }
 
     /// Returns what a copy needs next, if the copy is in the state after `txid` of `generation`. If the copy may
-    /// already have applied a part of a step up to `applying`, the next step reaches at least that far.
+    /// already have applied a part of a step that ends with `applying`, the next step reaches at least that far.
     #[must_use]
     pub fn after(&self, generation: Option<Generation>, txid: u64, applying: Option<u64>) -> Next {
         let links = &self.lineage.links;

@@ -1,4 +1,4 @@
-//! Programs of others judge the archive: a real S3 server, Litestream, and the tool for its file format.
+//! Programs of other projects judge the archive: a real S3 server, Litestream, and the tool for its file format.
 //!
 //! `scripts/judges` builds the programs. If the programs are missing, the tests say so and do nothing, unless
 //! DURALITE_REQUIRE_RIGS is set.

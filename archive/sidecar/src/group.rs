@@ -44,7 +44,7 @@ impl Mark {
         }
     }
 
-    /// Returns when the transaction was committed, as the log counts: in milliseconds since 1970.
+    /// Returns the time at which the transaction was committed, as the log has it, in milliseconds since 1970.
     pub fn sealed_ms(&self) -> u64 {
         u64::try_from(self.time_ms).unwrap_or(0)
     }

@@ -61,7 +61,7 @@ pub struct FileBeside {
 }
 
 impl FileBeside {
-    /// Ends following. After that the copy is an ordinary database, which programs may write.
+    /// Stops following the archive. After that the copy is an ordinary database, which programs may write.
     ///
     /// # Errors
     /// The file cannot be deleted.

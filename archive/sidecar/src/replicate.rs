@@ -499,8 +499,8 @@ impl Replicator {
         let mut snapshot: Option<JoinHandle<Result<()>>> = None;
         loop {
             if self.is_stopped() {
-                // The log may no longer have the commits that the uploader holds, so they are uploaded before the
-                // end.
+                // The log may no longer have the commits that the uploader holds. So this loop uploads them before
+                // the end.
                 while uploader.holds_anything() {
                     match uploader.upload(source, &mut current.mark, None) {
                         Ok(true) => {}

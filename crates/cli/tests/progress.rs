@@ -55,7 +55,7 @@ fn read_until(terminal: &mut File, text: &str) -> String {
     String::from_utf8(seen).unwrap()
 }
 
-/// Reads the rest, until no program has the terminal open any more: then reading fails.
+/// Reads the rest, until reading fails because no program has the terminal open any more.
 fn read_rest(terminal: &mut File) -> String {
     let (mut seen, mut bytes) = (Vec::new(), [0; 256]);
     while let Ok(count @ 1..) = terminal.read(&mut bytes) {

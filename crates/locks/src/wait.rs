@@ -1,4 +1,4 @@
-//! Waiting for WRITE: the sleep in which SQLite's busy handler spends its time.
+//! Waits for WRITE, in the sleep in which SQLite's busy handler spends its time.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;

@@ -1,7 +1,7 @@
 //! Instructions that write cache lines back to memory.
 //!
-//! All of them are inline assembly that the compiler must assume to access any memory. So the compiler moves
-//! no store past them.
+//! All of them are inline assembly. The compiler must assume that it accesses any memory, and so moves no
+//! store past it.
 #![allow(unsafe_code)] // cache-line instructions take addresses
 
 use crate::LINE_BYTES;

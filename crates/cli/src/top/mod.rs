@@ -1,6 +1,6 @@
 //! `duralite top`: shows what the processes that have a database open are doing.
 //!
-//! The command only observes: it maps the memory that the processes share for reading, takes no lock, and keeps no process waiting.
+//! The command only observes. It maps the processes' shared memory for reading, takes no lock, and keeps no process waiting.
 
 mod json;
 mod listen;

@@ -161,8 +161,8 @@ pub fn sync_directory(dir: &Path) -> Result<(), MediumError> {
 impl FileBlock {
     /// Makes a block file of `file`, whose descriptor must be open for reading and, unless `read_only`, for
     /// writing. Errors and [`Block::describe`] name the file by `path`, which also determines the file
-    /// system. If `options` leaves the block size or the access open, the device is probed, once per file
-    /// system and process; that takes some milliseconds.
+    /// system. If `options` leaves the block size or the access open, the device is probed once per file
+    /// system and process. A probe takes some milliseconds.
     ///
     /// # Errors
     /// [`MediumError::FileSystem`] for a file system that breaks write-ahead logs.
@@ -364,7 +364,7 @@ impl FileBlock {
     /// Initialises blocks after the present end of the file.
     fn extend(&self, from: u64, to: u64) -> Result<(), MediumError> {
         // Reserve the space in one piece if the file system can. The reserved blocks are not initialised, so
-        // the length does not change yet: it never covers blocks that were not zeroed.
+        // the length does not change yet. The length never covers blocks that were not zeroed.
         self.take_space(FallocateFlags::KEEP_SIZE, from, to)?;
         self.write_zeros(from, to, true)?;
         self.sync_metadata()?;

@@ -146,7 +146,8 @@ fn why_unsynced(name: &str, options: &str) -> Option<String> {
     })
 }
 
-/// The fields used of a line in the list of mounts. A line reads `36 35 98:0 /mnt1 /mnt2 rw,noatime master:1
+/// The fields that this module uses of a line in the list of mounts. A line reads `36 35 98:0 /mnt1 /mnt2
+/// rw,noatime master:1
 /// - ext3 /dev/root rw,errors=continue`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Listed<'a> {

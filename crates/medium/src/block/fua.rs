@@ -1,4 +1,4 @@
-//! How a device makes a write durable that has [`Durability::Fua`](super::Durability::Fua).
+//! How a device makes a write with [`Durability::Fua`](super::Durability::Fua) durable.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -11,16 +11,16 @@ use super::sysfs;
 pub enum Fua {
     /// The device writes the data past its cache (forced unit access, FUA). No flush is needed.
     Device,
-    /// The device has no FUA. So the kernel emulates it: after the write it flushes the device's whole cache, as with
-    /// [`Durability::Full`](super::Durability::Full).
+    /// The device has no FUA. So the kernel emulates it: after the write it flushes the device's whole cache,
+    /// as with [`Durability::Full`](super::Durability::Full).
     Flush,
     /// The device has no cache that a power loss could empty, so every write is durable.
     NoCache,
 }
 
 impl Fua {
-    /// Returns what makes such a write durable on a device, judging by the files `fua` and `write_cache` of its queue. Returns `None` if
-    /// they do not say.
+    /// Returns what makes such a write durable on a device, judging by the files `fua` and `write_cache` of
+    /// its queue. Returns `None` if they do not say.
     #[must_use]
     pub fn of_queue(fua: Option<&str>, write_cache: Option<&str>) -> Option<Self> {
         match (write_cache?.trim(), fua?.trim()) {
@@ -47,8 +47,9 @@ impl Fua {
     }
 }
 
-/// Returns how the device that holds a directory makes a write with `RWF_DSYNC` durable, if the file system has direct I/O. Returns `None`
-/// if that is not known, for example because the file system has no block device of its own.
+/// Returns how the device that holds a directory makes a write with `RWF_DSYNC` durable, if the file system
+/// has direct I/O. Returns `None` if that is not known, for example because the file system has no block
+/// device of its own.
 #[must_use]
 pub fn fua(dir: &Path) -> Option<Fua> {
     Fua::of_device(fs::metadata(dir).ok()?.dev())

@@ -66,7 +66,7 @@ fn lock_of(code: libc::c_short, at: i64, count: i64) -> libc::flock {
 }
 
 /// Takes the lock of the byte at `at`, or changes its kind, without waiting. Returns `false` if another open
-/// file description holds it; an earlier lock then stays.
+/// file description holds the lock. An earlier lock of this description then stays.
 ///
 /// # Errors
 /// If the kernel cannot lock.

@@ -87,17 +87,17 @@ fn the_regions_of_an_index_are_shared_and_zeros_at_first() {
     let one = join(&dir, 4096, Some(4096)).unwrap();
     assert!(one.index_region(1, false).unwrap().is_none());
     let region = one.index_region(1, true).unwrap().unwrap().cast::<u64>();
-    // SAFETY: inside the region, which exists as long as the segment.
+    // SAFETY: the address is inside the region, which exists as long as the segment.
     unsafe { region.write_volatile(7) };
     let two = join(&dir, 4096, None).unwrap();
     let seen = two.index_region(1, false).unwrap().unwrap().cast::<u64>();
-    // SAFETY: inside the region, as above.
+    // SAFETY: the address is inside the region, as above.
     assert_eq!(unsafe { seen.read_volatile() }, 7);
     assert_eq!(one.index_region(1, false).unwrap().unwrap().cast(), region);
     drop((one, two));
     let three = join(&dir, 4096, Some(4096)).unwrap();
     let cleared = three.index_region(1, true).unwrap().unwrap().cast::<u64>();
-    // SAFETY: inside the region, as above.
+    // SAFETY: the address is inside the region, as above.
     assert_eq!(unsafe { cleared.read_volatile() }, 0);
 }
 
@@ -106,7 +106,7 @@ fn a_segment_made_anew_keeps_the_space_of_the_first_region() {
     let dir = tempfile::tempdir().unwrap();
     let one = join(&dir, 4096, Some(4096)).unwrap();
     let first = one.index_region(0, true).unwrap().unwrap().cast::<u64>();
-    // SAFETY: inside the region, which exists as long as the segment.
+    // SAFETY: the address is inside the region, which exists as long as the segment.
     unsafe { first.write_volatile(7) };
     one.index_region(1, true).unwrap().unwrap();
     let space = || std::fs::metadata(dir.path().join("segment")).unwrap().blocks() * 512;
@@ -115,7 +115,7 @@ fn a_segment_made_anew_keeps_the_space_of_the_first_region() {
     let two = join(&dir, 4096, Some(4096)).unwrap();
     assert!(before - space() <= crate::REGION_BYTES, "{before} and then {}", space());
     let cleared = two.index_region(0, true).unwrap().unwrap().cast::<u64>();
-    // SAFETY: inside the region, as above.
+    // SAFETY: the address is inside the region, as above.
     assert_eq!(unsafe { cleared.read_volatile() }, 0);
 }
 
@@ -222,7 +222,7 @@ fn who_has_died_is_gone_although_the_mappings_are_not() {
     let one = join(&dir, 4096, Some(4096)).unwrap();
     let two = join(&dir, 4096, None).unwrap();
     // A death closes the descriptors.
-    // SAFETY: the segment goes on owning the number, under which there is another file from here on.
+    // SAFETY: the segment still owns the descriptor's number. From here on, another file has this number.
     let mut number = ManuallyDrop::new(unsafe { OwnedFd::from_raw_fd(two.file().as_raw_fd()) });
     rustix::io::dup2(File::open("/dev/null").unwrap(), &mut number).unwrap();
     assert!(!one.is_alive(1).unwrap());
