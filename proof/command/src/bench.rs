@@ -69,7 +69,7 @@ impl Measurement {
     }
 }
 
-/// The name of a measurement selects that measurement. A part of a name that ends before a `_` selects all
+/// The measurements by name. A user selects one by its name. A part of a name that ends before a `_` selects all
 /// measurements whose names begin with that part.
 const MEASUREMENTS: [(&str, Measurement); 51] = [
     ("everyday", One(everyday::everyday)),

@@ -89,8 +89,8 @@ impl RecordingBlock {
     }
 
     /// Returns the image that a power failure leaves if each uncertain sector is in the state that
-    /// `choose(sector, states)` returns. State 0 is the durable version; the versions written since follow,
-    /// oldest first.
+    /// `choose(sector, states)` returns. State 0 is the durable version. The next states are the versions
+    /// written since then, oldest first.
     #[must_use]
     pub fn crash(&self, choose: impl FnMut(u64, usize) -> usize) -> Vec<u8> {
         self.lock().left(choose)

@@ -4,8 +4,8 @@
 #[derive(Debug)]
 pub struct Chance {
     random: fastrand::Rng,
-    /// Of eight pieces, about this many stay in their durable state. Each crash draws its own number, so that
-    /// crashes differ in how much they lose.
+    /// The number of pieces in eight that on average stay in their durable state. Each crash draws its own
+    /// number, so that crashes differ in how much they lose.
     lost: u8,
 }
 

@@ -36,8 +36,8 @@ pub trait Crashes {
     fn due_crash(&self) -> &DueCrash;
 
     /// Simulates a crash before the n-th step from now on, counted from 0. `seed` chooses what the crash
-    /// leaves. A step of memory is a store, stream, flush, fence or growth. A step of blocks is a write,
-    /// flush, preallocation or cut; a commit that waits counts as two steps. The running program does not
+    /// leaves. On memory, a step is a store, stream, flush, fence or growth. On blocks, a step is a write,
+    /// flush, preallocation or cut, and a commit that waits counts as two steps. The running program does not
     /// notice the crash, and nothing that it does afterwards is in the [`image`](Self::image).
     fn crash_before(&self, nth: u64, seed: u64) {
         self.due_crash().lock().due = Some((nth, seed));

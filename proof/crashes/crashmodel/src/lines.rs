@@ -113,7 +113,8 @@ impl Lines {
         }
     }
 
-    /// Returns the offset and content of each word in doubt, line by line, oldest first.
+    /// Returns the offset and content of each word in doubt, line by line. The words of a line are in the
+    /// order of their stores.
     pub fn stores(&self) -> impl Iterator<Item = (u64, &[u8; WORD_BYTES])> {
         self.0.values().flat_map(|line| &line.stores).map(|(at, word)| (*at, word))
     }

@@ -28,7 +28,7 @@ use crate::transactions;
 use crate::workers::{self, Verdict};
 use crate::workload::{Bounds, under_hook};
 
-/// How many transactions each area has.
+/// The number of transactions that each area has.
 type Counts = [u32; AREAS as usize];
 
 /// Explores runs of threads on every processor until the plan is fulfilled.
@@ -44,7 +44,7 @@ pub fn explore_crowd(plan: &Plan) -> Verdict<Tally> {
             let seed = next.fetch_add(1, Ordering::Relaxed);
             let setup = Setup::for_writers(plan.engine, seed, true);
             if !setup.waits {
-                // Such a setup acknowledges nothing before the end.
+                // A setup whose commits do not wait acknowledges nothing before the end.
                 continue;
             }
             let crowd = Crowd { stage: Stage::new(setup.beside)?, setup, seed, references: Vec::new() };

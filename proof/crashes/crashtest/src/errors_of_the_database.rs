@@ -28,8 +28,8 @@ fn insert(conn: &Connection, setup: &Setup, from: u32, note: &dyn Fn(Event)) {
         note(Event::Begin { number });
         let statement = format!("INSERT INTO t VALUES({number}, randomblob(900));");
         if commit(conn, setup, &statement).is_err() {
-            // The sync before the log starts over has failed. This connection gets the error once, and its
-            // next try succeeds.
+            // The sync before the log starts over has failed. This connection gets the error once. Its next
+            // attempt succeeds.
             sql::roll_back(conn).unwrap();
             commit(conn, setup, &statement).unwrap();
         }

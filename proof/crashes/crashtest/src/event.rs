@@ -71,7 +71,7 @@ pub enum Event {
     Disk(DiskEvent),
     /// A transaction is about to be committed.
     Begin { number: u32 },
-    /// The transactions up to this one are acknowledged: from now on recovery must find all of them.
+    /// The transactions up to this one are acknowledged. From now on recovery must find all of them.
     Acknowledged { number: u32 },
 }
 
@@ -112,8 +112,8 @@ pub struct Recording {
     pub events: Vec<Event>,
     /// The call sites.
     pub sites: Vec<String>,
-    /// For each file of memory, the lines that were stored and never flushed. Their content need not survive
-    /// a crash.
+    /// For each file in mapped memory, the lines that were stored and never flushed. Their content need not
+    /// survive a crash.
     pub volatile: Vec<HashSet<u64>>,
 }
 

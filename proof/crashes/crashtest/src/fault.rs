@@ -43,7 +43,8 @@ pub struct FaultTally {
     pub faults: BTreeMap<String, u64>,
     /// The number of faults that SQLite reported to the application.
     pub told: u64,
-    /// The number of faults without an error: a second try succeeded, or nothing depended on the call.
+    /// The number of faults that SQLite did not report. Either a second attempt succeeded, or nothing
+    /// depended on the call.
     pub absorbed: u64,
     /// The number of crash states after faults that were recovered.
     pub crashes: u64,
@@ -97,8 +98,8 @@ pub enum Which {
 }
 
 impl Which {
-    /// Makes the violation for a promise that this fault has broken before any crash. `failed` is the call
-    /// that failed.
+    /// Returns the violation that says which promise this fault has broken before any crash. `failed` is the
+    /// call that failed.
     pub fn broken(self, setup: &Setup, seed: u64, failed: Option<&str>, what: &str) -> Violation {
         let what = format!("{self:?} ({}): {what}", failed.unwrap_or("nothing"));
         let (setup, bounds, contents) = (setup.clone(), Bounds::default(), Contents::new());

@@ -33,8 +33,8 @@ pub fn inject(plan: &FaultPlan) -> Verdict<FaultTally> {
     inject_into(plan, |plain| {
         let mut all: Vec<Which> = Vec::new();
         for nth in (0..plain.calls).step_by(plan.every.max(1) as usize) {
-            // With 2, code that tries again fails a second time. With the last value, it fails however often
-            // it tries.
+            // With 2, code that repeats a failed call fails a second time. With `u64::MAX`, it fails however
+            // often it repeats the call.
             let times = [1, 2, u64::MAX][(nth % 3) as usize];
             all.push(Which::Call(Fault { nth, times }));
         }

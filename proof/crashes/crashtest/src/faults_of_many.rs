@@ -161,8 +161,8 @@ impl Possible {
         Ok(Self(histories.collect()))
     }
 
-    /// Recovers the state on a stage. The state must contain all transactions of `must`, and no others than
-    /// those of `may`. Returns the transactions that the state contains.
+    /// Recovers the state on a stage. The state must contain all transactions of `must`, and may contain
+    /// further ones only of `may`. Returns the transactions that the state contains.
     fn find(
         &self,
         stage: &Stage,
@@ -189,8 +189,8 @@ impl Possible {
         Ok(there.clone())
     }
 
-    /// Does what `find` does, then commits one more transaction, closes the database, and lets stock SQLite
-    /// read the file.
+    /// Checks the state as `find` does. Then commits one more transaction, closes the database, and lets
+    /// stock SQLite read the file.
     fn use_on(
         &self,
         stage: &Stage,

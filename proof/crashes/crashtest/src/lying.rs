@@ -4,10 +4,10 @@
 //!
 //! Nothing in a log can show that its end is lost, so an image may open without commits that were
 //! acknowledged. The tally counts these images. Duralite may have written pages home in the meantime because
-//! it believed the flush. Then the database file may hold a part of such a transaction, and the tally counts
-//! that image too. If no page was written home, such an image is a violation. With a log for each page
-//! (`ppl`) it is not: a flush covers part of several page logs, and nothing says which pages a transaction
-//! has changed.
+//! it believed the flush. Then the database file may hold a part of a lost transaction, and the tally counts
+//! that image too. If no page was written home, an image with a part of a transaction is a violation. With a
+//! log for each page (`ppl`) it is none, because a flush covers parts of several page logs, and nothing says
+//! which pages a transaction has changed.
 
 use std::fmt;
 use std::fs::File;
@@ -62,7 +62,7 @@ pub struct LyingTally {
     pub mixed: u64,
     /// The number of images that were refused.
     pub refused: u64,
-    /// The number of refused images whose log could not be read: only the database file is salvaged.
+    /// The number of refused images whose log could not be read, so that only the database file was salvaged.
     pub unreadable: u64,
     /// The number of refused images whose salvaged database is in a state that is not the state after any
     /// transaction.
@@ -138,8 +138,8 @@ struct Image {
     bounds: Bounds,
     /// The last transaction that was acknowledged before the flush.
     before: u32,
-    /// Whether the image may hold a part of a transaction: the database file was written after the flush, or
-    /// the engine keeps a log for each page.
+    /// Whether the image may hold a part of a transaction. It may if the database file was written after the
+    /// flush, or if the engine keeps a log for each page.
     may_be_mixed: bool,
 }
 
@@ -178,8 +178,8 @@ impl Rig {
         recording.files.get(file.0 as usize).map(|file| file.path.as_path())
     }
 
-    /// Returns whether the event is a flush of the log or of its region: of any file that is not one of
-    /// SQLite's.
+    /// Returns whether the event is a flush of a file that is not one of SQLite's own (the database, `-wal`
+    /// and `-journal`). Every other file is the log, or the region in which the log is.
     fn is_flush_of_log(&self, recording: &Recording, event: &Event) -> bool {
         let (Event::Fence { file, .. } | Event::Sync { file, .. } | Event::SyncRange { file, .. }) = event
         else {

@@ -17,8 +17,8 @@ pub const TABLES: u32 = 2;
 /// Transactions from this number on can run in any state of the database.
 pub const FIRST_AFTER: u32 = 1000;
 
-/// Returns the statements of a transaction, without BEGIN and COMMIT. If one of them ran twice, the content
-/// of the database would show it.
+/// Returns the statements of a transaction, without BEGIN and COMMIT. If one of these statements ran twice,
+/// the content of the database would show it.
 #[must_use]
 pub fn statements(page_bytes: u32, seed: u64, number: u32) -> Vec<String> {
     drawn(page_bytes, seed, number, 20)

@@ -17,7 +17,7 @@ use crate::sql::{self, checkpoint, is_busy, is_full, roll_back, use_mode};
 use crate::stage::Stage;
 use crate::transactions;
 
-/// How often a transaction is tried before it counts as one that cannot commit.
+/// The number of attempts after which a transaction counts as one that cannot commit.
 const ATTEMPTS: u32 = 12;
 /// The number of connections that write concurrently. The connection after them in the list takes its turn to
 /// write.

@@ -35,8 +35,8 @@ const SPREAD: u8 = 3;
 const TWICE_EVERY: u64 = 4;
 const USE_ON_EVERY: u64 = 24;
 const CRASH_AGAIN_EVERY: u64 = 128;
-/// At one point in this many, every process dies first. Power fails only after other processes have committed
-/// on top.
+/// At one point in this many, every process dies, and power fails only after other processes have committed
+/// on top of the state that the dead ones left.
 const DIE_EVERY: u64 = 192;
 
 /// How much to explore.

@@ -43,7 +43,7 @@ struct File {
 #[derive(Clone, Debug, Default)]
 struct Name {
     durable: Option<FileId>,
-    /// The files that the name stood for since it was last durable.
+    /// The files to which the name has led since it was last durable.
     pending: Vec<Option<FileId>>,
 }
 

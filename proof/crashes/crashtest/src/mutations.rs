@@ -28,7 +28,7 @@ pub enum Mutation {
         /// Where it is called, innermost first.
         site: String,
     },
-    /// Commit marks become durable before the data that they vouch for.
+    /// Commit marks become durable before the data that they declare valid.
     EarlyMark,
     /// Pages are written home, durably, before the log that they come from is durable.
     HomeFirst,
@@ -44,7 +44,7 @@ impl std::fmt::Display for Mutation {
     }
 }
 
-/// Functions in which a call may be left out unnoticed, and the reason.
+/// Functions in which a call may be left out unnoticed, each with the reason.
 const EXPLAINED: [(&str, &str); 19] = [
     (
         "sync < log.rs",
@@ -80,14 +80,15 @@ const EXPLAINED: [(&str, &str); 19] = [
 const UNLINKED: &str = "needed when a process has died between an unlink and its flush, and the block is in use again at a power loss: \
      rarer than is looked at here";
 
-/// More such functions of `nvwal`, each with the kind of call that may be left out.
+/// Functions of `nvwal` in which a call may be left out unnoticed. Each entry has the kind of call, the
+/// function and the reason.
 const EXPLAINED_OF_NVWAL: [(&str, &str, &str); 1] = [(
     "fence",
     "store_grown < grow",
     "the fence behind the new block's state follows at once, before the block holds anything",
 )];
 
-/// More such functions of `ppl`.
+/// The same for functions of `ppl`.
 const EXPLAINED_OF_PPL: [(&str, &str, &str); 11] = [
     (
         "fence",
@@ -123,7 +124,7 @@ const EXPLAINED_OF_PPL: [(&str, &str, &str); 11] = [
     ("", "retire", "it says of a log without records that it may be deleted, which is seen without it"),
 ];
 
-/// More such functions of `scratchpad`.
+/// The same for functions of `scratchpad`.
 const EXPLAINED_OF_SCRATCHPAD: [(&str, &str, &str); 11] = [
     (
         "fence",
@@ -206,11 +207,11 @@ impl Mutation {
 pub struct Outcome {
     /// The mutation.
     pub mutation: Mutation,
-    /// How many calls it changed.
+    /// The number of calls that the mutation changed.
     pub calls: usize,
-    /// States recovered until one broke the oracle, or in all.
+    /// The number of states recovered: until one broke the oracle, or all.
     pub states: u64,
-    /// What was wrong with that state; `None` if nothing was found.
+    /// What was wrong with the state that broke the oracle; `None` if no state did.
     pub caught: Option<String>,
 }
 

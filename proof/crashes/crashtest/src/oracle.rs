@@ -76,7 +76,8 @@ pub fn assert_sound(conn: &Connection) -> Result<(), String> {
     }
 }
 
-/// Closes the last connection, which leaves no log.
+/// Closes the last connection, and checks that no log is left. If the setup keeps its log, asks Duralite to
+/// drain the log at this close.
 ///
 /// # Errors
 /// A text that says what is wrong.

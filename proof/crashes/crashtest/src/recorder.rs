@@ -40,8 +40,8 @@ pub enum Failure {
 pub struct Fault {
     /// The first call that fails, counted from 0 over calls of any kind.
     pub nth: u64,
-    /// The number of calls that fail: that one and the following ones of its kind, until the fault is
-    /// removed.
+    /// The number of calls that fail. After the first, these are the following calls of its kind. No call
+    /// fails once the fault is removed.
     pub times: u64,
 }
 
@@ -49,8 +49,8 @@ pub struct Fault {
 /// order in which they happened.
 pub struct Recorder {
     state: Mutex<State>,
-    /// The disk's requests since the newest event. They arrive while another thread holds the recorder's lock
-    /// and waits for them, because a sync of a recorded file is a step, and makes the disk write.
+    /// The disk's requests since the newest event. They have a lock of their own. When a recorded file is
+    /// synced, the syncing thread holds the recorder's lock until the disk has carried out the requests.
     requests: Mutex<Vec<DiskEvent>>,
 }
 

@@ -19,7 +19,7 @@ pub enum Engine {
     Own(&'static Descriptor),
     /// SQLite's own write-ahead log with `synchronous=FULL`, as a control.
     Stock,
-    /// SQLite's own write-ahead log with `synchronous=OFF`: the tests must detect its losses.
+    /// SQLite's own write-ahead log with `synchronous=OFF`. The tests must detect the commits that it loses.
     StockOff,
 }
 

@@ -70,8 +70,8 @@ impl Stage {
     }
 
     /// Sets up a state. Deletes all files that the state does not have, except the database and the shared memory of
-    /// the state's logs. The shared memory is a file too, and a power loss may leave any content in it, so the old
-    /// one may stay.
+    /// the state's logs. The shared memory is a file too. A power loss may leave any content in it, so its old content
+    /// may stay.
     ///
     /// # Errors
     /// An error of the file system.

@@ -56,7 +56,7 @@ fn is_long() -> bool {
     std::env::var_os("CRASHTEST_LONG").is_some()
 }
 
-/// Returns `states` in a long run, and a quarter of them in a short one.
+/// Returns `states` in a long run, and a quarter of that number in a short one.
 fn share_of(states: u64) -> u64 {
     if is_long() { states } else { states / 4 }
 }

@@ -5,9 +5,9 @@ use std::path::Path;
 
 use anyhow::{Context as _, Result, bail};
 
-/// The size of an acknowledgement in bytes.
+/// The size of an acknowledgement, in bytes.
 pub(crate) const RECORD: u64 = duralite_testkit::Acks::<2>::RECORD_BYTES as u64;
-/// The number of acknowledgements above which forgetting is worthwhile.
+/// The number of acknowledgements in memory above which it is worthwhile to forget old ones.
 const MANY: usize = 1 << 14;
 
 /// The file of acknowledgements, to whose end a process appends its own.

@@ -19,7 +19,7 @@ use crate::site::Site;
 use crate::worker::{Answer, Orders, Question};
 use crate::{Phase, Plan, Role, Worker, stacks};
 
-/// The time between two looks at the other processes while the killing process waits for one of them.
+/// The time between two checks of the other processes while the killing process waits for one of them.
 const GLANCE: Duration = Duration::from_millis(50);
 /// The time for which the killing process waits until a victim reaches the phase in which it is to be killed.
 const AIM: Duration = Duration::from_millis(8);
@@ -30,7 +30,7 @@ struct ProcessSlot {
     role: Role,
     id: u64,
     stopped: bool,
-    /// Whether the process was killed, and not replaced yet.
+    /// Whether the process was killed and has not been replaced yet.
     dead: bool,
     steps: u64,
     since: Instant,
@@ -143,7 +143,7 @@ impl<'a> Crowd<'a> {
             command.uid(user).gid(group);
         }
         if role == Role::Forker {
-            // The process group finds a forker's children, even if they outlive the forker.
+            // A forker's children stay in the forker's process group, even if they outlive the forker.
             command.process_group(0);
         }
         command.args(&self.worker.arguments).arg(orders.argument()?);
@@ -189,7 +189,7 @@ impl<'a> Crowd<'a> {
         Ok(())
     }
 
-    /// Waits until the process is in this phase, but for some milliseconds at most.
+    /// Waits until the process is in this phase, but for at most [`AIM`].
     pub(crate) fn aim(&mut self, slot: usize, moment: Phase) -> Result<()> {
         self.wait_until(slot, AIM, |phase| phase == moment)
     }
@@ -379,7 +379,7 @@ impl<'a> Crowd<'a> {
     }
 
     fn hangs(&self, process: &ProcessSlot, what: &str) -> anyhow::Error {
-        // Only the stacks of all processes show which of them blocks which.
+        // To see which process blocks which, one needs the stacks of all.
         for other in self.processes.iter().chain(self.audit.iter().map(|audit| &audit.process)) {
             if other.id != process.id {
                 stacks::describe(other.child.id(), &self.site.path(&format!("stacks-{}", other.id)));
@@ -391,7 +391,7 @@ impl<'a> Crowd<'a> {
 
     fn audit(&mut self) -> Result<&mut Audit> {
         if self.audit.is_none() {
-            // The auditor's slot number is higher than those of all other processes.
+            // The auditor gets a slot number above those of all other processes.
             let (mut command, id) = self.command(Role::Auditor, 1000)?;
             command.stdin(Stdio::piped()).stdout(Stdio::piped());
             let mut process = self.spawn(command, Role::Auditor, id)?;
@@ -411,8 +411,10 @@ impl<'a> Crowd<'a> {
         self.audit.as_mut().context("no auditor")
     }
 
-    /// Asks the auditor, and watches the other processes until the auditor answers. An error means a loss, or
-    /// a hang.
+    /// Asks the auditor, and watches the other processes until the auditor answers.
+    ///
+    /// # Errors
+    /// A loss, or a process that hangs.
     pub(crate) fn ask(&mut self, question: Question) -> Result<()> {
         let start = Instant::now();
         let audit = self.audit()?;

@@ -16,7 +16,7 @@ use crate::ledger::payload;
 pub(crate) const LANES: i64 = 4;
 /// The number of newest rows that a lane keeps.
 const WINDOW: i64 = 40;
-/// One in this many of a lane's transactions looks at another lane.
+/// One in this many of a lane's transactions reads how many transactions another lane has.
 const LOOKS_EVERY: i64 = 5;
 /// One in this many of a lane's transactions adds 1 to the row that all lanes share.
 const COUNTS_EVERY: i64 = 9;

@@ -68,13 +68,13 @@ pub struct Plan {
     pub full_check_every: u32,
     /// Whether the log directory may keep shared memory (`*-shm`) of deleted logs.
     pub allow_segments: bool,
-    /// The time for which a worker tries again before `SQLITE_BUSY` counts as starvation.
+    /// The time for which a worker repeats a statement before `SQLITE_BUSY` counts as starvation.
     pub busy_timeout: Duration,
     /// The longest time for which a process may make no progress.
     pub hang: Duration,
 }
 
-/// The settings of `nvwal` from which a seed chooses.
+/// The settings of `nvwal` from which the seed chooses one.
 const NVWAL: [&str; 7] =
     ["", "", "sync=eager", "sync=checksum", "heap=system&diff=off", "cache_bytes=0", "sync=async"];
 const WALDIO: [&str; 10] = [
@@ -99,8 +99,8 @@ const PPL: [&str; 7] = [
     "overflow_bytes=0&background_checkpoint=60",
     "cache_bytes=0&log_limit=33554432",
 ];
-/// The settings of `scratchpad`: regions that are full now and then, and a database whose pages are in
-/// memory.
+/// The settings of `scratchpad` from which the seed chooses. With some of them the region is full now and
+/// then. With others the database's pages are in memory.
 const SCRATCHPAD: [&str; 5] = [
     "",
     "home_sync=wt",
@@ -108,11 +108,12 @@ const SCRATCHPAD: [&str; 5] = [
     "scratchpad_bytes=8388608&background_checkpoint=on",
     "cache_bytes=0&home_sync=adaptive",
 ];
-/// The settings to choose from, by engine. An engine without an entry is tested with its defaults.
+/// For each engine, the settings from which the seed chooses. The tests use an engine without an entry with
+/// its defaults.
 const CHOICES: [(&str, &[&str]); 4] =
     [("nvwal", &NVWAL), ("waldio", &WALDIO), ("ppl", &PPL), ("scratchpad", &SCRATCHPAD)];
-/// The numbers of frames at which SQLite makes a checkpoint, for engines whose pages SQLite's checkpoints
-/// write home.
+/// The numbers of frames in the log at which SQLite makes a checkpoint. They are for engines whose pages
+/// SQLite's checkpoints write home.
 const CHECKPOINT_FRAMES: [u32; 4] = [3, 8, 100, 1000];
 /// The longest time between two strikes in milliseconds, if the plan gives none.
 const LONGEST_MS: u64 = 20;
@@ -181,7 +182,7 @@ impl Plan {
             plan.journal = ROLLBACK[rng.usize(..ROLLBACK.len())].to_owned();
             // The journal of a large transaction does not fit in a small region.
             plan.settings = plan.settings.replace("scratchpad_bytes=8388608", "scratchpad_bytes=67108864");
-            // Readers and writers exclude each other, and no queue makes the waiting fair.
+            // Readers and writers exclude each other, and no queue gives each of them its turn.
             (plan.busy_timeout, plan.hang) = (plan.busy_timeout * 8, plan.hang * 8);
         }
         plan

@@ -20,11 +20,11 @@ pub struct Report {
     pub wipes: u64,
     /// The number of times that the run closed all connections and checked the file with stock SQLite.
     pub settled: u64,
-    /// The number of processes stopped for a while before they were killed.
+    /// The number of processes that the run stopped for a while and then killed.
     pub stopped: u64,
-    /// The number of processes stopped for a while that then went on.
+    /// The number of processes that the run stopped for a while and then let continue.
     pub continued: u64,
-    /// The number of processes stopped together with others, and continued.
+    /// The number of processes that the run stopped together with others and then let continue.
     pub paused: u64,
     /// The number of strikes while the database had another name.
     pub renamed: u64,

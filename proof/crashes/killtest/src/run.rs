@@ -11,7 +11,7 @@ use crate::site::Site;
 use crate::worker::Question;
 use crate::{Plan, Report, Role, Worker};
 
-/// The time below which a sleep is too coarse.
+/// A wait shorter than this must not be a sleep, because a sleep takes too long.
 const SPIN: Duration = Duration::from_micros(150);
 
 /// Carries out a plan, and reports after each step. Every process that this function has started has ended
@@ -73,7 +73,7 @@ fn attack(
         report.acknowledged = acknowledged(site, crowd.epoch());
         progress(report);
     }
-    // The surviving processes close their connections in any order. After that no log may be left.
+    // The surviving processes close their connections in no particular order. After that no log may be left.
     crowd.end().context("at the end")?;
     crowd.ask(Question::Settle(plan.allow_segments)).context("at the end")?;
     report.settled += 1;
@@ -190,7 +190,7 @@ fn acknowledged(site: &Site, epoch: u32) -> u64 {
     lengths.sum::<u64>() / RECORD
 }
 
-/// Waits for this time, and hardly longer.
+/// Waits for this time, as exactly as possible.
 fn pass(time: Duration) {
     let start = Instant::now();
     if let Some(most) = time.checked_sub(SPIN) {

@@ -66,12 +66,13 @@ pub enum Step {
     },
 }
 
-/// The number of kills between two wipes. In short rounds the run kills the process that recovers the log
-/// while others wait to attach it.
+/// The ranges from which the seed draws the number of kills between two wipes. If there are few, the run
+/// kills the process that recovers the log while others wait to attach it.
 const ROUNDS: [std::ops::RangeInclusive<u32>; 3] = [1..=3, 1..=8, 15..=70];
 const LONGEST_AIMED: u64 = 3_000;
 const LONGEST_STOP: u64 = 250;
-/// The longest pause in milliseconds. It is shorter than the time for which a busy worker tries again.
+/// The longest pause in milliseconds. It is shorter than the time for which a busy worker repeats a
+/// statement.
 const LONGEST_PAUSE: u64 = 1_500;
 
 /// The steps of a run. They never end.
@@ -137,7 +138,8 @@ impl Schedule {
         cast
     }
 
-    /// Returns a random delay up to `longest`, or, as often, up to a tenth or up to a hundredth of `longest`.
+    /// Returns a random delay. Its upper limit is `longest`, a tenth of it or a hundredth of it, each as
+    /// often as the others.
     fn short_delay(&mut self, longest: u64) -> Duration {
         let longest = [longest, longest / 10, longest / 100][self.rng.usize(..3)];
         Duration::from_micros(self.rng.u64(..=longest))
@@ -153,7 +155,7 @@ impl Schedule {
         let moments = victims.first().map_or(&[][..], |slot| self.cast[*slot].moments());
         let fresh = std::mem::take(&mut self.fresh);
         let aim = (self.rng.bool() && !moments.is_empty()).then(|| moments[self.rng.usize(..moments.len())]);
-        // In a new cast all processes open the database at once, and one of them recovers.
+        // The processes of a new cast open the database at the same time, and one of them recovers the log.
         let aim = if fresh && self.rng.u32(..4) > 0 { Some(Phase::Opening) } else { aim };
         let delay = self.short_delay(if aim.is_some() { LONGEST_AIMED } else { self.longest });
         let stop = (self.rng.u32(..12) == 0).then(|| {

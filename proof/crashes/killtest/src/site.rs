@@ -185,7 +185,7 @@ const OWN: &str = "k";
 /// The beginning of the names of regions, which many logs share.
 const REGION: &str = "duralite-region-";
 
-/// Returns whether the name is that of a log, and not of the memory that a log's users share.
+/// Returns whether the name is that of a log. The memory that a log's users share has another name.
 fn is_log(name: &str) -> bool {
     name.contains("-duralite") && !name.ends_with("-shm")
 }
@@ -195,7 +195,8 @@ fn names_in(dir: &Path) -> Result<Vec<String>> {
     entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect()
 }
 
-/// Checks that a database that no process has open is an ordinary file, and that no log is left.
+/// Checks that the database is an ordinary file, and that no log is left. No process may have the database
+/// open.
 pub(crate) fn check_plain(database: &Path, log_dir: &Path, allow_segments: bool) -> Result<()> {
     let header = fs::read(database).with_context(|| format!("cannot read {}", database.display()))?;
     let versions = header.get(VERSIONS);

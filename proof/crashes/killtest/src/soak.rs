@@ -40,7 +40,7 @@ pub struct Outcome {
     pub engine: Engine,
     /// The seed.
     pub seed: u64,
-    /// The plan's report, or what was wrong.
+    /// The plan's report, or an error that says what was wrong.
     pub result: Result<Report>,
 }
 
@@ -50,7 +50,7 @@ pub fn has_two_users() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// Returns the plan of a seed: eight processes, of two users if that is possible.
+/// Returns the plan of a seed. It has eight processes, which belong to two users if that is possible.
 #[must_use]
 pub fn plan(engine: Engine, seed: u64) -> Plan {
     let mut rng = fastrand::Rng::with_seed(seed ^ 0x736f_616b);

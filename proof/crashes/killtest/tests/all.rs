@@ -1,4 +1,4 @@
-//! The tests of the rig: its decisions, and the findings of its kills.
+//! The tests of the rig. They test its decisions, and whether its kills find losses.
 
 mod decisions;
 mod kills;

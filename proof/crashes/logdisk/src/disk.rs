@@ -29,8 +29,8 @@ const FOREVER: Duration = Duration::from_secs(1 << 30);
 /// A file in memory that reports every write and sync to a [`Sink`].
 ///
 /// A single thread serves the file, so requests have an order, and the sink sees that order. The kernel
-/// caches nothing of the file. Users of the file must be dropped first: in a `struct`, declare the
-/// [`Volume`](crate::Volume) above the disk.
+/// caches nothing of the file. Users of the file must be dropped before the disk, so declare the
+/// [`Volume`](crate::Volume) above the disk in a `struct`.
 #[derive(Debug)]
 pub struct LogDisk {
     server: Option<JoinHandle<()>>,
@@ -53,9 +53,9 @@ impl LogDisk {
         config.mount_options = vec![MountOption::FSName("logdisk".into()), MountOption::NoAtime];
         let (report, mounted) = mpsc::sync_channel(1);
         let at = dir.path().to_owned();
-        // If the process is killed, the kernel must see /dev/fuse closed. Threads of the process may still
-        // wait, unkillable, for this very disk, and keep all shared descriptors open. So only the server
-        // thread has this descriptor.
+        // If the process is killed, /dev/fuse must be closed at once. Other threads of the process may wait
+        // for this disk, where no signal can end them, and keep all shared descriptors open. So only the
+        // server thread has this descriptor.
         let serve = move || match sys::unshare_descriptors().and_then(|()| Session::new(server, at, &config))
         {
             Ok(session) => {
@@ -89,7 +89,7 @@ impl Drop for LogDisk {
         match unmount(self.dir.path(), UnmountFlags::empty()) {
             // The server ends when the directory is unmounted.
             Ok(()) => drop(self.server.take().map(JoinHandle::join)),
-            // Some program still has the file open. The server lives on until its last user has closed the
+            // Some program still has the file open. The server continues until the last user has closed the
             // file.
             Err(_) => drop(unmount(self.dir.path(), UnmountFlags::DETACH)),
         }

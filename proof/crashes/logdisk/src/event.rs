@@ -4,13 +4,13 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use duralite_crashmodel::disk::DiskEvent;
 
-/// Receives every write and sync *while the disk handles it, before the disk answers*. So a program that has
-/// seen a request complete finds it recorded. The calls come one at a time, from a thread with its own file
-/// descriptor table: the calls cannot use files that another thread has opened.
+/// Receives every write and sync *while the disk handles it, before the disk answers*. So when a program sees
+/// that a request has completed, the request is already recorded. The calls come one at a time. They come
+/// from a thread with its own file descriptor table, so they cannot use files that another thread has opened.
 pub trait Sink: Send + Sync {
     /// Receives `bytes`, which were written at offset `at`, in bytes.
     fn write(&self, at: u64, bytes: &[u8]);
-    /// Receives a sync: all writes before this call are durable.
+    /// Receives a sync. All writes before this call are durable.
     fn sync(&self);
 }
 

@@ -4,7 +4,7 @@
 //! btrfs on the device. Databases run on the volume. Each write and sync goes to a [`Sink`] in the order in which the
 //! disk handled them. An [`EventLog`] also takes the caller's own events (acknowledgements, stores to other media) in
 //! the same order. [`DiskModel`](duralite_crashmodel::disk::DiskModel) replays the log up to any point and makes crash
-//! images. Such an image has everything that was synced. Of the writes that were not synced it has those that the
+//! images. A crash image has everything that was synced. Of the writes that were not synced it has those that the
 //! caller chooses. [`ImageMounter`] mounts the images one after another, with the file system's own recovery.
 //!
 //! The disk promises what real disks promise. A sync makes everything that was written before it durable, and nothing

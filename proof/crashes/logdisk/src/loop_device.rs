@@ -13,12 +13,13 @@ use crate::sys;
 #[derive(Debug)]
 pub struct LoopDevice {
     path: PathBuf,
-    // The device file, open only for reading: a kernel may refuse to mount a device that is open for writing.
+    // The device file. It is open only for reading, because a kernel may refuse to mount a device that is
+    // open for writing.
     held: File,
 }
 
 impl LoopDevice {
-    /// Attaches the next free device to `backing`. Errors call the backing file `name`.
+    /// Attaches the next free device to `backing`. Errors name the backing file as `name`.
     pub fn attach(backing: &File, name: &Path) -> Result<Self, Error> {
         let control = Path::new("/dev/loop-control");
         let opened = File::open(control).map_err(Error::io("open", control))?;
@@ -46,7 +47,7 @@ impl LoopDevice {
         &self.path
     }
 
-    /// Writes back what the kernel caches of the device, and drops it.
+    /// Writes the kernel's cache of the device back, and drops the cache.
     pub fn drop_buffers(&self) -> Result<(), Error> {
         sys::drop_buffers(&self.held).map_err(Error::io("drop the buffers of", &self.path))
     }

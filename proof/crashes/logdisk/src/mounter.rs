@@ -18,7 +18,7 @@ use crate::loop_device::LoopDevice;
 use crate::volume::{FileSystemKind, Mount, mount_point};
 use duralite_crashmodel::disk::{PAGE, Page, Pages, ZEROS};
 
-/// The number of pages that are compared at a time: few enough to stay in the processor's cache.
+/// The number of pages that are compared at a time. They fit in the processor's cache.
 const BATCH: usize = 32;
 
 /// The time spent on each part, summed over all images.

@@ -1,4 +1,4 @@
-//! Tells what the rig needs of a machine.
+//! Says what a machine lacks for the rig.
 
 use std::path::Path;
 use std::process::{Command, Stdio};

@@ -65,12 +65,12 @@ pub fn attach_loop_device(device: &File, backing: &File) -> io::Result<()> {
         lo_init: [0; 2],
         reserved: [0; 8],
     };
-    // SAFETY: the request reads a `struct loop_config`, which `config` is, layout and size, and
-    // keeps no pointer to it.
+    // SAFETY: the request reads a `struct loop_config`. `config` has its layout and size. The request keeps
+    // no pointer to it.
     checked(unsafe { libc::ioctl(device.as_raw_fd(), LOOP_CONFIGURE, &raw const config) }).map(drop)
 }
 
-/// Writes back what the kernel caches of a block device, and drops it.
+/// Writes the kernel's cache of a block device back, and drops the cache.
 pub fn drop_buffers(device: &File) -> io::Result<()> {
     // SAFETY: the request takes no argument and touches no memory of this process.
     checked(unsafe { libc::ioctl(device.as_raw_fd(), BLKFLSBUF, 0) }).map(drop)
@@ -79,8 +79,8 @@ pub fn drop_buffers(device: &File) -> io::Result<()> {
 /// Gives the calling thread, and the threads that it starts, its own file descriptor table with only the
 /// standard streams.
 pub fn unshare_descriptors() -> io::Result<()> {
-    // SAFETY: no descriptor is closed in the table that other threads use; the caller has opened
-    // nothing in this thread before.
+    // SAFETY: the table in which descriptors are closed is not the one that other threads use. The caller has
+    // opened nothing in this thread before.
     checked(unsafe { libc::close_range(3, libc::c_uint::MAX, libc::CLOSE_RANGE_UNSHARE as libc::c_int) })
         .map(drop)
 }

@@ -56,8 +56,8 @@ impl FileSystemKind {
         }
     }
 
-    /// Returns options that make the file system as small as possible, and complete once `mkfs` has made it:
-    /// the kernel initialises nothing in the background.
+    /// Returns options that make the file system as small as possible. With them `mkfs` leaves nothing for
+    /// the kernel to initialise in the background.
     fn mkfs_options(self) -> &'static [&'static str] {
         match self {
             Self::Ext4 => &[
@@ -94,7 +94,7 @@ impl FileSystemKind {
     }
 }
 
-/// Creates a directory to mount something at.
+/// Creates a directory on which to mount a file system.
 pub fn mount_point() -> Result<TempDir, Error> {
     let dir = tempfile::Builder::new().prefix("logdisk-").tempdir();
     dir.map_err(Error::io("make a directory in", &std::env::temp_dir()))
@@ -132,8 +132,8 @@ impl Mount {
         &self.dir
     }
 
-    /// Unmounts the file system. If that fails, detaches the file system from the directory; it then lives
-    /// until its last file is closed.
+    /// Unmounts the file system. If that fails, detaches the file system from the directory, and the kernel
+    /// unmounts it when its last file is closed.
     pub fn unmount(mut self) -> Result<(), Error> {
         self.take_down().map_err(Error::io("unmount", &self.dir))
     }
@@ -142,8 +142,8 @@ impl Mount {
         if !std::mem::take(&mut self.mounted) {
             return Ok(());
         }
-        // A process that another thread has just forked holds files of this process open until it executes
-        // its program.
+        // If another thread has just forked a process, that process holds files of this process open until it
+        // executes its program.
         for wait in [1, 4, 16, 64, 256] {
             match unmount(&self.dir, UnmountFlags::empty()) {
                 Err(Errno::BUSY) => std::thread::sleep(Duration::from_millis(wait)),
@@ -172,8 +172,8 @@ pub struct Volume {
 }
 
 impl Volume {
-    /// Makes a file system on a file and mounts it. `mkfs_options` come after the options that make it small.
-    /// `mount_options` are as for `mount -o`, such as `nobarrier`.
+    /// Makes a file system on a file and mounts it. `mkfs_options` come after the options that make the file
+    /// system small. `mount_options` are as for `mount -o`, such as `nobarrier`.
     ///
     /// # Errors
     /// An error if the loop device, `mkfs` or mounting fails.

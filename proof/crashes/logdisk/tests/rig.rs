@@ -52,7 +52,7 @@ fn record(
     log.take()
 }
 
-/// Writes a file and syncs it and its directory.
+/// Writes a file, and syncs the file and its directory.
 fn put(path: &Path, bytes: &[u8]) {
     let mut file = File::create(path).unwrap();
     file.write_all(bytes).unwrap();
@@ -60,8 +60,8 @@ fn put(path: &Path, bytes: &[u8]) {
     File::open(path.parent().unwrap()).unwrap().sync_all().unwrap();
 }
 
-/// Makes crash images at every event after the mark `from`. For each of `chances` it makes one image, in
-/// which a piece reaches the medium with that chance, in tenths.
+/// Makes crash images at every event after the mark `from`. At each event, makes one image for each of
+/// `chances`, in which each piece has reached the medium with that chance, in tenths.
 fn crash_images(events: &[Event], from: &'static str, chances: &[u8], mut visit: impl FnMut(&Pages)) {
     let mut random = random();
     let mut model = DiskModel::new(Pages::new(DISK));

@@ -11,8 +11,8 @@ use crate::workload::median;
 const PAIRS: u64 = 200_000;
 const LINES: u64 = 1024;
 
-/// Measures the nanoseconds of flushing one line with a fence, through the medium and with bare instructions,
-/// in turns.
+/// Measures the nanoseconds that the flush of one line and a fence take. Does so by turns through the medium
+/// and with bare instructions.
 ///
 /// # Errors
 /// An error if the memory cannot be mapped.
@@ -39,7 +39,7 @@ pub fn pair_cost(rounds: usize) -> Result<Table> {
     Ok(table)
 }
 
-/// Emulated memory of so many bytes, without added latency, in a file without a name.
+/// Makes emulated memory of this many bytes, without added latency, in a file without a name.
 pub(crate) fn emulated(bytes: u64) -> Result<FileNvm> {
     let dir =
         if std::path::Path::new("/dev/shm").is_dir() { "/dev/shm".into() } else { std::env::temp_dir() };
@@ -60,7 +60,7 @@ fn time(mut pair: impl FnMut(u64)) -> f64 {
     start.elapsed().as_nanos() as f64 / PAIRS as f64
 }
 
-/// Memory mapped in the same way as the medium maps it: shared and populated.
+/// Memory that is mapped as the medium maps it: shared and populated.
 struct RawMapping {
     start: *mut u64,
     bytes: usize,
@@ -70,7 +70,7 @@ struct RawMapping {
 impl RawMapping {
     fn new(bytes: usize) -> Result<Self> {
         use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
-        // SAFETY: a new mapping, placed by the kernel.
+        // SAFETY: the kernel chooses the address of the new mapping, so the mapping replaces no other.
         let start = unsafe {
             mmap_anonymous(
                 std::ptr::null_mut(),
@@ -86,7 +86,7 @@ impl RawMapping {
 #[allow(unsafe_code, reason = "as above")]
 impl Drop for RawMapping {
     fn drop(&mut self) {
-        // SAFETY: `new` mapped it, and nothing uses it any more. A failure would leave it mapped.
+        // SAFETY: `new` mapped the memory, and nothing uses it any more. A failure would leave it mapped.
         let _ = unsafe { rustix::mm::munmap(self.start.cast(), self.bytes) };
     }
 }
@@ -97,17 +97,16 @@ fn raw_pair(memory: &RawMapping, line: u64) {
     use duralite_medium::FlushInstruction;
     // SAFETY: `line` is below `LINES`, and that many lines were mapped.
     let at = unsafe { memory.start.add((line * LINE_BYTES / 8) as usize) };
-    // SAFETY: an aligned word of the mapping.
+    // SAFETY: `at` points to an aligned word of the mapping.
     unsafe { at.write_volatile(line) };
     match FLUSH.get_or_init(duralite_medium::detect_flush_instruction) {
-        // SAFETY: `at` points to mapped memory, and the processor has the instruction: it was
-        // detected.
+        // SAFETY: `at` points to mapped memory. The instruction was detected, so the processor has it.
         FlushInstruction::Clwb => unsafe { std::arch::asm!("clwb [{0}]", in(reg) at, options(nostack)) },
         // SAFETY: as above.
         FlushInstruction::Clflushopt => unsafe {
             std::arch::asm!("clflushopt [{0}]", in(reg) at, options(nostack))
         },
-        // SAFETY: as above; every x86-64 processor has clflush.
+        // SAFETY: as above. Every x86-64 processor has clflush.
         _ => unsafe { std::arch::x86_64::_mm_clflush(at.cast()) },
     }
     // SAFETY: a fence has no operands.

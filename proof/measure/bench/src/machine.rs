@@ -2,7 +2,8 @@
 
 use std::fs;
 
-/// Returns one line: processor, cores, memory, kernel, SQLite.
+/// Returns one line that names the processor, the number of cores, the memory, the kernel and SQLite's
+/// version.
 #[must_use]
 pub fn describe() -> String {
     let cpu = first_field("/proc/cpuinfo", "model name").unwrap_or_else(|| "unknown processor".into());

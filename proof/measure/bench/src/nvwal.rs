@@ -19,11 +19,11 @@ pub use trace::figure8;
 /// The extent of a measurement.
 #[derive(Debug, Clone, Copy)]
 pub struct Effort {
-    /// Rounds whose median is taken.
+    /// The number of rounds whose median is taken.
     pub rounds: usize,
-    /// Transactions per run; the paper has 1,000.
+    /// The number of transactions per run. The paper has 1,000.
     pub transactions: u32,
-    /// How long each run of many writers lasts.
+    /// The time that each run of many writers lasts.
     pub time: Duration,
     /// Whether many writers are processes instead of threads.
     pub processes: bool,
@@ -55,17 +55,17 @@ pub(crate) fn fresh_run(
     session.run(operation, transactions, per_transaction)
 }
 
-/// A run on stock WAL with a recycled log, whose blocks are already allocated.
+/// Runs transactions on stock WAL with a recycled log, whose blocks are already allocated.
 fn warm_run(dir: &Path, operation: Operation, transactions: u32) -> Result<Run> {
     let mut session = Session::open(dir, &Target::Stock, true, false)?;
     session.fill(transactions)?;
-    // Grow the log beyond what the run writes, then let SQLite recycle it.
+    // Let the log grow beyond what the run writes. SQLite then recycles it.
     session.grow_log(transactions + transactions / 2)?;
     session.conn()?.query_row("PRAGMA wal_checkpoint(RESTART)", [], |_| Ok(()))?;
     session.run(operation, transactions, 1)
 }
 
-/// Autocommit of one row by one connection. Readers look at this table first.
+/// Measures one connection that commits each row by itself. Readers look at this table first.
 ///
 /// # Errors
 /// An error of SQLite.
@@ -131,7 +131,7 @@ pub fn headline(dir: &Path, effort: Effort) -> Result<Table> {
     Ok(table)
 }
 
-/// Inserts with SQLite's automatic checkpoints on, which an application meets over time.
+/// Measures inserts with SQLite's automatic checkpoints on, as an application has them in the long run.
 ///
 /// # Errors
 /// An error of SQLite.
@@ -158,7 +158,7 @@ pub fn sustained(dir: &Path, effort: Effort) -> Result<Table> {
     Ok(table)
 }
 
-/// What one run wrote to NVRAM, per transaction.
+/// The amounts per transaction that one run wrote to NVRAM.
 struct PerTransaction {
     bytes: f64,
     lines: f64,
@@ -185,7 +185,7 @@ fn count(dir: &Path, params: &Parameters, operation: Operation, n: u32, per: u32
 
 const PER_TRANSACTION: [u32; 6] = [1, 2, 4, 8, 16, 32];
 
-/// The paper's table 2: insert, delete, update; each without and with differential logging.
+/// The paper's table 2. Each row has an operation, and its values without and with differential logging.
 const PAPER_TABLE_2: [(Operation, [f64; 6], [f64; 6]); 3] = [
     (
         Operation::Insert,
@@ -204,7 +204,7 @@ const PAPER_TABLE_2: [(Operation, [f64; 6], [f64; 6]); 3] = [
     ),
 ];
 
-/// Table 2: bytes written to NVRAM per transaction.
+/// Measures table 2: the bytes written to NVRAM per transaction.
 ///
 /// # Errors
 /// An error of SQLite.
@@ -235,16 +235,17 @@ pub fn table2(dir: &Path, effort: Effort) -> Result<Table> {
     Ok(table)
 }
 
-/// The paper's table 1: cache lines flushed per transaction of inserts.
+/// The paper's table 1: the number of cache lines flushed per transaction of inserts.
 const PAPER_TABLE_1: [f64; 6] = [139.49, 153.32, 181.224, 236.52, 349.168, 574.464];
 
-/// The lines that the paper flushes for a transaction that writes so many bytes: those that the bytes fill, and
-/// one more for the commit mark. With its whole pages, and its lines of 32 bytes, this is its table 1.
+/// Returns the number of lines that the paper flushes for a transaction that writes so many bytes. These are
+/// the lines that the bytes fill, and one for the commit mark. For whole pages, and lines of 32 bytes, the
+/// result is the paper's table 1.
 fn lines_of_the_paper(bytes: f64, line_bytes: f64) -> f64 {
     bytes / line_bytes + 1.0
 }
 
-/// Table 1: cache lines flushed per transaction, and fences.
+/// Measures table 1: the cache lines flushed and the fences per transaction.
 ///
 /// # Errors
 /// An error of SQLite.
@@ -293,7 +294,7 @@ pub fn table1(dir: &Path, effort: Effort) -> Result<Table> {
     Ok(table)
 }
 
-/// Records per block of a log, and transactions per block.
+/// Returns the number of records per block of a log, and the number of transactions per block.
 fn blocks_filled(dir: &Path, params: &Parameters, operation: Operation, n: u32) -> Result<[f64; 2]> {
     let mut session = Session::open(dir, &Target::Nvwal(params.clone()), true, false)?;
     if operation != Operation::Insert {
@@ -311,7 +312,8 @@ fn blocks_filled(dir: &Path, params: &Parameters, operation: Operation, n: u32) 
     Ok([(after[0] - before[0]) / blocks, f64::from(n) / blocks])
 }
 
-/// Section 3.3: how many frames a block of the user-level heap holds, and so how many commits need no block.
+/// Measures section 3.3: how many frames a block of the user-level heap holds, and therefore how many commits
+/// allocate no block.
 ///
 /// # Errors
 /// An error of SQLite.
@@ -352,7 +354,7 @@ pub fn blocks(dir: &Path, effort: Effort) -> Result<Table> {
     Ok(table)
 }
 
-/// Figures 5 and 6: the cost of ordering, lazy compared with eager, at 500 ns per line.
+/// Measures figures 5 and 6: the cost of lazy and of eager ordering, at 500 ns per line.
 ///
 /// # Errors
 /// An error of SQLite.
@@ -428,7 +430,7 @@ const VARIANTS: [(&str, [(&str, &str); 3]); 6] = [
 /// The paper's persist barrier, which its board emulates, in nanoseconds.
 const BARRIER_NS: u32 = 1000;
 
-/// The parameters of one of these variants, at one latency of a line.
+/// Returns the parameters of one of these variants, at one write latency of a line.
 fn variant_parameters(settings: &[(&'static str, &str)], write_ns: u32) -> Parameters {
     let mut params = parameters(settings);
     params.push(("nvram_write_ns", write_ns.to_string()));
@@ -437,7 +439,7 @@ fn variant_parameters(settings: &[(&'static str, &str)], write_ns: u32) -> Param
     params
 }
 
-/// Transactions per second of `nvwal` with these parameters: the median of several rounds.
+/// Returns the transactions per second of `nvwal` with these parameters, as the median of several rounds.
 fn median_rate(dir: &Path, params: &Parameters, operation: Operation, effort: Effort) -> Result<f64> {
     let target = Target::Nvwal(params.clone());
     let rounds = (0..effort.rounds)
@@ -445,7 +447,7 @@ fn median_rate(dir: &Path, params: &Parameters, operation: Operation, effort: Ef
     Ok(median(rounds.collect::<Result<Vec<_>>>()?))
 }
 
-/// Figure 7: throughput of the six variants over the write latency.
+/// Measures figure 7: the throughput of the six variants over the write latency.
 ///
 /// # Errors
 /// An error of SQLite.
@@ -482,7 +484,7 @@ pub fn figure7(dir: &Path, effort: Effort) -> Result<Table> {
     Ok(table)
 }
 
-/// Figure 7 again, on a memory that works on several lines at once.
+/// Measures figure 7 again, on a memory that writes several lines at once.
 ///
 /// # Errors
 /// An error of SQLite.
@@ -521,7 +523,7 @@ pub fn queue(dir: &Path, effort: Effort) -> Result<Table> {
     Ok(table)
 }
 
-/// Figure 9: the NVRAM write latency at which `nvwal` is as slow as a write-ahead log on this disk.
+/// Measures figure 9: the NVRAM write latency at which `nvwal` is as slow as a write-ahead log on this disk.
 ///
 /// # Errors
 /// An error of SQLite.

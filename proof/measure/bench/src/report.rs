@@ -13,7 +13,7 @@ pub struct Table {
     pub name: &'static str,
     /// The heading.
     pub title: String,
-    /// How the benchmark measured the values, and why they differ from the paper.
+    /// The text that says how the benchmark measured the values, and why they differ from the paper's.
     pub note: String,
     /// The column headings.
     pub columns: Vec<String>,
@@ -39,7 +39,7 @@ impl Table {
     }
 
     /// Returns the table as Markdown. `pictures` is the path from the text to the directory of the pictures.
-    /// If the caller gives this path and the table has a picture, the Markdown shows the picture.
+    /// If the path is given and the table has a picture, the Markdown shows the picture.
     #[must_use]
     pub fn markdown(&self, pictures: Option<&str>) -> String {
         let mut out = format!("## {}\n\n", self.title);

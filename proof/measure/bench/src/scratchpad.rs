@@ -1,6 +1,6 @@
 //! Repeats the measurements of the paper on the single-level store (Xu et al., JCST 2016, figures 5 and 13 to
-//! 20), in both journal modes. They show the effect of a log in memory that needs no flush, and of the ways
-//! to make pages of the database durable.
+//! 20), in both journal modes. The measurements show two effects: that of a log in memory that needs no
+//! flush, and that of each way to make the database's pages durable.
 
 use std::path::Path;
 
@@ -10,8 +10,8 @@ use crate::nvwal::Effort;
 use crate::report::{Table, number};
 use crate::workload::{Operation, Run, Session, Target, median};
 
-/// The emulated latency in nanoseconds of each line that is written back. The next constant is that of each
-/// line of a non-temporal store.
+/// The emulated latency in nanoseconds of each line that is written back. The next constant is the latency of
+/// each line of a non-temporal store.
 const WRITE_NS: u32 = 500;
 const STREAM_NS: u32 = 250;
 /// The number of rows in the table besides those that updates and deletes change.
@@ -28,7 +28,7 @@ struct Config {
     home_sync: &'static str,
 }
 
-/// The paper's baseline. The log is in the same memory as the pages and needs flushes, and pages are written
+/// The paper's baseline. The log is in the same memory as the pages, and needs flushes. The pages are written
 /// back.
 const BASELINE: Config = Config { name: "baseline", scratchpad: "off", home_sync: "wb" };
 const ON_CHIP: Config = Config { name: "on-chip log", scratchpad: "emulate", home_sync: "wb" };
@@ -319,8 +319,8 @@ pub fn rollback(dir: &Path, effort: Effort) -> Result<Table> {
     Ok(table)
 }
 
-/// Measures workloads with hot pages, for which the adaptive policy is made, compared with a uniform
-/// workload.
+/// Measures workloads with hot pages, compared with a uniform workload. The adaptive policy is made for hot
+/// pages.
 ///
 /// # Errors
 /// An error of SQLite.

@@ -16,24 +16,24 @@ use crate::nvwal::Effort;
 use crate::report::{Table, number};
 use crate::workload::{Operation, Run, Session, Target, median, percentile};
 
-/// How long the connections of a crowd commit.
+/// The time for which the connections of a crowd commit.
 const CROWD_TIME: Duration = Duration::from_secs(2);
-/// Size of the file that raw writes overwrite from start to end, again and again.
+/// The size in bytes of the file that raw writes overwrite from start to end, again and again.
 const RAW_BYTES: u64 = 4 << 20;
 
 fn duralite(parameters: &[(&'static str, &str)]) -> Target {
     Target::Duralite(parameters.iter().map(|&(name, value)| (name, value.to_owned())).collect())
 }
 
-/// `waldio` with these additional parameters.
+/// Returns `waldio` with these additional parameters.
 pub(crate) fn waldio(more: &[(&'static str, &str)]) -> Target {
     let mut parameters = vec![("journal", "waldio")];
     parameters.extend_from_slice(more);
     duralite(&parameters)
 }
 
-/// A run in autocommit mode on a fresh database. For updates and deletes, the table is first filled with the
-/// rows that they change. A warm run first fills its log once.
+/// Runs transactions in autocommit mode on a fresh database. For updates and deletes, first fills the table with the
+/// rows that they change. A warm run also fills its log once.
 pub(crate) fn run(
     dir: &Path,
     target: &Target,
@@ -52,8 +52,8 @@ pub(crate) fn run(
     session.run(operation, transactions, 1)
 }
 
-/// Durable overwrites per second of a preallocated file. This is the upper limit for commits that share no
-/// write.
+/// Returns the number of durable overwrites per second of a preallocated file. This is the upper limit for commits that
+/// share no write.
 pub(crate) fn raw_overwrites(dir: &Path, block_bytes: u32, transactions: u32) -> Result<f64> {
     let path = dir.join("raw");
     let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(&path)?;
@@ -73,12 +73,12 @@ pub(crate) fn raw_overwrites(dir: &Path, block_bytes: u32, transactions: u32) ->
     Ok(rate)
 }
 
-/// The sentence in a table's note that says what `durability=fua` comes to on the disk that is measured.
+/// Returns the sentence in a table's note that says what `durability=fua` comes to on the measured disk.
 fn fua_note(dir: &Path) -> String {
     format!("`durability=fua` on this disk: {}.", fua(dir).map_or("unknown", Fua::in_words))
 }
 
-/// One connection, compared with the disk's own durable writes and with stock SQLite.
+/// Measures one connection, compared with the disk's own durable writes and with stock SQLite.
 ///
 /// # Errors
 /// An error of SQLite or of the file system.
@@ -124,7 +124,7 @@ pub fn single(dir: &Path, effort: Effort) -> Result<Table> {
     Ok(table)
 }
 
-/// Many connections: threads of one process, and processes.
+/// Measures many connections, in threads of one process and in processes.
 ///
 /// # Errors
 /// An error of SQLite, or of starting a process.
@@ -177,12 +177,13 @@ pub fn crowds(dir: &Path, effort: Effort) -> Result<Table> {
     Ok(table)
 }
 
-/// Inserts per second in the paper's figure 14: SQLite's WAL mode, and the fastest mode that was known before WALDIO.
+/// The inserts per second of SQLite's WAL mode in the paper's figure 14. The next constant is the same for LS-MVBT, the
+/// fastest mode that was known before WALDIO.
 const WAL_IN_PAPER: &str = "587";
 const LS_MVBT_IN_PAPER: &str = "1083";
 const LS_MVBT: &str = "LS-MVBT, not run";
 
-/// The journal modes of figure 14 and table 2.
+/// Returns the journal modes of figure 14 and table 2.
 fn modes(more: &[(&'static str, &str)]) -> Vec<(&'static str, Target, &'static str)> {
     let group = |durability, frames| {
         let own = [("layout", "embedded"), ("durability", durability), ("group_synch", frames)];
@@ -204,7 +205,7 @@ fn modes(more: &[(&'static str, &str)]) -> Vec<(&'static str, Target, &'static s
     ]
 }
 
-/// Figure 14 and table 2: operations per second by journal mode.
+/// Measures figure 14 and table 2: operations per second by journal mode.
 ///
 /// # Errors
 /// An error of SQLite.
@@ -268,7 +269,7 @@ pub fn figure14(dir: &Path, effort: Effort) -> Result<Table> {
     Ok(table)
 }
 
-/// Figures 8 and 15 and table 1: what reaches the device, on a loop device with ext4.
+/// Measures figures 8 and 15 and table 1: what reaches a loop device with ext4.
 ///
 /// # Errors
 /// An error of SQLite.
@@ -291,7 +292,7 @@ pub fn figure15(_: &Path, effort: Effort) -> Result<Table> {
     let direct = |name, layout, block| {
         (name, waldio(&[("access", "direct"), ("layout", layout), ("device_block", block)]))
     };
-    // The logs of `waldio` are warm: `waldio_bytes` shows what their growth costs.
+    // The logs of `waldio` are warm, because `waldio_bytes` shows what their growth costs.
     let mut rows: Vec<(&str, Target, bool)> = modes(&[("access", "direct"), ("device_block", "4096")])
         .into_iter()
         .filter(|(name, ..)| !name.starts_with("waldio") && !name.contains("Group") && !name.contains("fua"))
@@ -340,7 +341,7 @@ pub fn figure15(_: &Path, effort: Effort) -> Result<Table> {
     Ok(table)
 }
 
-/// Microseconds per durable write of `bytes` at ascending offsets.
+/// Returns the microseconds per durable write of `bytes` bytes. The writes have ascending offsets.
 fn durable_write_us(
     path: &Path,
     bytes: usize,
@@ -375,7 +376,7 @@ fn durable_write_us(
     Ok(elapsed)
 }
 
-/// Figure 3: ways of writing a block, with and without allocation.
+/// Measures figure 3: ways of writing a block, with and without allocation.
 ///
 /// # Errors
 /// An error of the file system.
@@ -409,7 +410,7 @@ pub fn figure3(dir: &Path, effort: Effort) -> Result<Table> {
     Ok(table)
 }
 
-/// Figures 6 and 13: direct writes by size, and the benefit of aligning the log.
+/// Measures figures 6 and 13: direct writes by size, and the benefit of aligning the log.
 ///
 /// # Errors
 /// An error of the file system or of SQLite.
@@ -458,7 +459,7 @@ pub fn figure6_13(dir: &Path, effort: Effort) -> Result<Table> {
     Ok(table)
 }
 
-/// The 99th percentile of commit latency. Either the committing connections run the checkpoints, or a
+/// Measures the 99th percentile of commit latency. Either the committing connections run the checkpoints, or a
 /// background thread does.
 ///
 /// # Errors

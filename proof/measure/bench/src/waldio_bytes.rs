@@ -1,5 +1,5 @@
-//! What one insert writes to the disk, by purpose: on a log that grows, on one that does not, and in the long
-//! run.
+//! Measures what one insert writes to the disk, by purpose. It does so with a log that grows, with one that
+//! does not grow, and in the long run.
 
 use std::path::Path;
 
@@ -13,11 +13,12 @@ use crate::report::{Table, number};
 use crate::waldio::waldio;
 use crate::workload::{Operation, Session, Target};
 
-/// Size of the loop device.
+/// The size of the loop device, in MiB.
 const DISK_MIB: u64 = 512;
-/// So many pages does SQLite let into its log before an automatic checkpoint.
+/// The number of pages in its log at which SQLite makes an automatic checkpoint.
 const CHECKPOINT_PAGES: u32 = 1000;
-/// How many automatic checkpoints the inserts of the long run come to, and those before it.
+/// The number of automatic checkpoints during the inserts that the long run counts. The next constant is the
+/// number before these inserts.
 const CHECKPOINTS: u32 = 10;
 const CHECKPOINTS_BEFORE: u32 = 3;
 
@@ -45,7 +46,7 @@ impl State {
     }
 }
 
-/// What inserts wrote to the disk, in bytes, and how often.
+/// The numbers of bytes that inserts wrote to the disk, by purpose, and the numbers of requests and flushes.
 #[derive(Debug, Clone, Copy, Default)]
 struct Written {
     inserts: u32,
@@ -68,12 +69,13 @@ impl Written {
     }
 }
 
-/// Bytes of zeros that Duralite has written into new blocks of its log; 0 for stock SQLite.
+/// Returns the number of zero bytes that Duralite has written into new blocks of its log; 0 for stock SQLite.
 fn zeros(session: &Session, target: &Target) -> Result<u64> {
     if matches!(target, Target::Stock) { Ok(0) } else { Ok(session.counter("preallocated_bytes")? as u64) }
 }
 
-/// Opens a new database, and brings its log into the state. Also returns how many inserts to count.
+/// Opens a new database, and brings its log into the state. Returns the session and the number of inserts to
+/// count.
 pub(crate) fn prepare(
     dir: &Path,
     target: &Target,
@@ -118,7 +120,7 @@ fn count(disk: &LoopDisk, target: &Target, state: State, transactions: u32) -> R
     })
 }
 
-/// The modes of the table. `access` says how Duralite writes its log.
+/// Returns the modes of the table. `access` says how Duralite writes its log.
 fn modes(access: &'static str) -> [(&'static str, Target); 4] {
     let own = |layout, block| waldio(&[("access", access), ("layout", layout), ("device_block", block)]);
     [
@@ -129,8 +131,9 @@ fn modes(access: &'static str) -> [(&'static str, Target); 4] {
     ]
 }
 
-/// Those columns of the table that do not depend on disk and file system, as Duralite itself counts what it
-/// hands over: mode, state of the log, bytes of the log and of zeros per insert.
+/// Makes the columns of the table that depend on neither disk nor file system, because Duralite itself counts
+/// what it passes to the kernel. They are the mode, the state of the log, and per insert the bytes of the log
+/// and the bytes of zeros.
 ///
 /// # Errors
 /// An error of SQLite.
@@ -153,7 +156,7 @@ pub fn handed_over(dir: &Path, transactions: u32) -> Result<Vec<[String; 4]>> {
     Ok(rows)
 }
 
-/// Bytes to the disk per insert, by purpose, on a loop device with ext4.
+/// Measures the bytes that each insert writes to a loop device with ext4, by purpose.
 ///
 /// # Errors
 /// An error of SQLite or of the tracer.

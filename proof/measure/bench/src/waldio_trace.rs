@@ -14,25 +14,25 @@ use crate::waldio::waldio;
 use crate::waldio_bytes::{State, prepare};
 use crate::workload::{Operation, Session, Target};
 
-/// Size of the loop device.
+/// The size of the loop device, in MiB.
 const DISK_MIB: u64 = 256;
-/// The inserts of figure 12.
+/// The number of inserts in figure 12.
 const INSERTS: u32 = 10;
-/// A new log grows within this many inserts.
+/// The number of inserts within which a new log grows.
 const UNTIL_GROWTH: u32 = 200;
-/// `trace` names the picture's panel.
+/// The columns of the tables. `trace` names the panel of the picture.
 const COLUMNS: [&str; 6] = ["trace", "ms", "request", "address KiB", "KiB", "purpose"];
 const KIB: u64 = 1024;
 
-/// What the paper says of the requests of one insert, in KiB.
+/// The KiB that the paper gives for the requests of one insert.
 #[derive(Debug, Clone, Copy)]
 struct InPaper {
-    /// What the file system's journal writes for SQLite's log or journal.
+    /// The KiB that the file system's journal writes for SQLite's log or journal.
     journaling: &'static str,
     all: &'static str,
 }
 
-/// The journal modes of figure 2.
+/// Returns the journal modes of figure 2.
 fn modes() -> [(&'static str, Target, InPaper); 5] {
     let of = |journaling, all| InPaper { journaling, all };
     [
@@ -44,7 +44,7 @@ fn modes() -> [(&'static str, Target, InPaper); 5] {
     ]
 }
 
-/// WALDIO as in the paper: pages with embedded headers, written directly in blocks of 4 KiB.
+/// Returns WALDIO as in the paper: pages with embedded headers, written directly in blocks of 4 KiB.
 fn as_in_paper() -> Target {
     waldio(&[("access", "direct"), ("layout", "embedded"), ("device_block", "4096")])
 }
@@ -66,8 +66,8 @@ fn traced_inserts(disk: &LoopDisk, session: &mut Session, inserts: u32) -> Resul
     traced(disk, session, |session| session.run(Operation::Insert, inserts, 1).map(drop))
 }
 
-/// The requests of a trace, each as the cells of a row, in the order in which the disk got them. The time counts from the first
-/// request.
+/// Returns the requests of a trace in the order in which the disk got them, each as the cells of a row. The time counts
+/// from the first request.
 fn rows(name: &str, trace: &Trace) -> Vec<[String; COLUMNS.len()]> {
     let writes = trace.writes.iter().map(|write| (write.seconds, Some(write)));
     let flushes = trace.flushes.iter().map(|seconds| (*seconds, None));
@@ -97,7 +97,7 @@ fn kib(bytes: u64) -> String {
     (bytes as f64 / KIB as f64).to_string()
 }
 
-/// The purpose of a request; several if neighbouring blocks were written together.
+/// Returns the purpose of a request. If neighbouring blocks were written together, there may be several purposes.
 fn purpose(write: &Write) -> String {
     let others = write.shared.iter().map(|(class, _)| class.name());
     [write.class.name()].into_iter().chain(others).collect::<Vec<_>>().join(" and ")
@@ -107,12 +107,12 @@ fn add(table: &mut Table, name: &str, trace: &Trace) {
     rows(name, trace).into_iter().for_each(|row| table.row(row));
 }
 
-/// How the requests of all figures were found.
+/// The text that says how the requests of all figures were found.
 const HOW: &str = "From the block trace of a loop device with ext4 (blocks of 4 KiB, data=ordered), synchronous=FULL, one \
                    connection, rows of 100 bytes. Reads are not listed. An address is that of the first byte on the device; a \
                    flush has none. `other` is metadata that the file system writes home.";
 
-/// Figure 2 and table 1: the requests of one insert in each of stock SQLite's journal modes.
+/// Measures figure 2 and table 1: the requests of one insert in each of stock SQLite's journal modes.
 ///
 /// # Errors
 /// An error of SQLite or of the tracer.
@@ -142,7 +142,7 @@ pub fn figure2(_: &Path, _: Effort) -> Result<Vec<Table>> {
     };
     for (name, target, paper) in modes() {
         let mut session = Session::open(&disk.path(), &target, false, false)?;
-        // The first insert makes the journal that later ones delete, truncate or write again.
+        // The first insert makes the journal. The later ones delete it, truncate it or write it again.
         session.fill(1)?;
         session.run(Operation::Insert, 1, 1)?;
         let trace = traced_inserts(&disk, &mut session, 1)?;
@@ -173,7 +173,8 @@ pub fn figure2(_: &Path, _: Effort) -> Result<Vec<Table>> {
     Ok(vec![figure, sums])
 }
 
-/// Figure 11: the requests of one insert through `waldio`, of the creation of a log, and of an insert for which the log grows.
+/// Measures figure 11: the requests of one insert through `waldio`, of the creation of a log, and of an insert for
+/// which the log grows.
 ///
 /// # Errors
 /// An error of SQLite or of the tracer, or the log does not grow.
@@ -207,7 +208,7 @@ pub fn figure11(_: &Path, _: Effort) -> Result<Table> {
     Ok(table)
 }
 
-/// The trace of the first insert that lets the log grow.
+/// Returns the trace of the first insert for which the log grows.
 fn growth(disk: &LoopDisk, session: &mut Session) -> Result<Trace> {
     for _ in 0..UNTIL_GROWTH {
         let before = session.counter("preallocated_bytes")?;
@@ -219,7 +220,7 @@ fn growth(disk: &LoopDisk, session: &mut Session) -> Result<Trace> {
     bail!("the log did not grow in {UNTIL_GROWTH} inserts")
 }
 
-/// The traces of figure 12: ten inserts in WAL mode, and ten through `waldio`.
+/// Returns the traces of figure 12: ten inserts in WAL mode, and ten through `waldio`.
 fn ten_inserts(disk: &LoopDisk) -> Result<[(&'static str, Trace); 2]> {
     let stock = {
         let mut session = Session::open(&disk.path(), &Target::Stock, false, false)?;
@@ -231,7 +232,7 @@ fn ten_inserts(disk: &LoopDisk) -> Result<[(&'static str, Trace); 2]> {
     Ok([("WAL", stock), ("WALDIO", traced_inserts(disk, &mut session, inserts)?)])
 }
 
-/// Figure 12: the requests of ten inserts, in WAL mode and through `waldio`.
+/// Measures figure 12: the requests of ten inserts, in WAL mode and through `waldio`.
 ///
 /// # Errors
 /// An error of SQLite or of the tracer.
@@ -306,7 +307,7 @@ mod tests {
         assert_eq!((own.of(Class::Log).requests, own.of(Class::Log).bytes), (inserts, inserts * 4096));
         assert_eq!((own.of(Class::Journal).bytes, own.of(Class::Database).bytes), (0, 0));
         assert_eq!(own.flushes, inserts);
-        // In WAL mode each insert appends to the log, so each of its syncs commits metadata to ext4's journal.
+        // In WAL mode each insert appends to the log, so each sync of the log commits metadata to ext4's journal.
         assert!(stock.of(Class::Journal).bytes >= 3 * inserts * 4096, "{stock:?}");
         assert!(stock.flushes > own.flushes, "{stock:?}");
     }

@@ -41,9 +41,9 @@ impl Operation {
 pub enum Target {
     /// `:memory:`.
     Memory,
-    /// A file on disk, stock SQLite in WAL mode.
+    /// A file on disk, through stock SQLite in WAL mode.
     Stock,
-    /// A file on disk, stock SQLite with a rollback journal, in this journal mode.
+    /// A file on disk, through stock SQLite with a rollback journal, in this journal mode.
     Rollback(&'static str),
     /// A file through Duralite's `nvwal`, with these URI parameters.
     Nvwal(Vec<(&'static str, String)>),
@@ -120,8 +120,8 @@ impl Run {
 
 impl Session {
     /// Makes a fresh database in `dir` with 4 KiB pages, the target's journal mode and `synchronous=FULL`.
-    /// Opens one connection, with exclusive or normal locking. With `checkpoints`, SQLite's automatic
-    /// checkpoints keep their default. Otherwise they are off.
+    /// Opens one connection, with exclusive or normal locking. With `checkpoints`, leaves SQLite's automatic
+    /// checkpoints at their default. Otherwise turns them off.
     ///
     /// # Errors
     /// An error of SQLite, or a medium or a journal mode that the target did not ask for.
@@ -181,7 +181,7 @@ impl Session {
         })
     }
 
-    /// The connection.
+    /// Returns the connection.
     ///
     /// # Errors
     /// An error if the session is closed.

@@ -1,5 +1,6 @@
-//! What measurements count, and do not time, is the same on every machine. So the tables of the report have to
-//! hold exactly these figures, and a change of the code that changes them has to change the tables.
+//! Checks the values that measurements count instead of time. They are the same on every machine, so the
+//! tables of the report must have exactly these values. A change of the code that changes the values must
+//! also change the tables.
 #![allow(clippy::unwrap_used, clippy::panic)] // helpers of tests fail as tests do
 
 use std::path::Path;
@@ -9,16 +10,16 @@ use duralite_bench::nvwal::{self, Effort};
 use duralite_bench::report::Table;
 use duralite_bench::{ppl, waldio_bytes};
 
-/// As `make bench` measures.
+/// The effort with which `make bench` measures.
 const EFFORT: Effort =
     Effort { rounds: 5, transactions: 1000, time: Duration::from_secs(1), processes: false };
 
-/// A directory in memory if there is one, because nothing here depends on how long a flush takes.
+/// Makes a directory, in memory if possible, because nothing here depends on how long a flush takes.
 fn directory() -> tempfile::TempDir {
     tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
 }
 
-/// The lines of a table of the report, with the column headings first.
+/// Returns the lines of a table of the report, with the column headings first.
 fn reported(name: &str) -> Vec<Vec<String>> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../../docs/bench/{name}.csv"));
     let text = std::fs::read_to_string(path).unwrap();

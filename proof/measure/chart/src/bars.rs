@@ -10,7 +10,7 @@ use crate::style::{FONT, TITLE, colour, letters, short, text, text_on, title_wid
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
-/// Bars that belong together: below each other or, if stacked, end to end.
+/// Bars that belong together. They lie below each other or, if they are stacked, end to end.
 pub(crate) struct Group {
     /// The label at the left of the group.
     pub(crate) label: String,
@@ -47,7 +47,7 @@ pub(crate) struct Bars {
 const ROW: i32 = 22;
 const BAR: i32 = 16;
 const PANEL: i32 = 420;
-/// The room in pixels for the number after the longest bar.
+/// The space in pixels for the number after the longest bar.
 const NUMBER: i32 = 64;
 const TOP: i32 = 40;
 const HEADING: i32 = 32;

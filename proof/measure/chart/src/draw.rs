@@ -1,4 +1,4 @@
-//! Draws a table as a picture by the description of its figure.
+//! Draws a table as a picture, as its figure's description says.
 
 use std::path::{Path, PathBuf};
 

@@ -20,7 +20,7 @@ pub(crate) struct Grouped {
     /// The columns whose cells, joined by commas, label the group.
     pub(crate) label: &'static [&'static str],
     pub(crate) bars: Each,
-    /// The column of which each different cell gets a panel; `None` if there is only one panel.
+    /// The column whose distinct cells each get a panel; `None` if there is only one panel.
     pub(crate) panels: Option<&'static str>,
     /// The measured quantity and its unit.
     pub(crate) measure: &'static str,
@@ -43,10 +43,10 @@ pub(crate) enum Each {
 
 /// A picture of panels with lines.
 pub(crate) struct Plot {
-    /// A column and a text. If given, the picture has only the rows whose cell in this column contains the
+    /// A column and a text. If they are given, the picture has only the rows whose cell in this column contains the
     /// text.
     pub(crate) only: Option<(&'static str, &'static str)>,
-    /// The columns of which each different combination of cells gets a panel.
+    /// The columns whose distinct combinations of cells each get a panel.
     pub(crate) panels: &'static [&'static str],
     pub(crate) lines: Along,
     pub(crate) x: Axis,
@@ -60,8 +60,9 @@ pub(crate) enum Along {
     /// A line for each row. The column `name` has the line's name. The x values are the numbers in those
     /// headings that consist of `before`, the number, and `unit`.
     Headings { name: &'static str, before: &'static str, unit: &'static str },
-    /// No line but marks, one for each row that has a number in the columns `over` and `of`. Rows with the same cell in the
-    /// column `name` share a colour. The radius of a mark is proportional to the number in the column `size`.
+    /// Marks instead of lines: one for each row that has a number in each of the columns `over` and `of`. Rows with the
+    /// same cell in the column `name` share a colour. The radius of a mark is proportional to the number in the column
+    /// `size`.
     Marks { over: &'static str, of: &'static str, name: &'static str, size: &'static str },
 }
 

@@ -26,8 +26,8 @@ impl Series {
         self.name.contains("paper")
     }
 
-    /// The marks of a series without a line, each as its point and its radius in pixels. Larger marks come first, so that they
-    /// hide no smaller ones.
+    /// Returns the marks of a series without a line, each as its point and its radius in pixels. Larger marks come
+    /// first, so that they hide no smaller ones.
     fn marks(&self) -> Vec<((f64, f64), i32)> {
         let mut marks: Vec<_> = self.points.iter().copied().zip(self.sizes.iter().copied()).collect();
         marks.sort_by(|(_, a), (_, b)| b.total_cmp(a));
@@ -60,7 +60,7 @@ pub(crate) struct Lines {
 
 const TOP: i32 = 40;
 const GAP: i32 = 12;
-/// The radius of a mark for each unit of its size, and its bounds, in pixels.
+/// The radius in pixels that a mark has for each unit of its size. The next constants are the bounds of the radius.
 const PIXELS: f64 = 0.75;
 const LEAST: f64 = 2.0;
 const MOST: f64 = 30.0;

@@ -9,7 +9,7 @@ pub(crate) const GRID: RGBColor = RGBColor(225, 225, 225);
 pub(crate) const TITLE: u32 = 20;
 pub(crate) const FONT: u32 = 14;
 
-/// Colours that everybody can tell apart, including readers who see no red.
+/// Colours that all readers can tell apart, even those who see no red.
 const PALETTE: [RGBColor; 8] = [
     RGBColor(0, 114, 178),
     RGBColor(230, 159, 0),
@@ -40,7 +40,7 @@ pub(crate) fn text(size: u32, anchor: HPos) -> TextStyle<'static> {
     inked(INK, size, anchor)
 }
 
-/// Returns a style for centred text on a palette colour: dark or white, whichever is readable.
+/// Returns a style for centred text on a palette colour. The text is dark or white, whichever is readable.
 pub(crate) fn text_on(number: usize) -> TextStyle<'static> {
     let RGBColor(red, green, blue) = colour(number);
     let brightness = (u32::from(red) * 3 + u32::from(green) * 6 + u32::from(blue)) / 10;

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use duralite_chart::{draw_known_in, draw_table, is_known};
 
-/// The directories with the documents' tables and pictures. The document that shows them is beside its
-/// directory.
+/// The directories with the documents' tables and pictures. Beside each directory is the document that shows
+/// them.
 const KEPT: [&str; 2] = [
     concat!(env!("CARGO_MANIFEST_DIR"), "/../../../docs/bench"),
     concat!(env!("CARGO_MANIFEST_DIR"), "/../../../docs/store/bench"),
@@ -46,7 +46,7 @@ fn every_table_of_a_papers_figure_is_drawn_and_with_all_its_lines() {
     for word in ["insert", "update", "delete", "UH+LS+Diff", "write latency (ns per line)"] {
         assert!(figure.contains(word), "{word}");
     }
-    // The circles stand for three operations, six variants and six latencies.
+    // There is a circle for each of three operations, six variants and six latencies.
     assert_eq!(figure.matches("<circle").count(), 3 * 6 * 6);
     // The rectangles are the background, four rows of five schemes, and the legend.
     let figure = read(&dir.path().join("store_figure12.svg"));

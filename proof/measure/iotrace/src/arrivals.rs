@@ -1,5 +1,5 @@
-//! Reports new files, because a rollback journal may appear and disappear between two looks of the collector
-//! at the directory.
+//! Reports new files, because a rollback journal may appear and disappear in the time between two scans of
+//! the directory by the collector.
 
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
@@ -23,7 +23,7 @@ impl Arrivals {
         for directory in directories {
             if let Some(messages) = &messages {
                 let come = inotify::WatchFlags::CREATE | inotify::WatchFlags::MOVED_TO;
-                // Without this watch, the collector's regular looks still find most of the files.
+                // Without this watch, the collector's regular scans still find most of the files.
                 let _ = inotify::add_watch(messages, directory, come);
             }
         }

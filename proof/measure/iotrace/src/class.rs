@@ -8,7 +8,7 @@ use serde::Serialize;
 pub enum Class {
     /// The database file.
     Database,
-    /// A log or journal of SQLite's or Duralite's.
+    /// A log or journal of SQLite or Duralite.
     Log,
     /// The file system's journal.
     Journal,

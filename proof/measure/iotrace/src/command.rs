@@ -14,13 +14,13 @@ use crate::{Trace, Tracer};
 
 /// The time between two checks for signals.
 const TICK: Duration = Duration::from_millis(2);
-/// Whether no command is being traced. If so, signals have their default effect.
+/// Whether no command is being traced. While none is, signals have their default effect.
 static IDLE: LazyLock<Arc<AtomicBool>> = LazyLock::new(Arc::default);
 /// Whether the command must be terminated.
 static TERMINATED: LazyLock<Arc<AtomicBool>> = LazyLock::new(Arc::default);
 
-/// While this value exists, signals that would end this process wait until the tracer has removed its
-/// settings from the kernel.
+/// While this value exists, a signal that would end this process has its effect only after the tracer has
+/// removed its settings from the kernel.
 struct Deferred;
 
 impl Deferred {
@@ -50,7 +50,7 @@ impl Drop for Deferred {
 }
 
 impl Tracer {
-    /// Traces a command. An interrupt from the terminal reaches the command directly, and the command handles
+    /// Traces a command. An interrupt from the terminal reaches the command directly, so the command handles
     /// it. The tracer passes a request to terminate on to the command. In both cases the tracer removes its
     /// settings from the kernel.
     ///

@@ -12,7 +12,7 @@ use crate::ranges::{Range, normalise};
 /// A block device, and the part of it that holds the file system.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Device {
-    /// The number of the whole device, because requests name the whole device and not the partition.
+    /// The major number of the whole device. Requests name the whole device and not the partition.
     pub major: u32,
     pub minor: u32,
     /// The file system's range of bytes: the first byte, and the end.
@@ -32,7 +32,8 @@ struct Mount {
 }
 
 impl Device {
-    /// Finds the device whose node is `place`, or else the device that holds the file or directory `place`.
+    /// If `place` is the node of a device, finds that device. Otherwise finds the device that holds the file
+    /// or directory `place`.
     pub fn of(place: &Path) -> Result<Self> {
         let meta = fs::metadata(place).with_context(|| format!("cannot examine {}", place.display()))?;
         let number = if meta.file_type().is_block_device() { meta.rdev() } else { meta.dev() };
@@ -109,7 +110,7 @@ impl Device {
         names.any(|entry| entry.to_string_lossy().starts_with(&name))
     }
 
-    /// Writes dirty data to the device, so that the trace does not contain earlier writes.
+    /// Makes the kernel write dirty data to the device, so that the trace does not contain earlier writes.
     pub fn settle(&self) {
         let opened = self.mount.as_ref().and_then(|mount| fs::File::open(&mount.place).ok());
         if let Some(dir) = opened {
@@ -147,7 +148,7 @@ fn unescape(text: &str) -> String {
 }
 
 /// Returns the blocks that `debugfs` lists in its description of an inode, each range as its first block and
-/// its end. The description has this form:
+/// its end. `debugfs` prints them in this form:
 ///
 /// `EXTENTS:` and then `(0-9):23-32, (ETB0):33, (10-4095):2083-6168`
 fn parse_debugfs(text: &str) -> Vec<Range> {

@@ -30,9 +30,9 @@ const TOP: i64 = 92;
 const BOTTOM: i64 = 64;
 const PLOT_WIDTH: i64 = WIDTH - LEFT - RIGHT;
 const PLOT_HEIGHT: i64 = HEIGHT - TOP - BOTTOM;
-/// The gap between the parts of a broken axis in pixels.
+/// The gap between the parts of a broken axis, in pixels.
 const BREAK: i64 = 14;
-/// The margin in pixels at each end of the axes. The middle of a request never lies in it.
+/// The margin in pixels at each end of the axes. The centre of a request's shape never lies in it.
 const MARGIN: i64 = 22;
 /// The most parts into which the axis breaks.
 const PARTS: usize = 6;
@@ -43,7 +43,7 @@ const GREY: Colour = RGBColor(225, 225, 225);
 /// The background of the file system's journal, as in the paper.
 const SHADE: Colour = RGBColor(240, 240, 240);
 const WHITE: Colour = RGBColor(255, 255, 255);
-/// The height and the maximum width of a letter in pixels.
+/// The height of a letter in pixels. The next constant is the maximum width of a letter.
 const FONT: i64 = 18;
 const LETTER: i64 = 11;
 /// The approximate number of ticks on the time axis.
@@ -151,7 +151,7 @@ impl Axis {
         }
         let whole = parts.last().map_or(0, |last| last.1) - parts.first().map_or(0, |first| first.0);
         let used: u64 = parts.iter().map(|(from, to)| to - from).sum();
-        // A gap stays in the picture unless it is wider than all written ranges together.
+        // The picture leaves a gap out only if it is wider than all written ranges together.
         let narrow = used.max(whole / 64);
         let mut gaps: Vec<u64> = parts
             .iter()
@@ -198,8 +198,8 @@ impl AxisPart {
     }
 }
 
-/// The time axis. It has the time at which the first request or flush began, and the length of the trace,
-/// both in seconds.
+/// The time axis. Its values are the time at which the first request or flush began, and the length of the
+/// trace, both in seconds.
 struct Times {
     start: f64,
     seconds: f64,
@@ -238,8 +238,8 @@ fn picture(trace: &Trace, title: &str, marker: Marker) -> String {
     draw_places(&mut canvas, trace, &axis);
     draw_grid(&mut canvas, &axis, &times);
     draw_writes(&mut canvas, trace, &axis, &times, marker, largest);
-    // Covers whatever reaches out of the plot. The labels around the plot are drawn after this cover, so they
-    // stay visible.
+    // Cover everything outside the plot. The labels around the plot are drawn after this, so they stay
+    // visible.
     let (right, bottom) = (LEFT + PLOT_WIDTH, TOP + PLOT_HEIGHT);
     for (x, y, width, height) in
         [(0, 0, WIDTH, TOP), (0, bottom, WIDTH, BOTTOM), (0, 0, LEFT, HEIGHT), (right, 0, RIGHT, HEIGHT)]
@@ -261,7 +261,7 @@ fn draw_writes(
     marker: Marker,
     largest: u64,
 ) {
-    // Draws larger requests first, so that they hide no smaller ones.
+    // Draw larger requests first, so that they hide no smaller ones.
     let mut order: Vec<_> = trace.writes.iter().collect();
     order.sort_by_key(|write| std::cmp::Reverse(write.bytes));
     for write in order {
@@ -423,7 +423,7 @@ fn draw_legend(canvas: &mut Canvas<'_>, trace: &Trace, title: &str, marker: Mark
     canvas.text_before(WIDTH - RIGHT, TOP - 24, &text);
 }
 
-/// Returns the smallest number that is 1, 2 or 5 times a power of ten and not below `least`.
+/// Returns the smallest number that is not below `least` and is 1, 2 or 5 times a power of ten.
 fn round_step(least: f64) -> f64 {
     let power = 10f64.powf(least.max(1e-9).log10().floor());
     [1.0, 2.0, 5.0, 10.0]

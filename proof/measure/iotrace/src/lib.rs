@@ -43,10 +43,10 @@ use parse::{Event, Mapping, parse_line, parse_mapping};
 use tracefs::Session;
 use watch::{Atlas, Target, directory_of};
 
-/// The interval between two looks at the files. The collector looks again and again, because logs appear and
+/// The time between two scans of the files. The collector scans them repeatedly, because logs appear and
 /// disappear while the body runs.
 const LOOK: Duration = Duration::from_millis(20);
-/// The looks take at most the running time divided by this number.
+/// The divisor that limits the time for scans: they take at most the running time divided by this number.
 const IDLE_PARTS: u32 = 9;
 
 /// Traces what is written to a device while `body` runs.
@@ -86,7 +86,8 @@ pub struct Tracer {
 }
 
 impl Tracer {
-    /// Returns a tracer of the device that holds the first watched file, or else the working directory.
+    /// Returns a tracer of the device that holds the first watched file. If no file is watched, the device is
+    /// that of the working directory.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -180,14 +181,15 @@ impl Drop for End<'_> {
     }
 }
 
-/// Collects events and looks at the files, in a separate thread.
+/// Collects events and scans the files, in a separate thread.
 struct Collector {
     session: Session,
     atlas: Atlas,
     lines: Lines,
 }
 
-/// The kernel's events and mappings. Also the kernel's lines, if the caller wants to keep them.
+/// The events and mappings that the kernel has reported. Also the kernel's lines, if the caller wants to keep
+/// them.
 #[derive(Default)]
 struct Lines {
     events: Vec<Event>,
@@ -206,7 +208,7 @@ impl Lines {
 }
 
 impl Collector {
-    /// Collects until `ended` is set. The last value that it returns is the number of lost events.
+    /// Collects until `ended` is set. The last value returned is the number of lost events.
     fn until(mut self, ended: &AtomicBool) -> Result<(Lines, Atlas, u64)> {
         let arrivals = Arrivals::new(&self.atlas.directories());
         let mut next = Instant::now();

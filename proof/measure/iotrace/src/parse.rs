@@ -1,6 +1,6 @@
 //! Parses lines of the kernel's trace.
 
-/// What happened to a request.
+/// A step in the life of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
     /// The request went to the device (`block_rq_issue`), or to a device without requests
@@ -15,13 +15,13 @@ pub enum Step {
 /// What a request does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
-    /// Writes content.
+    /// A write of content.
     Write,
-    /// Zeroes a range without transferring data.
+    /// A zeroing of a range, without data transfer.
     Zero,
-    /// Discards a range.
+    /// A discard of a range.
     Discard,
-    /// Does none of these. The request may still flush.
+    /// None of these. The request may still flush.
     Other,
 }
 
@@ -30,9 +30,9 @@ pub enum Action {
 pub struct Event {
     /// The time, in seconds of the trace's clock.
     pub seconds: f64,
-    /// What happened.
+    /// The step of the request.
     pub step: Step,
-    /// What the request does.
+    /// The action of the request.
     pub action: Action,
     /// Whether the device flushes its cache before the rest of the request.
     pub flush: bool,
@@ -42,7 +42,8 @@ pub struct Event {
     pub offset: u64,
     /// The number of bytes; 0 for a request that only flushes.
     pub bytes: u64,
-    /// The task in which the event happened; empty for [`Step::Requeue`] and [`Step::Complete`].
+    /// The name of the task in which the event happened. It is empty for [`Step::Requeue`] and
+    /// [`Step::Complete`].
     pub task: String,
 }
 
@@ -66,7 +67,7 @@ pub fn parse_line(line: &str) -> Option<Event> {
     let mut words = event.split(' ');
     let (_device, operation) = (words.next()?, words.next()?);
     let (action, flush, fua) = decode(operation)?;
-    // The sector follows the device's command, which is in parentheses. A bio has no command.
+    // A request's sector follows the command for the device, which is in parentheses. A bio has no command.
     let place = match name {
         ": block_bio_queue: " => event.splitn(3, ' ').nth(2)?,
         _ => event.split_once(") ")?.1,
@@ -90,7 +91,7 @@ pub fn parse_line(line: &str) -> Option<Event> {
     })
 }
 
-/// The place where ext4 has put a piece of a file.
+/// The blocks in which ext4 has put a piece of a file.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Mapping {
     /// The time, in seconds of the trace's clock.

@@ -1,5 +1,5 @@
-//! Computes with sets of bytes on a device. A set consists of sorted ranges, each from a first byte to an
-//! end.
+//! Computes with sets of bytes on a device. A set consists of sorted ranges. Each range goes from its first
+//! byte to its end, which does not belong to the range.
 
 /// A range: the first byte and the end.
 pub type Range = (u64, u64);

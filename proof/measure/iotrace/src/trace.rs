@@ -11,11 +11,12 @@ use crate::parse::{Action, Event, Step};
 use crate::ranges::Range;
 use crate::watch::{Map, Part};
 
-/// The beginning of the name of ext4's journal thread.
+/// The first letters of the name of ext4's journal thread.
 const JOURNAL_THREAD: &str = "jbd2/";
-/// The kernel's worker threads, which issue requests that had to wait for a flush.
+/// The first letters of the names of the kernel's worker threads, which issue requests that had to wait for a
+/// flush.
 const WORKER: &str = "kworker/";
-/// The most seconds between the rest of a transaction and its commit record.
+/// The longest time in seconds between the other blocks of a transaction of ext4 and its commit record.
 const COMMIT: f64 = 1.0;
 
 /// A request that wrote.
@@ -25,7 +26,7 @@ pub struct Write {
     pub seconds: f64,
     /// The seconds until the request was complete, if the trace has its completion.
     pub took: Option<f64>,
-    /// The first byte, counted on the whole device, which may have partitions.
+    /// The offset of the first byte on the whole device, which may have partitions.
     pub offset: u64,
     /// The number of bytes.
     pub bytes: u64,
@@ -198,7 +199,7 @@ impl Trace {
         let mut owners = Owners { journal_by, volumes: HashMap::new(), ends: HashMap::new() };
         for (event, took) in issued(events) {
             let at = rounded(event.seconds - start);
-            // A flush has no offset, so flushes of other partitions of the device count too.
+            // A flush has no offset, so flushes for other partitions of the device count too.
             if event.flush {
                 trace.flushes.push(at);
             }
@@ -232,8 +233,8 @@ impl Trace {
 struct Owners {
     journal_by: JournalBy,
     volumes: HashMap<usize, Volume>,
-    /// The offsets at which the journal's thread stopped writing, with the times. A worker of the kernel may
-    /// continue at such an offset.
+    /// The offsets at which the journal's thread stopped writing, each with the time. A worker of the kernel
+    /// may continue to write there.
     ends: HashMap<u64, f64>,
 }
 
@@ -271,7 +272,7 @@ fn rounded(seconds: f64) -> f64 {
     (seconds * 1e6).round() / 1e6
 }
 
-/// Returns the write of an event, given which files own its bytes. `otherwise` is the class of bytes without
+/// Returns the write of an event whose parts have the given owners. `otherwise` is the class of bytes without
 /// an owner.
 fn write_of(event: Event, seconds: f64, took: Option<f64>, parts: &[Part], otherwise: Class) -> Write {
     let mut sums: BTreeMap<Class, u64> = BTreeMap::new();

@@ -1,4 +1,4 @@
-//! Controls a trace instance in the kernel that belongs to this process.
+//! Controls a trace instance of the kernel. The instance belongs to this process.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Read};
@@ -60,7 +60,7 @@ impl Session {
         }
         remove_stale(root);
         let mut session = Self { dir: make_instance(root)?, events, pipe: None, partial: Vec::new() };
-        // The looks at the files take their times from the same clock.
+        // The scans of the files take their times from the same clock.
         session.set("trace_clock", "mono")?;
         session.set("buffer_size_kb", BUFFER_KIB)?;
         let pipe = session.dir.join("trace_pipe");
@@ -129,7 +129,8 @@ impl Drop for Session {
     }
 }
 
-/// Returns a device number in the kernel's encoding: 12 bits of the major number above 20 bits of the minor.
+/// Returns a device number in the kernel's encoding. The upper 12 bits are the major number, and the lower 20
+/// bits are the minor number.
 fn kernels_number(major: u32, minor: u32) -> u32 {
     major << 20 | minor
 }

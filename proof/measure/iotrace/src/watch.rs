@@ -1,9 +1,10 @@
 //! Finds the file to which a byte of the device belonged at a given time.
 //!
-//! The collector looks at the files again and again while the command runs, because logs appear, grow and
-//! disappear, and other files take over their blocks. For each piece of a file, the atlas keeps the times
-//! when a look first and last saw it. A rollback journal may live for less than the time between two looks.
-//! For such files, ext4 reports which inode it places where, and the looks tell which file has that inode.
+//! The collector scans the files repeatedly while the command runs, because logs appear, grow and disappear,
+//! and other files get their blocks. Each scan is called a look. For each piece of a file, the [`Atlas`]
+//! keeps the times when a look first and last saw the piece. A rollback journal may exist for less than the
+//! time between two looks. For such a file, ext4 reports where it places which inode, and the looks find out
+//! which file has that inode.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -18,9 +19,9 @@ use crate::Class;
 use crate::parse::Mapping;
 use crate::ranges::{Range, common, normalise, without};
 
-/// The limit in seconds for the time between a request and a look. A request belongs to a file if a look saw
-/// the file at the request's place within this time before or after the request. The limit is not 0, because
-/// between two looks a file may appear or disappear, and an inode may get another name.
+/// The longest time in seconds between a request and a look that finds its file. A request belongs to a file
+/// if a look saw the file at the request's place within this time before or after the request. The limit is
+/// not 0, because between two looks a file may appear or disappear, and an inode may get another name.
 const NEAR: f64 = 1.0;
 
 /// Database files that this process may have open elsewhere. The atlas keeps them open, because closing *any*
@@ -51,8 +52,8 @@ struct Sighting {
 struct Watched {
     path: PathBuf,
     class: Class,
-    /// The file's places at the last look as a whole. The next field has them in pieces, with the time when a
-    /// look first saw each piece.
+    /// All places of the file at the last look. The next field divides them into pieces, each with the time
+    /// when a look first saw it.
     latest: Vec<Range>,
     pieces: Vec<(Range, f64)>,
     seen: f64,
@@ -67,7 +68,8 @@ pub struct Atlas {
     start: u64,
     files: Vec<Watched>,
     by_path: HashMap<PathBuf, usize>,
-    /// The files to which each inode belonged, each with the first and the last time.
+    /// For each inode, the files to which it belonged. Each file has the first and the last time at which a
+    /// look saw it with this inode.
     inodes: HashMap<u64, Vec<(f64, f64, usize)>>,
     past: Vec<Sighting>,
     open: HashMap<(u64, u64), File>,
@@ -98,8 +100,8 @@ impl Atlas {
         self.open.retain(|_, file| file.metadata().is_ok_and(|meta| meta.nlink() > 0));
     }
 
-    /// Records which files exist and which inodes they have, without opening a file. Returns the files that
-    /// have blocks, with their inodes.
+    /// Records which files exist, and which inodes they have. Opens no file. Returns the files that have
+    /// blocks, with their inodes.
     pub fn glance(&mut self, now: f64) -> Vec<(usize, u64)> {
         let mut there = Vec::new();
         let found: Vec<(PathBuf, Class)> = self.targets.iter().flat_map(files_of).collect();
@@ -142,7 +144,7 @@ impl Atlas {
         directories
     }
 
-    /// Returns the places of a file; none if the file is gone.
+    /// Returns the ranges of the device in which a file lies; none if the file is gone.
     fn places(&mut self, index: usize, inode: u64) -> Vec<Range> {
         let Some(watched) = self.files.get(index) else { return Vec::new() };
         let found = if watched.class == Class::Database {
@@ -188,8 +190,8 @@ impl Atlas {
         watched.seen = now;
     }
 
-    /// Ends the recording. `journal` is the place of the file system's journal. `mappings` are the places
-    /// that ext4 reported, in blocks of `block` bytes.
+    /// Ends the recording, and returns the map. `journal` is the place of the file system's journal.
+    /// `mappings` are the places that ext4 reported, in blocks of `block` bytes.
     pub fn finish(mut self, journal: &[Range], mappings: &[Mapping], block: u64) -> Map {
         for (file, watched) in self.files.iter().enumerate() {
             let (last, file) = (watched.seen, Some(file));
@@ -289,8 +291,8 @@ pub fn directory_of(file: &Path) -> &Path {
 /// The places of all files over the whole trace.
 pub struct Map {
     pub files: Vec<(PathBuf, Class)>,
-    /// The sightings, sorted by first byte. Each comes with the greatest end of itself and all sightings
-    /// before it.
+    /// The sightings, sorted by first byte. With each is the greatest end of this sighting and of all
+    /// sightings before it.
     sightings: Vec<(Sighting, u64)>,
     journal: Vec<Range>,
 }
@@ -299,7 +301,7 @@ pub struct Map {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Part {
     pub bytes: u64,
-    /// The class of the file there; `None` if no file is known to be there.
+    /// The class of the file that has these bytes; `None` if no such file is known.
     pub class: Option<Class>,
     pub file: Option<usize>,
 }

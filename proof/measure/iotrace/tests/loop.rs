@@ -9,7 +9,8 @@ use std::sync::Mutex;
 use duralite_iotrace::{Class, JournalBy, Marker, Summary, Trace, Tracer, Volume, draw, trace};
 use duralite_testkit::{LoopDisk, skip};
 
-/// The tests run one at a time, because each would see the writes that the others cause in the kernel.
+/// A lock with which the tests run one at a time. Otherwise each would see the writes that the kernel makes
+/// for the others.
 static ALONE: Mutex<()> = Mutex::new(());
 
 /// Makes a disk that can be traced. If that is impossible, prints the reason and returns `None`.

@@ -19,7 +19,7 @@ use super::world::{World, hash_of};
 /// The name of the transaction that the database has before the archive begins.
 const BASE: u16 = 0x100;
 
-/// What survives the death of an actor.
+/// The part of an actor that survives its death.
 #[derive(Debug, Clone, Default, Hash)]
 pub struct Disk {
     /// The generation that the actor owns.
@@ -43,7 +43,7 @@ impl Disk {
     }
 }
 
-/// An actor's place in a schedule.
+/// The position of an actor in a schedule.
 pub struct Stage {
     actor: usize,
     world: Arc<World>,
@@ -51,14 +51,15 @@ pub struct Stage {
     disk: Rc<RefCell<Disk>>,
 }
 
-/// What a primary does.
+/// The actions of a primary.
 #[derive(Debug, Clone, Copy)]
 pub struct Plan {
     /// The number of transactions that the primary commits.
     pub transactions: u16,
-    /// How much later each transaction is than the one before, in milliseconds.
+    /// The time in milliseconds by which each transaction is later than the one before.
     pub ms_each: i64,
-    /// The number of transactions after which the primary looks. It also looks after the last transaction.
+    /// The number of transactions after which the primary looks, that is, asks whether somebody has claimed
+    /// the next generation. It also looks after the last transaction.
     pub looks_each: u16,
     /// Whether the primary looks for one transaction while it uploads the next.
     pub is_pipelined: bool,
@@ -68,7 +69,8 @@ pub struct Plan {
     pub uploads_snapshot: bool,
     /// Whether the primary compacts after each transaction.
     pub compacts: bool,
-    /// Whether the archive loses transactions after these. Then the primary starts over, and commits one more.
+    /// Whether the log loses two transactions after these, so that the archive lacks them. The primary then
+    /// starts over, and commits one more transaction.
     pub has_gap: bool,
     /// Whether the primary's machine is a copy of the machine of actor 0, with the same token.
     pub is_copy: bool,
@@ -92,7 +94,7 @@ impl Plan {
     }
 }
 
-/// Repeats a request without a pause, more often than a schedule lets it fail.
+/// A retry policy that repeats a request without a pause, more often than a schedule lets it fail.
 #[derive(Debug)]
 struct AtOnce;
 
@@ -140,8 +142,8 @@ impl Stage {
     }
 }
 
-/// Runs an actor's life, which ends with success or an error of the archive. Reports an error that no actor may
-/// get.
+/// Runs an actor's life, which ends with success or with an error of the archive. Reports a violation if no
+/// actor may get that error.
 async fn ends(life: impl Future<Output = Result<(), ArchiveError>>, stage: &Stage) {
     let is_wrong = |error: &ArchiveError| match error {
         ArchiveError::Damaged { .. } | ArchiveError::Gap { .. } => true,
@@ -182,11 +184,11 @@ pub async fn copy(stage: Stage, plan: Plan) {
     let life = async {
         stage.disk().history = vec![BASE];
         match stage.archive().resume(&stage.owner(&plan), Generation::FIRST).await {
-            // The sidecar goes on only if the archive has no more than its log.
+            // A sidecar continues only if the archive has no transaction that its log lacks.
             Ok(Resumed::Primary(primary)) if primary.uploaded() == stage.disk().txid() => {
                 serve(&stage, &plan, primary).await
             }
-            // In such a schedule the copy would have been made later, so this actor does nothing.
+            // In this schedule the copy would have been made later, so this actor does nothing.
             _ => Ok(()),
         }
     };
@@ -253,7 +255,7 @@ async fn resume(stage: &Stage, plan: &Plan, generation: Generation) -> Result<()
         Resumed::Primary(primary) => {
             {
                 let mut disk = stage.disk();
-                // The sidecar knows from the log which number each transaction has. After a gap, the newest
+                // A sidecar learns the number of each transaction from the log. After a gap, the newest
                 // transaction is the base.
                 if disk.generation != Some(primary.generation()) && disk.generation.is_some() {
                     disk.before = primary.start().base.txid as i64 - disk.history.len() as i64;
@@ -331,7 +333,7 @@ async fn serve(stage: &Stage, plan: &Plan, primary: Primary) -> Result<(), Archi
     Ok(())
 }
 
-/// Runs a follower, which applies what is settled to its copy, `times` times.
+/// Runs a follower, which `times` times applies the settled transactions to its copy.
 pub async fn follower(stage: Stage, times: u32) {
     let life = async {
         let archive = stage.archive();
@@ -356,7 +358,7 @@ pub async fn follower(stage: Stage, times: u32) {
     ends(life, &stage).await;
 }
 
-/// Runs a reader, which restores the newest moment.
+/// Runs a reader, which restores the newest state in the archive.
 pub async fn reader(stage: Stage) {
     let promised = stage.judge.borrow().promised().to_vec();
     stage.world.learn(stage.actor, hash_of(&promised));

@@ -1,17 +1,17 @@
-//! The databases of the actors. Each transaction adds a page with its own name, so a missing transaction leaves
-//! a page of zeros.
+//! The databases of the actors. Each transaction adds a page that contains the transaction's name. So if a
+//! transaction is missing, its page has only zeros.
 
 use bytes::Bytes;
 use duralite_archive::{Archive, ArchiveError, Plan, Target};
 use duralite_ltx::{Decoder, Encoder, Header, LtxError};
 
-/// Names of transactions, in order.
+/// The names of transactions, in the order of their commits.
 pub type History = Vec<u16>;
 
 const PAGE_SIZE: u32 = 512;
 
-/// Returns the file with the transactions `min` to `max`. After them the database has this history. The file
-/// has the pages from index `from` on.
+/// Returns the archive's file for the transactions `min` to `max`, after which the database has the history
+/// `history`. The file has the pages from index `from` on.
 ///
 /// # Panics
 ///
@@ -52,7 +52,7 @@ fn apply(history: &mut History, bytes: &[u8]) -> Result<(), LtxError> {
     decoder.finish().map(|_| ())
 }
 
-/// Returns the database that a plan makes.
+/// Returns the database that one gets by a restore plan.
 ///
 /// # Errors
 ///
@@ -67,8 +67,8 @@ pub async fn make(archive: &Archive, plan: &Plan) -> Result<History, ArchiveErro
     Ok(history)
 }
 
-/// Restores the database of a moment as a reader does: if an object is gone at its fetch, the reader lists
-/// again.
+/// Restores the database of a moment as a reader does. If an object is gone when the reader fetches it, the
+/// reader lists the objects again.
 ///
 /// # Errors
 ///

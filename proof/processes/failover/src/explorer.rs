@@ -12,14 +12,15 @@ use super::actors::{Disk, Stage};
 use super::judge::{Judge, Seen};
 use super::world::{World, hash_of};
 
-/// How many things may go wrong in one schedule.
+/// The limits on what may go wrong in one schedule.
 #[derive(Debug, Clone, Copy, Default, Hash)]
 pub struct Limits {
-    /// The most requests that time out. Each may still arrive late, or never.
+    /// The largest number of requests that time out. Each of them may still arrive late, or never.
     pub timeouts: u32,
-    /// The most changes that arrive twice, the second time late.
+    /// The largest number of requests that change the store and arrive twice, the second time late.
     pub duplicates: u32,
-    /// The most kills of actors. A killed actor begins another life with what is on its disk.
+    /// The largest number of times that an actor is killed. A killed actor begins another life with what is
+    /// on its disk.
     pub kills: u32,
 }
 
@@ -30,11 +31,11 @@ pub type Life = LocalBoxFuture<'static, ()>;
 pub struct Scenario {
     /// The actors. Each function begins a life of its actor.
     pub actors: Vec<Box<dyn Fn(Stage) -> Life>>,
-    /// What may go wrong.
+    /// The limits on what may go wrong.
     pub limits: Limits,
     /// The number of keys in one answer to a list.
     pub keys_in_a_list: usize,
-    /// The number of newest transactions of which the archive has to keep each single one.
+    /// The number of newest transactions that the archive must be able to restore one by one.
     pub kept: u64,
 }
 
@@ -49,9 +50,9 @@ enum Step {
 
 /// Chooses the steps of a schedule.
 trait Choices {
-    /// Chooses one of several steps, and returns its index; returns `None` if everything that follows is known
-    /// already. For each step, `steps` has the actor that goes on by it, or `None` if the step makes something
-    /// go wrong.
+    /// Chooses one of several steps, and returns its index. Returns `None` if everything that follows is
+    /// known already. For each step, `steps` has the actor that the step lets go on, or `None` if the step
+    /// makes something go wrong.
     fn choose(&mut self, steps: &[Option<usize>], fingerprint: &dyn Fn() -> u64) -> Option<usize>;
 }
 
@@ -109,7 +110,7 @@ impl<'a> Run<'a> {
         })
     }
 
-    /// Returns the actor that goes on by a step; `None` if the step makes something go wrong. Late requests
+    /// Returns the actor that a step lets go on; `None` if the step makes something go wrong. Late requests
     /// count as one more actor.
     fn goes_on(&self, step: Step) -> Option<usize> {
         match step {
@@ -192,7 +193,7 @@ struct DepthFirst {
 }
 
 impl DepthFirst {
-    /// Turns to the next schedule, if there is one.
+    /// Moves on to the next schedule. Returns whether there is one.
     fn next(&mut self) -> bool {
         self.at = 0;
         while let Some((chosen, steps)) = self.path.pop() {
@@ -218,7 +219,7 @@ impl Choices for DepthFirst {
     }
 }
 
-/// Makes the same choices again.
+/// Repeats given choices.
 struct Again(std::vec::IntoIter<usize>);
 
 impl Choices for Again {
@@ -227,8 +228,8 @@ impl Choices for Again {
     }
 }
 
-/// Makes random choices, and remembers them. Mostly lets an actor go on for a while, so that the others stand
-/// still for long.
+/// Makes random choices, and remembers them. Mostly chooses the same actor for a while, so that the others
+/// wait for long.
 struct Drawn {
     state: u64,
     made: Vec<usize>,
@@ -253,7 +254,7 @@ impl Choices for Drawn {
         let chosen = if !own.is_empty() && self.below(8) > 0 {
             own[self.below(own.len())]
         } else {
-            // The steps that make something go wrong come last.
+            // The steps that make something go wrong are the last ones in the list.
             let some = if sound > 0 && self.below(4) > 0 { sound } else { steps.len() };
             self.below(some)
         };
@@ -268,7 +269,7 @@ impl Choices for Drawn {
 pub struct Violation {
     /// What is wrong.
     pub what: String,
-    /// The steps that led there.
+    /// The steps that led to it.
     pub steps: Vec<String>,
     /// The seed, if the schedule was drawn.
     pub seed: Option<u64>,
@@ -292,15 +293,15 @@ fn violation(scenario: &Scenario, choices: Vec<usize>, what: String, seed: Optio
     Box::new(Violation { what, steps, seed })
 }
 
-/// How much was explored.
+/// The extent of an exploration.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Explored {
     /// The number of schedules that were run.
     pub schedules: u64,
     /// The number of different states that were reached; 0 if that is not known.
     pub states: usize,
-    /// The number of different pairs of a store and what was promised at that time. The judge has restored each
-    /// of them.
+    /// The number of different pairs of a store's contents and the promises at that time. The judge has
+    /// restored the database of each.
     pub judged: usize,
 }
 
@@ -329,7 +330,7 @@ pub fn explore(scenario: &Scenario, most: u64) -> Result<Explored, Box<Violation
     }
 }
 
-/// Draws `schedules` schedules: the first from this seed, and each next one from the next seed.
+/// Draws `schedules` schedules at random. The first has this seed, and each later one has the next seed.
 ///
 /// # Errors
 ///

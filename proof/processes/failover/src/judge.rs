@@ -1,8 +1,8 @@
 //! The judge knows what was promised, and checks whether the store keeps it.
 //!
-//! Acknowledging a transaction promises it together with everything before it. Applying a transaction to a
-//! follower's copy does so too. From then on every restore has to begin with that history. If neither of two
-//! promises begins with the other, the history is split.
+//! Whoever acknowledges a transaction promises it together with everything before it. Whoever applies a
+//! transaction to a follower's copy promises the same. From then on every restore has to begin with that
+//! history. If neither of two promised histories begins with the other, the history is split.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,14 +19,15 @@ use super::world::{World, hash_of};
 #[derive(Debug, Default)]
 pub struct Judge {
     promised: History,
-    /// The histories of the moments that a restore still has to reach, by their transactions.
+    /// The histories that a restore must still be able to reach, by the number of their last transaction.
     moments: BTreeMap<u64, History>,
-    /// The number of newest transactions of which each single one has to be kept.
+    /// The number of newest transactions that the archive must be able to restore one by one.
     kept: u64,
     violation: Option<String>,
 }
 
-/// Hashes of what the judge has found right: states of the store, each with what was promised at that time.
+/// Hashes of the states that the judge has found right. A state is the contents of the store and the promises
+/// at that time.
 pub type Seen = FxHashSet<u64>;
 
 impl Judge {
@@ -50,7 +51,7 @@ impl Judge {
         }
     }
 
-    /// Checks the history that a reader has read. The reader began to read when `promised` was promised.
+    /// Checks the history that a reader has read. When the reader began, `promised` was promised.
     pub fn has_read(&mut self, promised: &[u16], history: &[u16]) {
         if !history.starts_with(promised) {
             self.violate(format!("a reader has {history:x?}, and {promised:x?} was promised before"));
@@ -63,7 +64,7 @@ impl Judge {
         &self.promised
     }
 
-    /// Notes that something is wrong. Only the first such text counts.
+    /// Notes that something is wrong. Only the first text counts.
     pub fn violate(&mut self, what: String) {
         self.violation.get_or_insert(what);
     }

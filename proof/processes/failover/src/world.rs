@@ -1,4 +1,5 @@
-//! An object store in memory whose network a test controls: every request waits until the test lets it arrive.
+//! An object store in memory. A test controls the store's network, and every request waits until the test
+//! lets it arrive.
 //!
 //! The store behaves as the product assumes of every store: each request takes effect in one moment, and every
 //! later request sees the effect. A list of many keys takes several requests.
@@ -21,7 +22,7 @@ use object_store::{
 };
 use rustc_hash::FxHasher;
 
-/// What a request asks for.
+/// The content of a request.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Ask {
     /// Creates an object, if none with this key exists.
@@ -72,7 +73,7 @@ enum Answer {
 pub struct Request {
     /// The actor that waits.
     pub actor: usize,
-    /// What the request asks for.
+    /// The content of the request.
     pub ask: Ask,
     number: u64,
 }
@@ -85,12 +86,13 @@ struct State {
     late: Vec<Ask>,
     /// The contents of the store, as a hash for each key.
     contents: BTreeMap<Path, u64>,
-    /// A hash of what each actor has learned. An actor that has learned the same is in the same state.
+    /// For each actor, a hash of what it has learned. If it has learned the same in two schedules, it is in
+    /// the same state in both.
     learned: Vec<u64>,
     next: u64,
 }
 
-/// The store, and the requests on their way to it.
+/// The store, and the requests that have not reached it yet.
 #[derive(Debug)]
 pub struct World {
     objects: InMemory,
@@ -133,7 +135,7 @@ impl World {
         })
     }
 
-    /// Returns the store as an actor reaches it.
+    /// Returns a client through which an actor uses the store.
     #[must_use]
     pub fn client(self: &Arc<Self>, actor: usize) -> Arc<dyn ObjectStore> {
         Arc::new(Client { world: Arc::clone(self), actor })
@@ -155,7 +157,8 @@ impl World {
         hash_of(&self.state().contents)
     }
 
-    /// Returns a hash of the store, the actors and the network. What an actor has learned decides what it does.
+    /// Returns a hash of the store, the actors and the network. An actor's next actions depend only on what
+    /// it has learned.
     #[must_use]
     pub fn fingerprint(&self) -> u64 {
         let state = self.state();
@@ -268,7 +271,7 @@ fn at_once<T>(ends: impl Future<Output = Result<T>>) -> Result<T> {
     ends.now_or_never().unwrap_or_else(|| Err(Error::Generic { store: "model", source: "waits".into() }))
 }
 
-/// The store as one actor reaches it.
+/// The client through which an actor uses the store.
 #[derive(Debug)]
 struct Client {
     world: Arc<World>,
@@ -281,7 +284,8 @@ impl std::fmt::Display for Client {
     }
 }
 
-/// The wait for a request. Dropping it ends the wait, and if the actor is gone, the request is late.
+/// An actor's wait for the answer to a request. Dropping this value ends the wait. If the actor is gone, its
+/// request becomes a late one.
 struct Wait<'a> {
     world: &'a World,
     number: u64,

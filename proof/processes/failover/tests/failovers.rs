@@ -1,10 +1,11 @@
-//! Whatever happens on the way, the archive keeps what was promised.
+//! Checks that the archive keeps what was promised, whatever goes wrong meanwhile.
 
 use duralite_failover::{Scenario, draw, explore};
 
 use super::scenarios::{self, limits};
 
-/// Returns the number of schedules to draw for each large scenario. `FAILOVER_SCHEDULES` replaces it.
+/// Returns the number of schedules to draw for each large scenario. `FAILOVER_SCHEDULES` overrides the usual
+/// number.
 fn schedules(usual: u64) -> u64 {
     std::env::var("FAILOVER_SCHEDULES").ok().and_then(|number| number.parse().ok()).unwrap_or(usual)
 }

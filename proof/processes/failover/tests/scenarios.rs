@@ -1,4 +1,4 @@
-//! The scenarios: small ones whose orders are all tried, and large ones of which orders are drawn.
+//! The scenarios. The explorer tries all orders of the small ones, and draws orders of the large ones.
 
 use std::time::Duration;
 
@@ -41,8 +41,8 @@ pub fn scenario(actors: Vec<Actor>, limits: Limits) -> Scenario {
     Scenario { actors, limits, keys_in_a_list: usize::MAX, kept: 1 }
 }
 
-/// Returns a policy that keeps each moment for the time of `keep` transactions, and each single transaction for
-/// the time of `transactions`. A transaction takes ten seconds.
+/// Returns a pruning policy that keeps each moment for the time of `keep` transactions, and each single
+/// transaction for the time of `transactions` transactions. A transaction takes ten seconds.
 pub fn policy(keep: u64, transactions: u64) -> Policy {
     Policy { keep: Duration::from_secs(10 * keep), transactions: Duration::from_secs(10 * transactions) }
 }
@@ -92,7 +92,7 @@ pub fn pruned(limits: Limits) -> Scenario {
 }
 
 /// Returns a scenario like `pruned`, but with a primary that looks only after every third transaction. So it
-/// writes on for a while after it was replaced.
+/// continues to write for a while after it was replaced.
 pub fn seldom(limits: Limits) -> Scenario {
     let plan = Plan { compacts: true, looks_each: 3, ..Plan::of(6) };
     let actors = vec![first(plan), standby(Plan::of(1)), pruner(policy(1000, 0), 1)];
@@ -113,7 +113,7 @@ pub fn days(limits: Limits) -> Scenario {
     scenario
 }
 
-/// Returns a scenario with all of this at once. It is too large to try every order.
+/// Returns a scenario with all of these actors and events. It is too large to try every order.
 pub fn large() -> Scenario {
     let plan = Plan { is_pipelined: true, compacts: true, uploads_snapshot: true, ..Plan::of(6) };
     let other = Plan { uploads_base: true, has_gap: true, ..plan };

@@ -1,4 +1,4 @@
-//! The check of a whole history.
+//! Checks a whole history.
 
 use crate::graph::{Circle, Graph};
 use crate::history::{Fate, Last, Tx};
@@ -7,7 +7,8 @@ use crate::{find, lists, registers, words};
 /// Checks that a history is strictly serializable.
 ///
 /// # Errors
-/// Why the history is not serializable: the transactions that contradict each other, with their operations.
+/// A text that says why the history is not serializable. It names the transactions that contradict each
+/// other, with their operations.
 pub fn check(history: &[Tx], last: &Last) -> Result<(), String> {
     let mut graph = Graph::new(history.len());
     let mut counts = lists::add_edges(history, &last.lists, &mut graph)?;
@@ -25,8 +26,8 @@ pub fn check(history: &[Tx], last: &Last) -> Result<(), String> {
     Ok(())
 }
 
-/// Returns a snapshot for each transaction that did not commit, with the reads before its first own change. If
-/// such transactions must see one state too, check a history together with these snapshots.
+/// Returns a snapshot for each transaction that did not commit, with the reads before its first own change.
+/// If transactions that did not commit must see one state too, check a history together with these snapshots.
 #[must_use]
 pub fn reads_of_the_uncommitted(history: &[Tx]) -> Vec<Tx> {
     let uncommitted = history.iter().filter(|tx| tx.fate != Fate::Committed);

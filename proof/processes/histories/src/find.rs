@@ -1,10 +1,11 @@
-//! Reads by a property: finds out which version of a register a reader saw if it did not find the register.
+//! Handles reads by a property. Finds out which version of a register a reader saw if it did not find the
+//! register.
 //!
-//! Such a reader saw some version without the property. If the order of all versions is known, the existing
-//! edges tell which of them come before the reader, and which after it. Only the versions in between are left.
-//! If all versions without the property come after one writer, so does the reader. If another writer has
-//! replaced all of these versions, the reader comes before that writer. These are new edges, which may tell
-//! more about other readers.
+//! A reader that did not find a register saw some version without the property. If the order of all versions
+//! is known, the existing edges tell which of them come before the reader, and which after it. Only the
+//! versions in between are left. If all versions without the property come after one writer, so does the
+//! reader. If another writer has replaced all of these versions, the reader comes before that writer. These
+//! are new edges, which may tell more about other readers.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -23,7 +24,7 @@ pub struct Unknown {
     property: Property,
 }
 
-/// What is known, and what is still unknown.
+/// What is known of registers, and what is still unknown.
 pub struct Found {
     /// The versions of each register whose order is known.
     pub versions: BTreeMap<Register, Versions>,
@@ -61,7 +62,7 @@ pub fn note(
     Ok(unknown)
 }
 
-/// Returns those of the registers that were not found whose version no other operation of the transaction
+/// Of the registers that a transaction did not find, returns those whose version none of its other operations
 /// tells.
 pub fn still_unknown(unknown: Vec<Unknown>, uses: &BTreeMap<Register, Use>) -> Result<Vec<Unknown>, String> {
     let mut left = Vec::new();
@@ -78,8 +79,8 @@ pub fn still_unknown(unknown: Vec<Unknown>, uses: &BTreeMap<Register, Use>) -> R
     Ok(left)
 }
 
-/// Adds the edges that follow from the existing edges, which must have no cycle. Returns whether there were
-/// such edges.
+/// Adds the edges that follow from the existing edges, which must have no cycle. Returns whether it added
+/// any.
 pub fn narrow(found: &Found, graph: &mut Graph) -> Result<bool, String> {
     let order = graph.order();
     let mut is_new = false;
@@ -108,7 +109,7 @@ pub fn narrow(found: &Found, graph: &mut Graph) -> Result<bool, String> {
     Ok(is_new)
 }
 
-/// Which transactions come before a reader, and which after it.
+/// The transactions that come before a reader, and those that come after it.
 struct Around {
     before: Vec<bool>,
     after: Vec<bool>,
@@ -117,12 +118,12 @@ struct Around {
 impl Around {
     fn of(reader: usize, order: &Order) -> Self {
         let mut around = Self { before: order.before(reader), after: order.after(reader) };
-        // A reader has not seen what it writes itself later, so its own writes come after.
+        // A reader has not seen what it writes itself later, so its own writes come after its read.
         around.after[reader] = true;
         around
     }
 
-    /// Returns the first and the last version that the reader can have seen. The empty version counts as 0.
+    /// Returns the first and the last version that the reader can have seen. The empty version has number 0.
     /// Returns `None` if there is no such version.
     fn narrowed(&self, versions: &Versions, property: &Property) -> Option<(usize, usize)> {
         let first = versions.iter().rposition(|(_, by)| self.before[*by]).map_or(0, |nth| nth + 1);

@@ -55,7 +55,7 @@ impl Graph {
     /// Returns a short cycle as the error, if there is a cycle. The search does not recurse, because
     /// histories are long.
     pub fn find_circle(&self) -> Result<(), Circle> {
-        // 0: not visited; 1: on the current path; 2: done.
+        // The state of a node is 0 if it was not visited, 1 if it is on the current path, and 2 if it is done.
         let mut state = vec![0_u8; self.nodes];
         for start in self.edges.keys() {
             let mut way: Vec<(usize, Vec<usize>)> = Vec::new();
@@ -114,8 +114,8 @@ impl Graph {
         None
     }
 
-    /// Returns the transactions in a cycle of nodes. All moments between two transactions together become one
-    /// edge.
+    /// Returns the transactions in a cycle of nodes. The result has one edge in place of all moments between two
+    /// transactions.
     fn told(&self, circle: &[usize]) -> Circle {
         let first = circle.iter().position(|node| *node < self.transactions).unwrap_or(0);
         let turned = circle[first..].iter().chain(&circle[..first]).copied();
@@ -125,7 +125,7 @@ impl Graph {
         transactions.map(|(nth, node)| (*node, edge(nth))).collect()
     }
 
-    /// Returns the present edges in a form that answers questions about the order.
+    /// Returns the order that the present edges give.
     pub fn order(&self) -> Order {
         let mut order = Order { after: vec![Vec::new(); self.nodes], before: vec![Vec::new(); self.nodes] };
         for (from, edges) in &self.edges {
@@ -145,12 +145,12 @@ pub struct Order {
 }
 
 impl Order {
-    /// Returns whether each node comes after this one.
+    /// Returns for each node whether it comes after this one.
     pub fn after(&self, node: usize) -> Vec<bool> {
         reached(&self.after, node)
     }
 
-    /// Returns whether each node comes before this one.
+    /// Returns for each node whether it comes before this one.
     pub fn before(&self, node: usize) -> Vec<bool> {
         reached(&self.before, node)
     }

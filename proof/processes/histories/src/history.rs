@@ -1,4 +1,4 @@
-//! What transactions did, and the content at the end.
+//! A history: what transactions did, and the content of lists and registers at the end.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ pub type Register = u64;
 /// A value for a register. Each value is written at most once.
 pub type Written = u64;
 
-/// One operation of a transaction or a snapshot.
+/// An operation of a transaction or a snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Op {
     /// Appends an element to a list.
@@ -22,7 +22,7 @@ pub enum Op {
     Scan(List, List, Vec<(List, Vec<Element>)>),
     /// Writes a register.
     Write(Register, Written),
-    /// Reads a register, which has no value before it is written.
+    /// Reads a register. A register has no value before it is first written.
     Look(Register, Option<Written>),
     /// Reads all registers of a range whose values have a property.
     Find(Property, Vec<(Register, Written)>),
@@ -37,12 +37,12 @@ pub struct Property {
     pub to: Register,
     /// The number by which the value is divided.
     pub divisor: u64,
-    /// The remainder of that division.
+    /// The remainder that the division must leave.
     pub remainder: u64,
 }
 
 impl Property {
-    /// Returns whether a value leaves the remainder.
+    /// Returns whether a value leaves this remainder.
     #[must_use]
     pub fn has(&self, value: Written) -> bool {
         value % self.divisor.max(1) == self.remainder
@@ -75,7 +75,8 @@ pub struct Tx {
     pub ops: Vec<Op>,
     /// How the transaction ended.
     pub fate: Fate,
-    /// When the transaction began, and when its end was known. It takes effect at some moment in between.
+    /// The times at which the transaction began, and at which its end was known. It takes effect at some
+    /// moment in between.
     pub span: Option<(u64, u64)>,
 }
 

@@ -2,8 +2,8 @@
 //! lists and registers (Adya; Kingsbury and Alvaro, "Elle", VLDB 2020). The checker does not know what ran
 //! the transactions.
 //!
-//! Each element is appended once. So a list tells the order in which its writers committed, and a read of the
-//! list tells after which of them the reader comes. Each value is written to a register once. If a
+//! Each element is appended once. So a list tells the order in which its writers committed. A read of the
+//! list tells after which of these writers the reader comes. Each value is written to a register once. If a
 //! transaction reads one value and then writes another, the first value came first.
 //!
 //! This gives edges between transactions. A writer comes after another writer (ww). A reader comes after the

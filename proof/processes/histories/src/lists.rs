@@ -123,8 +123,8 @@ fn read_edges(
     if let Some(next) = order.get(seen.len()) {
         graph.add(reader, writer[next], Why::Rw(Place::List(list)));
     }
-    // The first element that the transaction has not seen may be its own. If it belongs to a writer of which
-    // the transaction has seen another element, the transaction saw a part of that writer.
+    // The first element that the reader has not seen may be its own. If another transaction appended both
+    // this element and one that the reader has seen, the reader saw only a part of that transaction.
     match seen.last().zip(order.get(seen.len())) {
         Some((last, next)) if writer[last] == writer[next] && writer[last] != reader => {
             Err(format!("transaction {reader} read a part of what {} appended to list {list}", writer[last]))
@@ -133,7 +133,7 @@ fn read_edges(
     }
 }
 
-/// Checks that the lists contain only elements that were appended to them, each once.
+/// Checks that the lists contain only elements that were appended to them, and each of them once.
 fn check_lists(history: &[Tx], last: &BTreeMap<List, Vec<Element>>) -> Result<(), String> {
     let mut known = BTreeSet::new();
     for tx in history {

@@ -11,9 +11,8 @@ use crate::why::{Place, Why};
 /// A value that a register had; `None` before it was first written.
 type Version = (Register, Option<Written>);
 
-/// Adds the edges of registers. `counts` says which transactions are known to have taken effect. This function
-/// finds out which other transactions have, and sets them in `counts` too. Returns what is still unknown about
-/// reads by a property.
+/// Adds the edges of registers. `counts` says which transactions are known to have taken effect. This
+/// function adds the other ones that have. Returns what is still unknown about reads by a property.
 pub fn add_edges(
     history: &[Tx],
     counts: &mut [bool],
@@ -68,8 +67,8 @@ pub fn add_edges(
     Ok(Found { versions: versions.collect(), unknown })
 }
 
-/// Returns the versions of a register in order, without the empty one at the beginning. Each version has its
-/// writer. Returns `None` if the transactions do not tell the order of all versions.
+/// Returns the versions of a register in order, each with its writer. Leaves out the empty version at the
+/// beginning. Returns `None` if the transactions do not tell the order of all versions.
 fn versions_of(register: Register, uses: &[BTreeMap<Register, Use>]) -> Option<Versions> {
     let mut after: HashMap<Option<Written>, (Written, usize)> = HashMap::new();
     let mut writers = 0;
@@ -88,7 +87,7 @@ fn versions_of(register: Register, uses: &[BTreeMap<Register, Use>]) -> Option<V
     (versions.len() == writers).then_some(versions)
 }
 
-/// Returns the later versions of each version, as far as they are known. A value comes after the value that its
+/// Returns, for each version, the later versions that are known. A value comes after the value that its
 /// writer had read. Every value comes after the empty register. The value at the end comes after every other
 /// value.
 fn later_versions(
@@ -166,7 +165,7 @@ fn come_about(
     Ok(())
 }
 
-/// What a transaction did with registers.
+/// A transaction's use of registers.
 #[derive(Default)]
 struct Uses {
     of: BTreeMap<Register, Use>,
@@ -188,7 +187,7 @@ fn uses_of(number: usize, tx: &Tx, registers: &BTreeSet<Register>) -> Result<Use
             Op::Append(..) | Op::Read(..) | Op::Scan(..) => {}
         }
     }
-    // Another read of the same transaction may tell the value of a register that the transaction did not find.
+    // If a transaction did not find a register, another read of the same transaction may tell its value.
     let unknown = find::still_unknown(missed, &uses)?;
     Ok(Uses { of: uses, unknown })
 }

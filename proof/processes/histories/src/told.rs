@@ -27,8 +27,8 @@ pub fn ended(number: u64, fate: Fate, end: u64) -> String {
 pub struct Told(BTreeMap<u64, Tx>);
 
 impl Told {
-    /// Reads a line. Returns whether it reports that a transaction has committed. A line that is no report
-    /// has no effect.
+    /// Reads a line. Returns whether the line reports that a transaction has committed. A line that is no report has no
+    /// effect.
     ///
     /// # Errors
     /// The line, if it is a report that cannot be read.

@@ -5,16 +5,16 @@ use crate::history::{Register, Written};
 /// A transaction's use of one register.
 #[derive(Default)]
 pub struct Use {
-    /// The value that the transaction read before it wrote the register; `None` if the transaction did not read
-    /// the register before.
+    /// The value that the transaction read before it wrote the register; `None` if it did not read the
+    /// register before that.
     pub read: Option<Option<Written>>,
     /// The values that the transaction wrote, in order.
     pub wrote: Vec<Written>,
 }
 
 impl Use {
-    /// Returns the value that the transaction has to read: the one that it wrote, or else the one that it has
-    /// read. Returns `None` if it may be any value.
+    /// Returns the value that the transaction must read next: the one that it last wrote, or, if it wrote
+    /// none, the one that it has read. Returns `None` if it may be any value.
     pub fn known(&self) -> Option<Option<Written>> {
         self.wrote.last().copied().map(Some).or(self.read)
     }

@@ -1,10 +1,10 @@
-//! Why one transaction comes before another.
+//! The reasons why one transaction comes before another.
 
 use std::fmt;
 
 use crate::history::{List, Register};
 
-/// Why a first transaction comes before a second.
+/// The reason why a first transaction comes before a second.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Why {
     /// Both transactions wrote, and the write of the second is the later one.

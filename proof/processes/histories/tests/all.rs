@@ -1,5 +1,4 @@
-//! The tests of the checker, with histories written by hand, and with random
-//! ones.
+//! Tests of the checker. Some histories are written by hand, and others are random.
 
 mod anomalies;
 mod finds;

@@ -1,4 +1,4 @@
-//! The anomalies of the literature, each written by hand: for lists, for registers, and for both.
+//! The anomalies of the literature, written by hand as histories of lists, of registers, and of both.
 #![allow(clippy::unwrap_used)] // a failed helper is a failed test
 
 use duralite_histories::{Fate, Last, Op, Tx, check, reads_of_the_uncommitted};
@@ -137,7 +137,7 @@ fn a_read_that_is_behind_the_time() {
         // A reader that ran at the same time as the writer need not have seen what the writer wrote.
         check(&[writer.clone(), at(2, 4, &[stale])], &end).unwrap();
     }
-    // The report shows many transactions between two as one edge.
+    // The history has many transactions between these two. The report shows them as one edge.
     let mut history = vec![writer];
     history.extend((1..50).map(|nth| at(nth * 10, nth * 10 + 1, &[look(2, None)])));
     history.push(at(900, 901, &[look(1, None)]));

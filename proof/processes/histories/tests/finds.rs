@@ -1,4 +1,4 @@
-//! Reads by a property. Such a read also reads the registers that it does not find.
+//! Tests reads by a property. A read by a property also reads the registers that it does not find.
 #![allow(clippy::unwrap_used)] // a failed helper is a failed test
 
 use duralite_histories::{Fate, Last, Op, Property, Tx, check};
@@ -64,7 +64,7 @@ fn what_is_not_found_any_more_was_replaced() {
     assert!(verdict(&history(&[(1, 15)], 7), &[(1, 16)]).unwrap_err().contains("rw, register 1"));
 }
 
-/// Only another reader tells where in the order one reader belongs.
+/// Only another reader tells where one reader belongs in the order.
 #[test]
 fn one_read_tells_about_another_one() {
     let mut history = vec![
@@ -90,7 +90,7 @@ fn a_transaction_finds_its_own_writes() {
     };
     own(&[(1, 15)]).unwrap();
     assert!(own(&[]).unwrap_err().contains("did not find 15"));
-    // Nor may a transaction find a value and read another one, in either order.
+    // A transaction also must not find one value of a register and read another one, in either order.
     let writer = any(&update(1, None, 15));
     for ops in [[Op::Look(1, None), find(5, &[(1, 15)])], [find(5, &[]), Op::Look(1, Some(15))]] {
         verdict(&[writer.clone(), any(&ops)], &[(1, 15)]).unwrap_err();

@@ -1,5 +1,5 @@
-//! Random histories. The checker accepts transactions that ran one by one, and notices a read that was changed
-//! afterwards.
+//! Tests with random histories. The checker accepts transactions that ran one by one, and notices a read that
+//! was changed afterwards.
 
 use duralite_histories::{Fate, Last, Op, Property, Tx, check};
 
@@ -17,7 +17,7 @@ impl Random {
     }
 }
 
-/// Runs an operation on the state. Returns it as operations of the history.
+/// Runs an operation on the state. Returns the operation as the history records it.
 fn run(state: &mut Last, next: &mut u64, random: &mut Random) -> Vec<Op> {
     let key = random.below(KEYS);
     *next += 1;
@@ -97,7 +97,7 @@ fn reads_of_an_old_state_are_noticed() {
         history[victim] = Tx { ops: vec![stale], fate: Fate::Committed, span: history[victim].span };
         noticed[kind] += u64::from(check(&history, &last).is_err());
     }
-    // If no transaction has changed a value since, a read of that value is not old. So the checker cannot
-    // notice every such history.
+    // A read of an old state shows nothing if no transaction has changed the value since. So the checker
+    // cannot notice every one of these histories.
     assert!(noticed.iter().all(|times| *times >= 8), "{noticed:?}");
 }

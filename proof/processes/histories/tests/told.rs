@@ -1,4 +1,4 @@
-//! A process reports exactly what it did.
+//! Tests that what a process reports of its transactions is exactly what they did.
 #![allow(clippy::unwrap_used)] // a failed helper is a failed test
 
 use duralite_histories::{Fate, Op, Property, Told, commits, ended};

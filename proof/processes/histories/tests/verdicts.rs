@@ -1,4 +1,4 @@
-//! The checker notices histories that are not serializable, and accepts those that are.
+//! Tests that the checker notices histories that are not serializable, and accepts those that are.
 #![allow(clippy::unwrap_used)] // a failed helper is a failed test
 
 use duralite_histories::{Fate, Last, Op, Tx, check};
@@ -33,8 +33,8 @@ fn the_checker_catches_a_phantom() {
     assert!(why.contains("rw"), "{why}");
 }
 
-/// This history could happen if a transaction released its locks before its commit had a place in the log,
-/// and a crash lost a commit that another transaction had read.
+/// This history could happen if a transaction released its locks before its commit had its position in the
+/// log. Then a crash could lose a commit that another transaction had read.
 #[test]
 fn the_checker_catches_a_lost_dependency() {
     let history = [
@@ -94,7 +94,8 @@ fn the_checker_catches_a_snapshot_that_is_behind_the_time() {
     assert!(why.contains("time") && why.contains("rw"), "{why}");
     let read = at((3, 4), &[Op::Read(1, vec![])]);
     assert!(verdict_of_both(&[at((1, 2), &[Op::Append(1, 10)]), read], &[(1, &[10])], &[]).is_err());
-    // A snapshot that was opened before a transaction began must not see what that transaction wrote.
+    // If a snapshot was opened before a transaction began, the snapshot must not see what that transaction
+    // wrote.
     let early = at((1, 2), &[Op::Look(1, Some(10))]);
     assert!(verdict_of_both(&[early, Tx { span: Some((3, 4)), ..write }], &[], &[(1, 10)]).is_err());
 }
@@ -117,8 +118,8 @@ fn the_checker_catches_what_registers_tell() {
     let both = |first: &[Op], second: &[Op], last| {
         verdict_of_both(&[committed(first), committed(second)], &[], &[(1, last)])
     };
-    // A lost update, a transaction that is seen in part, a value that its writer replaced, and a transaction
-    // that reads two values of one register.
+    // The histories are a lost update, a transaction that is seen in part, a read of a value that its writer
+    // replaced, and a transaction that reads two values of one register.
     let update = |value| [Op::Look(1, None), Op::Write(1, value)];
     assert!(both(&update(10), &update(11), 11).unwrap_err().contains("circle"));
     let seen = [Op::Look(1, Some(10)), Op::Look(2, None)];
@@ -130,7 +131,7 @@ fn the_checker_catches_what_registers_tell() {
     assert!(both(&[Op::Write(1, 10)], &twice, 10).unwrap_err().contains("and then"));
     let own = [Op::Write(1, 11), Op::Look(1, Some(10))];
     assert!(both(&[Op::Write(1, 10)], &own, 11).is_err());
-    // A value whose transaction aborted, and a value that no transaction wrote.
+    // One read sees a value whose transaction aborted, and another one a value that no transaction wrote.
     let aborted = Tx { ops: vec![Op::Write(1, 10)], fate: Fate::Aborted, span: None };
     assert!(verdict_of_both(&[aborted.clone(), committed(&[Op::Look(1, Some(10))])], &[], &[]).is_err());
     assert!(verdict_of_both(&[aborted], &[], &[(1, 10)]).is_err());

@@ -8,7 +8,8 @@ use std::sync::OnceLock;
 use rusqlite::ffi as sqlite;
 
 thread_local! {
-    /// The number of allocations until one is refused; negative for never.
+    /// The number of allocations that succeed before one is refused. If it is negative, no allocation is
+    /// refused.
     static LEFT: Cell<i64> = const { Cell::new(-1) };
     static ASKED: Cell<u64> = const { Cell::new(0) };
 }
@@ -45,7 +46,7 @@ unsafe extern "C" fn allocate(bytes: c_int) -> *mut c_void {
     if is_refused() {
         return std::ptr::null_mut();
     }
-    // SAFETY: SQLite's own function with SQLite's argument.
+    // SAFETY: this calls SQLite's own function with the argument that SQLite has passed.
     BASE.get().map_or(std::ptr::null_mut(), |base| unsafe { (base.malloc)(bytes) })
 }
 
@@ -53,7 +54,7 @@ unsafe extern "C" fn reallocate(old: *mut c_void, bytes: c_int) -> *mut c_void {
     if is_refused() {
         return std::ptr::null_mut();
     }
-    // SAFETY: SQLite's own function with SQLite's arguments.
+    // SAFETY: this calls SQLite's own function with the arguments that SQLite has passed.
     BASE.get().map_or(std::ptr::null_mut(), |base| unsafe { (base.realloc)(old, bytes) })
 }
 
@@ -62,7 +63,7 @@ unsafe extern "C" fn reallocate(old: *mut c_void, bytes: c_int) -> *mut c_void {
 /// # Errors
 /// An error if SQLite has been initialised already.
 pub fn install() -> anyhow::Result<()> {
-    // SAFETY: the structure is SQLite's, filled by SQLite before it is used.
+    // SAFETY: SQLite fills its structure before the structure is used.
     let code = unsafe {
         let mut base = std::mem::zeroed::<sqlite::sqlite3_mem_methods>();
         let mut code = sqlite::sqlite3_config(sqlite::SQLITE_CONFIG_GETMALLOC, &raw mut base);

@@ -37,8 +37,9 @@ impl DirectoryHook {
     }
 
     /// Returns the hook for a mapped database on a disk whose power is cut. When the database grows, the hook
-    /// makes the database's new length durable through this descriptor, which the caller must close after all
-    /// connections. With direct access, the first fault of a page makes the length durable (`MAP_SYNC`).
+    /// makes the database's new length durable through the descriptor `database`, which the caller must close
+    /// after all connections. On a file system with direct access, the first fault of a page makes the length
+    /// durable (`MAP_SYNC`).
     #[must_use]
     pub fn on_disk(self, database: Arc<File>) -> Self {
         Self { on_disk: Some(database), ..self }

@@ -84,8 +84,8 @@ pub fn register() -> anyhow::Result<()> {
 }
 
 fn register_once() -> anyhow::Result<()> {
-    // SAFETY: asks for the default VFS, and registers a table that is never freed; both sides
-    // declare the same structure.
+    // SAFETY: the calls ask for the default VFS, and register a table that is never freed. Both sides declare
+    // the same structure.
     unsafe {
         super::heap::install()?;
         sqlite::sqlite3_initialize();
@@ -116,7 +116,8 @@ unsafe extern "C" fn enter(
     message: *mut *mut c_char,
     routines: *const sqlite::sqlite3_api_routines,
 ) -> c_int {
-    // SAFETY: SQLite's own arguments; the types are two names for the same tables.
+    // SAFETY: the arguments are those that SQLite has passed. The types on the two sides are two names for
+    // the same tables.
     unsafe { duralite::sqlite3_duralite_auto(db.cast(), message, routines.cast()) }
 }
 
@@ -128,7 +129,7 @@ unsafe fn recorded(name: *const c_char) -> Option<(PathBuf, Arc<Recorder>)> {
     if name.is_null() {
         return None;
     }
-    // SAFETY: as promised by the caller.
+    // SAFETY: the caller promises that a name that is not null is a string.
     let path = PathBuf::from(OsStr::from_bytes(unsafe { CStr::from_ptr(name) }.to_bytes()));
     let registry = registry();
     let (_, recorder) = registry.directories.iter().find(|(dir, _)| path.parent() == Some(dir))?;
@@ -149,17 +150,17 @@ unsafe extern "C" fn open(
     flags: c_int,
     out_flags: *mut c_int,
 ) -> c_int {
-    // SAFETY: SQLite's arguments, passed on to the VFS that this one is a copy of.
+    // SAFETY: the arguments come from SQLite, and go on to the VFS of which this one is a copy.
     let pass = || match unsafe { (*base()).open } {
         // SAFETY: as above.
         Some(open) => unsafe { open(base(), name, file, flags, out_flags) },
         None => ffi::CANTOPEN,
     };
-    // SAFETY: a name of SQLite's.
+    // SAFETY: SQLite passes null or a string as the name.
     let Some((path, recorder)) = (unsafe { recorded(name) }) else { return pass() };
     let mut step = recorder.step();
     if step.due(Call::Name).is_some() {
-        // SAFETY: memory for a file, which stays closed.
+        // SAFETY: SQLite provides the memory for the file. Null as methods says that the file is closed.
         unsafe { (*file).methods = ptr::null() };
         return ffi::CANTOPEN;
     }
@@ -176,7 +177,7 @@ unsafe extern "C" fn open(
     drop(step);
     let mut registry = registry();
     let table = *registry.tables.entry(ptr::from_ref(methods).addr()).or_insert_with(|| {
-        // SAFETY: a table of function pointers, which may be copied.
+        // SAFETY: the table contains function pointers, which may be copied.
         let mut table = unsafe { ptr::read(methods) };
         table.close = Some(close);
         table.read = Some(read);
@@ -188,19 +189,19 @@ unsafe extern "C" fn open(
         Box::leak(Box::new(table))
     });
     registry.open.insert(file.addr(), Open { methods, path, recorder: Arc::clone(&recorder) });
-    // SAFETY: an open file; the base's functions do not look at its table.
+    // SAFETY: the file is open. The base VFS's functions do not look at its table.
     unsafe { (*file).methods = table };
     code
 }
 
 unsafe extern "C" fn delete(_vfs: *mut Vfs, name: *const c_char, sync_directory: c_int) -> c_int {
-    // SAFETY: SQLite's arguments, passed on to the VFS that this one is a copy of.
+    // SAFETY: the arguments come from SQLite, and go on to the VFS of which this one is a copy.
     let pass = || match unsafe { (*base()).delete } {
         // SAFETY: as above.
         Some(delete) => unsafe { delete(base(), name, sync_directory) },
         None => ffi::IOERR_DELETE,
     };
-    // SAFETY: a name of SQLite's.
+    // SAFETY: SQLite passes null or a string as the name.
     let Some((path, recorder)) = (unsafe { recorded(name) }) else { return pass() };
     let mut step = recorder.step();
     if step.due(Call::Name).is_some() {
@@ -225,9 +226,9 @@ unsafe extern "C" fn close(file: *mut File) -> c_int {
     let removed = registry().open.remove(&file.addr());
     match removed.map(|open| open.methods) {
         Some(methods) => {
-            // SAFETY: the file's own table, which its own functions expect to find there.
+            // SAFETY: this is the file's own table, which the file's own functions expect to find there.
             unsafe { (*file).methods = methods };
-            // SAFETY: the file's own function.
+            // SAFETY: this calls the file's own function.
             methods.close.map_or(ffi::OK, |close| unsafe { close(file) })
         }
         None => ffi::IOERR_CLOSE,
@@ -239,7 +240,7 @@ unsafe extern "C" fn read(file: *mut File, buf: *mut c_void, len: c_int, at: i64
     if open.recorder.step().due(Call::Read).is_some() {
         return ffi::IOERR_READ;
     }
-    // SAFETY: the file's own function with SQLite's arguments.
+    // SAFETY: this calls the file's own function with SQLite's arguments.
     open.methods.read.map_or(ffi::IOERR_READ, |read| unsafe { read(file, buf, len, at) })
 }
 
@@ -252,12 +253,12 @@ unsafe extern "C" fn write(file: *mut File, data: *const c_void, len: c_int, at:
     let reached = if failure.is_some() { bytes / 2 / SECTOR * SECTOR } else { bytes };
     if reached > 0 {
         let Some(write) = open.methods.write else { return ffi::IOERR_WRITE };
-        // SAFETY: the file's own function with SQLite's buffer, or a part of it.
+        // SAFETY: this calls the file's own function with SQLite's buffer, or with a part of it.
         let code = unsafe { write(file, data, reached as c_int, at) };
         if code != ffi::OK {
             return code;
         }
-        // SAFETY: SQLite's buffer of this length.
+        // SAFETY: SQLite's buffer has this length.
         let data = unsafe { std::slice::from_raw_parts(data.cast::<u8>(), reached) };
         let id = step.file(&open.path, FileKind::Sectors);
         step.push(Event::Write { file: id, at: from, bytes: data.into() });
@@ -272,7 +273,7 @@ unsafe extern "C" fn truncate(file: *mut File, size: i64) -> c_int {
         return code_of(failure, ffi::IOERR_TRUNCATE);
     }
     let Some(truncate) = open.methods.truncate else { return ffi::IOERR_TRUNCATE };
-    // SAFETY: the file's own function with SQLite's argument.
+    // SAFETY: this calls the file's own function with SQLite's argument.
     let code = unsafe { truncate(file, size) };
     if code == ffi::OK {
         let id = step.file(&open.path, FileKind::Sectors);
@@ -291,7 +292,7 @@ unsafe extern "C" fn sync(file: *mut File, flags: c_int) -> c_int {
         return ffi::IOERR_FSYNC;
     }
     let site = step.site();
-    // SAFETY: the file's own function with SQLite's argument.
+    // SAFETY: this calls the file's own function with SQLite's argument.
     let code = open.methods.sync.map_or(ffi::IOERR_FSYNC, |sync| unsafe { sync(file, flags) });
     if code == ffi::OK {
         let id = step.file(&open.path, FileKind::Sectors);
@@ -303,10 +304,10 @@ unsafe extern "C" fn sync(file: *mut File, flags: c_int) -> c_int {
 unsafe extern "C" fn file_control(file: *mut File, op: c_int, arg: *mut c_void) -> c_int {
     let Some(open) = of(file) else { return ffi::IOERR };
     if op == sqlite::SQLITE_FCNTL_SIZE_HINT {
-        // With the hint, the file would grow without an event in the recording.
+        // If the hint were passed on, the file would grow without an event in the recording.
         return ffi::OK;
     }
-    // SAFETY: the file's own function with SQLite's arguments.
+    // SAFETY: this calls the file's own function with SQLite's arguments.
     open.methods.file_control.map_or(ffi::NOTFOUND, |control| unsafe { control(file, op, arg) })
 }
 
@@ -322,6 +323,6 @@ unsafe extern "C" fn shm_map(
         return ffi::IOERR_SHMMAP;
     }
     let Some(map) = open.methods.shm_map else { return ffi::IOERR_SHMMAP };
-    // SAFETY: the file's own function with SQLite's arguments.
+    // SAFETY: this calls the file's own function with SQLite's arguments.
     unsafe { map(file, region, bytes, extend, out) }
 }

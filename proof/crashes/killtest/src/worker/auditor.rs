@@ -1,7 +1,8 @@
 //! Compares the database with the acknowledgements. The auditor is a separate process. So it can hang or die
 //! without the process that asks it.
 //!
-//! The auditor answers each line of input, a [`Question`], with one line, an [`Answer`]; or it fails.
+//! The auditor reads one [`Question`] from each line of input. It answers with one line, an [`Answer`], or
+//! fails.
 
 use std::io::{BufRead as _, Write as _};
 use std::path::Path;
@@ -36,12 +37,12 @@ pub(crate) enum Question {
     Full,
     /// Commit a transaction.
     Commit,
-    /// Check all transactions, close the last connection, and check with stock SQLite. The value says whether
-    /// shared memory may be left.
+    /// Check all transactions, close the last connection, and check again with stock SQLite. The value says
+    /// whether shared memory may be left.
     Settle(bool),
 }
 
-/// The auditor's answer: nothing is lost.
+/// The auditor's answer if nothing is lost.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Answer {
     /// The number of transactions in the database.
@@ -54,8 +55,8 @@ struct Auditor<'a> {
     /// The acknowledgements in the lanes; `None` if the plan has no lanes.
     lanes: Option<lanes::Acknowledged>,
     conn: Option<Kept>,
-    /// The number of transactions that this connection has seen. They cannot be lost, because the connection
-    /// has kept the log in use since.
+    /// The number of transactions that this connection has seen. They must not be lost, because the
+    /// connection has kept the log in use since then.
     seen: i64,
 }
 

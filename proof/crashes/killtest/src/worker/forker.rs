@@ -39,7 +39,7 @@ const INHERITED: [Inherited; 6] = [
     Inherited::RolledBack,
 ];
 const ENDS: [End; 4] = [End::Closing, End::Closing, End::WithoutClosing, End::Killed];
-/// The time that a parent waits before it checks on its child again.
+/// The time after which a parent checks on its child again.
 const GLANCE: Duration = Duration::from_micros(300);
 
 pub(super) fn run(session: &mut Session<'_>) -> Result<()> {
@@ -121,7 +121,7 @@ fn child(session: &mut Session<'_>, conn: &mut Option<Kept>, number: u64, seed: 
     match (inherited, conn.as_ref()) {
         (Inherited::Used, Some(conn)) => {
             let answer = ledger::total(conn);
-            // In a transaction SQLite already has the page, so it may answer.
+            // If a transaction is open, SQLite already has the page, and may answer from it.
             let allowed = !conn.is_autocommit() || answer.is_err();
             ensure!(allowed, "an inherited connection answers {answer:?}");
             let written = conn.execute_batch("BEGIN IMMEDIATE; UPDATE counter SET total = -1; COMMIT");
@@ -149,7 +149,7 @@ fn child(session: &mut Session<'_>, conn: &mut Option<Kept>, number: u64, seed: 
     }
 }
 
-/// Closes the inherited connection, and ignores errors: the parent must not notice the close in any case.
+/// Closes the inherited connection. Ignores errors, because the parent must not notice the close in any case.
 fn close_inherited(conn: &mut Option<Kept>) {
     if let Some(conn) = conn.take() {
         let _ = session::close(conn);

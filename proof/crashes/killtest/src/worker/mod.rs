@@ -50,7 +50,7 @@ pub fn worker_main(arguments: &[String]) -> ExitCode {
 }
 
 fn work(orders: &Orders) -> Result<()> {
-    // The kernel kills this process when the process that started it dies, so none is left behind.
+    // The kernel kills this process when the process that started it dies, so no worker outlives the run.
     set_parent_process_death_signal(Some(Signal::KILL)).context("cannot ask for a signal")?;
     let parent = getppid().map(|pid| pid.as_raw_nonzero().get().cast_unsigned());
     ensure!(parent == Some(orders.parent), "the process that started this one is gone");

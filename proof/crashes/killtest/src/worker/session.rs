@@ -37,8 +37,8 @@ fn is_away(error: &rusqlite::Error) -> bool {
             || failure.extended_code == rusqlite::ffi::SQLITE_IOERR_FSTAT)
 }
 
-/// Returns whether another try may succeed. A user who may only read cannot roll back what a dead process has left. As
-/// with stock SQLite, this user gets an error until a user who may write has rolled it back.
+/// Returns whether the process may succeed if it tries again. A user who may only read cannot roll back what a dead
+/// process has left. As with stock SQLite, this user gets an error until a user who may write has rolled it back.
 pub(super) fn is_busy(error: &rusqlite::Error) -> bool {
     matches!(error, rusqlite::Error::SqliteFailure(failure, _)
         if matches!(failure.code, ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked)
@@ -46,7 +46,7 @@ pub(super) fn is_busy(error: &rusqlite::Error) -> bool {
 }
 
 /// Returns whether the process must roll the transaction back and try again. Either the log is full, or the run has
-/// renamed the database; after a renaming, stock SQLite makes no rollback journal either.
+/// renamed the database, so that stock SQLite makes no rollback journal.
 pub(super) fn has_no_room(error: &anyhow::Error) -> bool {
     let error = error.downcast_ref::<rusqlite::Error>().and_then(rusqlite::Error::sqlite_error);
     error.is_some_and(|error| {
@@ -56,7 +56,7 @@ pub(super) fn has_no_room(error: &anyhow::Error) -> bool {
 
 /// Tries until the log has space, or until SQLite can make a rollback journal, but not for longer than `limit`. Readers
 /// may keep a small log full for a while, and the run may rename the database for a moment. Rolls back a transaction
-/// that fails because of this.
+/// that fails for one of these reasons.
 pub(super) fn when_there_is_room<T>(
     limit: Duration,
     conn: &Connection,
@@ -76,8 +76,8 @@ pub(super) fn when_there_is_room<T>(
     }
 }
 
-/// Tries again while the database is busy. If the database is busy for longer than `limit`, the process starves: no
-/// process holds a lock or is stopped for that long.
+/// Tries again while the database is busy. Fails if the database is busy for longer than `limit`. No process holds a
+/// lock or is stopped for that long, so the process starves.
 pub(crate) fn patiently<T>(
     limit: Duration,
     what: &str,
@@ -99,8 +99,8 @@ pub(crate) fn patiently<T>(
     }
 }
 
-/// A connection that only [`close`] closes. A process that has found a loss must not checkpoint the log into
-/// the database and delete it when it ends.
+/// A connection that only [`close`] closes. If a process that has found a loss ends, it must not checkpoint the log
+/// into the database and delete the log.
 pub(crate) type Kept = ManuallyDrop<Connection>;
 
 /// Opens a connection by one of the database's names, and attaches the log. If the database has several names, it may
@@ -128,14 +128,14 @@ fn attach(uri: &str, busy: Duration) -> rusqlite::Result<Kept> {
     conn.busy_timeout(busy)?;
     conn.set_prepared_statement_cache_capacity(32);
     match ledger::total(&conn) {
-        // SQLite did not find the file and tried again read-only, and by then the file was back.
+        // SQLite did not find the file, and tried again read-only. By then the file had its name back.
         Ok(_) if !uri.ends_with("mode=ro") && conn.is_readonly("main")? => {
             let code = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_CANTOPEN);
             Err(rusqlite::Error::SqliteFailure(code, None))
         }
         Ok(_) => Ok(Kept::new(conn)),
         Err(error) => {
-            // A connection that could not be used is closed only if the database was busy or away.
+            // A connection that fails is closed only if the database was busy, or was renamed for a moment.
             if !is_busy(&error) && !is_away(&error) {
                 std::mem::forget(conn);
             }
@@ -168,7 +168,7 @@ impl<'a> Session<'a> {
 
     /// Opens the database, with pragmas chosen at random.
     pub(super) fn open(&mut self) -> Result<Kept> {
-        // A process with the role of a writer takes its turn to write, so that both kinds of connections meet.
+        // A process with the role of a writer does not write concurrently, so that both kinds of connections meet.
         let may_be_concurrent = self.orders.concurrent && self.orders.role != Role::Writer;
         let parameters = if may_be_concurrent { CONCURRENT[self.rng.usize(..CONCURRENT.len())] } else { "" };
         self.open_with(parameters)
@@ -241,7 +241,7 @@ impl<'a> Session<'a> {
         })
     }
 
-    /// Calls the function of this name, with the session's limit.
+    /// Calls the function of the same name with the session's limit.
     pub(super) fn when_there_is_room<T>(
         &mut self,
         conn: &Connection,

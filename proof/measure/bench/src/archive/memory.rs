@@ -13,7 +13,7 @@ use super::side::{Database, Side, is_archived};
 
 /// The number of commits after the first snapshot.
 const COMMITS: u32 = 1000;
-/// The time without a new upload after which all counts as uploaded. Litestream uploads once a second.
+/// The time without a new upload after which everything counts as uploaded. Litestream uploads once a second.
 const QUIET: Duration = Duration::from_secs(3);
 /// The number of rows that one transaction inserts.
 const BATCH: u64 = 20_000;
@@ -95,15 +95,15 @@ pub(super) fn change(conn: &Connection, commits: u32, seed: u64) -> Result<()> {
     Ok(())
 }
 
-/// What it took to replicate a database.
+/// The resources and times that the replication of a database took.
 pub(super) struct Took {
     /// The time until the database could be restored for the first time.
     pub(super) snapshot: Duration,
     pub(super) most_mib: f64,
 }
 
-/// Replicates a database from its first snapshot on, with commits. Before the end calls `then` with the
-/// connection.
+/// Replicates a database, beginning with a first snapshot, and commits to it meanwhile. Calls `then` with the
+/// connection before the end.
 pub(super) fn replicate(
     (programs, server): (&Programs, &Server),
     database: &Database,

@@ -1,4 +1,4 @@
-//! Finds the programs that the benchmark measures, runs them, and says what they use.
+//! Finds the programs that the benchmark measures, runs them, and says which resources they use.
 
 use std::fs::File;
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -18,7 +18,7 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(120);
 const CREDENTIALS: [(&str, &str); 3] =
     [("AWS_ACCESS_KEY_ID", "bench"), ("AWS_SECRET_ACCESS_KEY", "of-a-bench"), ("AWS_REGION", "us-east-1")];
 
-/// The programs without which the benchmark cannot measure the archive, and Litestream if it is there.
+/// The programs that the benchmark needs to measure the archive, and Litestream if it is there.
 pub(super) struct Programs {
     pub(super) sidecar: PathBuf,
     server: PathBuf,
@@ -28,8 +28,8 @@ pub(super) struct Programs {
 }
 
 impl Programs {
-    /// Finds the programs. Says on standard error what is missing. Returns `None` if the benchmark can
-    /// measure nothing without it.
+    /// Finds the programs. Names the missing ones on standard error. Returns `None` if one is missing without
+    /// which nothing can be measured.
     pub(super) fn find() -> Result<Option<Self>> {
         let beside = std::env::current_exe()?.with_file_name("duralite-archive");
         let dir = Path::new(JUDGES);
@@ -79,7 +79,7 @@ pub(super) fn command(program: &Path) -> Command {
     command
 }
 
-/// The resources that a process has used.
+/// The resources that a program has used.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Usage {
     pub(super) cpu_seconds: f64,
@@ -126,8 +126,7 @@ impl Running {
 
     fn look_at_memory(&mut self) {
         let own = memory_kib(self.child.id(), &["VmHWM"]);
-        // The pages of files that its child processes use belong to the same program, so only their own
-        // memory counts.
+        // Child processes run the same program and share its file pages, so only their own memory counts.
         let of_child = |pid| memory_kib(pid, &["RssAnon", "RssShmem"]);
         let all = own + children(self.child.id()).into_iter().map(of_child).sum::<u64>();
         self.most_mib = self.most_mib.max(all as f64 / 1024.0);

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 /// The number of bytes that the proxy passes on at once.
 const PIECE: usize = 64 << 10;
-/// The longest line of a request's head in bytes, and then the most lines. No client of these measurements comes near
-/// either.
+/// The longest line of a request's head, in bytes. The next constant is the largest number of lines. No client of these
+/// measurements comes near either limit.
 const LINE: u64 = 64 << 10;
 const LINES: usize = 1000;
 
@@ -24,8 +24,9 @@ pub(super) struct Traffic {
     pub(super) uploaded: u64,
     /// The number of all other requests.
     pub(super) others: u64,
-    /// The milliseconds of each upload of transactions that were just committed (level 0). The next field has those of
-    /// each look for a later claim. Both times are from the request's head to the answer, as the client sees it.
+    /// The milliseconds of each upload of transactions that were just committed (level 0). The next field has the
+    /// milliseconds of each request that looks for a claim of a later generation. Both times run from the request's
+    /// head to the answer, as the client sees it.
     pub(super) put_ms: Vec<f64>,
     pub(super) look_ms: Vec<f64>,
 }
@@ -147,7 +148,7 @@ fn pass_requests(
 fn pass_answers(mut server: TcpStream, mut client: TcpStream, shared: &Shared, asked: &Asked) {
     let mut piece = vec![0; PIECE];
     while let Ok(len @ 1..) = server.read(&mut piece) {
-        // With this answer the server only lets the client go on with its body.
+        // This answer only tells the client to send its body.
         let is_interim = piece.starts_with(b"HTTP/1.1 100");
         let answered =
             if is_interim { None } else { asked.lock().unwrap_or_else(PoisonError::into_inner).take() };
@@ -226,7 +227,7 @@ fn wrong(what: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, format!("a request: {what}"))
 }
 
-/// Returns the purpose of a request, and whether it uploads, from its first line.
+/// Returns the purpose of a request, and whether the request uploads. Both follow from its first line.
 fn purpose(first: &str) -> (Kind, bool) {
     let (method, path) = first.split_once(' ').unwrap_or((first, ""));
     match method {
@@ -243,7 +244,7 @@ fn pass(reader: &mut impl Read, writer: &mut impl Write, bytes: u64) -> io::Resu
     if passed < bytes { Err(wrong("its body ends early")) } else { Ok(()) }
 }
 
-/// Passes on a body in chunks, with its trailer. Calls `count` with the bytes of each chunk.
+/// Passes on a body that consists of chunks, and its trailer. Calls `count` with the bytes of each chunk.
 fn pass_chunks(
     reader: &mut impl io::BufRead,
     writer: &mut impl Write,

@@ -1,5 +1,5 @@
 //! Finds out when each commit could be restored. A thread watches the objects as they come into the server's directory.
-//! Later the objects are read for the newest row that they have.
+//! Later the program reads the objects, and finds the newest row of each.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -13,10 +13,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result};
 use duralite_ltx::Decoder;
 
-/// The time between two looks at the directory.
+/// The time between two listings of the directory.
 const LOOK: Duration = Duration::from_millis(10);
-/// Facts about a page of a SQLite file that is a leaf of a table: its first byte, the offset of the number of its
-/// cells, and the offset at which the places of its cells begin.
+/// The first byte of a leaf page of a table, in a file of SQLite. The next constants are offsets in that page: of the
+/// number of cells, and of the array with the positions of the cells.
 const LEAF_OF_TABLE: u8 = 13;
 const CELLS: usize = 3;
 const PLACES: usize = 8;

@@ -20,7 +20,7 @@ use crate::workload::median;
 
 /// The sizes of the databases with `--seconds 1` and more, in MB. The benchmark restores the last one.
 const SIZES: [f64; 3] = [10.0, 100.0, 1000.0];
-/// The number of objects after the snapshot in the database that the benchmark restores. Each has one commit.
+/// The number of objects after the snapshot, for the database that the benchmark restores. Each object has one commit.
 const SMALL: u32 = 3000;
 /// The time that the proxy adds to each request in some of the rows.
 const ADDED: Duration = Duration::from_millis(20);
@@ -105,7 +105,7 @@ fn restores(
     load: f64,
 ) -> Result<Table> {
     let files = server.files.join(database.replica(PREFIX));
-    // Objects of higher levels, which compaction has made in the meantime, would stand for some of the small objects.
+    // Objects of higher levels, which compaction has made in the meantime, would replace some of the small objects.
     for level in ["0001", "0002", "0003"] {
         if files.join(level).exists() {
             std::fs::remove_dir_all(files.join(level))?;
@@ -126,7 +126,7 @@ fn restores(
         for turn in 0..ways.len() {
             let place = (round + turn) % ways.len();
             let (side, address, added) = ways[place];
-            // Restores through a proxy that adds time take long, and differ little.
+            // A restore through a proxy that adds time takes long, and the times of several restores differ little.
             if added > 0 && round > 0 {
                 continue;
             }

@@ -1,5 +1,5 @@
-//! One run. Many connections commit one row each time, at a rate or as fast as they can, beside a program that
-//! replicates the database or without one.
+//! One run. Many connections commit one row per transaction, at a given rate or as fast as they can. A program
+//! replicates the database meanwhile, or none does.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -31,7 +31,7 @@ pub(super) struct Job<'a> {
     pub(super) settings: &'a str,
 }
 
-/// A commit: its row, and when the commit began and returned, in seconds since the beginning of the run.
+/// A commit: its row, and the times at which it began and returned, in seconds since the beginning of the run.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Commit {
     row: i64,
@@ -48,7 +48,7 @@ pub(super) struct Run {
     pub(super) busy: f64,
     pub(super) p50_ms: f64,
     pub(super) p99_ms: f64,
-    /// The processor time that the program that replicates has used until everything could be restored.
+    /// The processor time that the replicating program used until everything could be restored.
     pub(super) cpu_seconds: f64,
     pub(super) traffic: Traffic,
     pub(super) lags: Lags,
@@ -127,8 +127,8 @@ fn rate(commits: &[Commit], job: &Job<'_>) -> f64 {
     commits.iter().filter(|commit| commit.returned <= began + time).count() as f64 / time
 }
 
-/// Lets connections commit until the time is over. Returns all commits, in the order of their rows, and how often a
-/// commit got SQLITE_BUSY.
+/// Lets connections commit until the time is over. Returns all commits in the order of their rows, and the number of
+/// times that a commit got SQLITE_BUSY.
 fn crowd(uri: &str, job: &Job<'_>, since: Instant) -> Result<(Vec<Commit>, u64)> {
     let open = |_| concurrent::open(uri);
     let commits =
@@ -177,19 +177,19 @@ fn text(random: &mut Rng) -> String {
     std::iter::repeat_with(|| char::from_digit(random.u32(..16), 16).unwrap_or('0')).take(100).collect()
 }
 
-/// How long after their return commits could be restored, in milliseconds. A commit that could not be restored at the
-/// end of the run counts with the time until that end.
+/// The lags of commits, in milliseconds: the times from their return until they could be restored. A commit that could
+/// not be restored at the end of the run counts with the time until that end.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Lags {
     pub(super) p50_ms: f64,
     pub(super) p99_ms: f64,
-    /// The median for the commits that returned in the first third of the run. The next field is that for the last
-    /// third.
+    /// The median for the commits that returned in the first third of the run. The next field is the median for the
+    /// last third.
     pub(super) first_ms: f64,
     pub(super) last_ms: f64,
     /// The number of commits that could not be restored at the end.
     pub(super) unreached: usize,
-    /// The median of each second.
+    /// The medians of the lags, one for each second of the run.
     pub(super) seconds: Vec<f64>,
 }
 

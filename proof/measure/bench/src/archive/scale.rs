@@ -1,4 +1,4 @@
-//! Says how much a run measures, and what else the machine does.
+//! Says how much a run measures, and how much other programs load the machine.
 
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ pub(super) fn load_before() -> Result<f64> {
     Ok(100.0 * (1.0 - (after.1 - before.1) / (after.0 - before.0)))
 }
 
-/// Returns the sentence about that load in a table's note.
+/// Returns the sentence in a table's note about the load by other programs.
 pub(super) fn of_others(load: f64) -> String {
     format!("Before the run, other programs used {load:.0}% of the processors.")
 }

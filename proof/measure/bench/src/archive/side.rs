@@ -66,7 +66,7 @@ impl Database {
         self.checked(concurrent::open(&self.uri(""))?)
     }
 
-    /// Opens such a connection, with an empty table and a log that is as warm as it gets.
+    /// Opens a connection as [`Self::open`] does, makes an empty table, and warms the log up as far as possible.
     pub(super) fn prepared(&self) -> Result<Connection> {
         self.checked(concurrent::prepare(&self.uri(""))?)
     }
@@ -115,7 +115,7 @@ impl Database {
         Ok(Replicating { program, transactions: files.join("0000") })
     }
 
-    /// Returns the prefix of the replica below a prefix of the archive. Duralite has one for each generation.
+    /// Returns the prefix of the replica below a prefix of the archive. Duralite has such a prefix for each generation.
     pub(super) fn replica(&self, prefix: &str) -> String {
         match self.side {
             Side::Duralite => format!("{prefix}/g0000000000000001"),

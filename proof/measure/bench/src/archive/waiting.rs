@@ -19,7 +19,8 @@ const WAITING: u32 = 4;
 /// proxy adds to each request.
 const CROWDS: [(usize, u64); 4] = [(16, 0), (256, 0), (16, 20), (256, 20)];
 
-/// Measures commits that wait for the archive, beside the times of a PUT and of a look.
+/// Measures commits that wait for the archive, beside the times of a PUT, and of a request that looks for a
+/// later claim.
 ///
 /// # Errors
 /// An error of SQLite or of starting a program, or a program that does not do its work.
@@ -43,7 +44,7 @@ fn mean(figures: &[f64]) -> f64 {
 struct Waiting {
     connections: usize,
     added: u64,
-    /// The commits per second of the same connections when they wait for the disk only.
+    /// The commits per second of the same connections if they wait only for the disk.
     alone: Vec<f64>,
     runs: Vec<Run>,
 }

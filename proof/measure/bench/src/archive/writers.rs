@@ -15,11 +15,11 @@ use crate::workload::median;
 
 /// The number of connections in the rows about writers.
 const WRITERS: usize = 16;
-/// The commits per second in those rows about lag that are not at full rate.
+/// The commits per second in the rows about lag, except those at full rate.
 const PACE: f64 = 1000.0;
-/// How long runs last with `--seconds 1`: at full rate, where it has to show whether the lag grows, and at a pace. The run
-/// without a program that replicates lasts as long as the run at full rate, because commits take longer the larger the
-/// database is.
+/// The factors by which runs are longer than `--seconds`. This one is for runs at full rate, which have to show whether
+/// the lag grows. The next one is for runs at a pace. The run without a replicating program lasts as long as the run at
+/// full rate, because commits take longer the larger the database is.
 const FULL: u32 = 30;
 const PACED: u32 = 10;
 
@@ -44,7 +44,7 @@ pub fn writers(dir: &Path, effort: Effort) -> Result<Vec<Table>> {
     let mut runs: Vec<Runs> = sides.iter().map(|_| Runs::default()).collect();
     for round in 0..rounds(effort) {
         for turn in 0..sides.len() {
-            // Each round begins with another side than the round before.
+            // Each round begins with a different side than the round before.
             let place = (round + turn) % sides.len();
             let (side, runs) = (sides[place], &mut runs[place]);
             let job =
@@ -158,7 +158,7 @@ fn lags(sides: &[(Side, Runs)], effort: Effort, note: &str) -> Table {
     table
 }
 
-/// Makes the table of how the lag develops at full rate.
+/// Makes the table that shows how the lag develops at full rate.
 fn seconds(sides: &[(Side, Runs)], note: &str) -> Table {
     let columns: Vec<&str> =
         std::iter::once("second").chain(sides.iter().map(|(side, _)| side.name())).collect();

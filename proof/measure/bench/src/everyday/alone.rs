@@ -1,4 +1,4 @@
-//! Measures one connection: on disk, compared with raw writes to that disk; in memory, compared with
+//! Measures one connection. On disk it is compared with raw writes to that disk, and in memory with
 //! `:memory:`.
 
 use std::path::Path;
@@ -13,8 +13,8 @@ use crate::workload::{Operation, Session, Target, median};
 
 /// The size in bytes of the block whose durable overwrite characterises a disk.
 const BLOCK_BYTES: u32 = 4096;
-/// The factor by which runs in memory have more transactions. A transaction in memory takes only
-/// microseconds.
+/// The factor by which runs in memory have more transactions than runs on disk. A transaction in memory takes
+/// only microseconds.
 const IN_MEMORY: u32 = 20;
 
 /// The results of one connection on disk.

@@ -1,4 +1,5 @@
-//! Measures many connections compared with few: threads of one process, and processes.
+//! Measures many connections, compared with few. The connections belong to threads of one process, or to
+//! processes.
 
 use std::path::Path;
 use std::time::Duration;

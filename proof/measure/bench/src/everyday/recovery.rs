@@ -30,7 +30,7 @@ struct Recoveries {
 /// A configuration to recover.
 struct Subject {
     parameters: Option<&'static str>,
-    /// Whether the test first drops the files from the page cache, so that they are as after a power failure.
+    /// Whether the benchmark first drops the files from the page cache, as a power failure would.
     is_cold: bool,
 }
 

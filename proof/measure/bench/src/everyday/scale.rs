@@ -1,5 +1,5 @@
-//! Says how much a run measures: all of it, or less if the user asked for less. Also has the settings that
-//! runs use.
+//! Says how much a run measures, which is less than everything if the user asked for less. Also has the
+//! settings that runs use.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ pub(crate) const WALDIO: &str = "journal=waldio";
 /// The settings of `nvwal`.
 pub(crate) const NVWAL: &str = "journal=nvwal&nvram=emulate";
 
-/// The least number of transactions that makes a run a full run.
+/// The smallest number of transactions that makes a run a full run.
 const WHOLE: u32 = 1000;
 /// The time for which a crowd works in a full run.
 const CROWD: Duration = Duration::from_secs(2);

@@ -15,10 +15,11 @@ use crate::waldio;
 /// The environment variable with which the benchmark also measures the sizes that take long.
 const LARGE: &str = "DURALITE_BENCH_10GB";
 const MB: u64 = 1_000_000;
-/// The block size of the raw overwrites in bytes.
+/// The block size of the raw overwrites, in bytes.
 const BLOCK_BYTES: u32 = 4096;
 
-/// The measurements. Each has the task, its name, the size, and whether it takes long.
+/// The measurements. Each has the task, the name of the row, the size of the database or the length of the
+/// log, and whether it takes long.
 const STEPS: [(&str, &str, u64, bool); 9] = [
     (SIZE, "database of 1 MB", MB, false),
     (SIZE, "database of 10 MB", 10 * MB, false),
@@ -31,8 +32,9 @@ const STEPS: [(&str, &str, u64, bool); 9] = [
     (LENGTH, "log of 10^6 frames", 1_000_000, true),
 ];
 
-/// Returns the number of transactions per round. For a database size they are enough to reach checkpoints.
-/// For a log length they are at most a tenth of that length, so that the log keeps about the same length.
+/// Returns the number of transactions per round. If the task is about the database's size, there are enough
+/// transactions to reach checkpoints. If it is about the log's length, they are at most a tenth of that
+/// length, so that the length hardly changes.
 fn transactions(task: &str, amount: u64, effort: Effort) -> u64 {
     let asked = u64::from(effort.transactions);
     if task == SIZE { asked * 3 } else { asked.min(amount / 10) }

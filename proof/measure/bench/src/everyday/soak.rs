@@ -21,8 +21,8 @@ const WRITERS: usize = 16;
 /// The time between two samples of the log's size.
 const LOOK: Duration = Duration::from_millis(20);
 const MIB: f64 = (1 << 20) as f64;
-/// Four times the size at which stock SQLite checkpoints its log, in MiB. Stock SQLite does so at 1,000
-/// pages.
+/// The log size in MiB that the log should not exceed. It is four times the size at which stock SQLite
+/// checkpoints its log, which is 1,000 pages.
 const ROOM_MIB: f64 = 16.0;
 
 /// The results of the writers.

@@ -17,12 +17,13 @@ pub(super) const INSERT: &str = "insert";
 pub(super) const SELECT: &str = "select";
 /// Commits a number of times without a checkpoint, prints the size of the log, and waits to be killed.
 pub(super) const COMMIT: &str = "commit";
-/// Opens and reads the database. Prints the time in microseconds, and the number of rows.
+/// Opens and reads the database. Prints the time that this took in microseconds, and the number of rows.
 pub(super) const RECOVER: &str = "recover";
 /// Fills a database to a number of bytes. Prints inserts and updates per second, and the resident memory in
 /// MiB.
 pub(super) const SIZE: &str = "size";
-/// Does the same as [`SIZE`], but the number is how many frames the log gets.
+/// Does the same as [`SIZE`], but makes the log as many frames long as the number says, instead of filling
+/// the database.
 pub(super) const LENGTH: &str = "length";
 
 /// The number of rows in a transaction of [`COMMIT`].

@@ -1,4 +1,4 @@
-//! What ordering costs: the parts of figure 5, and the persistency models of section 4.4.
+//! Measures what ordering costs: the parts of figure 5, and the persistency models of section 4.4.
 
 use std::path::Path;
 use std::time::Instant;
@@ -16,11 +16,12 @@ use crate::workload::{Operation, Target, median};
 
 /// The latency of a line in figure 5, in nanoseconds.
 const LINE_NS: u32 = 500;
-/// Emulated memory in which the instructions of transactions are timed alone.
+/// The size in bytes of the emulated memory in which the benchmark times the instructions of transactions
+/// without their SQL.
 const MEMORY_BYTES: u64 = 32 << 20;
 
-/// The paper's times for flushes, fences and the kernel's mode switches: with 1 and with 32 inserts per
-/// transaction, lazy and eager.
+/// Returns the paper's time for flushes, fences and the kernel's mode switches. It depends on the number of
+/// inserts per transaction (1 or 32), and on lazy or eager ordering.
 fn paper(per: u32, sync: &str, diff: &str) -> &'static str {
     match (per, sync, diff) {
         (1, "lazy", "off") => "19.3",
@@ -31,19 +32,19 @@ fn paper(per: u32, sync: &str, diff: &str) -> &'static str {
     }
 }
 
-/// What is done to the memory of a transaction.
+/// The operations that the benchmark applies to the memory of a transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Work {
-    /// The bytes are stored.
+    /// It stores the bytes.
     Copy,
-    /// And their lines are flushed.
+    /// It stores the bytes and flushes their lines.
     Flush,
-    /// And each part of the lines is fenced.
+    /// It stores the bytes, flushes their lines in parts, and follows each part with a fence.
     Fence,
 }
 
-/// Microseconds for the memory of a transaction of so many bytes, lines and fences, without its SQL: each
-/// transaction behind the one before, as in a log.
+/// Returns the microseconds that a transaction of so many bytes, lines and fences spends on memory, without
+/// its SQL. Each transaction writes behind the one before, as in a log.
 fn on_memory(nvm: &FileNvm, of: &PerTransaction, work: Work, transactions: u32) -> f64 {
     let [bytes, lines, fences] = [of.bytes, of.lines, of.fences].map(|count| (count.round() as u64).max(1));
     let bytes = vec![0x5A; bytes as usize];
@@ -64,12 +65,12 @@ fn on_memory(nvm: &FileNvm, of: &PerTransaction, work: Work, transactions: u32) 
     start.elapsed().as_secs_f64() * 1e6 / f64::from(transactions)
 }
 
-/// Microseconds per transaction of inserts.
+/// Returns the microseconds per transaction of inserts.
 fn inserts(dir: &Path, params: Parameters, n: u32, per: u32) -> Result<f64> {
     Ok(fresh_run(dir, &Target::Nvwal(params), Operation::Insert, n, per, true)?.micros())
 }
 
-/// Figure 5: the parts of the time of storing and ordering.
+/// Measures figure 5: the parts of the time for storing and ordering.
 ///
 /// # Errors
 /// An error of SQLite, or of mapping memory.
@@ -108,7 +109,7 @@ pub fn figure5(dir: &Path, effort: Effort) -> Result<Table> {
                     let alone = |work| on_memory(&memory, &counted, work, n);
                     let found = [
                         inserts(dir, with("nvram_write_ns", &LINE_NS.to_string()), n, per)?,
-                        // Flushes and fences do nothing.
+                        // With strict persistency, flushes and fences do nothing.
                         inserts(dir, with("persistency", "strict"), n, per)?,
                         alone(Work::Copy),
                         alone(Work::Flush),
@@ -152,7 +153,7 @@ pub fn figure5(dir: &Path, effort: Effort) -> Result<Table> {
     Ok(table)
 }
 
-/// Section 4.4: inserts under the three persistency models.
+/// Measures section 4.4: inserts under the three persistency models.
 ///
 /// # Errors
 /// An error of SQLite.
@@ -212,7 +213,8 @@ mod tests {
         let effort = Effort { rounds: 1, transactions: 4, time: Duration::ZERO, processes: false };
         let table = figure5(dir.path(), effort).unwrap();
         assert_eq!(table.rows.len(), 2 * PER_TRANSACTION.len() * 2);
-        // Whole pages fill more lines, and an eager commit has at least as many fences.
+        // Whole pages fill more lines than differences do, and an eager commit has at least as many fences as
+        // a lazy one.
         let number = |row: usize, column: usize| table.rows[row][column].parse::<f64>().unwrap();
         let (lines, fences) = (3, 4);
         assert!(number(0, lines) > number(2 * PER_TRANSACTION.len(), lines), "{:?}", table.rows);

@@ -1,5 +1,5 @@
-//! Figure 8: what ten inserts write to the disk, and where, in a log that grows by each commit and in one that
-//! is allocated before.
+//! Figure 8: what ten inserts write to the disk and where. One log grows with each commit, and another is
+//! allocated beforehand.
 
 use std::path::Path;
 
@@ -13,11 +13,11 @@ use crate::report::Table;
 use crate::workload::{Operation, Run, Session, Target};
 
 const DISK_MIB: u64 = 256;
-/// The inserts of the paper's trace.
+/// The number of inserts in the paper's trace.
 const INSERTS: u32 = 10;
 const BLOCK_BYTES: u64 = 4096;
 
-/// A mode of the table: its log, whether that was filled before, and the paper's figures for it.
+/// A mode of the table. It has its log, whether the log was filled before, and the paper's values.
 struct Mode {
     name: &'static str,
     target: Target,
@@ -55,7 +55,7 @@ fn traced(disk: &LoopDisk, mode: &Mode) -> Result<(Trace, Run)> {
     Ok((trace, run?))
 }
 
-/// Figure 8: the requests of ten inserts, and their sums.
+/// Measures figure 8: the requests of ten inserts, and their sums.
 ///
 /// # Errors
 /// An error of SQLite or of the tracer.

@@ -1,4 +1,4 @@
-//! A model of an application: which statements it runs on its database.
+//! A model of an application. It says which statements the application runs on its database.
 
 use rusqlite::types::Value;
 
@@ -17,19 +17,19 @@ pub enum Purpose {
 }
 
 impl Purpose {
-    /// Whether it only reads.
+    /// Returns whether a statement of this category only reads.
     #[must_use]
     pub fn reads(self) -> bool {
         self != Self::Update
     }
 }
 
-/// A statement that an application prepares, and how its values are drawn.
+/// A statement that an application prepares, and the function that draws its values.
 pub struct Kind {
     /// The category of the statement.
     pub purpose: Purpose,
-    /// How often the statement is chosen among those of its category. The first weight holds outside a batch,
-    /// the second between `BEGIN` and `COMMIT`.
+    /// The weights of the statement among those of its category. The first holds outside a batch, the second
+    /// between `BEGIN` and `COMMIT`.
     pub weights: (u64, u64),
     /// The SQL text.
     pub sql: &'static str,
@@ -72,25 +72,25 @@ pub struct App {
     pub kinds: &'static [Kind],
 }
 
-/// An insert, update or delete.
+/// Makes an insert, update or delete.
 #[must_use]
 pub const fn update(weights: (u64, u64), sql: &'static str, bind: fn(&mut Model) -> Vec<Value>) -> Kind {
     Kind { purpose: Purpose::Update, weights, sql, bind }
 }
 
-/// A read of one table.
+/// Makes a read of one table.
 #[must_use]
 pub const fn select(weight: u64, sql: &'static str, bind: fn(&mut Model) -> Vec<Value>) -> Kind {
     Kind { purpose: Purpose::Select, weights: (weight, weight), sql, bind }
 }
 
-/// A read of several tables.
+/// Makes a read of several tables.
 #[must_use]
 pub const fn join(weight: u64, sql: &'static str, bind: fn(&mut Model) -> Vec<Value>) -> Kind {
     Kind { purpose: Purpose::Join, weights: (weight, weight), sql, bind }
 }
 
-/// Rows that are in the database at the start.
+/// Makes the rows that are in the database at the start.
 #[must_use]
 pub const fn fill(rows: u32, sql: &'static str, bind: fn(&mut Model) -> Vec<Value>) -> Fill {
     Fill { rows, sql, bind }

@@ -10,7 +10,7 @@ use super::timing::{ROUNDS, Timing, flash_note, time};
 use crate::nvwal::Effort;
 use crate::report::{Table, number};
 
-/// Figure 6, with files on this disk and on the paper's flash, and table 5, from the same runs.
+/// Measures figure 6, with files on this disk and on the paper's flash. The same runs give table 5.
 ///
 /// # Errors
 /// An error of SQLite.
@@ -84,7 +84,7 @@ pub fn figure6(dir: &Path, effort: Effort) -> Result<Vec<Table>> {
     Ok(vec![elapsed, flash, latency])
 }
 
-/// A row of table 5.
+/// Returns a row of table 5.
 fn per_statement(prepared: &Prepared, timing: &Timing, wal: &Timing) -> [String; 8] {
     let [delete_ms, wal_ms, ppl_ms] = prepared.workload.paper.latency_ms;
     let paper = match timing.config.in_paper {

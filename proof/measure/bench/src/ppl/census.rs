@@ -11,38 +11,38 @@ use super::config::Config;
 use super::generate::Workload;
 use super::replay::{Database, Template, run};
 
-/// The bytes of the header of SQLite's WAL, and of a frame with its page. A frame begins with the page's
-/// number.
+/// The number of bytes in the header of SQLite's WAL. The next constant is the number of bytes in a frame
+/// with its page. A frame begins with the page's number.
 const WAL_HEADER: usize = 32;
 const WAL_FRAME: usize = 24 + 4096;
 
 /// A row of table 3.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Census {
-    /// Transactions.
+    /// The number of transactions.
     pub transactions: usize,
-    /// Transactions between `BEGIN` and `COMMIT`.
+    /// The number of transactions between `BEGIN` and `COMMIT`.
     pub batches: usize,
-    /// Mean number of statements in a transaction between `BEGIN` and `COMMIT`.
+    /// The mean number of statements in a transaction between `BEGIN` and `COMMIT`.
     pub statements_per_batch: f64,
-    /// Joins among all statements, in percent.
+    /// The share of joins among all statements, in percent.
     pub joins: f64,
-    /// Updates among all statements, in percent.
+    /// The share of updates among all statements, in percent.
     pub updates: f64,
-    /// Transactions that write.
+    /// The number of transactions that write.
     pub writing: usize,
-    /// Pages that SQLite writes to its log, per transaction.
+    /// The number of pages per transaction that SQLite writes to its log.
     pub pages_per_transaction: f64,
     /// The number of different pages that the workload writes to the log. A log that is checkpointed only
     /// once, at the end, writes this many pages home.
     pub different_pages: usize,
-    /// Size of the database at the end, in megabytes of 1,048,576 bytes.
+    /// The size of the database at the end, in megabytes of 1,048,576 bytes.
     pub megabytes: f64,
 }
 
 impl Census {
-    /// Counts the statements, and runs the workload once on stock SQLite to count pages. Its files are in
-    /// `dir`.
+    /// Counts the statements, and runs the workload once on stock SQLite to count pages. The files of that
+    /// run are in `dir`.
     ///
     /// # Errors
     /// An error of SQLite or of the file system.
@@ -76,8 +76,8 @@ impl Census {
     }
 }
 
-/// The pages in a log that is checkpointed only at the end, and the size of the database after that
-/// checkpoint in bytes.
+/// Returns the numbers of the pages in a log that is checkpointed only at the end, and the size of the
+/// database in bytes after that checkpoint.
 fn pages_and_size(dir: &Path, workload: &Workload) -> Result<(Vec<u32>, u64)> {
     let template = Template::new(dir, workload)?;
     let database = Database::new(dir, &template, &Config::wal())?;

@@ -8,11 +8,11 @@ use duralite_wal::engines;
 
 use super::paper::{PCM_FENCE_NS, PCM_READ_NS, PCM_WRITE_NS};
 
-/// The limit of a log in NVRAM, for every engine.
+/// The size limit of a log in NVRAM, the same for every engine.
 const LOG_LIMIT: &str = "64m";
-/// Sizes of a page's log sector in bytes. The first is the default, as in the paper.
+/// The sizes of a page's log sector, in bytes. The first is the default, as in the paper.
 const SECTORS: [u32; 3] = [4096, 8192, 12_288];
-/// A page is merged as soon as its sector is full, and takes none of the common pool before that.
+/// The parameter that turns the common pool off. A page is then merged as soon as its sector is full.
 const WITHOUT_POOL: &str = "&overflow_bytes=0";
 
 /// The latency of emulated NVRAM.
@@ -20,11 +20,11 @@ const WITHOUT_POOL: &str = "&overflow_bytes=0";
 pub enum Latency {
     /// The latency of the machine's memory.
     None,
-    /// The latency of PCM, from the paper's table 1.
+    /// The latency of phase-change memory (PCM), from the paper's table 1.
     Pcm,
 }
 
-/// The sentence in a table's note that explains how PCM's latencies are emulated.
+/// Returns the sentence in a table's note that explains how PCM's latencies are emulated.
 #[must_use]
 pub fn pcm_note() -> String {
     format!(
@@ -59,20 +59,20 @@ pub struct Config {
     pub name: String,
     /// The row of the paper's tables to compare it with.
     pub in_paper: InPaper,
-    /// URI parameters of Duralite; `None` for stock SQLite.
+    /// The URI parameters of Duralite; `None` for stock SQLite.
     parameters: Option<String>,
     /// Whether SQLite checkpoints after every commit, instead of after 1,000 pages.
     pub checkpoints_each_commit: bool,
 }
 
 impl Config {
-    /// Stock SQLite, `journal_mode=DELETE`.
+    /// Returns the configuration of stock SQLite with `journal_mode=DELETE`.
     #[must_use]
     pub fn delete() -> Self {
         Self::stock("DELETE", InPaper::Delete)
     }
 
-    /// Stock SQLite, `journal_mode=WAL`.
+    /// Returns the configuration of stock SQLite with `journal_mode=WAL`.
     #[must_use]
     pub fn wal() -> Self {
         Self::stock("WAL", InPaper::Wal)
@@ -82,20 +82,21 @@ impl Config {
         Self { name: name.to_owned(), in_paper, parameters: None, checkpoints_each_commit: false }
     }
 
-    /// `journal=nvwal`.
+    /// Returns the configuration `journal=nvwal`.
     #[must_use]
     pub fn nvwal(latency: Latency) -> Self {
         Self::in_nvram("nvwal", InPaper::Absent, "journal=nvwal", latency)
     }
 
-    /// `journal=ppl` with its default settings; `None` if this build has no such engine.
+    /// Returns the configuration `journal=ppl` with its default settings; `None` if this build lacks that engine.
     #[must_use]
     pub fn ppl(latency: Latency) -> Option<Self> {
         Self::sectors(latency).into_iter().next()
     }
 
-    /// `journal=ppl` with sectors of each size, with the default `overflow_bytes` and with 0. Pages are merged after SQLite's
-    /// automatic checkpoints, that is about every 1,000 pages. Empty if this build has no such engine.
+    /// Returns the configurations of `journal=ppl` with sectors of each size, each with the default `overflow_bytes`
+    /// and with 0. Pages are merged after SQLite's automatic checkpoints, which come about every 1,000 pages. Returns
+    /// none if this build lacks that engine.
     #[must_use]
     pub fn sectors(latency: Latency) -> Vec<Self> {
         let each = |bytes: u32| Self::of_sector(bytes, "", "", latency);
@@ -104,8 +105,8 @@ impl Config {
         if Self::has_ppl() { all.collect() } else { Vec::new() }
     }
 
-    /// `journal=ppl` with the paper's policy, with sectors of each size: a page is merged at the commit that has filled its
-    /// sector. Empty if this build has no such engine.
+    /// Returns the configurations of `journal=ppl` with the paper's policy, with sectors of each size. A page is merged
+    /// at the commit that has filled its sector. Returns none if this build lacks that engine.
     #[must_use]
     pub fn of_paper(latency: Latency) -> Vec<Self> {
         let each = |bytes: u32| {
@@ -142,25 +143,25 @@ impl Config {
         Self { name, in_paper, parameters: Some(parameters), checkpoints_each_commit: false }
     }
 
-    /// Whether the database is in WAL mode.
+    /// Returns whether the database is in WAL mode.
     #[must_use]
     pub fn has_wal(&self) -> bool {
         self.in_paper != InPaper::Delete
     }
 
-    /// Whether the log of a page may take some of the common pool before the page is merged.
+    /// Returns whether the log of a page may take some of the common pool before the page is merged.
     #[must_use]
     pub fn is_with_pool(&self) -> bool {
         self.parameters.as_ref().is_some_and(|parameters| !parameters.contains(WITHOUT_POOL))
     }
 
-    /// Whether the configuration uses Duralite.
+    /// Returns whether the configuration uses Duralite.
     #[must_use]
     pub fn is_duralite(&self) -> bool {
         self.parameters.is_some()
     }
 
-    /// The URI by which SQLite opens the database.
+    /// Returns the URI by which SQLite opens the database.
     #[must_use]
     pub fn uri(&self, database: &Path) -> String {
         match &self.parameters {

@@ -1,4 +1,4 @@
-//! Table 4: pages written to the device, by SQLite and by the file system.
+//! Table 4: the pages that SQLite and the file system write to the device.
 
 use std::fs::File;
 use std::path::Path;
@@ -16,15 +16,16 @@ use crate::nvwal::Effort;
 use crate::report::Table;
 
 const PAGE: u64 = 4096;
-/// Size of the loop device for this measurement.
+/// The size of the loop device, in MiB.
 const DISK_MIB: u64 = 256;
 
-/// Pages written from the start of a workload until its database was closed and everything was synced.
+/// The number of pages written from the start of a workload until its database was closed and everything was
+/// synced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Pages {
-    /// Pages passed to the kernel by system calls.
+    /// The number of pages passed to the kernel by system calls.
     asked: u64,
-    /// Pages that reached the device, if they could be traced.
+    /// The pages that reached the device, if they could be traced.
     device: Option<OnDevice>,
 }
 
@@ -49,12 +50,12 @@ impl OnDevice {
 }
 
 impl Pages {
-    /// Pages that SQLite wrote to the database and its logs.
+    /// Returns the number of pages that SQLite wrote to the database and its logs.
     fn by_sqlite(&self) -> u64 {
         self.device.map_or(self.asked, |device| device.database + device.log)
     }
 
-    /// Pages that SQLite and the file system wrote.
+    /// Returns the number of pages that SQLite and the file system wrote.
     fn all(&self) -> Option<u64> {
         self.device.map(|device| device.database + device.log + device.file_system)
     }
@@ -73,8 +74,8 @@ fn complete(database: &Database, prepared: &Prepared) -> Result<u64> {
     Ok(asked)
 }
 
-/// Counts the pages of a workload. Traces the loop device if there is one; without it, counts only what is
-/// passed to the kernel.
+/// Counts the pages of a workload. Traces the loop device if there is one. Without it, counts only the pages
+/// that are passed to the kernel.
 fn count(dir: &Path, disk: Option<&LoopDisk>, prepared: &Prepared, config: &Config) -> Result<Pages> {
     let Some(disk) = disk else {
         let database = Database::new(dir, &prepared.template, config)?;
@@ -105,7 +106,7 @@ const COLUMNS: [&str; 14] = [
     "paper: with the file system's",
 ];
 
-/// Table 4: pages written to the device.
+/// Measures table 4: the pages written to the device.
 ///
 /// # Errors
 /// An error of SQLite or of the tracer.
@@ -133,7 +134,7 @@ pub fn table4(dir: &Path, _: Effort) -> Result<Table> {
     Ok(table)
 }
 
-/// A row of the table. The last argument holds the pages of WAL and of `nvwal`, with which the row is
+/// Makes a row of the table. The last argument holds the pages of WAL and of `nvwal`, with which the row is
 /// compared.
 fn row(prepared: &Prepared, config: &Config, pages: &Pages, (wal, nvwal): &(Pages, Pages)) -> Vec<String> {
     let ratio = |wal: u64, this: u64| format!("{:.2}x", wal as f64 / this.max(1) as f64);

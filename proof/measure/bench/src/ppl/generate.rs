@@ -60,25 +60,25 @@ impl Workload {
         Self { paper: app.paper, schema: app.schema, fill, transactions }
     }
 
-    /// All statements, in order.
+    /// Returns all statements, in order.
     pub fn statements(&self) -> impl Iterator<Item = &Statement> {
         self.transactions.iter().flat_map(|transaction| &transaction.statements)
     }
 
-    /// The number of statements.
+    /// Returns the number of statements.
     #[must_use]
     pub fn statement_count(&self) -> usize {
         self.statements().count()
     }
 }
 
-/// A transaction for whose statements only the categories are chosen yet.
+/// A transaction whose statements have categories, but are not chosen yet.
 struct Shape {
     batch: bool,
     purposes: Vec<Purpose>,
 }
 
-/// The transactions of table 3 in random order. Every batch has at least one write.
+/// Draws the transactions of table 3 in random order. Every batch has at least one write.
 fn shapes(app: &App, rng: &mut Rng) -> Vec<Shape> {
     let paper = app.paper;
     let alone = (paper.transactions - paper.batches) as usize;
@@ -97,8 +97,8 @@ fn shapes(app: &App, rng: &mut Rng) -> Vec<Shape> {
         .map(|size| Shape { batch: true, purposes: vec![Purpose::Update; size] })
         .collect();
     shapes.extend((0..alone).map(|_| Shape { batch: false, purposes: vec![Purpose::Update] }));
-    // A place is a transaction and a statement in it. The last statement of a batch is no place, so that
-    // it stays an update.
+    // These pairs are the positions at which a statement may become a read: the index of a transaction, and
+    // the index of a statement in it. The last statement of a batch is not among them, so it stays an update.
     let mut places: [Vec<(usize, usize)>; 2] = Default::default();
     for (at, shape) in shapes.iter().enumerate() {
         let free = if shape.batch { shape.purposes.len() - 1 } else { 1 };
@@ -114,7 +114,7 @@ fn shapes(app: &App, rng: &mut Rng) -> Vec<Shape> {
     shapes
 }
 
-/// Random sizes of `batches` batches. Each is at least 1, and their sum is `total`.
+/// Draws random sizes of `batches` batches. Each size is at least 1, and their sum is `total`.
 fn sizes(batches: usize, total: usize, rng: &mut Rng) -> Vec<usize> {
     let mean = total / batches.max(1);
     let mut sizes: Vec<usize> =

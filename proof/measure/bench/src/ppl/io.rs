@@ -7,17 +7,17 @@ use anyhow::{Context, Result};
 
 const COUNTERS: &str = "/proc/thread-self/io";
 
-/// Bytes that this thread has read and written so far.
+/// The numbers of bytes that this thread has read and written so far.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Bytes {
-    /// Read from files.
+    /// The number of bytes read from files.
     pub read: u64,
-    /// Written to files.
+    /// The number of bytes written to files.
     pub written: u64,
 }
 
 impl Bytes {
-    /// The kernel's present counters.
+    /// Returns the present values of the kernel's counters.
     ///
     /// # Errors
     /// If the kernel does not provide the counters.
@@ -31,7 +31,7 @@ impl Bytes {
         Ok(Self { read: counter("rchar:")?, written: counter("wchar:")? })
     }
 
-    /// The bytes read and written since `self` was taken.
+    /// Returns the numbers of bytes read and written since `self` was taken.
     ///
     /// # Errors
     /// As [`Bytes::now`].

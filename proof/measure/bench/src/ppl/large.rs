@@ -1,4 +1,4 @@
-//! Transactions that are larger than the log usually is: VACUUM, and an UPDATE of all rows.
+//! Measures transactions that are larger than the log usually is: VACUUM, and an UPDATE of all rows.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -12,11 +12,11 @@ use crate::nvwal::Effort;
 use crate::report::{Table, number};
 use crate::workload::{median, status};
 
-/// The size of the database, in rows of a quarter of a page.
+/// The size of the rows of the database in MB. Each row has about a quarter of a page.
 const MB: u64 = 100;
 const ROW_BYTES: u64 = 1000;
 const ROWS: u64 = MB * 1_000_000 / ROW_BYTES;
-/// The rows of a transaction that fills the database.
+/// The number of rows in one transaction that fills the database.
 const BATCH: u64 = 10_000;
 const ROUNDS: usize = 3;
 const MIB: f64 = (1 << 20) as f64;
@@ -30,16 +30,16 @@ const CONFIGS: [(&str, Option<&str>); 3] = [
 const STEPS: [(&str, &str); 2] =
     [("UPDATE of all rows", "UPDATE t SET b = randomblob(length(b))"), ("VACUUM", "VACUUM")];
 
-/// What a statement took.
+/// The times and the memory that a statement took.
 #[derive(Clone, Copy, Default)]
 struct Took {
     statement_ms: f64,
     checkpoint_ms: f64,
-    /// The memory of the log after the statement and after the checkpoint.
+    /// The log's memory after the statement, and after the checkpoint.
     log: [f64; 2],
 }
 
-/// The memory that the log has; 0 for stock SQLite.
+/// Returns the memory that the log uses; 0 for stock SQLite.
 fn log_bytes(conn: &Connection, parameters: Option<&str>) -> Result<f64> {
     if parameters.is_none() {
         return Ok(0.0);
@@ -63,11 +63,11 @@ fn run(dir: &Path, parameters: Option<&str>) -> Result<[Took; 2]> {
     }
     let checkpoint = || conn.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get::<_, i64>(0));
     ensure!(checkpoint()? == 0, "a checkpoint that nobody is in the way of");
-    // The statement and the checkpoint are measured apart.
+    // Measure the checkpoint apart from the statement.
     conn.query_row("PRAGMA wal_autocheckpoint=0", [], |_| Ok(()))?;
     let mut took = [Took::default(); 2];
     for ((_, sql), took) in STEPS.iter().zip(&mut took) {
-        // Without the table in front of the rows, VACUUM moves each of them.
+        // The dropped table was in front of the rows, so VACUUM moves each row.
         conn.execute_batch("DROP TABLE IF EXISTS pad")?;
         let start = Instant::now();
         conn.execute_batch(sql)?;
@@ -82,7 +82,7 @@ fn run(dir: &Path, parameters: Option<&str>) -> Result<[Took; 2]> {
     Ok(took)
 }
 
-/// VACUUM and an UPDATE of all rows, beside stock SQLite.
+/// Measures VACUUM and an UPDATE of all rows, compared with stock SQLite.
 ///
 /// # Errors
 /// An error of SQLite.

@@ -13,13 +13,13 @@ use crate::report::{Table, number};
 
 /// The directory of files in memory.
 const MEMORY: &str = "/dev/shm";
-/// Nanoseconds that PCM would take for the bytes that were read and written by system calls.
+/// Returns the nanoseconds that PCM would take for the bytes that system calls read and wrote.
 fn in_pcm_ns(timing: &Timing) -> u64 {
     let lines = |bytes: u64, ns: u32| bytes.div_ceil(PCM_LINE_BYTES) * u64::from(ns);
     lines(timing.bytes.written, PCM_WRITE_NS) + lines(timing.bytes.read, PCM_READ_NS)
 }
 
-/// Figure 8: databases and logs in memory, and in PCM.
+/// Measures figure 8: databases and logs in memory, and in PCM.
 ///
 /// # Errors
 /// An error of SQLite, or there is no directory for files in memory.

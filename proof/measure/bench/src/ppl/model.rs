@@ -11,7 +11,7 @@ use rusqlite::types::Value;
 const LETTERS: [&[u8]; 2] = [b"bcdfghklmnprstvz", b"aeiou"];
 /// The time of the first event, in milliseconds since 1970.
 const EPOCH: i64 = 1_356_998_400_000;
-/// The mean number of transactions before an application turns to another conversation, page or person.
+/// The mean number of transactions after which an application turns to another conversation, page or person.
 const STAY: u64 = 6;
 
 /// The rows that exist, a clock, and a random generator with a seed.
@@ -23,18 +23,18 @@ pub struct Model {
 }
 
 impl Model {
-    /// The model of an empty database.
+    /// Returns the model of an empty database.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         Self { rng: Rng::new(seed), rows: BTreeMap::new(), clock: EPOCH, subject: 0 }
     }
 
-    /// The random generator.
+    /// Returns the random generator.
     pub fn rng(&mut self) -> &mut Rng {
         &mut self.rng
     }
 
-    /// Lets the application turn to another subject, or not, at random. The generator calls this between
+    /// At random, lets the application turn to another subject. The generator calls this between
     /// transactions.
     pub fn turn(&mut self) {
         if self.rng.chance(STAY) {
@@ -57,12 +57,12 @@ impl Model {
         Value::Integer(oldest)
     }
 
-    /// The newest row of a table.
+    /// Returns the newest row of a table.
     pub fn newest(&mut self, table: &'static str) -> Value {
         Value::Integer(self.rows.entry(table).or_insert(1..1).end - 1)
     }
 
-    /// One of the newest rows of a table.
+    /// Returns one of the newest `among` rows of a table.
     pub fn recent(&mut self, table: &'static str, among: u64) -> Value {
         let rows = self.rows.get(table).cloned().unwrap_or(1..1);
         let count = u64::try_from(rows.end - rows.start).unwrap_or_default();
@@ -70,39 +70,39 @@ impl Model {
         Value::Integer(rows.end - 1 - back)
     }
 
-    /// Any row of a table.
+    /// Returns any row of a table.
     pub fn any(&mut self, table: &'static str) -> Value {
         self.recent(table, u64::MAX)
     }
 
-    /// The conversation, page or person that the application is busy with now, one of `among`.
+    /// Returns the conversation, page or person with which the application is busy now. It is one of `among`.
     pub fn subject(&self, among: u64) -> Value {
         Value::Integer((self.subject % among.max(1)).cast_signed() + 1)
     }
 
-    /// The present time in milliseconds. Each call advances the clock.
+    /// Returns the present time in milliseconds. Each call advances the clock.
     pub fn now(&mut self) -> Value {
         self.clock += self.rng.below(60_000).cast_signed();
         Value::Integer(self.clock)
     }
 
-    /// A number below `bound`.
+    /// Returns a random number below `bound`.
     pub fn number(&mut self, bound: u64) -> Value {
         Value::Integer(self.rng.below(bound).cast_signed())
     }
 
-    /// An identifier from a server that numbers objects in order.
+    /// Returns an identifier from a server that numbers objects in order.
     pub fn ordered_id(&mut self) -> Value {
         self.clock += 1 + self.rng.below(30_000).cast_signed();
         Value::Integer(self.clock << 8)
     }
 
-    /// An identifier from a server that draws numbers at random.
+    /// Returns an identifier from a server that draws numbers at random.
     pub fn server_id(&mut self) -> Value {
         Value::Integer(self.rng.draw().cast_signed())
     }
 
-    /// Text of random words, of a random length within `letters`.
+    /// Returns a text of random words. Its length is random, within `letters`.
     pub fn text(&mut self, letters: Range<u64>) -> Value {
         let wanted = self.between(letters);
         let mut text = String::with_capacity(wanted);
@@ -120,7 +120,7 @@ impl Model {
         Value::Text(text)
     }
 
-    /// The address of a page of a site.
+    /// Returns the address of a page of a site.
     pub fn url(&mut self, site: &Value, page: &Value) -> Value {
         let number = |value: &Value| if let Value::Integer(number) = value { *number } else { 0 };
         // The same page always has the same address.
@@ -128,7 +128,7 @@ impl Model {
         Value::Text(format!("http://www.site{:03}.com/news/{:x}", number(site), tail))
     }
 
-    /// Random bytes, which stand for a compressed picture, of a random length within `bytes`.
+    /// Returns random bytes in place of a compressed picture. Their number is random, within `bytes`.
     pub fn blob(&mut self, bytes: Range<u64>) -> Value {
         let wanted = self.between(bytes);
         Value::Blob((0..wanted).map(|_| self.rng.draw() as u8).collect())

@@ -5,23 +5,23 @@
 pub struct Trace {
     /// The application.
     pub name: &'static str,
-    /// Transactions, of one statement or of many.
+    /// The number of transactions, of one statement or of many.
     pub transactions: u32,
-    /// Transactions between `BEGIN` and `COMMIT`.
+    /// The number of transactions between `BEGIN` and `COMMIT`.
     pub batches: u32,
-    /// Mean number of statements in a transaction between `BEGIN` and `COMMIT`.
+    /// The mean number of statements in a transaction between `BEGIN` and `COMMIT`.
     pub statements_per_batch: f64,
-    /// Joins among all statements, in percent.
+    /// The share of joins among all statements, in percent.
     pub joins: f64,
-    /// Inserts, updates and deletes among all statements, in percent.
+    /// The share of inserts, updates and deletes among all statements, in percent.
     pub updates: f64,
-    /// Page writes that SQLite requests, per transaction.
+    /// The number of page writes that SQLite requests per transaction.
     pub pages_per_transaction: f64,
-    /// Bytes of an average log record.
+    /// The mean size of a log record, in bytes.
     pub record_bytes: f64,
-    /// Log records per transaction.
+    /// The number of log records per transaction.
     pub records_per_transaction: f64,
-    /// Size of the database at the end, in megabytes.
+    /// The size of the database at the end, in megabytes.
     pub megabytes: f64,
     /// Table 4: pages written by SQLite and by the file system, for DELETE, WAL and SQLite/PPL.
     pub written: [(u32, u32); 3],
@@ -34,11 +34,11 @@ pub struct Trace {
 /// A row of table 6.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Reads {
-    /// Pages read.
+    /// The number of pages read.
     pub pages: u32,
-    /// How many of the read pages were rolled forward.
+    /// The number of read pages that were rolled forward.
     pub rolled: u32,
-    /// Milliseconds for all reads.
+    /// The milliseconds for all reads.
     pub elapsed_ms: f64,
     /// The part of these milliseconds that was spent rolling pages forward.
     pub roll_ms: f64,
@@ -150,17 +150,20 @@ pub const ANDROBENCH: Trace = Trace {
     reads: None,
 };
 
-/// Table 2: the first SD card, that of figure 6 (a), writes 516.3 random pages of 4 KiB per second.
+/// The time in nanoseconds in which the paper's flash writes a random page of 4 KiB. By table 2, the first SD
+/// card, on which figure 6 (a) was measured, writes 516.3 such pages per second.
 pub const FLASH_WRITE_NS: f64 = 1e9 / 516.3;
 /// The size of the page to which [`FLASH_WRITE_NS`] applies.
 pub const FLASH_PAGE_BYTES: u64 = 4096;
 
-/// Table 1: PCM reads 4 bytes in 408 ns and writes them in 7.5 us. The paper's board writes up to 32 bytes at
-/// once, so a line of 64 bytes takes two accesses: 15 us. Table 2 agrees: at 4.9 MB/s a line takes 13 us.
+/// The time in nanoseconds in which PCM writes a line. By table 1, PCM reads 4 bytes in 408 ns and writes
+/// them in 7.5 us. The paper's board writes up to 32 bytes at once, so a line of 64 bytes takes two accesses,
+/// or 15 us. Table 2 agrees, because at 4.9 MB/s a line takes 13 us.
 pub const PCM_WRITE_NS: u32 = 2 * 7500;
-/// A line takes two reads, as above.
+/// The time in nanoseconds in which PCM reads a line. It takes two accesses, as above.
 pub const PCM_READ_NS: u32 = 2 * 408;
-/// The paper names no cost of a barrier. Its write latency includes all waiting, so a fence adds nothing.
+/// The time in nanoseconds that a fence adds. The paper names no cost of a barrier. Its write latency
+/// includes all waiting, so a fence adds nothing.
 pub const PCM_FENCE_NS: u32 = 0;
-/// The size of the line to which [`PCM_WRITE_NS`] and [`PCM_READ_NS`] apply.
+/// The size in bytes of the line to which [`PCM_WRITE_NS`] and [`PCM_READ_NS`] apply.
 pub const PCM_LINE_BYTES: u64 = 64;

@@ -32,7 +32,7 @@ impl Prepared {
         apps::ALL.into_iter().map(each).collect()
     }
 
-    /// The name of the application.
+    /// Returns the name of the application.
     #[must_use]
     pub fn name(&self) -> String {
         self.workload.paper.name.to_owned()

@@ -14,8 +14,8 @@ use crate::nvwal::Effort;
 use crate::report::{Table, number};
 use crate::workload::{median, status};
 
-/// The names in `PRAGMA duralite` under which an engine counts the pages that it rolls forward, and the
-/// time for that.
+/// The name in `PRAGMA duralite` of the number of pages that the engine has rolled forward. The next constant
+/// is the name of the time that this took.
 const ROLLED_PAGES: &str = "pages_rolled";
 const ROLL_NS: &str = "roll_forward_ns";
 
@@ -23,11 +23,11 @@ const ROLL_NS: &str = "roll_forward_ns";
 struct Reads {
     pages: f64,
     ms: f64,
-    /// The number of pages rolled forward, and the milliseconds spent on it.
+    /// The number of pages rolled forward, and the milliseconds that this took.
     rolled: Option<(f64, f64)>,
 }
 
-/// The number of pages that a connection has read because its cache did not hold them.
+/// Returns the number of pages that a connection has read because its cache did not hold them.
 #[allow(unsafe_code, reason = "rusqlite has no call for the counters of a connection")]
 fn pages_read(conn: &Connection) -> Result<f64> {
     let (mut current, mut highest) = (0, 0);
@@ -65,12 +65,12 @@ fn read_once(database: &Database, prepared: &Prepared, config: &Config) -> Resul
     Ok(Reads { pages, ms: elapsed.as_secs_f64() * 1e3, rolled })
 }
 
-/// The columns of all configurations, and further columns for engines that roll pages forward.
+/// The columns that all configurations have. Engines that roll pages forward have further columns.
 const COLUMNS: [&str; 5] = ["workload", "mode", "pages read", "paper: pages read", "ms"];
 const ROLLING_COLUMNS: [&str; 6] =
     ["pages rolled forward", "ms for that", "share", "paper: rolled forward", "paper: ms", "paper: share"];
 
-/// Table 6: all reads, immediately after the whole workload.
+/// Measures table 6: all reads of a workload, immediately after the whole workload.
 ///
 /// # Errors
 /// An error of SQLite.

@@ -11,8 +11,7 @@ use rusqlite::{Connection, OpenFlags, params_from_iter};
 use super::config::Config;
 use super::generate::{Statement, Workload};
 
-/// The initial database of a workload, as the bytes of its file: once for rollback journals, once for
-/// WAL.
+/// The initial database of a workload, as the bytes of two files. One is for rollback journals, the other for WAL.
 pub struct Template {
     rollback: Vec<u8>,
     wal: Vec<u8>,
@@ -51,7 +50,7 @@ pub struct Database {
 }
 
 impl Database {
-    /// Writes the initial database to a file, which is durable on return.
+    /// Writes the initial database to a file. The file is durable on return.
     ///
     /// # Errors
     /// An error of the file system.
@@ -65,7 +64,7 @@ impl Database {
         Ok(Self { path, config: config.clone() })
     }
 
-    /// The path of the file.
+    /// Returns the path of the file.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
@@ -108,9 +107,9 @@ fn remove(database: &Path) {
 
 /// The times of a run.
 pub struct Run {
-    /// Time for all statements.
+    /// The time for all statements.
     pub elapsed: Duration,
-    /// Microseconds of each statement. The time of a batch's last statement includes its `COMMIT`.
+    /// The microseconds of each statement. The time of a batch's last statement includes its `COMMIT`.
     pub latencies: Vec<f64>,
 }
 
@@ -175,7 +174,7 @@ fn execute(prepared: &mut rusqlite::Statement<'_>, statement: &Statement) -> Res
     Ok(())
 }
 
-/// The statements to prepare, and for each step the index of its statement.
+/// The statements to prepare. For each step, it also has the index of the step's statement.
 struct Plan {
     texts: Vec<&'static str>,
     steps: Vec<usize>,
@@ -210,7 +209,7 @@ mod tests {
     use crate::ppl::apps;
     use crate::ppl::config::Latency;
 
-    /// A digest of all rows of all tables.
+    /// Returns a digest of all rows of all tables.
     fn digest(path: &Path) -> u64 {
         let conn = Connection::open(path).unwrap();
         let mut tables =

@@ -13,10 +13,10 @@ use super::replay::{Database, run};
 use crate::report::number;
 use crate::workload::{median, percentile};
 
-/// The most rounds to run. Few suffice, because a workload already has thousands of transactions.
+/// The largest number of rounds. Few suffice, because a workload already has thousands of transactions.
 pub const ROUNDS: usize = 3;
 
-/// The sentences in a table's note that explain how the paper's flash is modelled.
+/// Returns the sentences in a table's note that explain how the paper's flash is modelled.
 #[must_use]
 pub fn flash_note() -> String {
     format!(
@@ -33,39 +33,39 @@ pub fn flash_note() -> String {
 pub struct Timing {
     /// The configuration.
     pub config: Config,
-    /// Milliseconds for all statements and for closing the database; the median of the rounds.
+    /// The milliseconds for all statements and for closing the database, as the median of the rounds.
     pub ms: f64,
-    /// Microseconds per statement, without closing the database; the median of the rounds.
+    /// The microseconds per statement, without closing the database, as the median of the rounds.
     pub mean_us: f64,
-    /// Microseconds of every statement of every round, in ascending order.
+    /// The microseconds of every statement of every round, in ascending order.
     pub latencies: Vec<f64>,
     /// The bytes read and written by system calls in the last round.
     pub bytes: Bytes,
 }
 
 impl Timing {
-    /// How many times as fast this configuration is as the first configuration that corresponds to the row
-    /// `of` of the paper.
+    /// Returns how many times as fast this configuration is as the first configuration that corresponds to the row `of`
+    /// of the paper.
     #[must_use]
     pub fn times(&self, of: InPaper, all: &[Self]) -> String {
         let base = all.iter().find(|timing| timing.config.in_paper == of);
         base.map_or_else(|| "-".to_owned(), |base| format!("{:.2}x", base.ms / self.ms))
     }
 
-    /// Pages that were handed over to be written to files.
+    /// Returns the number of pages that system calls wrote to files.
     #[must_use]
     pub fn pages_written(&self) -> u64 {
         self.bytes.written.div_ceil(FLASH_PAGE_BYTES)
     }
 
-    /// Milliseconds, if files were on the paper's flash.
+    /// Returns the milliseconds that the workload would take with its files on the paper's flash.
     #[must_use]
     pub fn on_flash_ms(&self) -> f64 {
         self.ms + self.pages_written() as f64 * FLASH_WRITE_NS / 1e6
     }
 
-    /// The cells of a row in a table of files on the paper's flash: pages written, milliseconds, and how many times as fast this
-    /// configuration is as WAL.
+    /// Returns the cells of a row in a table of files on the paper's flash: the pages written, the milliseconds, and
+    /// how many times as fast this configuration is as WAL.
     #[must_use]
     pub fn on_flash(&self, all: &[Self]) -> [String; 3] {
         let wal = all.iter().find(|timing| timing.config.in_paper == InPaper::Wal);
@@ -74,21 +74,20 @@ impl Timing {
         [self.pages_written().to_string(), number(self.on_flash_ms()), ratio]
     }
 
-    /// Transactions per second.
+    /// Returns the transactions per second.
     #[must_use]
     pub fn per_second(&self, prepared: &Prepared) -> String {
         number(prepared.workload.transactions.len() as f64 * 1e3 / self.ms)
     }
 
-    /// The latency in microseconds that `percent` per cent of the statements do not exceed.
+    /// Returns the latency in microseconds that `percent` per cent of the statements do not exceed.
     #[must_use]
     pub fn percentile(&self, percent: usize) -> f64 {
         percentile(&self.latencies, percent as f64 / 100.0).unwrap_or(f64::NAN)
     }
 }
 
-/// Times a workload on each configuration. In each round the configurations run one after another. Their
-/// files are in `dir`.
+/// Times a workload on each configuration, with files in `dir`. In each round the configurations run one after another.
 ///
 /// # Errors
 /// An error of SQLite or of the file system.

@@ -28,7 +28,8 @@ const COLUMNS: [&str; 13] = [
     "database MB",
 ];
 
-/// Table 3: for each workload, its own counts above those of the paper.
+/// Makes table 3. For each workload it has a row with the workload's own counts, and below it a row with the
+/// paper's.
 ///
 /// # Errors
 /// An error of SQLite.
@@ -87,7 +88,7 @@ pub fn table3(dir: &Path, _: Effort) -> Result<Table> {
     Ok(table)
 }
 
-/// What `ppl` stores in its log for a whole workload.
+/// The log content that `ppl` stores for a whole workload.
 #[derive(Clone, Copy)]
 struct Logged {
     records: f64,
@@ -95,7 +96,7 @@ struct Logged {
 }
 
 impl Logged {
-    /// Runs the workload. `None` if this build has no such engine.
+    /// Runs the workload. Returns `None` if this build lacks `ppl`.
     fn of(dir: &Path, prepared: &Prepared) -> Result<Option<Self>> {
         let Some(config) = Config::ppl(Latency::None) else { return Ok(None) };
         let database = Database::new(dir, &prepared.template, &config)?;
@@ -120,7 +121,7 @@ mod tests {
     use super::*;
     use crate::ppl::generate::Workload;
 
-    /// The relative deviation of `value` from the paper's value.
+    /// Returns the relative deviation of `value` from the paper's value.
     fn off(value: f64, paper: f64) -> f64 {
         (value / paper - 1.0).abs()
     }

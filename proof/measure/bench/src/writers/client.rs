@@ -11,17 +11,16 @@ use super::mode::Mode;
 use crate::concurrent;
 use crate::workload::status;
 
-/// The number of prepared statements that a connection caches: more than any workload has.
+/// The number of prepared statements that a connection caches. No workload has as many.
 const STATEMENTS: usize = 64;
-/// The codes of `SQLITE_BUSY` and `SQLITE_BUSY_SNAPSHOT`.
+/// The result code `SQLITE_BUSY`. The next constant is `SQLITE_BUSY_SNAPSHOT`.
 pub(super) const BUSY: i32 = 5;
 pub(super) const BUSY_SNAPSHOT: i32 = 517;
 
 /// The reason why a transaction failed.
 #[derive(Debug)]
 pub(super) enum Failure {
-    /// Another transaction was in the way, which SQLite reported with this code. The writer runs its
-    /// transaction again.
+    /// The transaction met another one, and SQLite returned this code. The writer runs its transaction again.
     Lost(i32),
     /// Any other error. It ends the measurement.
     Broken(anyhow::Error),
@@ -73,7 +72,7 @@ pub(super) trait Base: Sync {
     fn uri(&self) -> Option<&str>;
 }
 
-/// Makes a fresh database of SQLite in `dir`, with a log as warm as possible.
+/// Makes a fresh database of SQLite in `dir`, and warms its log up as far as possible.
 ///
 /// # Errors
 /// An error of SQLite, or a mode that is not in effect.
@@ -92,8 +91,8 @@ pub(super) fn fresh(dir: &Path, mode: Mode) -> Result<Box<dyn Base>> {
 
 struct Sqlite {
     uri: String,
-    /// A connection that stays open while others work, so that none of them is the last to close and deletes
-    /// the log.
+    /// A connection that stays open while others work. So none of the others is the last to close, which
+    /// would delete the log.
     _kept: Mutex<Connection>,
 }
 

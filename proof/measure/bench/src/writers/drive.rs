@@ -41,7 +41,8 @@ pub(super) struct Share {
     /// The number of commits before the time was over. Later commits do not count as throughput, because by
     /// then the other writers have stopped.
     in_time: u64,
-    /// The processor time of the writer's process, in seconds, when the writer began and when it ended.
+    /// The seconds of processor time that the writer's process had used when the writer began, and when it
+    /// ended.
     cpu: (f64, f64),
     /// The times from the first BEGIN of a transaction to the COMMIT that succeeded, as counts by bucket.
     latencies: Vec<u64>,
@@ -92,7 +93,7 @@ fn commit_for(client: &mut dyn Client, job: &Job, writer: usize) -> Result<Share
             *if code == BUSY_SNAPSHOT { &mut share.overtaken } else { &mut share.busy } += 1;
             match attempts.pause_after(Some(code)) {
                 Some(pause) => std::thread::sleep(pause),
-                // Waiting for the lock failed. The transaction begins again, as if for the first time.
+                // The wait for the lock failed. The transaction begins again, as if for the first time.
                 None => attempts = Attempts::default(),
             }
         };
@@ -139,7 +140,8 @@ pub(super) fn run(dir: &Path, job: &Job, processes: bool) -> Result<Outcome> {
     Outcome::of(&shares, job.time, cpu)
 }
 
-/// Returns the processor time of a process, from the beginning of its first writer to the end of its last.
+/// Returns the processor time that a process used from the beginning of its first writer to the end of its
+/// last.
 fn one_process(shares: &[Share]) -> f64 {
     let begin = shares.iter().map(|share| share.cpu.0).fold(f64::INFINITY, f64::min);
     shares.iter().map(|share| share.cpu.1).fold(0.0, f64::max) - begin

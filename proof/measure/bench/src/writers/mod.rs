@@ -29,8 +29,8 @@ pub use drive::{WORKER, writer};
 
 /// The most rounds of which the benchmark takes a median.
 const ROUNDS: usize = 3;
-/// The numbers of writers in cases that are measured at every number. The next constant has those in cases
-/// that are measured at a few.
+/// The numbers of writers of cases that are measured with all of these numbers. The next constant has the
+/// numbers for cases that are measured with few.
 const EVERY: [usize; 6] = [1, 2, 4, 8, 16, 32];
 const SOME: [usize; 3] = [1, 8, 32];
 /// The columns after those that describe the case.
@@ -141,7 +141,7 @@ impl Measurement {
     }
 }
 
-/// Runs a case: for each mode, one run in each round. Each round begins with another mode.
+/// Runs a case: for each mode, one run in each round. Each round begins with a different mode.
 fn measure(
     dir: &Path,
     case: &Case,

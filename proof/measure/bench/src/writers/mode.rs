@@ -15,7 +15,7 @@ enum Engine {
     Turso,
 }
 
-/// The way in which transactions begin, and the value of `concurrent`.
+/// The value of `concurrent`, and the statement with which transactions begin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 enum Way {
     /// `off`, and BEGIN IMMEDIATE.
@@ -53,7 +53,8 @@ const WAYS: [Mode; 7] = [
     mode(Engine::Nvwal, Way::On),
 ];
 
-/// The modes of tables whose transactions begin without a lock. Stock SQLite with a lock stays the reference.
+/// The modes of tables whose transactions begin without a lock. The reference is still stock SQLite with a
+/// lock.
 const PLAIN: [Mode; 7] = [
     STOCK,
     mode(Engine::Stock, Way::Plain),

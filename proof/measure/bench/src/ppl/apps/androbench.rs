@@ -1,4 +1,4 @@
-//! `AndroBench`: 1,024 inserts, updates and deletes on one table of 17 columns, each a transaction.
+//! `AndroBench`: 1,024 inserts, updates and deletes on one table of 17 columns. Each is a transaction.
 
 use crate::ppl::app::{App, Order, update};
 use crate::ppl::model::Model;
@@ -39,7 +39,7 @@ pub(super) static APP: App = App {
             "UPDATE records SET c1=?2, c2=?3, c3=?4, c4=?5, c5=?6, c6=?7, c7=?8, c8=?9, c9=?10, c10=?11, c11=?12, \
              c12=?13, c13=?14, c14=?15, c15=?16, c16=?17 WHERE _id=?1",
             |model| {
-                // Updates each row once, in order.
+                // The statements update each row once, in the order of the rows.
                 let mut values = vec![model.append("updated")];
                 values.extend(columns(model));
                 values
@@ -49,7 +49,7 @@ pub(super) static APP: App = App {
     ],
 };
 
-/// Values for all columns but the key.
+/// Draws values for all columns but the key.
 fn columns(model: &mut Model) -> Vec<Value> {
     let mut values: Vec<Value> = (0..8).map(|_| model.text(12..16)).collect();
     values.extend((0..6).map(|_| model.number(1 << 20)));

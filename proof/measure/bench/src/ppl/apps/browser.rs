@@ -91,7 +91,7 @@ fn visit(model: &mut Model) -> Vec<Value> {
     vec![id, title, url, now.clone(), now]
 }
 
-/// An image of a page that was visited recently.
+/// Draws the values of an image of a page that was visited recently.
 fn image(model: &mut Model) -> Vec<Value> {
     let (site, page) = (model.subject(SITES), model.recent("history", 12));
     vec![model.url(&site, &page), model.blob(300..900), model.blob(2500..5000)]

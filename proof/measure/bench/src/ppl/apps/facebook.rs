@@ -98,7 +98,7 @@ fn story(model: &mut Model) -> Vec<Value> {
     values
 }
 
-/// A small picture that belongs to a story.
+/// Draws the values of a small picture that belongs to a story.
 fn thumbnail(model: &mut Model) -> Vec<Value> {
     let id = model.append("media");
     vec![id, model.newest("home_stories"), model.text(60..90), model.blob(600..2600)]

@@ -1,5 +1,4 @@
-//! Gmail: messages arrive in batches, and each message touches several tables, and the indexes of
-//! labels.
+//! Gmail: messages arrive in batches, and each message changes several tables, and the indexes of labels.
 
 use crate::ppl::app::{App, Order, fill, join, select, update};
 use crate::ppl::model::Model;

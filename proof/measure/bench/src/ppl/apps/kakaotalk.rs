@@ -83,8 +83,8 @@ fn friend(model: &mut Model) -> Vec<Value> {
     vec![id, user, name, phone, model.text(20..80), model.text(40..120), model.now()]
 }
 
-/// A message; sometimes with a picture, whose thumbnail is in the row together with a path to the full
-/// picture.
+/// Draws the values of a message. Some messages have a picture. Its thumbnail is in the row, together with a
+/// path to the full picture.
 fn log(model: &mut Model) -> Vec<Value> {
     let id = model.append("chat_logs");
     let (server, room, user) = (model.ordered_id(), model.subject(ROOMS), model.number(120));

@@ -27,11 +27,11 @@ pub(super) enum Work {
     Queue,
     /// A web application.
     Web,
-    /// A transaction places an order, makes a payment, or asks for a stock level. If `spread`, each row of a
-    /// warehouse or a district has a leaf of its own.
+    /// A transaction places an order, makes a payment, or asks for a stock level. With `spread`, each row of
+    /// a warehouse or a district has a leaf of its own.
     Orders { warehouses: i64, spread: bool },
     /// Each writer reads a row, then updates that row or inserts the next one. [`Place`] says which of the
-    /// two, and where.
+    /// two it does, and where the row lies.
     Turns(Place),
 }
 
@@ -60,7 +60,7 @@ pub(super) fn prepare(workload: &dyn Workload, client: &mut dyn Client, writers:
     Ok(attempt(client, "BEGIN", |client| workload.fill(client, writers as i64))?)
 }
 
-/// Checks the result of all commits: each sum, and the structure of the database.
+/// Checks the result of all commits: each sum of [`Workload::sums`], and the structure of the database.
 ///
 /// # Errors
 /// An error if a sum is not what the commits should make it, or if the database is damaged.

@@ -4,15 +4,17 @@
 use super::turn::{Effects, LONG, SHORT, Turn, Workload};
 use crate::writers::client::{Client, Done};
 
-/// The number of districts and of items in stock per warehouse, and then of customers per district.
+/// The number of districts per warehouse. The next constants are the number of items in stock per warehouse,
+/// and of customers per district.
 const DISTRICTS: i64 = 10;
 const ITEMS: i64 = 1000;
 const CUSTOMERS: i64 = 100;
-/// The distance between the keys of a district's first order and the next district's. The next constant is
-/// the distance between the keys of an order's first line and the next order's.
+/// The distance between the key of a district's first order and that of the next district's first order. The
+/// next constant is the distance between the key of an order's first line and that of the next order's first
+/// line.
 const ORDERS: i64 = 1 << 32;
 const LINES: i64 = 16;
-/// The number of the last orders at which a stock level looks.
+/// The number of a district's last orders that a stock level looks at.
 const RECENT: i64 = 20;
 
 /// Each writer has a home warehouse. Of 23 transactions, eleven are orders, eleven are payments, and one is a

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::turn::{Effects, LONG, SHORT, Turn, Workload};
 use crate::writers::client::{Client, Done};
 
-/// The number of rows of each writer.
+/// The number of rows that each writer has.
 const ROWS: i64 = 2000;
 /// The distance between the first keys of neighbouring writers.
 const REACH: i64 = 1 << 32;
@@ -121,7 +121,7 @@ impl Workload for Append {
 pub enum Place {
     /// A row on a leaf of its own for each writer.
     OwnLeaf,
-    /// The rows of all writers on one leaf.
+    /// The rows of all writers are on one leaf.
     SharedLeaf,
     /// Each writer reads its last row and inserts the next one, far from the rows of other writers. The table
     /// grows.

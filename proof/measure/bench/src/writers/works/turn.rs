@@ -1,4 +1,4 @@
-//! A transaction as its writer sees it, and what a workload must define.
+//! A transaction as its writer sees it, and the trait that each workload implements.
 
 use std::time::Duration;
 
@@ -9,8 +9,8 @@ use crate::writers::client::{Client, Done};
 /// The amount that a transaction adds to the answer of each query in [`Workload::sums`].
 pub type Effects = [i64; 4];
 
-/// An SQL expression for a hundred bytes. The next one is for three thousand bytes, which give a row a leaf
-/// of its own.
+/// An SQL expression for a hundred bytes. The next constant is one for three thousand bytes. A row with so
+/// many bytes has a leaf of its own.
 pub(super) const SHORT: &str = "substr(hex(zeroblob(50)),1,100)";
 pub(super) const LONG: &str = "substr(hex(zeroblob(1500)),1,3000)";
 
@@ -50,7 +50,7 @@ impl Turn<'_> {
     }
 }
 
-/// A kind of transaction, and what must hold after any number of them.
+/// A kind of transaction, and the conditions that must hold after any number of them.
 pub trait Workload {
     /// Returns the statements that create the tables.
     fn tables(&self) -> String;
@@ -58,7 +58,8 @@ pub trait Workload {
     fn fill(&self, client: &mut dyn Client, writers: i64) -> Done<Effects>;
     /// Does the work between BEGIN and COMMIT.
     fn work(&self, turn: &mut Turn<'_>) -> Done<Effects>;
-    /// Returns queries for sums and counts over the tables. Each answer must be what [`Workload::fill`]
-    /// returned, plus what each commit has added. No commit adds to a query whose answer must stay 0.
+    /// Returns queries for sums and counts over the tables. The answer of each must be the value that
+    /// [`Workload::fill`] returned, plus the amounts that all commits have added. If an answer must stay 0,
+    /// no commit adds to it.
     fn sums(&self) -> &'static [&'static str];
 }

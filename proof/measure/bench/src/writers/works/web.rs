@@ -7,8 +7,8 @@ use crate::writers::client::{Client, Done};
 const SESSIONS: i64 = 10_000;
 const COUNTERS: i64 = 16;
 
-/// Of ten requests, nine update their session, and three of these also write an event. The tenth increments a
-/// counter.
+/// The web application. Of ten requests, nine update their session, and three of these nine also write an
+/// event. The tenth increments a counter.
 pub(super) struct Web;
 
 impl Workload for Web {
