@@ -10,14 +10,15 @@ use crate::call::Call;
 use crate::clock;
 use crate::scenario::{Actor, Via};
 
-/// How long SQLite's own busy handler waits, in milliseconds of the process's own clock.
+/// The time for which SQLite's own busy handler waits, in milliseconds of the process's own clock.
 const BUSY_MS: u64 = 30;
-/// The number of times that a process tries an operation.
+/// The number of attempts that a process makes at an operation.
 const TRIES: u32 = 3;
-/// The most rows that exist when a schedule begins, and the number of rows that each process may insert.
+/// The largest number of rows that exist when a schedule begins. The next constant is the number of rows that
+/// each process may insert.
 const ROWS_BEFORE: usize = 4;
 const ROWS: usize = 10;
-/// The number of a process's rows that are for its first life.
+/// The number of rows that a process may insert in its first life, before it is restarted.
 const ROWS_OF_A_LIFE: usize = 5;
 
 /// Returns the number of the first row of a process in a schedule.
@@ -74,7 +75,7 @@ impl Run {
         unreachable!()
     }
 
-    /// Returns whether a correct VFS may return this code while other processes work on the database.
+    /// Returns whether this result code is correct while other processes work on the database.
     fn is_expected(&self, code: i32) -> bool {
         match code & 0xff {
             ffi::SQLITE_OK => true,

@@ -1,5 +1,6 @@
-//! Memory that the processes of a schedule share with their leader: which process has the turn, which files
-//! each process has open, which locks it holds, its steps, and the acknowledged rows.
+//! Memory that the processes of a schedule share with their leader: It says which process has the turn, which
+//! files each process has open and which locks it holds, which steps were taken, and which rows were
+//! acknowledged.
 //!
 //! Only one process runs at a time. At a stop, a process hands over its turn, and waits for its next one. So
 //! only one process at a time stores to this memory. The words are atomic because several processes map them.
@@ -15,11 +16,11 @@ use crate::call::{Call, Kind};
 use crate::grain;
 use crate::shared::{Zeroable, map};
 
-/// The most processes of a schedule, including the auditors.
+/// The largest number of processes in a schedule, including the auditors.
 pub const PROCESSES: usize = 6;
-/// The most files that a process opens during its life.
+/// The largest number of files that a process opens during its life.
 pub const FILES: usize = 64;
-/// The most steps and notes of a schedule.
+/// The largest number of steps and notes in a schedule.
 const ENTRIES: usize = 1 << 17;
 const TEXT: usize = 1 << 14;
 
@@ -27,7 +28,7 @@ const TEXT: usize = 1 << 14;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Stop {
-    /// The process is about to take the step before which the leader wants to decide.
+    /// The process is about to take a step, and the leader wants to decide before that step.
     Limit,
     /// The process sleeps.
     Yield,
@@ -35,7 +36,7 @@ pub enum Stop {
     Nap,
     /// The process has ended an operation of its program, and the leader asked to be told.
     Operation,
-    /// The process has come to a place where all processes wait for each other.
+    /// The process has come to a barrier, at which all processes wait for each other.
     Barrier,
     /// The program of the process has ended.
     Done,
@@ -57,7 +58,7 @@ impl Stop {
 /// A file that a process has opened through the base VFS.
 #[repr(C)]
 pub struct OpenFile {
-    /// A [`Kind`]; 0 when the file is closed.
+    /// The number of the file's [`Kind`]; 0 when the file is closed.
     pub kind: AtomicU8,
     /// The file's inode when it was opened.
     pub inode: AtomicU64,
@@ -89,7 +90,7 @@ pub struct Entry {
     pub process: AtomicU8,
     pub call: AtomicU8,
     pub kind: AtomicU8,
-    /// A bit for each process that could have taken the step.
+    /// The processes that could have taken the step, a bit for each.
     pub ready: AtomicU8,
     pub argument: AtomicI32,
     pub code: AtomicI32,
@@ -108,7 +109,7 @@ pub struct Board {
     entries: AtomicU32,
     text_bytes: AtomicU32,
     findings: AtomicU32,
-    /// A bit for each row whose insertion was acknowledged.
+    /// The rows whose insertion was acknowledged, a bit for each.
     pub acknowledged: AtomicU64,
     pub processes: [Process; PROCESSES],
     trace: [Entry; ENTRIES],
@@ -209,8 +210,8 @@ impl Board {
         self.enter(step, process, call, kind, argument)
     }
 
-    /// Hands over the turn of a process that sleeps or naps. Outside a race this counts as a step, after which
-    /// other processes run. In a race it is no step, because a process that sleeps has nothing to do until
+    /// Hands over the turn of a process that sleeps or naps. Outside a race this counts as a step, after
+    /// which other processes run. In a race it is no step, because a sleeping process can do nothing until
     /// another process has taken a step.
     pub fn pause(&self, process: usize, call: Call, argument: i32) {
         if grain::is_race() {
@@ -279,7 +280,7 @@ impl Board {
         self.entries.load(SeqCst) as usize >= ENTRIES - 1
     }
 
-    /// Sets which processes could run, and whether the leader wants to be told when an operation has ended.
+    /// Sets which processes can run, and whether the leader gets its turn back when an operation has ended.
     pub fn set_ready(&self, ready: u8, wants_operations: bool) {
         self.ready.store(ready, SeqCst);
         self.wants_operations.store(wants_operations, SeqCst);

@@ -18,10 +18,11 @@ pub struct Child {
 }
 
 impl Child {
-    /// Starts a process. The process waits for its turn, runs `work` and ends. A panic in `work` is a finding.
+    /// Starts a process. The process waits for its first turn, runs `work`, and ends. A panic in `work` is a
+    /// finding.
     pub fn start(process: usize, work: impl FnOnce()) -> Self {
         board().processes[process].alive.store(true, SeqCst);
-        // SAFETY: this program has one thread. The child calls only SQLite and Duralite.
+        // SAFETY: this program has only one thread, so the child may call SQLite and Duralite.
         let pid = unsafe { libc::fork() };
         assert!(pid >= 0, "no fork: {}", std::io::Error::last_os_error());
         if let Some(pid) = Pid::from_raw(pid) {
@@ -37,7 +38,7 @@ impl Child {
             board().finding(process, format_args!("{text}"));
         }
         board().done(process);
-        // SAFETY: ends the child.
+        // SAFETY: the call ends this process, and touches no memory.
         unsafe { libc::_exit(0) }
     }
 

@@ -19,9 +19,9 @@ use crate::watch;
 /// The shortest sleep. Because of it, a loop that polls at short intervals reaches its time limit after fewer
 /// steps.
 const SHORTEST_NS: u64 = 250_000;
-/// The longest total time for which an operation may wait. The busy handler of its connection gives up far
-/// sooner. SQLite itself waits for ten seconds for a process that has stopped while it recovers the wal-index
-/// (`SQLITE_PROTOCOL`).
+/// The longest total time in nanoseconds for which an operation may wait. The busy handler of its connection gives up
+/// far sooner. But if a process has stopped while it recovers the wal-index, SQLite itself waits for it for ten seconds
+/// before it returns `SQLITE_PROTOCOL`.
 const LONGEST_NS: u64 = 15_000_000_000;
 const START_NS: u64 = 1_000_000_000_000;
 
@@ -50,7 +50,7 @@ pub fn sleep(process: usize, ns: u64) {
             format_args!("an operation waits for more than {} s", LONGEST_NS / 1_000_000_000),
         );
         board().done(process);
-        // SAFETY: ends the process.
+        // SAFETY: the call ends this process, and touches no memory.
         unsafe { libc::_exit(0) }
     }
     board().pause(process, Call::Sleep, i32::try_from(ns / 1000).unwrap_or(i32::MAX));
@@ -62,16 +62,15 @@ pub fn operation_begins(process: usize) {
     state.began_ns.store(state.clock_ns.load(SeqCst), SeqCst);
 }
 
-/// Returns how long the process has slept since its operation began.
+/// Returns the time for which the process has slept since its operation began.
 pub fn has_waited(process: usize) -> Duration {
     let state = &board().processes[process];
     Duration::from_nanos(state.clock_ns.load(SeqCst) - state.began_ns.load(SeqCst))
 }
 
-/// Waits, in real time, after a process was killed. If a process finds that another one holds a lock in memory,
-/// it asks the kernel whether the holder lives. It asks at most once in 2 ms, by a clock that this module does
-/// not replace. Without the wait here, it would depend on the machine whether a process notices the death at
-/// its next look.
+/// Waits, in real time, after a process was killed. A process that finds a lock in memory taken asks the kernel whether
+/// the holder is alive. It asks at most once in 2 ms, by a clock that this module does not replace. Without the wait
+/// here, the speed of the machine would decide whether a process notices the death when it next looks at the lock.
 pub fn let_death_be_noticed() {
     std::thread::sleep(Duration::from_micros(2200));
 }
@@ -85,7 +84,7 @@ fn sleep_as_asked(asked: *const timespec) -> c_int {
             sleep(process, ns);
             0
         }
-        // SAFETY: the kernel's own call, with the caller's argument.
+        // SAFETY: this is the kernel's own call, with the caller's argument.
         None => unsafe {
             libc::syscall(libc::SYS_nanosleep, std::ptr::from_ref(asked), std::ptr::null_mut::<timespec>())
                 as c_int
@@ -96,7 +95,7 @@ fn sleep_as_asked(asked: *const timespec) -> c_int {
 /// Replaces the C library's function.
 ///
 /// # Safety
-/// As for the C library's function.
+/// The same as that of the C library's function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nanosleep(asked: *const timespec, _left: *mut timespec) -> c_int {
     sleep_as_asked(asked)
@@ -105,7 +104,7 @@ pub unsafe extern "C" fn nanosleep(asked: *const timespec, _left: *mut timespec)
 /// Replaces the C library's function. No caller here sleeps until an absolute time.
 ///
 /// # Safety
-/// As for the C library's function.
+/// The same as that of the C library's function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn clock_nanosleep(
     _clock: clockid_t,
@@ -119,15 +118,15 @@ pub unsafe extern "C" fn clock_nanosleep(
 /// Replaces the C library's function.
 ///
 /// # Safety
-/// As for the C library's function.
+/// The same as that of the C library's function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn clock_gettime(clock: clockid_t, to: *mut timespec) -> c_int {
     let Some(process) = process().filter(|_| clock == libc::CLOCK_MONOTONIC) else {
-        // SAFETY: the kernel's own call, with the caller's arguments.
+        // SAFETY: this is the kernel's own call, with the caller's arguments.
         return unsafe { libc::syscall(libc::SYS_clock_gettime, clock, to) as c_int };
     };
     let ns = START_NS + board().processes[process].clock_ns.load(SeqCst);
-    // SAFETY: the caller passes a place for the time.
+    // SAFETY: the caller passes a pointer to memory for the time.
     unsafe {
         (*to).tv_sec = (ns / 1_000_000_000) as i64;
         (*to).tv_nsec = (ns % 1_000_000_000) as i64;
@@ -135,14 +134,14 @@ pub unsafe extern "C" fn clock_gettime(clock: clockid_t, to: *mut timespec) -> c
     0
 }
 
-/// Replaces the C library's function, with which SQLite's own VFS and the guard delete files.
+/// Replaces the C library's function. SQLite's own VFS and the guard delete files with it.
 ///
 /// # Safety
-/// As for the C library's function.
+/// The same as that of the C library's function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn unlink(path: *const c_char) -> c_int {
     let entry = process().map(|process| {
-        // SAFETY: the caller passes a path.
+        // SAFETY: the caller passes a path, which is a string.
         let name = unsafe { std::ffi::CStr::from_ptr(path) };
         let kind = Kind::of_path(name.to_bytes());
         let entry = grain::stops_at_files().then(|| board().step(process, Call::Delete, kind, 0));
@@ -150,7 +149,7 @@ pub unsafe extern "C" fn unlink(path: *const c_char) -> c_int {
         entry
     });
     let entry = entry.flatten();
-    // SAFETY: the kernel's own call, with the caller's argument.
+    // SAFETY: this is the kernel's own call, with the caller's argument.
     let code = unsafe { libc::syscall(libc::SYS_unlink, path) as c_int };
     if let Some(entry) = entry {
         entry.code.store(

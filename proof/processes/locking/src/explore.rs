@@ -10,17 +10,17 @@ use crate::plan::{Action, Draw, Plan};
 /// The limits of an exploration.
 #[derive(Debug, Clone)]
 pub struct Bounds {
-    /// The most preemptions in a schedule.
+    /// The largest number of preemptions in a schedule.
     pub preemptions: usize,
-    /// The most deaths in a schedule.
+    /// The largest number of deaths in a schedule.
     pub deaths: usize,
-    /// The most schedules with the same number of deviations. If there are more, the exploration draws this
-    /// many of them.
+    /// The largest number of schedules that the exploration runs for each number of deviations. If there are
+    /// more, it draws this many of them.
     pub limit: usize,
     /// The number of additional random schedules.
     pub random: u64,
     pub seed: u64,
-    /// A text. The exploration ends with the first finding that contains it.
+    /// A text that ends the exploration when a finding contains it; `None` for no such text.
     pub until: Option<String>,
 }
 
@@ -33,14 +33,15 @@ pub struct Report {
     /// The number of schedules within the bounds. If this number is larger than `schedules`, the explored
     /// schedules are a sample.
     pub possible: u64,
-    /// The number of schedules whose first steps differed from those of the schedule that they extend.
+    /// The number of schedules that began with other steps than the schedule that they extend.
     pub diverged: u64,
     /// Each kind of finding, with the plan of the first schedule that showed it, and the number of schedules
     /// that showed it. Plans with fewer deviations run first.
     pub findings: BTreeMap<String, (Plan, u64)>,
 }
 
-/// A schedule to run, and a hash of the steps with which the schedule that it extends began.
+/// A schedule to run. It extends another one by a deviation. The hash is that of the steps of the other one
+/// before the deviation.
 struct Candidate {
     plan: Plan,
     begins: u64,
@@ -81,13 +82,13 @@ fn beginning(steps: &[Step]) -> u64 {
     steps.iter().fold(NO_STEPS, |hash, step| with_step(hash, step, 0))
 }
 
-/// Returns the steps at which a deviation is worthwhile. A waiting process repeats the same steps between two
-/// sleeps; such a repetition is a round. If a process makes the same calls with the same results in several
-/// rounds, and no process does anything new meanwhile, only the first round counts.
+/// Returns for each step whether a deviation at this step is worthwhile. A waiting process repeats the same
+/// steps between two sleeps; such a repetition is a round. If a process makes the same calls with the same
+/// results in several rounds, and no process does anything new meanwhile, only the first round counts.
 fn worth_leaving_at(steps: &[Step]) -> Vec<bool> {
     let mut worth = vec![false; steps.len()];
-    // The present round of each process: the round's hash, how much was known when the round began, and its
-    // steps.
+    // The present round of each process. It has the round's hash, the amount that was known when the round
+    // began, and the round's steps.
     let mut rounds: HashMap<u8, (u64, usize, Vec<usize>)> = HashMap::new();
     let (mut kinds, mut seen) = (HashSet::new(), HashSet::new());
     let mut end =
@@ -167,7 +168,7 @@ pub fn explore(rig: &Rig, bounds: Bounds) -> Report {
     report
 }
 
-/// Offers every schedule that extends this one by one more deviation.
+/// Offers every schedule that has one deviation more than this one.
 fn extend(plan: &Plan, steps: &[Step], bounds: &Bounds, next: &mut Sample, random: &mut fastrand::Rng) {
     let kills = plan.kills();
     let may_kill = kills < bounds.deaths;
@@ -186,7 +187,7 @@ fn extend(plan: &Plan, steps: &[Step], bounds: &Bounds, next: &mut Sample, rando
             offer(Action::Kill);
             offer(Action::Restart);
         }
-        // After a nap another process runs in any case, so a preemption would change nothing.
+        // When a process naps, another one runs next in any case, so a preemption would change nothing.
         if may_preempt && step.call != Call::Nap {
             for to in (0..8).filter(|to| step.ready >> to & 1 == 1 && *to != step.process) {
                 offer(Action::Preempt(to));

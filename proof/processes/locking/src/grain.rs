@@ -1,14 +1,15 @@
-//! Decides where the processes of a race stop: either at a few steps of each transaction, so that the
-//! exploration can run all interleavings; or at each call and each store that other processes could notice.
+//! Decides where the processes of a race stop. Either they stop at a few steps of each transaction, so that
+//! the exploration can run all interleavings. Or they stop at each call and each store that other processes
+//! could notice.
 //!
-//! This module has no effect outside a race, or in a process that does not race yet or has stopped racing.
+//! This module has no effect outside a race, or in a process that does not race yet, or no longer races.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU8, Ordering::SeqCst};
 
 use crate::call::{Call, Kind};
 
-/// How finely the processes of a race stop.
+/// The distance between the stops of the processes of a race.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Grain {
@@ -25,15 +26,16 @@ pub enum Grain {
 /// The [`Grain`] of the race, as a number; 0 if there is no race. Forked processes inherit it.
 static GRAIN: AtomicU8 = AtomicU8::new(0);
 
-/// The most stops of one operation at one place. An engine that recovers what a dead process has left may store
-/// thousands of words. A process that waits for this recovery gets a turn after each stop.
+/// The largest number of stops of one operation at one place. It is limited because an engine that recovers
+/// what a dead process has left may store thousands of words. A process that waits for this recovery gets a
+/// turn after each stop.
 const MOST: u32 = 80;
 
 thread_local! {
     /// Whether this process races.
     static RACES: Cell<bool> = const { Cell::new(false) };
-    /// The number of times that this operation has come to each place. At these places only one of the times is
-    /// a stop of [`Grain::Coarse`].
+    /// For three places, the number of times that this operation has come there. With [`Grain::Coarse`] the
+    /// process stops at each of these places only once.
     static TIMES: Cell<[u32; 3]> = const { Cell::new([0; 3]) };
 }
 
@@ -63,7 +65,7 @@ pub fn operation_begins() {
 }
 
 /// Counts that this process has come to the place, and returns whether the process stops there. With
-/// [`Grain::Coarse`] the process stops only at the time with the number `counts`.
+/// [`Grain::Coarse`] it stops only when it comes there for the time with the number `counts`.
 fn stops(place: usize, counts: u32) -> bool {
     if !RACES.get() {
         return false;
@@ -74,7 +76,7 @@ fn stops(place: usize, counts: u32) -> bool {
     times[place] == counts || times[place] <= MOST && GRAIN.load(SeqCst) == Grain::Fine as u8
 }
 
-/// Returns whether this process races, and stops wherever it can.
+/// Returns whether this process races with [`Grain::Fine`].
 pub fn is_fine() -> bool {
     RACES.get() && GRAIN.load(SeqCst) == Grain::Fine as u8
 }
@@ -93,7 +95,7 @@ pub fn stops_below(call: Call, kind: Kind) -> bool {
     }
 }
 
-/// Returns whether opening, deleting and looking for a file is a step.
+/// Returns whether a process takes a step when it opens a file, deletes one or looks for one.
 pub fn stops_at_files() -> bool {
     !is_race() || is_fine()
 }

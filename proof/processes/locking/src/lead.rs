@@ -14,7 +14,7 @@ use crate::clock;
 use crate::plan::{Action, Chooser, Deviation, Follow, Plan};
 use crate::scenario::{Actor, Scenario, Start, auditor};
 
-/// How long a process may run until its next stop, in real time. A process that takes longer counts as hung.
+/// The real time that a process may take until its next stop. A process that takes longer counts as hung.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A step that was taken.
@@ -25,7 +25,7 @@ pub struct Step {
     pub kind: Kind,
     /// The result of the call.
     pub code: i32,
-    /// A bit for each process that could have taken the step.
+    /// The processes that could have taken the step, a bit for each.
     pub ready: u8,
 }
 
@@ -53,8 +53,8 @@ struct Player {
     is_second_life: bool,
 }
 
-/// The process that makes a scenario's files, and the process that is interrupted after that. Their rows
-/// begin at these numbers.
+/// The number of the first row of the process that makes a scenario's files. The next constant is that of the
+/// process that the leader then interrupts.
 const MADE: usize = 0;
 const INTERRUPTED: usize = 3;
 
@@ -85,7 +85,7 @@ struct Led<'a> {
     order: &'a [u8],
     players: Vec<Player>,
     alive: u8,
-    /// Processes that stand still until another process has ended an operation.
+    /// The processes that stand still until another process has ended an operation, a bit for each.
     stalled: u8,
 }
 
@@ -217,8 +217,8 @@ impl Rig {
         self.acknowledged = board().acknowledged.load(SeqCst);
         self.take_files();
         if let Some(interrupted) = start_of.interrupted() {
-            // The first run finds the step that deletes the journal. The second run kills the process before
-            // that step.
+            // A first run finds the step that deletes the journal. A second run kills the process before that
+            // step.
             let from = board().steps();
             run_alone(1, interrupted, INTERRUPTED);
             let at = steps().iter().rposition(|step| (step.call, step.kind) == (Call::Delete, Kind::Journal));
@@ -284,7 +284,8 @@ impl Rig {
     }
 }
 
-/// Numbers steps from the beginning of the schedule's own processes, and leaves out the steps before.
+/// Wraps a chooser. Numbers the steps from the beginning of the schedule's own processes, so that earlier
+/// steps do not count.
 struct Shifted<'a, C> {
     chooser: &'a mut C,
     offset: u32,

@@ -1,20 +1,21 @@
 //! Schedules as text: the order in which processes follow each other, and deviations from that order.
 //!
 //! `order=1,0,2 57>0 80|2 91x`: process 1 begins. When a process pauses or ends, the next one in the order
-//! follows. Before step 57, process 0 continues instead. Before step 80, process 2 continues, and the previous
-//! process stands still until another one has ended an operation. Before step 91, the leader kills the process
-//! that was about to take that step. With `91r` the leader kills it and starts it again: its program begins at
-//! its first operation, in the same place in the order.
+//! follows. Before step 57, process 0 continues instead. Before step 80, process 2 continues, and the
+//! previous process stands still until another one has ended an operation. Before step 91, the leader kills
+//! the process that was about to take that step. With `91r` the leader kills the process and starts it again.
+//! Its program then begins at its first operation, and the process keeps its place in the order.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// A deviation's effect.
+/// The effect of a deviation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
     /// Another process, with this number, continues.
     Preempt(u8),
-    /// Another process, with this number, continues, and the previous one stands still for a while.
+    /// Another process, with this number, continues, and the previous one stands still until another one has
+    /// ended an operation.
     Stall(u8),
     /// The leader kills the process that was about to take the step.
     Kill,

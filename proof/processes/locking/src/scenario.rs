@@ -14,7 +14,7 @@ pub enum Via {
 pub struct Actor {
     pub via: Via,
     pub read_only: bool,
-    /// Whether the process runs alone at the end, when no other process can hinder it.
+    /// Whether the process runs alone at the end, when no other process can block it.
     pub is_auditor: bool,
     /// The operations: `open`, `close`, `insert` (one row), `read` (all rows), `yield` (lets others run), `nap`
     /// (lets others run until one of them has ended an operation), or SQL. If the program does not end with

@@ -3,17 +3,17 @@
 
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 
-/// A type for which zeros are a value, and whose values change through shared references only, because all
-/// fields are atomic.
+/// A type of which all-zero bytes are a valid value. All of its fields are atomic, so its values change
+/// through shared references only.
 pub trait Zeroable: Sync {}
 
 /// Maps new shared memory, full of zeros. The memory is never unmapped.
 pub fn map<T: Zeroable>() -> &'static T {
     let (bytes, access) = (size_of::<T>(), ProtFlags::READ | ProtFlags::WRITE);
-    // SAFETY: new memory at a place of the kernel's choice.
+    // SAFETY: the kernel chooses the address of the new memory, so the mapping replaces no other.
     let memory = unsafe { mmap_anonymous(std::ptr::null_mut(), bytes, access, MapFlags::SHARED) };
     let memory = memory.unwrap().cast::<T>();
-    // SAFETY: mapped with this size and at a page's boundary; zeros are a value of every field, and every other
-    // reference to the memory is shared too.
+    // SAFETY: the memory has this size, and begins at a page's boundary. Zeros are a valid value of every
+    // field. Every other reference to the memory is shared too.
     unsafe { &*memory }
 }

@@ -1,6 +1,6 @@
-//! Two VFSs. One is over SQLite's own VFS, and stops the process before each call that other processes can
-//! notice. The other is above Duralite's VFS, and sees the answers that SQLite gets. The files of both begin
-//! with a header, and pass every call on to the file below.
+//! Two VFSs. The base VFS is directly above SQLite's own VFS, and stops the process before each call that
+//! other processes can notice. The top VFS is above Duralite's VFS, and sees the answers that SQLite gets.
+//! The files of both begin with a header, and pass every call on to the file below.
 #![allow(unsafe_code)] // VFSs
 
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -42,7 +42,8 @@ unsafe fn held(seat: Seat, call: Call, file: *mut sqlite3_file) -> Option<c_int>
         return None;
     }
     let mut state: c_int = -1;
-    // SAFETY: as promised by the caller; the argument is what this operation takes.
+    // SAFETY: the caller promises an open file of the VFS below. The argument has the type that this
+    // operation takes.
     let code = unsafe {
         (*(*file).pMethods)
             .xFileControl
@@ -56,18 +57,18 @@ macro_rules! pass_on {
     ($($method:ident($($arg:ident: $type:ty),*), $call:expr, $argument:expr;)*) => {
         $(#[allow(non_snake_case)] // SQLite's name
         unsafe extern "C" fn $method(file: *mut sqlite3_file $(, $arg: $type)*) -> c_int {
-            // SAFETY: an open file of ours.
+            // SAFETY: SQLite passes an open file of this VFS.
             let seat = unsafe { (*file.cast::<Head>()).seat };
             let (call, argument) = ($call, i64::from($argument));
             let entry = watch::before(seat, call, argument);
             let file = below(file);
-            // SAFETY: an open file of the VFS below.
+            // SAFETY: this is an open file of the VFS below.
             let code = match unsafe { (*(*file).pMethods).$method } {
-                // SAFETY: as above, and SQLite's own arguments.
+                // SAFETY: as above. The other arguments are SQLite's own.
                 Some(method) => unsafe { method(file $(, $arg)*) },
                 None => SQLITE_ERROR,
             };
-            // SAFETY: as above; a file that has been closed is not used.
+            // SAFETY: as above. If the call has closed the file, `held` does not use it.
             let held = unsafe { held(seat, call, file) };
             watch::after(seat, entry, call, argument, code, held);
             code
@@ -100,7 +101,7 @@ pass_on! {
 
 unsafe extern "C" fn barrier(file: *mut sqlite3_file) {
     let file = below(file);
-    // SAFETY: an open file of the VFS below.
+    // SAFETY: this is an open file of the VFS below.
     if let Some(barrier) = unsafe { (*(*file).pMethods).xShmBarrier } {
         // SAFETY: as above.
         unsafe { barrier(file) };
@@ -164,7 +165,7 @@ unsafe extern "C" fn open<const IS_TOP: bool>(
     out: *mut c_int,
 ) -> c_int {
     let (below, layer) = if IS_TOP { (c"duralite", Layer::Top) } else { (c"unix", Layer::Base) };
-    // SAFETY: SQLite's own arguments; the VFS below stays registered.
+    // SAFETY: the arguments are SQLite's own, and the VFS below stays registered.
     unsafe { open_by(sqlite3_vfs_find(below.as_ptr()), layer, name, file, flags, out) }
 }
 
@@ -178,13 +179,13 @@ unsafe extern "C" fn access(
     let kind = Kind::of_path(unsafe { CStr::from_ptr(name) }.to_bytes());
     let process = me::process().filter(|_| kind != Kind::Elsewhere && grain::stops_at_files());
     let entry = process.map(|process| board().step(process, Call::Access, kind, flags));
-    // SAFETY: its own VFS stays registered; SQLite's own arguments.
+    // SAFETY: this VFS's own base stays registered, and the arguments are SQLite's own.
     let code = unsafe {
         let vfs = sqlite3_vfs_find(c"unix".as_ptr());
         (*vfs).xAccess.map_or(SQLITE_ERROR, |access| access(vfs, name, flags, found))
     };
     if let Some(entry) = entry {
-        // SAFETY: `found` is SQLite's place for the answer.
+        // SAFETY: `found` points to SQLite's variable for the answer.
         entry.code.store(if code == SQLITE_OK { unsafe { *found } } else { code }, SeqCst);
     }
     code
@@ -210,8 +211,8 @@ unsafe extern "C" fn randomness(_vfs: *mut sqlite3_vfs, bytes: c_int, to: *mut c
 /// Registers the VFS `shim` as the default, Duralite's VFS over it, and `top` above that. The program must call
 /// this exactly once.
 pub fn register() {
-    // SAFETY: copies of registered VFSs, which are never freed. The methods that are not replaced belong to
-    // the original VFSs, and do not depend on the table through which they are called.
+    // SAFETY: these are copies of registered VFSs, and they are never freed. The methods that are not
+    // replaced belong to the original VFSs, and do not depend on the table through which they are called.
     unsafe {
         let mut base = *sqlite3_vfs_find(c"unix".as_ptr());
         base.szOsFile += size_of::<Head>() as c_int;
@@ -226,7 +227,7 @@ pub fn register() {
         top.szOsFile += size_of::<Head>() as c_int;
         (top.zName, top.pNext) = (c"top".as_ptr(), ptr::null_mut());
         top.xOpen = Some(open::<true>);
-        // Duralite's queue for WRITE has no effect, because here a sleep is a step.
+        // Duralite's queue for the WRITE lock has no effect here, because a sleep is a step.
         // `proof/processes/schedules` explores the queue.
         top.xSleep = Some(sleep);
         assert_eq!(sqlite3_vfs_register(Box::into_raw(Box::new(top)), 0), SQLITE_OK);

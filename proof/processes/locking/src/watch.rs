@@ -40,11 +40,11 @@ pub enum Layer {
 pub struct Seat {
     pub layer: Layer,
     pub kind: Kind,
-    /// The number of the file in its layer, counted from 0.
+    /// The number of the file among those of its VFS, counted from 0.
     pub handle: usize,
 }
 
-/// What SQLite believes about a database that it has opened through Duralite.
+/// The state of a database, opened through Duralite, as SQLite believes it to be.
 #[derive(Debug, Clone, Copy)]
 struct Belief {
     held: i32,
@@ -56,18 +56,18 @@ struct Belief {
 
 thread_local! {
     static BELIEFS: RefCell<Vec<Belief>> = const { RefCell::new(Vec::new()) };
-    /// SQLite's present call, which has not returned yet.
+    /// SQLite's call that has not returned yet.
     static CURRENT: Cell<Option<(usize, Call)>> = const { Cell::new(None) };
     /// The database that the top VFS is opening. The next file that the base VFS opens belongs to this
     /// database.
     static OPENING: Cell<Option<usize>> = const { Cell::new(None) };
-    /// Whether the base VFS has read or written during the present call under a weaker lock than SQLite
-    /// believes that it holds.
+    /// Whether the base VFS has read or written during the present call under a weaker lock than SQLite believes to
+    /// hold.
     static UNLOCKED: Cell<bool> = const { Cell::new(false) };
     /// The number of files that SQLite has open as its `-wal`, including ordinary `-wal` files.
     static WALS_ABOVE: Cell<i32> = const { Cell::new(0) };
-    /// The database file, whose header the rules read. The rig never closes this file, because closing it would
-    /// release the process's locks.
+    /// The database file, whose header the checks of the rules read. The rig never closes this file, because closing it
+    /// would release the process's locks.
     static HEADER: RefCell<Option<File>> = const { RefCell::new(None) };
 }
 
@@ -122,7 +122,7 @@ pub fn opened(seat: Seat, path: &CStr) {
     }
 }
 
-/// Returns whether other processes can notice when this call happens.
+/// Returns whether it can matter to other processes when this call happens.
 fn is_step(seat: Seat, call: Call, argument: i64) -> bool {
     if grain::is_race() {
         return grain::stops_below(call, seat.kind);
@@ -144,7 +144,7 @@ fn step(process: usize, kind: Kind, call: Call, argument: i64) -> &'static Entry
     board().step(process, call, kind, i32::try_from(argument).unwrap_or(i32::MAX))
 }
 
-/// Notes that a call begins, and takes the step if the call is one. Returns the step's entry.
+/// Notes that a call begins. If the call is a step, takes the step. Returns the step's entry.
 pub fn before(seat: Seat, call: Call, argument: i64) -> Option<&'static Entry> {
     let process = me::process()?;
     if seat.layer == Layer::Top {
@@ -231,8 +231,7 @@ fn after_top(process: usize, seat: Seat, call: Call, argument: i64, code: i32) {
     }
 }
 
-/// Returns whether SQLite makes this call under the lock that it believes that it holds, and relies on the
-/// result.
+/// Returns whether SQLite makes this call under the lock that it believes to hold, and relies on the result.
 fn relies_on_lock(call: Call) -> bool {
     matches!(
         call,

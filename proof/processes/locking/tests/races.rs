@@ -1,6 +1,6 @@
-//! Explores schedules of transactions that commit at the same time. For each race, a test runs schedules of
-//! coarse steps in which no process dies: all of them, or only the first ones. The test also draws random
-//! schedules, in which a process may die.
+//! Explores schedules of transactions that commit at the same time. For each race, a test runs all or the
+//! first schedules of coarse steps in which no process dies. The test also draws random schedules, in which a
+//! process may die.
 //!
 //! A test that fails prints the schedules in which something was wrong. `duralite-locking race replay MIX
 //! 'SCHEDULE'` shows such a schedule step by step. `make test-long` sets `LOCKING_LONG=1`. Without that
@@ -11,14 +11,15 @@
 
 use std::process::{Command, Output};
 
-/// The variable that names a fault. A build with the feature `controls` puts this fault back.
+/// The environment variable that names a fault. A build with the feature `controls` puts this fault back into
+/// Duralite.
 const CONTROL: &str = "LOCKING_CONTROL";
 
 fn number(variable: &str) -> u64 {
     std::env::var(variable).ok().and_then(|text| text.parse().ok()).unwrap_or(1)
 }
 
-/// The most coarse schedules of a race in a short run.
+/// The largest number of coarse schedules of a race in a short run.
 const COARSE: u64 = 250;
 
 fn is_long() -> bool {
@@ -36,9 +37,9 @@ fn explore(mix: &str, settings: &[String], control: Option<&str>) -> Output {
     output
 }
 
-/// Explores a race in which nothing may be wrong: first coarse schedules without deaths, then random schedules.
-/// Then it explores some more random schedules on the default engine and on `ppl`, whose processes also wait
-/// for a lock in the segment. `all` says that `limit` must be enough for all coarse schedules.
+/// Explores a race in which nothing may be wrong. Runs coarse schedules without deaths, and then random
+/// schedules. Then runs some more random schedules on the default engine, and on `ppl`, whose processes also
+/// wait for a lock in the segment. If `all` is set, `limit` must be enough for all coarse schedules.
 fn inv59_one_order_explains(mix: &str, limit: u64, all: bool, random: u64) {
     let (limit, all, random) = if is_long() {
         (limit, all, random)
@@ -131,8 +132,9 @@ fn inv59_one_order_explains_what_is_there_wherever_a_process_dies() {
     assert!(are_all || !is_long(), "there are more schedules");
 }
 
-/// Runs one schedule of a race, and checks that nothing is wrong. Each pair is a process and the number of
-/// steps that it takes next. A letter stands for a process that dies (`a` is process 0).
+/// Runs one schedule of a race, and checks that nothing is wrong. Each pair has a process, and the number of
+/// steps that the process takes next. A letter in place of the process says that a process dies (`a` is
+/// process 0).
 fn goes_well(mix: &str, steps: &[(char, usize)]) {
     let steps: String = steps.iter().flat_map(|(process, steps)| vec![*process; *steps]).collect();
     let program = env!("CARGO_BIN_EXE_duralite-locking");
@@ -141,17 +143,17 @@ fn goes_well(mix: &str, steps: &[(char, usize)]) {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
 }
 
-/// A process died between its stores to the two copies of the header. Another process makes the wal-index
-/// again, while a third process reads by the wal-index. The third process once found pages as they were before
+/// A process died between its stores to the two copies of the header. Another process rebuilds the wal-index,
+/// while a third process reads with it. Duralite once let the third process find pages as they were before
 /// the commits in the log.
 #[test]
 fn inv15_a_reader_goes_on_while_the_wal_index_is_made_anew() {
     goes_well("long_read", &[('1', 6), ('0', 30), ('a', 1), ('2', 2), ('1', 20)]);
 }
 
-/// A process died while it started the log over: the header of the wal-index said already that the log has no
-/// frames, but not yet that none of them are home. Other processes then committed, and once Duralite took their
-/// first frames for frames that are home. No process saw these commits, and in the end they were lost.
+/// A process died while it started the log over. The header of the wal-index said already that the log has no
+/// frames, but still that some frames are home. Other processes then committed. Duralite once took their
+/// first frames for frames that are home, so no process saw these commits, and in the end they were lost.
 #[test]
 fn inv15_commits_after_a_start_over_that_was_cut_short_are_not_taken_for_home() {
     goes_well("checkpoint", &[('2', 12), ('0', 38), ('a', 1), ('1', 75)]);

@@ -7,8 +7,8 @@
 
 use std::process::{Command, Output};
 
-/// The variable that names a fault. A build with the feature `controls` puts that fault back into the guard.
-/// The variable's name must not look like a setting's, because Duralite refuses unknown settings.
+/// The environment variable that names a fault. A build with the feature `controls` puts that fault back into
+/// the guard. The variable's name must not look like a setting's, because Duralite refuses unknown settings.
 const CONTROL: &str = "LOCKING_CONTROL";
 
 /// Explores a scenario in a separate process.
@@ -23,8 +23,8 @@ fn explore(scenario: &str, settings: &[&str], control: Option<&str>) -> Output {
     output
 }
 
-/// Explores a scenario in which no rule may be broken. Each schedule must begin like the one that it extends,
-/// because a process's behaviour may depend only on the schedule.
+/// Explores a scenario in which no rule may be broken. Each schedule must begin with the steps of the
+/// schedule that it extends, because a process's behaviour may depend only on the schedule.
 fn finds_nothing_in(scenario: &str, settings: &[&str]) {
     let output = explore(scenario, settings, None);
     assert!(output.status.success(), "{scenario}: a rule was broken, see above");
@@ -77,8 +77,8 @@ scenarios! {
     ours_leaves_wal,
 }
 
-/// One process leaves WAL mode and dies at any step. Some of these deaths leave a hot journal while another
-/// process waits to open the log.
+/// One process leaves WAL mode, and dies at one of its steps. The schedules try every step. Some of these
+/// deaths leave a hot journal while another process waits to open the log.
 #[test]
 fn finds_nothing_wherever_one_dies_that_leaves_wal() {
     let every_death = ["preemptions=0", "deaths=1", "limit=10000", "random=0"];
@@ -106,8 +106,8 @@ fn a_schedule_is_repeated_by_its_text() {
     assert_eq!(String::from_utf8(first).unwrap(), String::from_utf8(run()).unwrap());
 }
 
-/// A connection of stock SQLite loses commits when it leaves WAL mode. This shows that the rules can be
-/// broken.
+/// Stock SQLite loses commits when a connection leaves WAL mode. This shows that the exploration notices
+/// broken rules.
 #[test]
 fn control_stock_sqlite_leaves_wal_mode() {
     finds("stock_leaves_wal", None, "are not there");

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use anyhow::{Context as _, Result};
 
-/// The number of a database, and a writer in it.
+/// The number of a database, and the number of a writer in it.
 pub(crate) type Place = (usize, i64);
 
 /// Appends the acknowledgements of a process, and reads the acknowledgements of all processes.

@@ -13,7 +13,7 @@ use crate::mind::Mind;
 use crate::site::Paths;
 use crate::{Plan, Side};
 
-/// How long killed processes may hold their locks after the kill.
+/// The time for which killed processes may still hold their locks.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Makes both databases with stock SQLite.
@@ -76,8 +76,9 @@ fn check(conn: &Connection, paths: &Paths, database: usize) -> Result<()> {
     Ok(())
 }
 
-/// Checks that no writer has more commits than it can have tried. A writer may be one commit ahead of its last
-/// acknowledgement: it begins no further commit before that acknowledgement, unless the last commit failed.
+/// Checks that no writer has more commits than it can have tried. A writer may be one commit ahead of its
+/// last acknowledgement, because it begins the next commit only after it has recorded the acknowledgement of
+/// the last one, unless that one failed.
 fn no_more_than_tried(view: &View, floors: &HashMap<(usize, i64), i64>, database: usize) -> Result<()> {
     for (writer, found) in &view.newest {
         let acknowledged = floors.get(&(database, *writer)).copied().unwrap_or(0);

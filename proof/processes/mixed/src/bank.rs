@@ -1,8 +1,8 @@
 //! The content of the two databases, the changes of one numbered transaction, and the conditions that every
 //! snapshot must meet.
 //!
-//! A database has accounts, whose sum no transfer changes. For each commit of each writer it has a row; a
-//! writer's rows are numbered without gaps. It also has the newest number of each writer, and a counter of
+//! A database has accounts, whose sum no transfer changes. For each commit of each writer it has a row. The
+//! rows of a writer are numbered without gaps. It also has the newest number of each writer, and a counter of
 //! all commits.
 
 use std::collections::HashMap;
@@ -13,7 +13,7 @@ use rusqlite::{Connection, Result};
 pub(crate) const SCHEMAS: [&str; 2] = ["main", "two"];
 const ACCOUNTS: i64 = 24;
 const BALANCE: i64 = 1000;
-/// The most bytes that a commit's row has in addition to its numbers.
+/// The largest number of bytes that a commit's row has in addition to its numbers.
 const FILLER: i64 = 400;
 
 /// Creates the tables and rows of a database.
@@ -74,7 +74,7 @@ impl View {
         .query_row([], |row| Ok((row.get(0)?, row.get(1)?)))
     }
 
-    /// Describes a contradiction within this snapshot, if there is one.
+    /// Returns a description of a contradiction within this snapshot, if there is one.
     pub(crate) fn contradiction(&self) -> Option<String> {
         let Self { counter, sum, newest, rows } = self;
         if *sum != ACCOUNTS * BALANCE {

@@ -16,18 +16,18 @@ use crate::site::Paths;
 use crate::slices::{Slices, now_ns};
 use crate::{Acknowledge, Plan, Side, Verdict, verdict};
 
-/// A connection that only [`Life::close`] closes. A process that has found a loss must end without a checkpoint
-/// and without deleting a log.
+/// A connection that only [`Life::close`] closes. If a process that has found a loss ends, it must not make a
+/// checkpoint, and must not delete a log.
 type Kept = ManuallyDrop<Connection>;
 
-/// The limit for any wait, whatever processes are stopped or hold locks.
+/// The longest time for any wait, whatever processes are stopped or hold locks.
 const LONG: Duration = Duration::from_secs(10);
-/// The number of times that a thread tries a commit that finds the database busy.
+/// The number of attempts at a commit that finds the database busy.
 const COMMITS: u32 = 40;
 const MODES: [&str; 6] = ["wal", "wal", "wal", "delete", "truncate", "persist"];
 const CHECKPOINTS: [&str; 4] = ["PASSIVE", "FULL", "RESTART", "TRUNCATE"];
 
-/// How the thread opens a connection.
+/// The way in which the thread opens a connection.
 #[derive(Debug)]
 struct Manner {
     read_only: bool,
@@ -140,8 +140,8 @@ impl Life<'_> {
         let conn = Connection::open(uri(0)).context("opening")?;
         conn.busy_timeout(manner.busy)?;
         if manner.exclusive {
-            // The mode is set before SQLite reads the database. So SQLite keeps the wal-index in the process's
-            // own memory.
+            // The thread sets the mode before SQLite reads the database, so that SQLite keeps the wal-index
+            // in the process's own memory.
             conn.execute_batch("PRAGMA locking_mode=EXCLUSIVE").context("locking_mode")?;
         }
         if manner.second {
@@ -201,8 +201,8 @@ impl Life<'_> {
             15..=16 => ("hold", self.look(conn, both, true)),
             17 => ("roll back", self.roll_back(conn, database)),
             18..=20 if self.plan.modes => ("mode", self.change_mode(conn, database)),
-            // When this commit begins, a process that is opening the WAL may not have noticed the change of the
-            // mode.
+            // When this commit begins, another process may be opening the WAL, and may not have noticed that
+            // the mode has changed.
             21..=22 if self.plan.modes => {
                 ("mode and commit", self.change_mode(conn, 0).and_then(|()| self.commit(conn, &[0])))
             }

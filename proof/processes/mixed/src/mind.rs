@@ -1,5 +1,5 @@
-//! What one thread has learnt about the databases over all of its connections. The thread checks every snapshot
-//! against this.
+//! The knowledge that one thread has of the databases from all of its connections. The thread checks every snapshot
+//! against it.
 
 use std::collections::HashMap;
 
@@ -13,10 +13,11 @@ pub(crate) struct Mind {
     /// The number under which the thread commits.
     pub(crate) writer: i64,
     pub(crate) acks: Acks,
-    /// The newest number of each writer that the thread has seen, acknowledged or not.
+    /// For each writer, the newest commit number that the thread has seen, acknowledged or not.
     seen: HashMap<Place, i64>,
     counters: [i64; 2],
-    /// For each database, the number of the thread's newest certain commit. `tried` has its newest attempt.
+    /// For each database, the number of the thread's newest commit that was acknowledged. `tried` has the number of its
+    /// newest attempt.
     certain: [i64; 2],
     tried: [i64; 2],
 }
@@ -26,7 +27,7 @@ impl Mind {
         Self { writer, acks, seen: HashMap::new(), counters: [0; 2], certain: [0; 2], tried: [0; 2] }
     }
 
-    /// Returns the commits that every snapshot that begins after this call must show.
+    /// Returns, for each writer, the newest commit that every snapshot must show if it begins after this call.
     pub(crate) fn floors(&mut self) -> Result<HashMap<Place, i64>> {
         Ok(self.acks.refresh()?.clone())
     }

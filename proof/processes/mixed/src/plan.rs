@@ -6,15 +6,15 @@ use std::path::PathBuf;
 use anyhow::{Context as _, Error, Result, bail};
 use duralite_testkit::{Acknowledge, Arguments, Engine};
 
-/// The plan of a round. Its text has `name=value` pairs, separated by spaces; [`Plan::parse`] reads it. The
-/// seed decides everything except when the kernel runs which process.
+/// The plan of a round. Its text has `name=value` pairs, separated by spaces, and [`Plan::parse`] reads it.
+/// The seed decides everything but when the kernel runs which process.
 #[derive(Debug, Clone)]
 pub struct Plan {
     /// The engine of Duralite's logs; `None` in the control, where all processes use stock SQLite.
     pub engine: Option<Engine>,
     /// The seed of all random decisions.
     pub seed: u64,
-    /// How long the round lasts, in milliseconds.
+    /// The length of the round in milliseconds.
     pub millis: u64,
     /// The number of processes that use Duralite.
     pub ours: u32,
@@ -40,7 +40,8 @@ pub struct Plan {
     pub second: bool,
     /// Whether threads vacuum the databases.
     pub vacuum: bool,
-    /// The length of a time slice in milliseconds. In some slices one side keeps away.
+    /// The length of a time slice in milliseconds. In some slices one side mostly stays away from the
+    /// databases.
     pub slice_ms: u64,
     /// Additional URI parameters of Duralite.
     pub settings: String,
@@ -49,18 +50,18 @@ pub struct Plan {
     /// The directory in which the round creates the directory of the databases; `None` for the temporary
     /// directory.
     pub directory: Option<PathBuf>,
-    /// When a writer records a transaction as acknowledged.
+    /// The time at which a writer records a transaction as acknowledged: before or after its `COMMIT`.
     pub acknowledge: Acknowledge,
 }
 
 /// The engine's name in a plan of the control.
 const CONTROL: &str = "stock";
-/// The settings from which the seed chooses.
+/// The settings of `nvwal` from which the seed chooses.
 const NVWAL: [&str; 4] = ["", "", "sync=eager", "cache_bytes=0"];
 const WALDIO: [&str; 4] = ["", "", "layout=embedded", "background_checkpoint=60"];
 const PPL: [&str; 4] = ["", "usual_bytes=1", "overflow_bytes=0", "background_checkpoint=1"];
 const SCRATCHPAD: [&str; 3] = ["", "", "home_sync=wt"];
-/// The settings for each engine.
+/// For each engine, the settings from which the seed chooses.
 const CHOICES: [(&str, &[&str]); 4] =
     [("nvwal", &NVWAL), ("waldio", &WALDIO), ("ppl", &PPL), ("scratchpad", &SCRATCHPAD)];
 
@@ -80,7 +81,8 @@ impl Plan {
             stock: rng.u32(1..=2),
             threads: rng.u32(1..=3),
             both: engine.is_some() && rng.u32(..4) == 0,
-            // Kills alone and stops alone find different losses, so the seed draws each independently.
+            // Kills without stops find other losses than stops without kills, so the seed draws the two
+            // independently.
             kills: rng.u32(..3) > 0,
             stops: rng.u32(..3) == 0,
             modes: rng.u32(..8) > 0,

@@ -24,7 +24,8 @@ pub struct Report {
     pub kills: u64,
     /// The number of times that a process was stopped for a while.
     pub stops: u64,
-    /// How often each operation had each outcome, such as `ours commit ok` or `stock open rw 26`.
+    /// The number of times that each operation had each outcome. A key is, for example, `ours commit ok` or
+    /// `stock open rw 26`.
     pub events: BTreeMap<String, u64>,
 }
 
@@ -70,7 +71,7 @@ impl Report {
         }
     }
 
-    /// Returns how often the guard made stock SQLite refuse the database.
+    /// Returns the number of times that the guard made stock SQLite refuse the database.
     #[must_use]
     pub fn refusals(&self) -> u64 {
         let not_a_database = format!(" {}", rusqlite::ffi::SQLITE_NOTADB);

@@ -12,7 +12,7 @@ use crate::slices::now_ns;
 use crate::worker::{Orders, Task};
 use crate::{Plan, Report, Side, Worker};
 
-/// How long the processes may take to close their databases after the round.
+/// The time that the processes may take to close their databases after the round.
 const ENDING: Duration = Duration::from_secs(30);
 const LOOK: Duration = Duration::from_millis(1);
 const STOPS_MS: std::ops::Range<u64> = 1..150;
@@ -48,7 +48,8 @@ struct Member {
     child: Child,
     side: Side,
     number: u32,
-    /// If the process is stopped: when it continues, and whether the round kills it at that time instead.
+    /// The time at which the process continues, and whether the round kills it at that time instead; `None`
+    /// if the process is not stopped.
     stopped: Option<(Instant, bool)>,
 }
 
@@ -87,7 +88,7 @@ impl Round<'_> {
         if self.plan.engine.is_some() {
             self.run_alone(Task::Audit, Side::Ours)?;
         }
-        // No process has the databases open, so they are ordinary databases of SQLite.
+        // No process has the databases open any more, so they must be ordinary databases of SQLite.
         self.run_alone(Task::Audit, Side::Stock)
     }
 
@@ -182,7 +183,7 @@ impl Round<'_> {
         Ok(())
     }
 
-    /// Lets those stopped processes continue whose time has come.
+    /// Lets stopped processes continue, or kills them, if their time has come.
     fn go_on(&mut self, now: Instant) -> Result<()> {
         for at in 0..self.crowd.len() {
             match self.crowd.get(at).and_then(|member| member.stopped) {

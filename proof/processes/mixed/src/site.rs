@@ -1,4 +1,5 @@
-//! The directories of a round. After a success the round deletes them. After a failure it keeps and names them.
+//! The directories of a round. If the round succeeds, it deletes them. If it fails, it keeps them and reports
+//! their paths.
 
 use std::path::{Path, PathBuf};
 

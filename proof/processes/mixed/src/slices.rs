@@ -1,5 +1,5 @@
-//! Divides a round into time slices. In some slices one side mostly keeps away. The other side gets the
-//! databases to itself, and loses them again, so the guard comes and goes.
+//! Divides a round into time slices. In some slices one side mostly stays away. The other side then has the
+//! databases to itself until the slice ends, so the guard is raised and lifted.
 
 use std::time::Duration;
 

@@ -40,7 +40,7 @@ pub enum Verdict {
 pub fn verdict(side: Side, read_only: bool, guarded: bool, code: i32) -> Verdict {
     let meets_guard = side == Side::Stock && guarded;
     match code & 0xff {
-        // PROTOCOL: a stopped process holds the lock under which SQLite recovers the wal-index.
+        // `SQLITE_PROTOCOL` means that a stopped process holds the lock under which SQLite recovers the wal-index.
         ffi::SQLITE_BUSY | ffi::SQLITE_LOCKED | ffi::SQLITE_PROTOCOL | ffi::SQLITE_SCHEMA => Verdict::Again,
         ffi::SQLITE_NOTADB if meets_guard => Verdict::Reopen,
         // SQLite remembers the write version that the guard put into page 1, until SQLite reads page 1 again.

@@ -16,12 +16,12 @@ use crate::site::Paths;
 use crate::slices::Slices;
 use crate::{Plan, Side, audit};
 
-/// How to start a process that calls [`worker_main`].
+/// The command that starts a process which calls [`worker_main`].
 #[derive(Debug, Clone)]
 pub struct Worker {
     /// The program.
     pub program: PathBuf,
-    /// The arguments that precede those of [`worker_main`].
+    /// The arguments before those that [`worker_main`] gets.
     pub arguments: Vec<OsString>,
 }
 
@@ -60,7 +60,7 @@ impl Orders {
     }
 }
 
-/// Returns the number under which a thread commits, which also encodes the thread's side.
+/// Returns the number under which a thread commits. The number also encodes the thread's side.
 fn writer_of(process: u32, thread: u32, side: Side) -> i64 {
     (i64::from(process) * 16 + i64::from(thread)) * 2 + i64::from(side == Side::Stock)
 }
@@ -83,7 +83,7 @@ pub fn worker_main(arguments: &[String]) -> ExitCode {
 }
 
 fn work(orders: &Orders, plan: &Plan) -> Result<()> {
-    // The kernel kills this process when its parent dies, so no process is left behind.
+    // The kernel kills this process when its parent dies, so no process outlives the round.
     set_parent_process_death_signal(Some(Signal::KILL)).context("cannot ask for a signal")?;
     let parent = getppid().map(|pid| pid.as_raw_nonzero().get().cast_unsigned());
     ensure!(parent == Some(orders.parent), "the process that started this one is gone");

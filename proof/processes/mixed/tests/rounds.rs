@@ -1,4 +1,4 @@
-//! Stock SQLite and Duralite use one database at the same time, and must lose no acknowledged commit
+//! Tests that no acknowledged commit is lost if stock SQLite and Duralite use one database at the same time
 //! (invariants 1, 2, 7).
 #![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 
@@ -13,12 +13,12 @@ fn seed() -> u64 {
     std::env::var("DURALITE_SEED").map_or(1, |seed| seed.parse().unwrap())
 }
 
-/// The most rounds that a test runs while it waits for both sides to commit.
+/// The largest number of rounds that a test runs while it waits for both sides to commit.
 const MOST_ROUNDS: u64 = 8;
 
-/// Runs two rounds: one with kills, and one in which no process is killed or stopped. In about one round of a
-/// dozen, some connection of Duralite is open all the time, and stock SQLite commits nothing. If so, another
-/// round like the second follows.
+/// Runs two rounds. In the first, processes are killed. In the second, none is killed or stopped. In about
+/// one round of a dozen, some connection of Duralite is open all the time, so stock SQLite commits nothing.
+/// Then another round like the second follows.
 fn rounds(engine: Option<Engine>) {
     let all = Plan { modes: true, onlookers: true, second: true, ..Plan::varied(engine, seed()) };
     let killed = Plan { kills: true, stops: true, longest_ms: 60, exclusive: 3, vacuum: true, ..all.clone() };
@@ -64,8 +64,8 @@ fn inv02_stock_sqlite_beside_scratchpad() {
     rounds(Some(Engine::SCRATCHPAD));
 }
 
-/// A control. If the tests could not notice a loss, they would always pass. So they must notice a writer that
-/// acknowledges too early.
+/// A control. If the tests could not notice a loss, they would always pass. So this test checks that they
+/// notice a writer which acknowledges too early.
 #[test]
 fn an_early_acknowledgement_is_found() {
     let plan =
@@ -107,7 +107,7 @@ fn only_errors_that_stock_sqlite_gives_are_excused() {
         }
         assert_eq!(verdict(side, false, true, ffi::SQLITE_CANTOPEN), Verdict::Failure);
         assert_eq!(verdict(side, false, true, ffi::SQLITE_BUSY_SNAPSHOT), Verdict::Again);
-        // Without Duralite, no process may get this error.
+        // If no process uses Duralite, no process may get this error.
         assert_eq!(verdict(side, false, false, ffi::SQLITE_NOTADB), Verdict::Failure);
         assert_eq!(verdict(side, true, true, ffi::SQLITE_READONLY_RECOVERY), Verdict::Reopen);
     }

@@ -12,34 +12,34 @@ use std::time::Duration;
 
 use duralite_medium::{LocalSegment, MediumError, PROCESS_SLOTS, Segment};
 
-/// Returns the number of schedules to explore. That is `all`, unless the environment names a share of it, as it
-/// may if the processor is emulated (`SCHEDULES_SHARE=10` for a tenth).
+/// Returns the number of schedules to explore. That is `all`, or a share of it if the environment names one
+/// (`SCHEDULES_SHARE=10` for a tenth). A share is meant for an emulated processor, which is slow.
 #[must_use]
 pub fn rounds(all: usize) -> usize {
     let share = std::env::var("SCHEDULES_SHARE").ok().and_then(|share| share.parse().ok());
     all / share.unwrap_or(1).max(1)
 }
 
-/// How a sleep ends.
+/// The way in which a sleep ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sleep {
     /// A sleep may end at any time, as the trait allows. Waits may then time out, which tests need if a process
     /// dies or is stopped and cannot wake others.
     MayEnd,
     /// Only a wake-up ends a sleep. A lost wake-up is then a deadlock, which the explorer reports. A sleep
-    /// shorter than [`SHORTEST_SLEEP`] is a pause that no process is expected to end; it ends by itself.
+    /// shorter than [`SHORTEST_SLEEP`] is a pause, which no process is expected to end. So it ends by itself.
     UntilWoken,
     /// Like [`Sleep::UntilWoken`], but every wake-up is lost. This is the control, in which the tests must
     /// fail.
     ForEver,
 }
 
-/// Sleeps of at least this length are waits with a limit; shorter ones are pauses.
+/// The length from which on a sleep counts as a wait with a limit. A shorter sleep is a pause.
 pub const SHORTEST_SLEEP: Duration = Duration::from_millis(1);
 
 impl Sleep {
-    /// Returns how long to wait for a lock at a time. If sleeps may end by themselves, a wait lasts until the
-    /// next look at the lock; otherwise it lasts until the wake-up.
+    /// Returns the time for which a process waits for a lock before it looks at the lock again. The time is
+    /// short if sleeps may end by themselves. Otherwise the wait lasts until the wake-up.
     #[must_use]
     pub fn limit(self) -> Duration {
         if self == Self::MayEnd { Duration::from_millis(1) } else { Duration::from_secs(3600) }
@@ -54,7 +54,7 @@ pub struct Death;
 pub struct Memory {
     words: LocalSegment,
     steps: shuttle::sync::atomic::AtomicU64,
-    /// The process to stop when it reaches a certain point: its slot plus 1, or 0.
+    /// The process that is to stop when it reaches a certain point, as its slot plus 1; 0 for none.
     stops: shuttle::sync::atomic::AtomicU64,
     /// Whether that process has reached the point.
     stopped: shuttle::sync::atomic::AtomicBool,
@@ -77,7 +77,7 @@ struct State {
     clock_ns: u64,
 }
 
-/// One process's view of the memory.
+/// The memory as one process uses it.
 #[derive(Debug)]
 pub struct ProcessSlot {
     memory: Arc<Memory>,
@@ -105,8 +105,8 @@ impl Memory {
         })
     }
 
-    /// Joins the memory with a process slot. If `dies_at` is given, the process dies before its operation of
-    /// that number.
+    /// Joins the memory with a process slot. If `dies_at` is given, the process dies before its operation
+    /// with that number.
     #[must_use]
     pub fn join(self: &Arc<Self>, index: usize, dies_at: Option<u64>) -> Arc<ProcessSlot> {
         self.lock().alive[index] = true;
@@ -135,8 +135,8 @@ impl Memory {
         self.sleep
     }
 
-    /// Sleeps until woken, unless the lower half of the word has another value. Comparing and falling asleep
-    /// is one step, as in the kernel.
+    /// Sleeps until it is woken, unless the lower half of the word has another value than `expected`. It
+    /// compares and falls asleep in one step, as the kernel does.
     fn sleep_at(&self, at: u64, expected: u32) {
         let mut sleepers = self.sleepers.lock().unwrap_or_else(PoisonError::into_inner);
         if self.words.load(at) as u32 != expected {
@@ -180,8 +180,8 @@ impl Memory {
 }
 
 impl ProcessSlot {
-    /// Runs the operation unless the process is dead. Operations of a dying process that unwinds have no
-    /// effect.
+    /// Runs the operation unless the process is dead. So while a dying process unwinds, its operations have
+    /// no effect.
     fn operate<T: Default>(&self, operation: impl FnOnce(&Memory) -> T) -> T {
         // At this load the explorer may switch to another process. A yield would make the explorer prefer the
         // others, and so turn a choice into a fixed rotation.
@@ -288,7 +288,7 @@ impl Segment for ProcessSlot {
     fn clock_ns(&self) -> u64 {
         self.operate(|memory| {
             let mut state = memory.lock();
-            // If sleeps do not end, time limits must not expire either.
+            // If sleeps do not end by themselves, time limits must not expire either.
             state.clock_ns += if memory.sleep == Sleep::MayEnd { 50_000 } else { 1_000 };
             state.clock_ns
         })

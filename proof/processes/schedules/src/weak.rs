@@ -16,11 +16,12 @@ use loom::sync::atomic::{AtomicU64, fence};
 /// What a load of a word may return.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Loads {
-    /// Any value that acquire and release allow. This is less than the segment promises. So a property that
-    /// holds here also holds with the segment's promise.
+    /// Any value that acquire and release allow. A segment promises more than that. So a property that holds
+    /// here also holds with a real segment.
     Old,
     /// The newest value, as in the single order of all operations on words. A test needs this if two
-    /// processes announce something and then look. It hides reorderings of a copy before or after a word.
+    /// processes each announce something, and then look for the other's announcement. But it hides cases in
+    /// which a copy is reordered before or after an operation on a word.
     Newest,
 }
 
@@ -33,7 +34,7 @@ pub struct WeakMemory {
     clock: std::sync::atomic::AtomicU64,
 }
 
-/// A process's view of the memory.
+/// The memory as one process uses it.
 #[derive(Debug)]
 pub struct WeakProcess {
     memory: Arc<WeakMemory>,
@@ -41,7 +42,7 @@ pub struct WeakProcess {
 }
 
 impl WeakMemory {
-    /// Makes memory of zeros, which has only the named ranges. The caller must be within a model.
+    /// Makes memory of zeros, which has only the named ranges. Must be called within a model of loom.
     #[must_use]
     pub fn new(ranges: &[Range<u64>], loads: Loads) -> Arc<Self> {
         let words = ranges.iter().cloned().flat_map(|range| range.step_by(8));

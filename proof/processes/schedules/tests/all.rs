@@ -1,5 +1,5 @@
-//! Tests under explored schedules how Duralite's processes, and the store's threads, use the memory that they
-//! share.
+//! Tests how Duralite's processes, and the store's threads, use the memory that they share. A schedule
+//! explorer chooses the order of their operations.
 
 mod archived;
 mod groups;
@@ -11,7 +11,8 @@ mod store_snapshots;
 mod weak_locks;
 
 // The modules of the store that the tests explore. This program compiles them with the mutexes and atomics of
-// its own `sync` instead of the store's. They name each other, `sync` and the formats by paths from the root.
+// its own `sync` instead of the store's. The modules name each other, `sync` and the formats by paths from
+// the crate's root.
 #[path = "../../../../store/src/counter.rs"]
 mod counter;
 #[allow(dead_code)]

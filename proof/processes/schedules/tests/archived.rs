@@ -1,5 +1,5 @@
 //! Commits that wait for the archive, under explored schedules. The sidecar acknowledges commits while their
-//! processes fall asleep, and dies on the way (invariant 70).
+//! processes fall asleep. It may die at any of its operations (invariant 70).
 
 #![allow(clippy::expect_used, reason = "a failed expectation is a failed test")]
 
@@ -13,7 +13,7 @@ use duralite_wal::shared::archived::{ARCHIVED_BYTES, ArchivedWords, NotArchived}
 
 const LONG: Duration = Duration::from_secs(1 << 30);
 
-/// The position up to which the archive has really come.
+/// The position up to which the archive really has the commits.
 #[derive(Default)]
 struct Archive(AtomicU64);
 
@@ -101,8 +101,8 @@ fn inv70_no_acknowledgement_is_missed_in_schedules_with_few_switches() {
 fn inv70_commits_go_on_when_processes_die_at_any_operation() {
     std::panic::set_hook(Box::new(|_| {}));
     let at = AtomicU64::new(0);
-    // Every schedule kills the processes at other operations. If a sidecar dies between its two steps, the
-    // sleepers have to look by themselves.
+    // Every schedule kills the processes at different operations. If a sidecar dies between its two steps,
+    // nobody wakes the sleeping processes, so they have to look by themselves.
     shuttle::check_random(
         move || {
             let at = at.fetch_add(1, Ordering::SeqCst);

@@ -1,5 +1,5 @@
-//! Pins of followers under explored schedules. Writers start the log over while followers pin it, and writers
-//! and followers die.
+//! Tests the pins of followers under explored schedules. Writers start the log over while followers pin it,
+//! and writers and followers die.
 
 #![allow(clippy::expect_used, reason = "a failed expectation is a failed test")]
 
@@ -36,7 +36,7 @@ fn write(pins: &Pins, log: &Log) {
     log.end.fetch_add(1, Ordering::SeqCst);
     let recycling = Recycling { oldest: log.oldest(), end: log.end(), is_full: false };
     if pins.may_recycle(&recycling).expect("asked") {
-        // SQLite syncs the database between the two calls.
+        // Between these two calls of `may_recycle` SQLite syncs the database.
         shuttle::thread::yield_now();
         assert!(pins.may_recycle(&recycling).expect("asked"), "decided, and refused");
         log.oldest.store(recycling.end, Ordering::SeqCst);
@@ -142,7 +142,7 @@ fn inv16_nothing_that_is_pinned_is_recycled_in_schedules_with_few_switches() {
 fn inv16_nothing_that_is_pinned_is_recycled_when_processes_die_at_any_operation() {
     std::panic::set_hook(Box::new(|_| {}));
     let at = AtomicU64::new(0);
-    // Every schedule kills the processes at other operations.
+    // Every schedule kills the processes at different operations.
     shuttle::check_random(
         move || {
             let at = at.fetch_add(1, Ordering::SeqCst);
@@ -152,7 +152,8 @@ fn inv16_nothing_that_is_pinned_is_recycled_when_processes_die_at_any_operation(
     );
 }
 
-/// A control: without the announcement, or without the second look, some schedule finds the violation.
+/// A control. Without the announcement, or without the second look at the log, some schedule finds the
+/// violation.
 #[test]
 #[should_panic(expected = "is gone")]
 fn control_a_pin_that_is_only_stored_does_not_hold() {

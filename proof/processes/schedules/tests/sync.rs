@@ -10,8 +10,8 @@ pub use shuttle::sync::atomic;
 use shuttle::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 std::thread_local! {
-    /// Whether sleeps end by themselves, as they do outside the explorer. The variable may be thread-local,
-    /// because one thread of the system runs all threads of an exploration.
+    /// Whether sleeps end by themselves, as they may outside the explorer. This variable can be thread-local, because
+    /// one system thread runs all threads of an exploration.
     static SLEEPS_END: Cell<bool> = const { Cell::new(false) };
 }
 

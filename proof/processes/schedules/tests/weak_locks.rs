@@ -1,4 +1,5 @@
-//! The lock table under a weak memory model: the next holder of a lock sees what the holder before has written.
+//! Tests the lock table under a weak memory model. The next holder of a lock must see what the previous
+//! holder has written.
 
 #![allow(clippy::expect_used, reason = "a failed expectation is a failed test")]
 
@@ -10,7 +11,7 @@ use loom::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 const READ: usize = 4;
 
-/// The data that the locks protect, in plain memory as a processor sees it.
+/// The data that the locks protect, in memory without any order of its own.
 struct Protected([AtomicU64; 2]);
 
 impl Protected {

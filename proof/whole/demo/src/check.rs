@@ -8,7 +8,7 @@ use rusqlite::Connection;
 use crate::modes::open_plain;
 use crate::rows::Row;
 
-/// The findings of a check in a database.
+/// The result of checking a database.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Found {
     pub(crate) rows: usize,

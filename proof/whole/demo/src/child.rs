@@ -15,8 +15,8 @@ use crate::stock::load_duralite;
 /// The name of the hidden subcommand.
 pub(crate) const NAME: &str = "insert";
 
-/// The beginning of the line in which a resumed process reports what it found. The number of rows and the
-/// result of the integrity check follow this text.
+/// The beginning of the line in which a resumed process reports what it found. After this text come the number of rows
+/// and the result of the integrity check.
 pub(crate) const FOUND: &str = "found ";
 
 #[derive(Args)]
@@ -60,7 +60,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         Ok(true)
     })?;
     if !options.traced {
-        // The parent is about to kill this process. If the parent is gone, standard input ends, and this
+        // The parent is about to kill this process. If the parent ends without doing so, standard input ends, and this
         // process exits.
         stdin().read_to_end(&mut Vec::new())?;
     }

@@ -58,7 +58,7 @@ pub(crate) fn run(scene: &Scene) -> Result<()> {
 
 fn measure(scene: &Scene, mode: &Mode) -> Result<Vec<Share>> {
     let database = scene.database(&format!("crowd-{}", mode.key));
-    // This connection stays open as long as any other, so that the log is kept.
+    // This connection stays open as long as any other, so that no close deletes the log.
     let kept = mode.open(&database, scene.pool(), true)?;
     let barrier = Barrier::new(CONNECTIONS);
     let work = || -> Result<Share> {
@@ -81,7 +81,7 @@ fn measure(scene: &Scene, mode: &Mode) -> Result<Vec<Share>> {
             }
             share.worst = share.worst.max(begun.elapsed());
         }
-        // A connection may wait for a lock beyond the end, so its own time counts.
+        // A connection may still wait for a lock when the time is over, so its own time counts.
         share.seconds = start.elapsed().as_secs_f64();
         Ok(share)
     };

@@ -49,9 +49,10 @@ pub(crate) fn run(scene: &Scene, mode: &Mode) -> Result<()> {
     expect_rows(&path, rows).with_context(|| shown(&path))
 }
 
-/// Draws the moment of a kill, which depends only on the seed and the mode.
+/// Draws the moment of a kill. It depends only on the seed and the mode.
 fn chance(seed: u64, key: &str, rows: usize) -> Kill {
-    // FNV-1a mixes the mode into the seed, because neighbouring seeds would give similar first numbers.
+    // FNV-1a hashes the seed together with the mode. Without a hash, neighbouring seeds would give similar
+    // first numbers.
     let hash = |sum: u64, byte: u8| (sum ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
     let salt = key.bytes().fold(0xcbf2_9ce4_8422_2325, hash);
     let mut dice = fastrand::Rng::with_seed(seed ^ salt);
@@ -146,7 +147,7 @@ fn follow(
     Ok(acknowledged)
 }
 
-/// Checks that plain SQLite refuses the database, whose newest commits are in the log.
+/// Checks that plain SQLite refuses the database while the newest commits are in the log.
 fn show_refusal(scene: &Scene, path: &Path) -> Result<()> {
     let answer = sqlite3(scene, path, "SELECT count(*) FROM characters")?;
     if answer.status.success() {

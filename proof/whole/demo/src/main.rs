@@ -1,7 +1,7 @@
 //! `duralite-demo`: stock SQLite inserts real input with one durable transaction per row, first without
-//! Duralite, then with Duralite loaded. After that the demonstration kills processes in the middle of their
-//! work, and shows that every row that they acknowledged is there. The demonstration ends with a table and a
-//! chart.
+//! Duralite, and then with Duralite loaded. After that the demonstration kills processes in the middle of
+//! their work. It shows that every row that they acknowledged is there. The demonstration ends with a table
+//! and a chart.
 //!
 //! Exit status: 0 every acknowledged row was found, 1 a row was missing or the demonstration failed, 2 wrong
 //! usage, 130 interrupted.
@@ -132,8 +132,8 @@ fn count_system_calls(scene: &Scene, runs: &mut [Run]) -> Result<()> {
     Ok(())
 }
 
-/// Copies the counts of the cold run to the warm run. Per commit, a recycled log takes the same frames and
-/// system calls as a growing one.
+/// Copies the counts of the cold run to the warm run. A commit takes the same frames and system calls in a
+/// recycled log as in a growing one.
 fn like_the_cold(runs: &mut [Run]) {
     if let [cold, warm, ..] = runs {
         (warm.logged_bytes, warm.system_calls) = (cold.logged_bytes, cold.system_calls);

@@ -24,7 +24,7 @@ pub(crate) struct Mode {
 const PLAIN: Mode =
     Mode { key: "", label: "", settings: None, exclusive: false, checkpoints: true, journal_mode: "WAL" };
 const NVWAL: Option<&str> = Some("journal=nvwal&nvram=emulate");
-// This parameter keeps the database in emulated memory, as the scratchpad keeps the log.
+// The settings of `scratchpad`. `home=emulate` keeps the database in emulated memory, where the log is too.
 const SCRATCHPAD: Option<&str> = Some("journal=scratchpad&scratchpad=emulate&home=emulate");
 
 /// All modes, in the order of the table.
@@ -60,8 +60,8 @@ impl Mode {
         self.settings.is_none_or(str::is_empty)
     }
 
-    /// Opens a database with `synchronous=FULL` and a transaction per statement. The caller must have loaded
-    /// Duralite if the mode uses it.
+    /// Opens a database with `synchronous=FULL`. Each statement is a transaction of its own. The caller must
+    /// have loaded Duralite if the mode uses it.
     ///
     /// # Errors
     /// An error of SQLite.

@@ -14,7 +14,7 @@ use signal_hook::iterator::Signals;
 #[derive(Default)]
 struct State {
     interrupted: AtomicBool,
-    /// The leaders of the process groups for which the demonstration has not waited yet.
+    /// The process ids of the leaders of the process groups for which the demonstration has not waited yet.
     groups: Mutex<Vec<Pid>>,
 }
 

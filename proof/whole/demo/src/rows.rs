@@ -10,8 +10,9 @@ pub(crate) struct Row {
     pub(crate) name: String,
 }
 
-/// The prefixes of about 100,000 names that the standard derives from the code or from its parts. The input
-/// leaves these characters out, because such a name adds nothing to the code.
+/// The prefixes of names that the standard derives from the code, or from parts of the character. About
+/// 100,000 names have these prefixes. The input leaves these characters out, because such a name adds nothing
+/// to the code.
 const MADE_BY_RULE: [&str; 4] =
     ["CJK UNIFIED IDEOGRAPH-", "CJK COMPATIBILITY IDEOGRAPH-", "HANGUL SYLLABLE ", "TANGUT IDEOGRAPH-"];
 

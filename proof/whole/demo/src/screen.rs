@@ -62,7 +62,8 @@ pub(crate) fn grouped(number: f64) -> String {
     HumanCount(number.round() as u64).to_string()
 }
 
-/// Returns aligned columns: the first to the left, the others to the right.
+/// Returns a table with aligned columns. The first column is aligned to the left, and the others to the
+/// right.
 pub(crate) fn table(heading: &[&str], rows: &[Vec<String>]) -> String {
     let heading: Vec<String> = heading.iter().map(ToString::to_string).collect();
     let length = |cell: Option<&String>| cell.map_or(0, |cell| cell.chars().count());

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, ensure};
 use rusqlite::Connection;
 
-/// The variable that names libduralite.so if it is not beside this program.
+/// The environment variable with the path of libduralite.so, if that file is not beside this program.
 const VARIABLE: &str = "DURALITE_LIBRARY";
 
 /// Returns the path of a file that the build leaves beside this program.
@@ -41,8 +41,8 @@ pub(crate) fn load_duralite() -> Result<()> {
 #[allow(unsafe_code)]
 fn load(library: &Path) -> Result<()> {
     let conn = Connection::open_in_memory()?;
-    // SAFETY: the library was built with this program, or the user named it, and it is an SQLite extension. While
-    // extensions may be loaded, no SQL of others runs on this connection.
+    // SAFETY: the library is an SQLite extension that was built with this program or that the user named. While
+    // extensions may be loaded, no foreign SQL runs on this connection.
     let loaded = unsafe {
         conn.load_extension_enable()?;
         conn.load_extension(library, None::<&str>)
@@ -51,7 +51,7 @@ fn load(library: &Path) -> Result<()> {
     loaded.with_context(|| format!("cannot load {}", library.display()))
 }
 
-/// Returns the version of SQLite that this process uses, and where that library comes from.
+/// Returns the version of SQLite that this process uses, and where its library comes from.
 pub(crate) fn describe() -> String {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
     let shared = maps

@@ -19,8 +19,8 @@ pub(crate) fn can_count() -> bool {
         .is_ok_and(|output| output.status.success())
 }
 
-/// Counts the system calls per commit. The result is the difference between two traced runs, so that start-up
-/// cancels out.
+/// Counts the system calls per commit. The result comes from the difference between two traced runs, so the
+/// calls at start-up do not count.
 ///
 /// # Errors
 /// An error if a traced run fails, or after an interrupt.
@@ -49,8 +49,8 @@ fn total(scene: &Scene, mode: &Mode, commits: usize) -> Result<u64> {
     calls_of(&fs::read_to_string(summary)?).context("strace has counted nothing")
 }
 
-/// Returns the total of the column `calls`. The column's position varies between versions of strace, because
-/// most print microseconds per call before it.
+/// Returns the total of the column `calls`. The position of this column differs between versions of strace.
+/// Most versions print the microseconds per call before it.
 fn calls_of(summary: &str) -> Option<u64> {
     let column = summary
         .lines()

@@ -1,5 +1,5 @@
-//! Times runs. A run inserts as fast as possible. After it the demonstration checks the closed database row
-//! by row.
+//! Times runs. A run inserts rows as fast as possible. After each run the demonstration checks the closed
+//! database row by row.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -16,8 +16,8 @@ use crate::screen::Progress;
 pub(crate) const LONGEST: Duration = Duration::from_millis(1500);
 const ROWS_BETWEEN_LOOKS: u32 = 64;
 
-/// The results of a timed run. All values except rows and rate are per commit. A value is `None` if stock
-/// SQLite has no such quantity, or if nothing counts it.
+/// The results of a timed run. All values except `rows` and `rate` are per commit. A value is `None` if stock
+/// SQLite has no such quantity, or if it was not counted.
 pub(crate) struct Run {
     pub(crate) mode: &'static Mode,
     pub(crate) rows: usize,

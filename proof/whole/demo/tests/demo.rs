@@ -23,9 +23,9 @@ const MODES: [&str; 9] = [
 fn in_directory(program: &Path, dir: &Path, arguments: &[&str]) -> Output {
     let mut command = Command::new(program);
     command.args(arguments).current_dir(dir).stdin(Stdio::null()).env_remove("DURALITE_LIBRARY");
-    // The copied program is "busy" while another process has it open for writing. Another thread may just
-    // have forked, and its child has then inherited the descriptor through which the test wrote the copy. So
-    // the test starts the program again.
+    // The kernel refuses to run the copied program as "busy" while a process has it open for writing. If
+    // another thread has just forked, its child has inherited the descriptor through which the test wrote the
+    // copy. So the test tries again to start the program.
     loop {
         match command.output() {
             Err(error) if error.kind() == ErrorKind::ExecutableFileBusy => {

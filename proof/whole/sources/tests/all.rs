@@ -1,5 +1,5 @@
-//! Tests of the source and of the documents. They have a crate of their own, so that `make check` does not
-//! have to build the tests of the whole for them.
+//! Tests of the source and of the documents. They have a crate of their own, so that `make check` can run
+//! them without building the tests of Duralite as a whole.
 
 mod documents;
 mod figures;

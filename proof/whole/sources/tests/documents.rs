@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use super::rooms::root;
 
-/// The most lines of the front page.
+/// The largest number of lines on the front page.
 const FRONT_PAGE: usize = 100;
 
 /// Returns the files below these directories that have one of these extensions.
@@ -68,8 +68,8 @@ fn anchors(text: &str) -> BTreeSet<String> {
         .collect()
 }
 
-/// Returns the targets of a document's links to itself or to other documents: for each link its text, the file and the
-/// heading.
+/// Returns the targets of a document's links to itself or to other documents. Each item has the link's text, the file,
+/// and the heading.
 fn targets(document: &Path) -> Vec<(String, PathBuf, String)> {
     let text = std::fs::read_to_string(document).unwrap();
     let local = links(&text).into_iter().filter(|link| !link.contains("://"));
@@ -141,7 +141,8 @@ fn function(line: &str) -> Option<&str> {
     rest.split(|c: char| !(c.is_alphanumeric() || c == '_')).next()
 }
 
-/// Returns the comment in a line. A line without a comment ends the sentence of the comment before it.
+/// Returns the comment in a line. For a line without a comment, returns text that ends the sentence of the comment
+/// before it.
 fn comment(line: &str) -> &str {
     line.split_once("//").map_or(".", |(_, comment)| comment.trim_start_matches(['/', '!']))
 }
@@ -183,7 +184,8 @@ fn invariants_in_comments(source: &str) -> BTreeSet<u32> {
     found
 }
 
-/// An invariant of the page: its number, the words in backticks after "Kept by", and those after "Attacked by".
+/// An invariant of the page. It has the invariant's number, the words in backticks after "Kept by", and those after
+/// "Attacked by".
 struct Invariant<'a> {
     number: u32,
     kept_by: Vec<&'a str>,
@@ -258,7 +260,7 @@ fn the_page_on_invariants_is_true() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
-/// Returns the number of the invariant that a part of a test's name gives.
+/// Returns the number of the invariant that is in a part of a test's name.
 fn invariant_of(part: &str) -> Option<u32> {
     part.strip_prefix("inv")?.parse().ok()
 }

@@ -1,8 +1,8 @@
-//! Compares the figures that documents quote with the measurements that they come from.
+//! Compares the numbers that documents quote with the measurements from which they come.
 //!
-//! A comment after a figure names its source: `10,516<!-- = waldio_single; waldio, layout=delta; per second -->`. The parts
-//! are the name of a CSV file in `docs/bench` or `docs/store/bench`, cells that select one row of it, and the column. For a
-//! ratio, a second source follows after ` over `. A figure may have fewer digits than its source.
+//! A comment after a number names the number's source: `10,516<!-- = waldio_single; waldio, layout=delta; per second
+//! -->`. The parts are the name of a CSV file in `docs/bench` or `docs/store/bench`, cells that select one row of it,
+//! and the column. For a ratio, a second source follows after ` over `. A number may have fewer digits than its source.
 #![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 
 use std::path::Path;
@@ -76,7 +76,7 @@ fn is_quoted(number: &str, value: f64) -> bool {
     format!("{value:.digits$}") == plain
 }
 
-/// Returns what is wrong with the figures of a line.
+/// Returns what is wrong with the quoted numbers in a line.
 fn wrong(line: &str) -> Vec<String> {
     let mut found = Vec::new();
     for (at, _) in line.match_indices(BEGIN) {
@@ -99,8 +99,8 @@ fn wrong(line: &str) -> Vec<String> {
     found
 }
 
-/// Returns those cells of a table's line, without the first, that have a digit and name no source. The target of a link
-/// is not a figure.
+/// Returns the cells of a table's line that have a digit but name no source. Leaves out the first cell, and ignores the
+/// targets of links.
 fn without_source(line: &str) -> Vec<&str> {
     let Some(inner) = line.strip_prefix("| ").and_then(|line| line.trim_end().strip_suffix('|')) else {
         return Vec::new();
@@ -181,7 +181,7 @@ fn a_figure_that_is_not_its_tables_is_found() {
     }
     assert_eq!(wrong(&line("1.0", &format!("{source} over {source}"))), [""; 0]);
     assert_eq!(wrong("| none <!-- = none; a; b --> |").len(), 1);
-    // The figure before a source is the one that belongs to the source.
+    // A source belongs to the number right before it.
     let two = format!("{}{}", line(&measured, source), line("3", source));
     assert_eq!(wrong(&two).len(), 1);
     assert!(is_quoted("34", 34.2) && is_quoted("34.2", 34.2) && is_quoted("2,633", 2633.0));

@@ -25,8 +25,8 @@ fn stages(dockerfile: &str) -> Vec<Vec<String>> {
     stages
 }
 
-/// Returns the operands of the instructions that begin with `beginning`: all following words that are no
-/// options.
+/// Returns the operands of the instructions that begin with `beginning`. These are all following words that
+/// are no options.
 fn operands<'a>(instructions: &'a [String], beginning: &str) -> Vec<Vec<&'a str>> {
     let of = |rest: &'a str| rest.split(' ').filter(|word| !word.starts_with('-')).collect();
     instructions.iter().filter_map(|line| line.strip_prefix(beginning)).map(of).collect()
@@ -68,7 +68,7 @@ fn artifacts() -> BTreeMap<String, Vec<String>> {
     found
 }
 
-/// Returns Debian's packages for each word that scripts/setup knows.
+/// Returns, for each word that scripts/setup knows, the packages of Debian.
 fn debian_packages(setup: &str) -> BTreeMap<&str, Vec<&str>> {
     let mut found = BTreeMap::new();
     for line in setup.lines() {
@@ -150,7 +150,8 @@ fn the_image_builds_and_brings_what_the_demonstration_needs() {
         .split(' ')
         .filter(|word| !word.starts_with('-'))
         .collect();
-    // The packages that are only needed to compile and link are in the image that builds.
+    // Packages that are needed only to compile and link are in the stage that builds, and not in the final
+    // image.
     for word in needs_of(&setup, "demo").into_iter().filter(|word| !["cc", "sqlite-headers"].contains(word)) {
         for package in &known[word] {
             assert!(installed.contains(package), "make demo needs {package}");

@@ -9,8 +9,8 @@ use duralite_wal::engines::ENGINES;
 
 use super::limits::{File, constants, dependencies, files, functions};
 
-/// The most lines of a file, and then of a function. Nobody reads a longer one as a whole. `make check`
-/// already asks of far shorter files and functions whether they tell one story.
+/// The largest number of lines in a file. The next constant is that in a function. Nobody reads a longer file
+/// or function as a whole. `make check` already asks of far shorter ones whether they tell one story.
 const FILE_LINES: usize = 1200;
 const FUNCTION_LINES: usize = 120;
 
@@ -47,8 +47,8 @@ fn no_function_is_longer_than_a_screen() {
     assert_none("functions of more than 120 lines", &long);
 }
 
-/// If a crate's tests are one program, the compiler ignores a file that neither the program's root nor the
-/// manifest names. This test finds such a file.
+/// If all tests of a crate are one program, the compiler ignores a file that neither the program's root nor
+/// the manifest names. This test finds such a file.
 #[test]
 fn every_file_of_tests_is_a_module_of_its_program() {
     let sources = files(&["archive", "crates", "store", "proof"], &["rs"]);
@@ -58,8 +58,7 @@ fn every_file_of_tests_is_a_module_of_its_program() {
         let module = file.strip_suffix("/mod.rs").or_else(|| file.strip_suffix(".rs"))?;
         let manifest = std::fs::read_to_string(crate::rooms::root().join(package).join("Cargo.toml")).ok()?;
         let has = |text: &str, wanted: String| text.lines().any(|line| line == wanted);
-        // Files below a module's directory do not count, because the compiler reports a file that is missing
-        // there.
+        // Skip files below a module's directory, because the compiler reports a file that is missing there.
         Some(
             !module.contains('/')
                 && !has(&program.text, format!("mod {module};"))

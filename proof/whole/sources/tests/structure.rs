@@ -1,6 +1,6 @@
 //! Checks that the files of a crate depend on each other in one direction. No file may use something from a
-//! file that uses it, directly or indirectly. The same must hold for folders, which are the modules right
-//! below the root, each with everything in it. The test reports a cycle with its path.
+//! file that uses it, directly or indirectly. The same must hold for folders. A folder is a module right
+//! below the root, with everything in it. The test reports a cycle with its path.
 //!
 //! A file depends on whatever it names outside its tests, in `use` or in a path. If a module only re-exports
 //! a name (`use child::Name`), the dependency is on the file that defines the name. `mod child;` alone does
@@ -19,7 +19,7 @@ use super::rooms;
 /// A module's path from the crate's root; empty for the root.
 type Module = Vec<String>;
 
-/// A name that a `use` imports, and the path that it stands for.
+/// A name that a `use` imports, and the full path of the imported item.
 struct Import {
     name: String,
     path: Vec<String>,
@@ -272,7 +272,7 @@ fn way_back(uses: &BTreeMap<Module, BTreeSet<Module>>, start: &Module) -> Option
     None
 }
 
-/// Returns which modules right below the root use which others, each with everything in it.
+/// Returns for each folder the other folders that it uses.
 fn uses_of_folders(uses: &BTreeMap<Module, BTreeSet<Module>>) -> BTreeMap<Module, BTreeSet<Module>> {
     let folder = |module: &Module| module.iter().take(1).cloned().collect::<Module>();
     let mut found: BTreeMap<Module, BTreeSet<Module>> = BTreeMap::new();
@@ -301,7 +301,7 @@ fn circles_among(uses: &BTreeMap<Module, BTreeSet<Module>>) -> (usize, BTreeSet<
     let named = |module: &Module| if module.is_empty() { "the root".to_owned() } else { module.join("::") };
     let ways: Vec<_> = uses.keys().filter_map(|module| way_back(uses, module)).collect();
     let texts = ways.iter().map(|way| {
-        // The result has each cycle once, from the cycle's first module on.
+        // Each cycle is in the result once. It begins with the cycle's first module.
         let around = &way[..way.len() - 1];
         let first = (0..around.len()).min_by_key(|at| &around[*at]).unwrap_or(0);
         let mut names: Vec<_> =
@@ -377,8 +377,8 @@ fn circles_are_found_however_they_are_written() {
     assert_eq!(folders, ["a -> b -> a"]);
 }
 
-/// Code that needs an engine asks the registry. Apart from the registry, no code of `wal` may depend on which
-/// engines exist.
+/// Checks that in `wal` only the registry uses the code of an engine. Other code that needs an engine must
+/// ask the registry, and must not depend on which engines exist.
 #[test]
 fn the_registry_alone_names_the_engines() {
     let root = rooms::root().join("crates/wal/src/lib.rs");
@@ -395,8 +395,8 @@ fn the_registry_alone_names_the_engines() {
     }
 }
 
-/// Lists of engines that decide what is tested, and that no compiler checks. Each has the file, the text
-/// before the list, and the text after each name. CONTRIBUTING.md lists all places that name engines.
+/// The lists of engines that decide what is tested. No compiler checks these lists. Each has the file, the
+/// text before the list, and the text after each name. CONTRIBUTING.md lists all places that name engines.
 const LISTS: [(&str, &str, &str); 6] = [
     ("scripts/test", "for engine in ", ""),
     ("scripts/proof", "all_engines=", ""),

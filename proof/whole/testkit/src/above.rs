@@ -1,5 +1,5 @@
-//! A VFS above Duralite's, such as one that encrypts or traces. It keeps a header of its own before each of
-//! Duralite's file objects, and passes every call on.
+//! A VFS above Duralite's, in the place of one that encrypts or traces. In memory it puts a header of its own
+//! before each file object of Duralite. It passes every call on.
 #![allow(unsafe_code)] // a VFS
 
 use std::ffi::{c_char, c_int, c_void};
@@ -14,7 +14,7 @@ use rusqlite::ffi::{
 /// The name of the VFS in URIs.
 pub const ABOVE: &str = "above";
 
-/// The head of an open file. The file object of the VFS below follows it in memory.
+/// The header of an open file. The file object of the VFS below follows it in memory.
 #[repr(C)]
 struct Head {
     methods: *const sqlite3_io_methods,
@@ -30,7 +30,7 @@ macro_rules! pass_on {
         $(#[allow(non_snake_case)] // SQLite's name
         unsafe extern "C" fn $method(file: *mut sqlite3_file $(, $arg: $type)*) $(-> $result)? {
             let file = below(file);
-            // SAFETY: an open file of the VFS below, and SQLite's own arguments.
+            // SAFETY: `file` is an open file of the VFS below, and the other arguments are SQLite's own.
             match unsafe { (*(*file).pMethods).$method } {
                 // SAFETY: as above.
                 Some(method) => unsafe { method(file $(, $arg)*) },
@@ -75,8 +75,8 @@ unsafe extern "C" fn open(
     flags: c_int,
     out: *mut c_int,
 ) -> c_int {
-    // SAFETY: SQLite has allocated `szOsFile` bytes, room for the header and the file below. The VFS below
-    // stays registered.
+    // SAFETY: SQLite has allocated `szOsFile` bytes, which have room for the header and the file below. The
+    // VFS below stays registered.
     unsafe {
         (*file.cast::<Head>()).methods = ptr::null();
         let vfs = sqlite3_vfs_find(c"duralite".as_ptr());
@@ -93,7 +93,7 @@ pub fn register_above() {
     static ONCE: Once = Once::new();
     crate::register();
     ONCE.call_once(|| {
-        // SAFETY: a copy of a registered VFS, which is never freed. `xOpen` is replaced; the other
+        // SAFETY: this is a copy of a registered VFS, and is never freed. `xOpen` is replaced. The other
         // methods do not work on files, and stay those of the original.
         unsafe {
             let mut vfs = *sqlite3_vfs_find(c"duralite".as_ptr());

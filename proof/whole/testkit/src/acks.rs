@@ -1,7 +1,8 @@
 //! The file in which the processes of a rig acknowledge transactions.
 //!
 //! A process appends a record with one write after `COMMIT` has returned. If the process is killed, the page
-//! cache holds that write either completely or not at all. The file grows only after the bytes are there.
+//! cache holds that write either completely or not at all. The file grows only after the bytes are in the
+//! page cache.
 
 use std::fs::File;
 use std::io::{Result, Write as _};

@@ -1,4 +1,4 @@
-//! The second process of a test.
+//! Runs a second process for a test.
 
 use std::io::{BufRead, BufReader, ErrorKind, Write};
 use std::os::unix::process::CommandExt;
@@ -38,8 +38,9 @@ impl Actor {
         let mut child = loop {
             match command.spawn() {
                 Ok(child) => break child,
-                // The test has just copied the program. A child that another test has forked keeps the copy
-                // open for writing until the child runs its own program. So try again until it does.
+                // The test has just copied the program. If another test has forked a child meanwhile, the
+                // child keeps the copy open for writing until it runs its own program. So try again until it
+                // does.
                 Err(error) if error.kind() == ErrorKind::ExecutableFileBusy => std::thread::yield_now(),
                 Err(error) => panic!("{error}"),
             }
@@ -54,8 +55,8 @@ impl Actor {
         Self::start(&["sql", uri])
     }
 
-    /// Starts an actor as [`Actor::sql`] does. `strace` writes every system call that names a file to
-    /// `calls`. Returns `None`, with a note, if `strace` is missing.
+    /// Starts an actor as [`Actor::sql`] does, under `strace`. `strace` writes every system call that names a
+    /// file to the file `calls`. Returns `None`, with a note, if `strace` is missing.
     #[must_use]
     pub fn traced(uri: &str, calls: &Path) -> Option<Self> {
         if Command::new("strace").arg("-V").output().is_err() {

@@ -31,7 +31,7 @@ impl<'a> Arguments<'a> {
     /// Passes each argument to `set`.
     ///
     /// # Errors
-    /// The error of `set`, with the argument before it.
+    /// The error of `set`, preceded by the argument.
     pub fn each<Failure: fmt::Display>(
         &self,
         mut set: impl FnMut(&str, &str) -> Result<(), Failure>,
@@ -45,7 +45,8 @@ impl<'a> Arguments<'a> {
 /// Finds one of the product's engines by name.
 ///
 /// # Errors
-/// The names of the engines, and of `others`, which the caller accepts instead of an engine.
+/// An error that lists the names of the engines, and `others`, which are the names that the caller accepts
+/// instead of an engine.
 pub fn engine_named(name: &str, others: &[&str]) -> Result<Engine, String> {
     let known = Engine::all();
     let names: Vec<&str> = known.iter().map(|engine| engine.name()).chain(others.iter().copied()).collect();

@@ -1,8 +1,8 @@
-//! A log's memory whose magic number reads as another engine's.
+//! Wraps the memory of a log, so that the log's magic number reads as that of another engine.
 
 use duralite_medium::{Counters, FileNvm, Guarantee, Latency, MediumError, Nvm};
 
-/// A log whose first bytes read as `magic`.
+/// The memory of a log, whose first bytes read as `magic`.
 #[derive(Debug)]
 pub struct Disguised {
     nvm: FileNvm,

@@ -40,9 +40,9 @@ impl Engine {
     pub const SCRATCHPAD: Self = Self(&scratchpad::DESCRIPTOR);
 
     /// Returns the engines on which a test of the product's engines runs. These are all of them, unless the environment
-    /// names an engine. A run for which the environment names an engine comes in addition to the run for all, and tests
-    /// only one engine. That is the named engine if it is one of the product's, and the default engine if the named one
-    /// is of the tests.
+    /// names an engine. If the environment names an engine, this run comes in addition to a run for all engines, and
+    /// the test runs on one engine only. This is the named engine if it is one of the product's. If it is one of the
+    /// tests' own, it is the default engine.
     #[must_use]
     pub fn all() -> Vec<Self> {
         let all = engines::ENGINES.iter().copied().map(Self);
@@ -60,7 +60,7 @@ impl Engine {
         engines::all().filter(|engine| engine.rollback_journals).map(Self).collect()
     }
 
-    /// Returns the engine with this name: one of the product's or of the tests' own.
+    /// Returns the engine with this name. It may be one of the product's or one of the tests' own.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         register();

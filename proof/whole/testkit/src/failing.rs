@@ -1,4 +1,4 @@
-//! Makes writes of the guard fail, or notes them, below SQLite's own VFS.
+//! Makes writes of the guard or of pages fail, or notes all writes, below SQLite's own VFS.
 #![allow(unsafe_code)] // replaces functions that SQLite calls
 
 use std::cell::{Cell, RefCell};
@@ -10,10 +10,10 @@ use rusqlite::ffi;
 
 use crate::fixture::{GUARD, VERSIONS};
 
-/// The size of the database's header in bytes. To raise or lift the guard, Duralite first writes a header
-/// without the guard, and nothing else. This module refuses only such a write. A write by SQLite passes,
-/// because SQLite writes whole pages. If Duralite writes only the header of page 1 for SQLite, that write
-/// passes too, because the header has the guard in it.
+/// The size of the database's header in bytes. To raise or lift the guard, Duralite first writes only the
+/// header, without the guard. To keep the guard stuck, this module refuses only this write. SQLite's writes
+/// pass, because SQLite writes whole pages. If Duralite writes only the header of page 1 for SQLite, that
+/// write passes too, because this header has the guard in it.
 const HEADER_BYTES: usize = 100;
 
 /// The size of the smallest page in bytes.
@@ -47,7 +47,7 @@ unsafe fn is_refused(data: *const c_void, bytes: usize) -> bool {
         return true;
     }
     let is_bare = || {
-        // SAFETY: as promised by the caller.
+        // SAFETY: the caller promises that there are `bytes` bytes at `data`.
         let header = unsafe { std::slice::from_raw_parts(data.cast::<u8>(), bytes) };
         header[VERSIONS] != GUARD
     };
@@ -57,13 +57,13 @@ unsafe fn is_refused(data: *const c_void, bytes: usize) -> bool {
 
 /// Writes nothing, as on a full disk, if `is_refused` says so.
 unsafe extern "C" fn write_unless_refused(file: c_int, data: *const c_void, bytes: usize) -> isize {
-    // SAFETY: SQLite's own arguments.
+    // SAFETY: the arguments are SQLite's own.
     unsafe { if is_refused(data, bytes) { 0 } else { write(file, data, bytes) } }
 }
 
 /// Does the same as `write_unless_refused`, for a write at an offset.
 unsafe extern "C" fn place_unless_refused(file: c_int, data: *const c_void, bytes: usize, at: i64) -> isize {
-    // SAFETY: SQLite's own arguments.
+    // SAFETY: the arguments are SQLite's own.
     unsafe { if is_refused(data, bytes) { 0 } else { pwrite64(file, data, bytes, at) } }
 }
 
@@ -106,10 +106,10 @@ fn replace_writes_once() {
     ONCE.call_once(replace_writes);
 }
 
-/// Replaces all three functions that write, because a build of SQLite uses one of the three.
+/// Replaces all three functions that write. Each build of SQLite uses one of the three.
 fn replace_writes() {
-    // SAFETY: the functions have the signatures of the calls that they stand for (`off_t` has 64 bits),
-    // and SQLite's default VFS stays registered.
+    // SAFETY: the functions have the signatures of the calls that they replace (`off_t` has 64 bits), and
+    // SQLite's default VFS stays registered.
     unsafe {
         let vfs = ffi::sqlite3_vfs_find(ptr::null());
         let write = std::mem::transmute::<Write, unsafe extern "C" fn()>(write_unless_refused);

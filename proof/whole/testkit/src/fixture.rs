@@ -12,7 +12,7 @@ use tempfile::TempDir;
 use crate::undo_file::UndoFile;
 use crate::{Engine, SideFile, sql};
 
-/// The bytes of a database's header that hold the guard.
+/// The offsets in a database's header of the bytes that hold the guard.
 pub const VERSIONS: std::ops::Range<usize> = 18..20;
 /// The content of these bytes while a log holds the newest commits.
 pub const GUARD: [u8; 2] = [2, 0xd7];
@@ -101,8 +101,8 @@ impl Fixture {
         conn
     }
 
-    /// Returns the logs in the log directory, without shared memory, regions, and the files that homes keep
-    /// beside logs.
+    /// Returns the logs in the log directory. Leaves out shared memory, regions, and the files that the test
+    /// engines keep beside logs.
     #[must_use]
     pub fn logs(&self) -> Vec<PathBuf> {
         let mut logs: Vec<_> = std::fs::read_dir(self.log_dir())

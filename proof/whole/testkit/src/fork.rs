@@ -37,13 +37,13 @@ impl Ended {
 /// # Panics
 /// Panics if the fork fails.
 pub fn fork(body: impl FnOnce() -> bool) -> Forked {
-    // SAFETY: the child continues with this thread alone. Apart from C's own functions it calls SQLite and
-    // Duralite, and whether these work after a fork is what the tests check.
+    // SAFETY: the child continues with this thread alone. Apart from functions of C it calls SQLite and
+    // Duralite. The tests check that these work after a fork.
     let pid = unsafe { libc::fork() };
     assert!(pid >= 0, "no fork: {}", std::io::Error::last_os_error());
     let Some(child) = Pid::from_raw(pid) else {
         let good = catch_unwind(AssertUnwindSafe(body)).unwrap_or(false);
-        // SAFETY: ends the child.
+        // SAFETY: the call ends the child, and touches no memory.
         unsafe { libc::_exit(i32::from(!good)) }
     };
     Forked(child)

@@ -1,4 +1,5 @@
-//! A gate before the writes of groups. While the gate is closed, every process that writes a group waits.
+//! A gate before the writes of group commits. While the gate is closed, every process that is about to write
+//! a group waits.
 
 use std::collections::BTreeSet;
 use std::fs::OpenOptions;
@@ -68,7 +69,7 @@ impl Gate {
 
     fn pass(&self, at: u64) {
         let reached = self.file("reached");
-        // Each line is one write, so the lines of several processes do not mix.
+        // Each line is written by one call, so the lines of several processes do not mix.
         let mut reached = OpenOptions::new().append(true).create(true).open(reached).unwrap();
         reached.write_all(format!("{at}\n").as_bytes()).unwrap();
         while self.file("closed").exists() {

@@ -1,4 +1,4 @@
-//! Processes that stop themselves before a chosen lock.
+//! Lets a process stop itself before a chosen file lock.
 #![allow(unsafe_code)] // replaces a function that SQLite calls
 
 use std::ffi::{c_int, c_void};
@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rusqlite::ffi;
 use rustix::process::{Signal, getpid, kill_process};
 
-/// The number of locks that are left until the process stops, counting the lock before which it stops; 0 for
-/// never.
+/// The number of file locks until the process stops, including the lock before which it stops; 0 if it never
+/// stops.
 static LEFT: AtomicU64 = AtomicU64::new(0);
 
 /// Counts a lock that SQLite is about to take or release. Stops the process if it is the chosen lock.
@@ -40,7 +40,7 @@ unsafe extern "C" fn lock_and_fcntl(file: c_int, command: c_int, argument: *mut 
     if command == libc::F_SETLK {
         lock();
     }
-    // SAFETY: SQLite's own arguments.
+    // SAFETY: the arguments are SQLite's own.
     unsafe { libc::fcntl(file, command, argument) }
 }
 

@@ -1,4 +1,5 @@
-//! Makes numbered transactions. The content shows whether it is the result of transactions 1 to some number.
+//! Makes numbered transactions. The content of the database shows whether it is the result of transactions 1
+//! to some number.
 
 use rusqlite::{Connection, Result, params};
 

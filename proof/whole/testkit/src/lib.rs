@@ -1,5 +1,5 @@
 //! Shared code of the tests of Duralite as a whole. The tests run Duralite in their own process, through the
-//! SQLite that rusqlite bundles. Where a test needs a second process, that is a `duralite-actor`.
+//! SQLite that rusqlite bundles. If a test needs a second process, it runs the program `duralite-actor`.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::missing_panics_doc)] // a failed helper is a failed test
 
 mod above;

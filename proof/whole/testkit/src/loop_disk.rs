@@ -57,12 +57,13 @@ impl LoopDisk {
         let file = std::fs::File::create(&image).map_err(|error| error.to_string())?;
         file.set_len(mebibytes << 20).map_err(|error| error.to_string())?;
         let path = |path: &Path| path.display().to_string();
-        // Initialise all of the file system now, so that no later count includes its initialisation.
+        // Make `mkfs` initialise the whole file system, so that no later count includes the kernel's
+        // initialisation.
         let eager = "lazy_itable_init=0,lazy_journal_init=0";
         run("mkfs.ext4", &["-q", "-F", "-b", "4096", "-E", eager, &path(&image)])?;
         let device = run("losetup", &["--find", "--show", &path(&image)])?;
         let disk = Self { dir, device };
-        // Mounts without access times, so that a read causes no write that counts.
+        // Mount without access times, because updates of access times would count as writes.
         run("mount", &["-o", "noatime", &disk.device, &path(&mount)])?;
         Ok(disk)
     }

@@ -1,4 +1,4 @@
-//! Test rigs that not every machine can run.
+//! Test rigs that only some machines can run.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -64,7 +64,7 @@ impl TinyDirectory {
 
 impl Drop for TinyDirectory {
     fn drop(&mut self) {
-        // Unmounts lazily, in case a failed test still has a file open there.
+        // Unmount lazily, because a failed test may still have a file open there.
         let _ = Command::new("umount").arg("-l").arg(self.path()).output();
     }
 }
@@ -113,7 +113,7 @@ impl Overlay {
 
 impl Drop for Overlay {
     fn drop(&mut self) {
-        // Unmounts the overlay lazily. The memory below it is unmounted after this, also lazily.
+        // Unmount the overlay lazily. After this, the memory below it is unmounted lazily too.
         let _ = Command::new("umount").arg("-l").arg(self.path()).output();
     }
 }

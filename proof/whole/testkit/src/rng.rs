@@ -10,7 +10,7 @@ impl Rng {
     /// Returns a generator with this seed.
     #[must_use]
     pub fn new(seed: u64) -> Self {
-        // Mixes the seed, because small seeds would otherwise yield small first numbers.
+        // Mix the seed, because small seeds would otherwise yield small first numbers.
         Self((seed ^ 0x9e37_79b9_7f4a_7c15).max(1))
     }
 

@@ -121,8 +121,8 @@ fn open(
     Ok(log)
 }
 
-/// Returns the first bytes of a log. If they begin with this engine's magic number, replaces that number with
-/// the magic number of `nvwal`.
+/// Returns the first bytes of a log. If they begin with this engine's magic number, the result has the magic
+/// number of `nvwal` in its place.
 pub(crate) fn as_nvwal(bytes: &[u8], magic: [u8; MAGIC_BYTES]) -> Vec<u8> {
     let mut bytes = bytes.to_vec();
     if bytes.starts_with(&magic) {
@@ -153,7 +153,7 @@ fn map(log: &OpenFile<'_>, options: &EngineOptions, read_only: bool) -> Result<A
     let nvm = FileNvm::map(file, log.path, &options)
         .map_err(|source| LogError::Medium { path: log.path.to_path_buf(), source })?;
     let nvm = Arc::new(Disguised::new(nvm, nvwal::DESCRIPTOR.magic));
-    // A log that is only read gets no hook, as with the product's engines.
+    // As with the product's engines, a log that is opened only for reading gets no hook.
     let hooked = if read_only { Ok(nvm as Arc<dyn Nvm>) } else { hooked_nvm(log.path, nvm) };
     hooked.map_err(|source| LogError::Medium { path: log.path.to_path_buf(), source })
 }

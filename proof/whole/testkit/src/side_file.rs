@@ -1,5 +1,5 @@
-//! A home that keeps pages out of the database file until it is drained: all pages, or all but the header. A
-//! program that bypasses the home reads old content.
+//! A home that keeps pages out of the database file until it is drained. It keeps either all pages, or
+//! everything but the header. A program that bypasses the home reads old content.
 
 use std::fs::{File, OpenOptions, Permissions};
 use std::io::{Error, ErrorKind, Result};
@@ -12,7 +12,7 @@ use duralite_wal::engine::home::{DatabaseFile, Header, Home, write_past_guard};
 
 use crate::steps::step;
 
-/// The unit in bytes in which the home holds pages. Pages and their offsets are multiples of it.
+/// The unit, in bytes, in which the home holds pages. The sizes and offsets of pages are multiples of it.
 const SECTOR: u64 = 512;
 
 /// The endings of the names of the two files.
@@ -40,7 +40,7 @@ impl SideFile {
         Self { pages, held, holds_header }
     }
 
-    /// Returns whether a file belongs to such a home, judged by its name.
+    /// Returns whether a file belongs to a home of this kind, judged by its name.
     #[must_use]
     pub fn is_one(path: &Path) -> bool {
         NAMES.iter().any(|end| path.as_os_str().as_encoded_bytes().ends_with(end.as_bytes()))
@@ -55,7 +55,7 @@ impl SideFile {
         make(&self.pages).and_then(|()| make(&self.held)).map_err(self.failed())
     }
 
-    /// Releases all pages, after the caller has written them to the database file. The release is durable
+    /// Releases all pages. The caller must have written them to the database file. The release is durable
     /// when this function returns.
     ///
     /// # Errors

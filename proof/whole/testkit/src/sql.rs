@@ -51,7 +51,7 @@ pub fn connect(uri: &str) -> Result<Connection, Error> {
     Ok(conn)
 }
 
-/// Opens a file on the default VFS.
+/// Opens a file through the default VFS.
 #[must_use]
 pub fn stock(path: &Path) -> Connection {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE;

@@ -8,11 +8,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use rusqlite::ffi;
 
-/// The number of steps that are left until the process dies, counting the last; 0 for never.
+/// The number of steps until the process dies, including the one before which it dies; 0 if it never dies.
 static LEFT: AtomicU64 = AtomicU64::new(0);
 
-/// Counts a step, which is a change to a file, before it happens. Kills the process if the chosen step is
-/// reached.
+/// Counts a step, which is a change to a file, before it happens. Kills the process if the step is the chosen
+/// one.
 pub fn step() {
     let left = LEFT.load(Ordering::Relaxed);
     if left == 0 {
@@ -42,25 +42,25 @@ unsafe extern "C" {
 
 unsafe extern "C" fn step_write(file: c_int, data: *const c_void, bytes: usize) -> isize {
     step();
-    // SAFETY: SQLite's own arguments.
+    // SAFETY: the arguments are SQLite's own.
     unsafe { write(file, data, bytes) }
 }
 
 unsafe extern "C" fn step_pwrite(file: c_int, data: *const c_void, bytes: usize, at: i64) -> isize {
     step();
-    // SAFETY: SQLite's own arguments.
+    // SAFETY: the arguments are SQLite's own.
     unsafe { pwrite64(file, data, bytes, at) }
 }
 
 unsafe extern "C" fn step_ftruncate(file: c_int, bytes: i64) -> c_int {
     step();
-    // SAFETY: SQLite's own arguments.
+    // SAFETY: the arguments are SQLite's own.
     unsafe { ftruncate64(file, bytes) }
 }
 
 unsafe extern "C" fn step_unlink(name: *const c_char) -> c_int {
     step();
-    // SAFETY: SQLite's own argument.
+    // SAFETY: the argument is SQLite's own.
     unsafe { unlink(name) }
 }
 
@@ -69,11 +69,11 @@ type PlacedWrite = unsafe extern "C" fn(c_int, *const c_void, usize, i64) -> isi
 type Cut = unsafe extern "C" fn(c_int, i64) -> c_int;
 type Unlink = unsafe extern "C" fn(*const c_char) -> c_int;
 
-/// Replaces all three functions that write, because a build of SQLite uses one of the three, and the
-/// functions that truncate and delete.
+/// Replaces the functions that write, truncate and delete. There are three that write, and each build of
+/// SQLite uses one of them.
 fn replace_calls() {
-    // SAFETY: the functions have the signatures of the calls that they stand for (`off_t` has 64 bits),
-    // and SQLite's default VFS stays registered.
+    // SAFETY: the functions have the signatures of the calls that they replace (`off_t` has 64 bits), and
+    // SQLite's default VFS stays registered.
     unsafe {
         let vfs = ffi::sqlite3_vfs_find(ptr::null());
         let write = std::mem::transmute::<Write, unsafe extern "C" fn()>(step_write);

@@ -18,7 +18,7 @@ unsafe extern "C" fn run(body: *mut c_void) {
 pub fn when_thread_ends(body: impl FnOnce() + 'static) {
     let body: Box<Body> = Box::new(Box::new(body));
     let mut key = 0;
-    // SAFETY: a new key, whose value has the type that its destructor expects.
+    // SAFETY: the key is new, and its value has the type that its destructor expects.
     let code = unsafe {
         assert_eq!(libc::pthread_key_create(&raw mut key, Some(run)), 0);
         libc::pthread_setspecific(key, Box::into_raw(body).cast())

@@ -13,7 +13,7 @@ use crate::steps::step;
 /// The ending of the file's name.
 const NAME: &str = "-undo";
 
-/// A rollback journal in a file that exists while there is a journal. All processes share the file.
+/// A rollback journal in a file. The file exists only while there is a journal. All processes share the file.
 pub struct UndoFile {
     path: PathBuf,
 }
@@ -26,7 +26,7 @@ impl UndoFile {
         Self { path: name.into() }
     }
 
-    /// Returns whether a file is such a journal, judged by its name.
+    /// Returns whether a file is a journal of this kind, judged by its name.
     pub fn is_one(path: &Path) -> bool {
         path.as_os_str().as_encoded_bytes().ends_with(NAME.as_bytes())
     }
@@ -59,8 +59,8 @@ impl RollbackJournal for UndoFile {
 
     fn read(&self, buf: &mut [u8], offset: u64) -> std::result::Result<usize, LogError> {
         let file = match File::open(&self.path) {
-            // A process that checks whether a journal is hot holds no lock that would keep the writer from
-            // deleting the journal. So a missing file reads as an empty one.
+            // A process that checks whether a journal is hot holds no lock, so the writer may delete the
+            // journal meanwhile. A missing file therefore reads as an empty one.
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(0),
             file => file,
         };
@@ -83,7 +83,7 @@ impl RollbackJournal for UndoFile {
         self.with("cut", |file| file.set_len(file.metadata()?.len().min(bytes)))
     }
 
-    /// Does not sync, because in these tests processes die, but the machine does not.
+    /// Does nothing. In these tests processes die, but the machine does not, so nothing needs a sync.
     fn sync(&self) -> std::result::Result<(), LogError> {
         step();
         Ok(())

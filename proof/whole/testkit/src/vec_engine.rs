@@ -2,8 +2,8 @@
 //! engine requires, and no more.
 //!
 //! The file of a log only says which database the log belongs to. The frames are in the memory of the process
-//! that made the log, which finds them by the log's id. The engine refuses other processes, and the frames
-//! end with the process.
+//! that made the log. This process finds them by the log's id. The engine refuses other processes, and the
+//! frames are gone when the process ends.
 
 use std::collections::{BTreeMap, HashMap};
 use std::os::unix::fs::FileExt;
@@ -25,7 +25,8 @@ use duralite_wal::engine::{
 use duralite_wal::{EngineOptions, LogError};
 
 const MAGIC: [u8; 8] = *b"DURALVEC";
-/// The number of bytes of the magic number, id, inode, birth time and page size, which come before the path.
+/// The number of bytes of the magic number, id, inode, birth time and page size, which come before the path
+/// in a log's file.
 const FIXED_BYTES: usize = 44;
 
 pub static DESCRIPTOR: Descriptor = Descriptor {
@@ -52,7 +53,7 @@ pub static DESCRIPTOR: Descriptor = Descriptor {
 #[derive(Default)]
 struct Store {
     generation: u64,
-    /// The number of transactions of earlier generations.
+    /// The number of transactions in earlier generations of the log.
     position: u64,
     header: Option<WalHeader>,
     retired: bool,
@@ -199,8 +200,8 @@ impl LogFile for VecLog {
         self.page_bytes
     }
 
-    /// Returns the weakest guarantee that exists. The engine's own guarantee is weaker still, because the
-    /// frames end with the process.
+    /// Returns the weakest guarantee that exists. This engine promises even less, because the frames are gone
+    /// when the process ends.
     fn guarantee(&self) -> Guarantee {
         Guarantee::ProcessCrash
     }

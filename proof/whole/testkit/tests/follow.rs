@@ -95,7 +95,7 @@ fn statement(rng: &mut Rng) -> String {
     }
 }
 
-/// Writes in one process at a time. Now and then another process replaces it.
+/// Writes through one process at a time. Now and then replaces it by another process.
 fn write(fixture: &Fixture, seed: u64, statements: u64) {
     let mut rng = Rng::new(seed);
     let mut actor = connection(fixture, "", 30);
@@ -112,8 +112,8 @@ fn write(fixture: &Fixture, seed: u64, statements: u64) {
     actor.finish();
 }
 
-/// Follows until it has seen everything that was in the log when `done` was set. Returns how many
-/// generations it has seen.
+/// Follows the log until the follower has seen everything that was in the log when `done` was set. Returns
+/// how many generations the follower has seen.
 fn follow_until(done: &AtomicBool, follower: &mut Follower, rebuilt: &mut Rebuilt) -> u64 {
     let (mut oldest, mut generations) = (follower.oldest().unwrap(), 0);
     loop {

@@ -5,7 +5,7 @@ use duralite_testkit::{Actor, Engine, Fixture, integrity, one, run};
 
 const INHERITED: [&str; 5] = ["ignored", "used", "closed-first", "closed-last", "rolled-back"];
 
-/// Runs a parent and its children as processes with one thread each. The processes overwrite freed memory.
+/// Runs a parent and its children as processes with one thread each. Their allocator overwrites freed memory.
 fn family(engine: Engine) {
     for inherited in INHERITED {
         let fixture = Fixture::on(engine);
@@ -32,8 +32,8 @@ fn inv14_children_commit_beside_their_parent_on_ppl() {
     family(Engine::PPL);
 }
 
-/// A child closes the last connection although its parent has an older one. The log must stay for the next
-/// open.
+/// A child closes the last connection that is in use. Its parent has an older one. The log must stay for the
+/// next open.
 #[test]
 fn inv14_a_child_that_closes_last_keeps_the_log() {
     for inherited in INHERITED {

@@ -15,7 +15,8 @@ const CHAIN: u64 = 25;
 struct Plan {
     settings: &'static str,
     page_bytes: u32,
-    /// The number of rows that a writer commits before it closes and opens again; 0 for never.
+    /// The number of rows that a writer commits before it closes and reopens the database; 0 if it never
+    /// does.
     reopen_every: u32,
     /// Whether this process stays connected while the writer dies.
     survivor: bool,
@@ -74,7 +75,7 @@ fn chain(seed: u64, plan: &Plan) {
         if let Some(conn) = &survivor {
             conn.busy_timeout(Duration::from_secs(10)).unwrap();
             let rows = check(conn, known);
-            // The surviving process also writes, over whatever the dead writer has left half done.
+            // The surviving process also writes, after a writer may have died in the middle of its work.
             Ledger::prepare(conn).unwrap().append(conn, rows + 1).unwrap();
             fs::write(&acknowledgements, (rows + 1).to_le_bytes()).unwrap();
         } else if rng.chance(3) {

@@ -1,4 +1,4 @@
-//! Tests a database file that its log's home has mapped, used by real SQLite.
+//! Tests real SQLite on a database file that the home of its log has mapped.
 #![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 #![allow(unsafe_code)] // file controls
 
@@ -40,8 +40,8 @@ impl Hook for Watch {
     }
 }
 
-/// Returns the number of locks that this process has on a file, according to the kernel's list. If the
-/// function opened and closed the file to ask, that would release the locks.
+/// Returns the number of locks that this process has on a file, according to the kernel's list. The function
+/// must not open the file, because closing it again would release the locks.
 ///
 /// The kernel lists the locks of all processes, a part at a time. If other locks come and go between the
 /// parts, the list may miss a lock or have it twice. Most readings are right, so this returns the median.
@@ -129,8 +129,8 @@ fn inv18_locks_of_the_process_stay_whatever_connection_goes_first() {
     }
 }
 
-/// A connection that is not one of Duralite's holds a lock at the moment when the mapping's descriptor could
-/// be closed.
+/// A connection without Duralite holds a lock when Duralite could close the mapping's descriptor. The close
+/// would release that lock.
 #[test]
 fn inv18_locks_of_other_connections_stay_when_the_mapping_has_gone() {
     let fixture = fixture();
@@ -170,7 +170,7 @@ fn inv19_a_file_that_an_outsider_cuts_ends_in_an_error() {
     let refused = run(&conn, "CREATE TABLE more(a)").unwrap_err();
     assert_eq!(code(&refused) & 0xff, ffi::SQLITE_IOERR, "nothing more is acknowledged: {refused}");
     drop(conn);
-    // As with stock SQLite, the rest of the file is no sound database. A new connection reads that rest.
+    // A new connection reads what is left of the file. As with stock SQLite, that is no sound database.
     let conn = connect(&fixture.uri(NAME, "")).unwrap();
     let found = run(&conn, "SELECT sum(length(b)) FROM t");
     assert!(found.is_err());
@@ -232,7 +232,7 @@ fn others_follow_when_the_file_is_cut_and_grows_again() {
     integrity(&stock(&fixture.path(NAME)));
 }
 
-/// The log contains only frames, so the original keeps all of them.
+/// The original log contains nothing but frames, and keeps all of them.
 #[test]
 fn a_copy_takes_a_log_over_and_leaves_it_as_it_was() {
     let fixture = fixture();
@@ -261,8 +261,8 @@ fn chunks_do_not_make_the_file_longer_than_the_database() {
     let fixture = fixture();
     let conn = fixture.open(NAME);
     let mut chunk: i32 = 1 << 20;
-    // SAFETY: an open connection, the name of its database, and a pointer to an int, which the control
-    // expects.
+    // SAFETY: the connection is open. The control gets the name of its database, and a pointer to an int,
+    // which it expects.
     let set = unsafe {
         ffi::sqlite3_file_control(
             conn.handle(),
@@ -337,7 +337,7 @@ fn many_databases_leave_a_process_its_addresses() {
         let taken = addresses(path);
         assert!(taken > 0 && taken <= 64 << 20, "{taken} bytes for {}", path.display());
     }
-    // Any program may make such an allocation.
+    // Any program may allocate memory like this.
     let mut memory = Vec::<u8>::new();
     memory.try_reserve_exact(1 << 30).unwrap();
 }
@@ -375,7 +375,7 @@ fn a_database_outgrows_its_addresses_while_others_read() {
         });
         for _ in 0..STEPS {
             fill(&writer, ROWS as usize);
-            // A reader may be in the way. Then the next checkpoint writes the rest.
+            // A reader may keep the checkpoint from its work. The next checkpoint then writes the rest.
             let _busy = one::<i64>(&writer, "PRAGMA wal_checkpoint(PASSIVE)");
         }
         drop(stop);

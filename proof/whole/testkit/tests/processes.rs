@@ -20,8 +20,8 @@ fn bank(fixture: &Fixture, settings: &str) -> rusqlite::Connection {
     conn
 }
 
-/// Runs writers and readers at once. The process of the test stays connected and watches, or connects only at
-/// the end.
+/// Runs writers and readers at the same time. The process of the test either stays connected meanwhile, or
+/// connects only at the end.
 fn stress(settings: &str, writers: u64, transfers: u64, stay: bool) {
     let fixture = Fixture::new();
     let conn = Some(bank(&fixture, settings)).filter(|_| stay);

@@ -1,4 +1,4 @@
-//! Tests what the first connection after a crash does, and what SQLite finds after that.
+//! Tests how the first connection after a crash recovers, and what SQLite finds after that.
 #![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 
 use std::fs;

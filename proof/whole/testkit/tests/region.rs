@@ -173,7 +173,7 @@ fn the_region_of_an_empty_log_that_was_moved_stays() {
     assert_eq!(region_file(&fixture), None, "it had no log any more");
 }
 
-/// A copy of a log that lies beside the log owns no pages, because the pages to which it refers belong to the
+/// If a copy of a log lies beside the log, the copy owns no pages. The pages to which it refers belong to the
 /// original.
 #[test]
 fn a_copy_of_a_log_that_is_collected_gives_nothing_back() {
@@ -229,7 +229,7 @@ fn the_last_user_of_a_region_may_leave_while_a_log_is_made_in_it() {
     assert_eq!(region_file(&fixture), None);
 }
 
-/// A rollback journal of a log can also use the space that killed processes of that log have left.
+/// A rollback journal in a log can also use the space that killed processes of that log have left behind.
 #[test]
 fn inv24_a_rollback_journal_finds_the_room_that_the_dead_have_left() {
     let fixture = fixture();
@@ -293,7 +293,7 @@ fn inv10_a_log_does_not_start_over_because_of_what_others_have() {
     assert_eq!(other.run("SELECT count(*) FROM t"), "40");
 }
 
-/// A connection whose transaction found no space must not hold any space while it is idle.
+/// If a transaction found no space, its connection must hold no space while it is idle.
 #[test]
 fn a_transaction_that_was_rolled_back_leaves_its_room_to_others() {
     let fixture = fixture();

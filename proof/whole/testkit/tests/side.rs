@@ -1,5 +1,5 @@
-//! Tests a database whose home keeps all pages, including the header, out of the database file, used by real
-//! SQLite.
+//! Tests real SQLite on a database whose home keeps all pages, including the header, out of the database
+//! file.
 #![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 
 use std::fs;
@@ -107,7 +107,7 @@ fn a_first_page_that_is_torn_in_the_file_is_put_right_from_what_is_held() {
     }
 }
 
-/// The copied log is beside the copied database. That shows that the two belong together.
+/// The copied log lies beside the copied database, which shows that the two belong together.
 #[test]
 fn a_copy_of_database_and_log_has_what_is_held() {
     let (from, to) = (fixture(), fixture());
@@ -123,7 +123,8 @@ fn a_copy_of_database_and_log_has_what_is_held() {
     from.assert_plain(NAME);
 }
 
-/// The original could not keep the log, because a home that is drained may give up the pages that it holds.
+/// If the copy took the log over, its close would drain the home. The home may then give up pages that the
+/// original still needs.
 #[test]
 fn a_copy_does_not_take_over_a_log_whose_home_holds_pages() {
     let fixture = fixture();
@@ -144,14 +145,14 @@ fn a_log_whose_home_holds_pages_is_not_thrown_away_as_empty() {
     let fixture = fixture();
     held(&fixture);
     let log = fixture.log();
-    // Puts an older database in the place of the one that names the log.
+    // Put an older database in the place of the one that names the log.
     let kept = fs::read(fixture.path(NAME)).unwrap();
     let mut plain = kept.clone();
     guard::unmask(0, &mut plain);
     fs::write(fixture.path(NAME), plain).unwrap();
     drop(fixture.open(NAME));
     assert_eq!(fixture.logs(), [log]);
-    // Puts the right database back.
+    // Put the right database back.
     fs::write(fixture.path(NAME), kept).unwrap();
     check(&fixture, NAME);
 }

@@ -10,8 +10,8 @@ use std::time::Duration;
 use duralite_testkit::Fixture;
 use rusqlite::ffi;
 
-/// The shortest sleep of SQLite's busy handler in microseconds. A reader that tries again sleeps for less,
-/// and does not count.
+/// The shortest sleep of SQLite's busy handler in microseconds. A reader that tries again sleeps for a
+/// shorter time, so its sleeps do not count.
 const BUSY_MICROSECONDS: c_int = 1000;
 const THREADS: usize = 4;
 const COMMITS: usize = 3000;
@@ -30,7 +30,7 @@ unsafe extern "C" fn counting(_: *mut ffi::sqlite3_vfs, microseconds: c_int) -> 
 /// may sleep in SQLite's busy handler.
 #[test]
 fn a_snapshot_that_is_old_by_the_time_of_write_waits_in_the_queue() {
-    // SAFETY: before anything else uses SQLite in this process, which has this test only.
+    // SAFETY: this call comes before anything else uses SQLite. This process has only this test.
     unsafe {
         assert_eq!(ffi::sqlite3_initialize(), ffi::SQLITE_OK);
         (*ffi::sqlite3_vfs_find(c"unix".as_ptr())).xSleep = Some(counting);

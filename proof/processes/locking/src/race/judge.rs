@@ -39,8 +39,8 @@ struct Run {
 pub struct Judge {
     mix: &'static Mix,
     plain: Connection,
-    /// The known results. The key is a list of transactions in their order, and the value has the results of
-    /// the last one.
+    /// The results that are known already. The key is a list of transactions in their order, and the value
+    /// has the results of the last one.
     known: RefCell<HashMap<Vec<Id>, Rc<Run>>>,
 }
 
@@ -140,8 +140,8 @@ impl Judge {
     }
 }
 
-/// Takes a transaction that is not in the order. Returns how many commits of the order it may have seen: the
-/// least number and the greatest.
+/// Returns how many commits of the order a transaction that is not in it may have seen, as the range from the
+/// least number to the greatest.
 fn places(one: &Seen, order: &[&Seen]) -> std::ops::RangeInclusive<usize> {
     let returned = |other: &&&Seen| matches!(other.end, End::Committed { at, .. } if at < one.begun);
     let least = order.iter().rposition(|other| returned(&other)).map_or(0, |last| last + 1);

@@ -16,20 +16,20 @@ use crate::child::Child;
 use crate::clock;
 use crate::grain::{self, Grain};
 
-/// How long a process may take until its next stop, in real time. A process that takes longer counts as hung.
+/// The real time that a process may take until its next stop. A process that takes longer counts as hung.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// The most steps of a schedule. A schedule with more steps counts as one that does not end.
+/// The largest number of steps in a schedule. A schedule with more steps counts as one that does not end.
 const STEPS: usize = 5000;
-/// The number of the process that makes the database, and also of the process that looks at the database at the
-/// end.
+/// The number of the process that makes the database. The process that checks the database at the end has the same
+/// number.
 const OUTSIDER: usize = 5;
 
 /// The result of a schedule.
 pub struct Outcome {
     pub schedule: Schedule,
     pub findings: Vec<String>,
-    /// The number of transactions that committed something. `refused` counts those that were refused, and
-    /// `died` those whose process died.
+    /// The number of transactions that committed a change. `refused` counts the transactions that were refused, and
+    /// `died` counts those whose process died.
     pub committed: u64,
     pub refused: u64,
     pub died: u64,
@@ -71,9 +71,9 @@ impl Child {
 /// What the leader knows about the processes of a race.
 struct Race {
     children: Vec<Child>,
-    /// A bit for each process that lives and has not come to the end of its transactions.
+    /// The processes that live and have not come to the end of their transactions, a bit for each.
     runs: u8,
-    /// A bit for each process that sleeps until another process has taken a step.
+    /// The processes that sleep until another process has taken a step, a bit for each.
     asleep: u8,
     last: Option<u8>,
     choices: Vec<Choice>,
@@ -222,7 +222,8 @@ impl Rig {
     }
 }
 
-/// Returns whether every change of the log passes the stops that [`super::memory`] puts before the log's memory.
+/// Returns whether the process stops at every change of the log, which is so if [`super::memory`] wraps the log's
+/// memory.
 fn sees_log() -> bool {
     session::engine() == "nvwal"
 }

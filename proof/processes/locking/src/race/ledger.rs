@@ -9,11 +9,11 @@ use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering::SeqCst};
 use crate::board::PROCESSES;
 use crate::shared::{Zeroable, map};
 
-/// The most bytes of text that a process writes.
+/// The largest number of bytes of text that a process writes.
 const TEXT: usize = 1 << 16;
 
-/// The value of `sealed` while the process is not in a commit. What the process does to the log at such a time,
-/// for example in a checkpoint, belongs to no transaction.
+/// The value of `sealed` while the process is not in a commit. What the process then does to the log, for
+/// example in a checkpoint, belongs to no transaction.
 const NONE: u64 = u64::MAX;
 
 /// The shared memory.
@@ -27,10 +27,10 @@ pub struct Ledger {
 #[repr(C)]
 struct Page {
     bytes: AtomicU32,
-    /// The moment at which the process last changed the log in its present commit; 0 if it has not changed the
-    /// log yet, and [`NONE`] if it is in no commit. A process that changes the log in a commit holds WRITE, and
-    /// publishes the commit after its last change. So these moments have the order in which the commits are
-    /// published.
+    /// The moment at which the process last changed the log in its present commit. It is 0 if the process has
+    /// not changed the log yet, and [`NONE`] if it is in no commit. A process that changes the log in a
+    /// commit holds WRITE, and publishes the commit after its last change. So these moments have the order in
+    /// which the commits are published.
     sealed: AtomicU64,
     text: [AtomicU8; TEXT],
 }
@@ -99,14 +99,14 @@ impl Ledger {
         self.write(process, format_args!("answer {} {answer}", self.moment()));
     }
 
-    /// Notes that the process is about to commit. From now on its changes of the log count.
+    /// Notes that the process is about to commit. From now on its changes of the log belong to this commit.
     pub fn commits(&self, process: usize) {
         self.pages[process].sealed.store(0, SeqCst);
         self.write(process, format_args!("commits {}", self.moment()));
     }
 
-    /// Notes the moment at which the process is about to change the log or the header of the wal-index, or has
-    /// made its changes durable.
+    /// Notes the present moment. The process is about to change the log or the header of the wal-index, or
+    /// has made its changes durable.
     pub fn changes_log(&self, process: usize) {
         let sealed = &self.pages[process].sealed;
         if sealed.load(SeqCst) != NONE {
@@ -143,8 +143,8 @@ impl Ledger {
     }
 
     /// Returns all transactions that have begun, and the rows that each process has found at the end, in the
-    /// order of their moments. `sees_log` says whether the ledger notes each change of the log. If the ledger
-    /// does not, a transaction may be sealed although the ledger has no change of it.
+    /// order of their moments. `sees_log` says whether the ledger notes each change of the log. If it does
+    /// not, a transaction may be sealed although the ledger has no change of the log by this transaction.
     pub fn read(&self, sees_log: bool) -> (Vec<Seen>, Vec<(usize, String)>) {
         let (mut all, mut found): (Vec<Seen>, Vec<(u64, usize, String)>) = (Vec::new(), Vec::new());
         for process in 0..PROCESSES {

@@ -1,5 +1,5 @@
-//! Wraps the memory of a log, so that a process of a race stops at each store and fence. While the process
-//! waits for another one, it lets others go on.
+//! Wraps the memory of a log, so that a process of a race stops at each store and fence. A process that waits
+//! for another one lets the others go on.
 
 use std::fmt;
 use std::io;
@@ -179,8 +179,8 @@ impl Nvm for Stopping {
     }
 }
 
-/// The memory that processes share. A process that waits there for another one sleeps by its own clock. The
-/// other process may stand still, and would not go on before the first one stops.
+/// The memory that processes share. A process that waits in it for another one sleeps by its own clock, and
+/// so hands over its turn. Otherwise the other process, which may be at a stop, would never go on.
 struct Yielding {
     process: usize,
     below: Arc<dyn Segment>,

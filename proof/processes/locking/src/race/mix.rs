@@ -50,7 +50,8 @@ macro_rules! read {
     };
 }
 
-/// Changes a row by a value that depends on another row. After several changes, the result tells their order.
+/// Changes a row by a value that depends on another row. After several such changes, the rows show their
+/// order.
 macro_rules! write {
     ($row:literal, $from:literal, $own:literal) => {
         concat!("UPDATE t SET v=v*10+(SELECT v FROM t WHERE k=", $from, ")+", $own, " WHERE k=", $row)
@@ -71,7 +72,7 @@ const fn after(before: &'static [&'static str], program: Program) -> Program {
 
 /// Fills the cache with all rows of `t`.
 const WARM: &[&str] = &["SELECT sum(v) FROM t"];
-/// A transaction after which its connection has leases of pages.
+/// A transaction that leaves its connection with leases of free pages.
 const LEASES_BIG: &[&str] = &["BEGIN", "INSERT INTO big VALUES(10, zeroblob(1500))", "COMMIT"];
 const LEASES_HUGE: &[&str] = &["BEGIN", "INSERT INTO huge VALUES(10, zeroblob(1500))", "COMMIT"];
 

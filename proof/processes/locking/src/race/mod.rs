@@ -29,15 +29,15 @@ use schedule::{Deaths, Draw, Every, Follow, Schedule};
 
 /// The limits of an exploration.
 pub struct Bounds {
-    /// The most schedules of coarse steps. The exploration runs them in the order of their texts, from the
-    /// first one on.
+    /// The largest number of schedules of coarse steps. The exploration runs the first ones in the order of
+    /// their texts.
     pub limit: usize,
-    /// The most deaths in a schedule.
+    /// The largest number of deaths in a schedule.
     pub deaths: usize,
     /// The number of additional random schedules. Every second one has fine steps.
     pub random: u64,
     pub seed: u64,
-    /// A text. The exploration ends with the first finding that contains it.
+    /// A text that ends the exploration when a finding contains it; `None` for no such text.
     pub until: Option<String>,
 }
 
@@ -47,7 +47,7 @@ struct Report {
     schedules: u64,
     /// Whether the exploration ran all schedules of coarse steps.
     is_complete: bool,
-    /// Whether a schedule did not repeat.
+    /// Whether a schedule took a different course when it was repeated.
     diverged: bool,
     random: u64,
     committed: u64,
@@ -93,8 +93,8 @@ fn explore(mix: &'static Mix, bounds: &Bounds) -> Report {
     let (rig, begun) = (Rig::new(mix), Instant::now());
     let mut report = Report::default();
     // `waldio` publishes a transaction before it makes it durable and acknowledges it. So other processes may
-    // see the transaction earlier. If all processes die in between, the transaction is gone, and the judge
-    // would report that.
+    // see the transaction before it is durable. If all processes then die, the transaction is gone, and the
+    // judge would report that.
     let deaths = Deaths { most: bounds.deaths, of_all: session::engine() != "waldio" };
     let mut every = Every::new(deaths);
     while report.schedules < bounds.limit as u64 && !report.is_complete && !report.is_enough(bounds) {
@@ -150,7 +150,8 @@ pub fn explore_all(bounds: &Bounds) -> bool {
     is_good
 }
 
-/// Prints the findings of a race. Returns whether there were no findings, and every schedule repeated.
+/// Prints the findings of a race. Returns whether there were none, and every schedule took the same course
+/// when it was repeated.
 fn tell_report(name: &str, report: &Report) -> bool {
     println!("{name}: {report}");
     for (finding, (schedule, count)) in &report.findings {

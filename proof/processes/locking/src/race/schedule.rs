@@ -63,7 +63,7 @@ impl FromStr for Schedule {
 /// The processes that can take the next step.
 #[derive(Debug, Clone, Copy)]
 pub struct Ready {
-    /// A bit for each process that can take it.
+    /// The processes that can take it, a bit for each.
     pub bits: u8,
     /// The process that took the last step, if it can go on.
     pub last: Option<u8>,
@@ -79,9 +79,9 @@ impl Ready {
     }
 }
 
-/// Chooses what happens at each stop.
+/// Decides what happens at each stop.
 pub trait Chooser {
-    /// Chooses what happens next. At least one process is ready.
+    /// Returns the decision at a stop. At least one process is ready.
     fn choose(&mut self, ready: Ready) -> Choice;
 }
 
@@ -99,7 +99,7 @@ impl Chooser for Follow<'_> {
 /// The deaths that a schedule may have.
 #[derive(Debug, Clone, Copy)]
 pub struct Deaths {
-    /// The most deaths.
+    /// The largest number of deaths.
     pub most: usize,
     /// Whether all processes may die at once.
     pub of_all: bool,
@@ -112,7 +112,7 @@ pub struct Every {
     path: Vec<(Vec<Choice>, usize)>,
     at: usize,
     killed: usize,
-    /// Whether a schedule came to other alternatives than the previous one, although it made the same choices.
+    /// Whether a schedule had other alternatives than the previous one after the same choices.
     pub diverged: bool,
 }
 
@@ -163,7 +163,7 @@ pub struct Draw {
     switches: Switches,
 }
 
-/// Says when another process goes on.
+/// The rule by which another process goes on.
 enum Switches {
     /// Another process goes on after a step with a probability of one in this number.
     Often(u32),
@@ -171,7 +171,7 @@ enum Switches {
     Stretches(u32),
 }
 
-/// The longest stretch of steps of one process. A whole transaction has about as many fine steps.
+/// The largest number of steps in a stretch of one process. A whole transaction has about as many fine steps.
 const STRETCH: u32 = 60;
 
 impl Draw {

@@ -15,9 +15,9 @@ use crate::clock;
 use crate::grain;
 use crate::scenario::ENGINE;
 
-/// How long SQLite's busy handler waits, by the process's own clock, which passes only in sleeps. In a race, a
-/// waiting process gets a turn after each step of another process, or earlier. So it waits for this long only
-/// if no other process will ever give way.
+/// The time for which SQLite's busy handler waits, by the process's own clock, which advances only in sleeps.
+/// In a race, a waiting process gets a turn after each step of another process, or earlier. So it waits for
+/// this long only if no other process will ever give way.
 const BUSY: Duration = Duration::from_secs(12);
 
 /// Returns the name of the engine of this exploration.
@@ -47,8 +47,7 @@ pub fn statements(operation: &str) -> impl Iterator<Item = &str> {
     operation.split(';').map(str::trim)
 }
 
-/// Returns whether a statement's answer depends only on the rows of the database, and the statement changes
-/// only rows.
+/// Returns whether a statement changes only rows, and its answer depends only on rows.
 pub fn is_about_rows(sql: &str) -> bool {
     !["BEGIN", "COMMIT", "PRAGMA"].iter().any(|word| sql.starts_with(word))
 }
@@ -90,7 +89,7 @@ pub fn run(process: usize, mix: &Mix) {
     let here = std::env::current_dir().unwrap();
     let _stops = memory::stop_at(process, &here);
     let connection = open(program.concurrent);
-    // This statement opens the log and maps the wal-index.
+    // The first statement opens the log and maps the wal-index.
     let first = if process == 0 && !mix.has_new_log { FILL } else { "SELECT count(*) FROM sqlite_master" };
     for sql in std::iter::once(&first).chain(program.before) {
         answer(&connection, sql).unwrap();
@@ -148,8 +147,7 @@ fn refused(process: usize, connection: &Connection, sql: &str, error: &Error) {
     ledger().refused(process, code);
 }
 
-/// Notes all rows that this process finds. Before that, takes the WRITE lock, which no process may hold any
-/// more.
+/// Takes the WRITE lock, which no process may hold any more. Then notes all rows that this process finds.
 fn look_at_all(process: usize, connection: &Connection) {
     clock::operation_begins(process);
     for sql in ["BEGIN IMMEDIATE", ROWS, "ROLLBACK"] {
@@ -178,7 +176,7 @@ fn close(process: usize, connection: Connection) {
     }
 }
 
-/// Runs the process that starts when all others are gone or idle. This process checks the whole database.
+/// Runs the process that checks the whole database. It starts when all other processes are gone or idle.
 pub fn audit(process: usize) {
     let connection = open("off");
     look_at_all(process, &connection);

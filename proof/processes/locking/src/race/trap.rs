@@ -3,17 +3,18 @@
 //! stops before a store to the first word after the header, where the list of frames begins. Between these
 //! stores a process may die or stand still.
 //!
-//! These stores are no calls of a function that the rig could watch. So the memory is write-protected while a
-//! process races. A store then causes a fault, and the handler of the fault is the stop. After the stop the
-//! processor makes this one store in a single step, and then the memory is protected again. This works on
-//! x86-64 only; on other processors there are no such stops.
+//! The process makes these stores without a call of a function that the rig could watch. So the memory is
+//! write-protected while a process races. A store then causes a fault, and the handler of the fault is the
+//! stop. After the stop the processor makes this one store in a single step, and then the memory is protected
+//! again. This works on x86-64 only; on other processors there are no such stops.
 #![allow(unsafe_code)] // handlers of signals, and protection of memory
 
-/// Makes this process stop at these stores from now on. The process must have the wal-index mapped.
+/// Makes this process stop from now on at each store to the header of the wal-index. The process must have
+/// the wal-index mapped.
 #[cfg(not(target_arch = "x86_64"))]
 pub fn begin(_process: usize) {}
 
-/// Makes this process stop no longer at these stores.
+/// Makes this process no longer stop at stores to the header of the wal-index.
 #[cfg(not(target_arch = "x86_64"))]
 pub fn end() {}
 
@@ -37,8 +38,8 @@ mod here {
     const COPIES: usize = 96;
     /// The size in bytes of the header, together with the page number of the first frame after it.
     const HEADER: usize = 136 + 4;
-    /// A number of bytes. In the file of the shared memory, the wal-index begins at a multiple of it, but not
-    /// at 0.
+    /// The alignment of the wal-index in bytes. In the file of the shared memory, the wal-index begins at a
+    /// multiple of this number, but not at 0.
     const ALIGNMENT: usize = 64 << 10;
     /// The processor's flag for single steps.
     const TRAP_FLAG: i64 = 0x100;
@@ -52,7 +53,8 @@ mod here {
         let maps = std::fs::read_to_string("/proc/self/maps").ok()?;
         let here = std::env::current_dir().ok()?;
         let here = here.to_str()?;
-        // The search looks for the directory, because the file had no name yet when its maker mapped it.
+        // The search looks for the name of the directory, because the file had no name yet when the process
+        // that made it mapped it.
         let places = maps.lines().filter(|line| line.contains(here)).filter_map(|line| {
             let mut words = line.split_whitespace();
             let start = words.next()?.split('-').next()?;
@@ -64,29 +66,29 @@ mod here {
     }
 
     fn protect(page: usize, protection: c_int) {
-        // SAFETY: a page of memory that this process has mapped; whoever stores there meets the handler below.
+        // SAFETY: this process has mapped the page. If it stores there, the fault runs the handler below.
         unsafe { libc::mprotect(page as *mut c_void, PAGE, protection) };
     }
 
-    /// Sets or clears the processor's flag for single steps, which counts when the process goes on after the
-    /// signal.
+    /// Sets or clears the processor's flag for single steps. The flag takes effect when the process goes on
+    /// after the signal.
     ///
     /// # Safety
     /// `context` is that of a signal.
     unsafe fn single_step(context: *mut c_void, on: bool) {
-        // SAFETY: as promised.
+        // SAFETY: the caller promises that `context` is that of a signal.
         let flags =
             unsafe { &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs[libc::REG_EFL as usize] };
         *flags = if on { *flags | TRAP_FLAG } else { *flags & !TRAP_FLAG };
     }
 
     unsafe extern "C" fn on_fault(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
-        // SAFETY: the kernel's own argument.
+        // SAFETY: the kernel passes a valid `info`.
         let at = unsafe { (*info).si_addr() } as usize;
         let page = FIRST.load(SeqCst);
         if page == 0 || !(page..page + PAGE).contains(&at) {
             // This is a fault for another reason. Without the handler the fault comes again, and ends the
-            // process. SAFETY: sets what is in force without a handler.
+            // process. SAFETY: the call restores the default action of the signal.
             unsafe { libc::signal(signal, libc::SIG_DFL) };
             return;
         }
@@ -99,7 +101,7 @@ mod here {
             board().step(PROCESS.load(SeqCst), Call::Store, Kind::Shm, offset);
         }
         protect(page, libc::PROT_READ | libc::PROT_WRITE);
-        // SAFETY: the kernel's own argument.
+        // SAFETY: the kernel passes the signal's own context.
         unsafe { single_step(context, true) };
     }
 
@@ -108,14 +110,15 @@ mod here {
         if page != 0 {
             protect(page, libc::PROT_READ);
         }
-        // SAFETY: the kernel's own argument.
+        // SAFETY: the kernel passes the signal's own context.
         unsafe { single_step(context, false) };
     }
 
     type Handler = unsafe extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void);
 
     fn handle(signal: c_int, handler: Handler) {
-        // SAFETY: zeros are a value of the structure, and the handler has the form that the flag says.
+        // SAFETY: all-zero bytes are a valid value of the structure, and the handler has the form that the
+        // flag asks for.
         let code = unsafe {
             let mut action: libc::sigaction = std::mem::zeroed();
             action.sa_sigaction = handler as usize;
@@ -125,7 +128,8 @@ mod here {
         assert_eq!(code, 0, "no handler for signal {signal}");
     }
 
-    /// Makes this process stop at these stores from now on. The process must have the wal-index mapped.
+    /// Makes this process stop from now on at each store to the header of the wal-index. The process must
+    /// have the wal-index mapped.
     pub fn begin(process: usize) {
         let Some(page) = find() else { panic!("the wal-index is not mapped") };
         PROCESS.store(process, SeqCst);
@@ -135,7 +139,7 @@ mod here {
         protect(page, libc::PROT_READ);
     }
 
-    /// Makes this process stop no longer at these stores.
+    /// Makes this process no longer stop at stores to the header of the wal-index.
     pub fn end() {
         let page = FIRST.swap(0, SeqCst);
         if page != 0 {

@@ -1,5 +1,5 @@
-//! Group leaders under explored schedules: process slots that are reused, compare-and-exchange operations
-//! that come too late, and leaders that are replaced during a write.
+//! Tests of group leaders under explored schedules. Process slots are reused, compare-and-exchange operations
+//! come too late, and leaders are replaced during a write.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use super::world::{Process, Rules, World};
 use duralite_format::waldio::Layout;
 use duralite_schedules::{Death, rounds};
 
-/// Runs the work of a process. Returns whether the process has survived.
+/// Runs the work of a process. Returns whether the process survived it.
 fn lives(run: impl FnOnce()) -> bool {
     match catch_unwind(AssertUnwindSafe(run)) {
         Err(panic) if !panic.is::<Death>() => std::panic::resume_unwind(panic),
@@ -107,8 +107,8 @@ fn let_others_run() {
     (0..200).for_each(|_| shuttle::thread::yield_now());
 }
 
-/// Tests that a late exchange fails. A process finds that the leader is dead, and stops before it frees the
-/// leader lock. Before that process continues, another one takes the dead leader's slot, and leads.
+/// Tests that a late exchange fails. A process finds that the leader is dead, and is stopped before it frees
+/// the leader lock. Before it continues, another process takes the dead leader's slot, and leads.
 fn a_late_exchange_finds_another_leader() {
     let (world, mut first) = World::new(&Rules::of(Layout::Delta));
     first.commit(&world, 1);
@@ -170,8 +170,9 @@ fn inv11_a_replaced_leaders_late_write_hits_nothing() {
         let rules = Rules { patience: Duration::ZERO, ..Rules::of(layout) };
         let check = move || drop(slots_are_used_again(&rules, &[], true));
         shuttle::check_random(check.clone(), rounds(1000));
-        // Without patience, two processes may take the lead from each other as long as no third process runs,
-        // and a scheduler by priorities may never let a third one run. The explorer abandons such a schedule.
+        // With a patience of zero, two processes can take the lead from each other for ever while the third
+        // one does not run (a livelock), and a priority-based scheduler may never run the third. So Shuttle
+        // abandons a schedule after this many steps.
         let mut config = shuttle::Config::new();
         config.max_steps = shuttle::MaxSteps::ContinueAfter(100_000);
         let scheduler = shuttle::scheduler::PctScheduler::new(3, rounds(500));
@@ -223,9 +224,8 @@ fn a_leader_is_stopped(layout: Layout) {
     assert_eq!(world.check_order(0), [1, 11, 2, 3, 4, 12, 5]);
 }
 
-/// Stops a process at an operation of its commit. The process continues after the others have finished, or
-/// after they can do no more because it holds the WRITE lock. Returns whether the process reached that
-/// operation.
+/// Stops a process at an operation of its commit. The process continues when the others have finished, or
+/// when they wait for it because it holds the WRITE lock. Returns whether the process reached that operation.
 fn a_process_is_stopped(layout: Layout, at: u64) -> bool {
     let rules = Rules { patience: Duration::from_millis(1), ..Rules::of(layout) };
     let (world, mut first) = World::new(&rules);

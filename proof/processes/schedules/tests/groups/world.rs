@@ -28,9 +28,9 @@ const GROUP: u64 = LAYOUT_BYTES.next_multiple_of(4096);
 #[derive(Clone)]
 pub struct Rules {
     pub layout: Layout,
-    /// How long processes wait for a leader before another one takes over.
+    /// The time for which processes wait for a leader before another one takes over.
     pub patience: Duration,
-    /// How sleeps end.
+    /// The way in which sleeps end.
     pub sleep: Sleep,
 }
 
@@ -56,21 +56,21 @@ fn superblock(layout: Layout) -> Superblock {
     }
 }
 
-/// A device with slow writes: other processes run between the call of a write and its effect.
+/// A device with slow writes. Other processes run between the call of a write and its effect.
 #[derive(Debug)]
 pub struct SlowBlock {
     device: RecordingBlock,
     switch: shuttle::sync::atomic::AtomicU32,
     inside: AtomicU32,
-    /// The greatest number of concurrent writes so far.
+    /// The largest number of writes so far that were in progress at the same time.
     pub at_once: AtomicU32,
-    /// The process that stops in its next write: its slot plus 1, or 0.
+    /// The process that stops in its next write, as its slot plus 1; 0 for none.
     pub stops: shuttle::sync::atomic::AtomicU32,
     /// Another process that stops in its next write.
     pub stops_too: shuttle::sync::atomic::AtomicU32,
-    /// The process that is stopped: its slot plus 1.
+    /// The process that is stopped, as its slot plus 1.
     pub stopped: shuttle::sync::atomic::AtomicU32,
-    /// The process that dies in its next write: its slot plus 1, or 0.
+    /// The process that dies in its next write, as its slot plus 1; 0 for none.
     pub dies: AtomicU32,
 }
 
@@ -89,7 +89,7 @@ impl SlowBlock {
     }
 }
 
-/// One process's view of the device.
+/// The device as one process uses it.
 #[derive(Debug)]
 struct View(Arc<SlowBlock>, Arc<ProcessSlot>);
 
@@ -252,8 +252,8 @@ impl World {
     }
 
     /// Checks that the durable transactions are in the order in which they were sealed. Each dead process may
-    /// have sealed one more transaction, of which no process knows, and whose place the next writer's
-    /// transaction took. Returns the transactions that survive.
+    /// have sealed one more transaction without the knowledge of any other process. The next writer's
+    /// transaction then took its place. Returns the transactions that survive.
     pub fn check_order(&self, dead: usize) -> Vec<u8> {
         let index = self.index.lock().expect("index");
         let recovered = self.recovered();
@@ -280,7 +280,7 @@ fn page_of(stream: &mut WalStream<Waldio>, frame: u32) -> u8 {
 pub struct Process {
     pub stream: WalStream<Waldio>,
     holder: Holder,
-    /// How long a process waits for the WRITE lock at a time.
+    /// The time for which a process waits for the WRITE lock in one attempt.
     limit: Duration,
 }
 
@@ -293,7 +293,7 @@ impl Process {
         assert!(self.take_write_within(u32::MAX));
     }
 
-    /// Tries to take the WRITE lock at most this many times. Returns whether it got the lock.
+    /// Makes at most this many attempts to take the WRITE lock. Returns whether one of them succeeded.
     fn take_write_within(&self, tries: u32) -> bool {
         for _ in 0..tries {
             match self.holder.lock_exclusive(WRITE, 1) {
@@ -361,7 +361,8 @@ impl Process {
         }
     }
 
-    /// If the whole log is settled, writes it home and starts it over. Returns whether it did so.
+    /// Makes everything sealed durable. If the log may then start over, writes its pages home and starts it
+    /// over. Returns whether it did so.
     pub fn restart(&mut self, world: &World) -> bool {
         if !self.take_write_within(2) {
             return false;
@@ -382,7 +383,7 @@ impl Process {
         settled
     }
 
-    /// Starts the log over without first settling it. Returns whether that succeeded.
+    /// Starts the log over without first asking whether it may start over. Returns whether that succeeded.
     pub fn restart_unasked(&mut self, world: &World) -> bool {
         self.take_write();
         let header = world.index.lock().expect("index").header;

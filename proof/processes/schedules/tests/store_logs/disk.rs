@@ -1,4 +1,4 @@
-//! Group commit on blocks: leaders, waiters, and the circular log.
+//! Tests of group commit on blocks: leaders, waiters, and the circular log.
 
 use std::sync::Arc;
 

@@ -1,7 +1,7 @@
 //! The logs of the store under the schedule explorer.
 //!
-//! Every thread's commit is durable when the commit returns, whichever thread made it durable. The log gives
-//! each number once. No thread reuses discarded log space too early.
+//! When a commit returns, it is durable, whichever thread has made it durable. The log gives each number
+//! once. No thread reuses discarded log space too early.
 #![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 
 mod disk;
@@ -18,13 +18,13 @@ use crate::log::{Log, Named};
 const SEED: u64 = 7;
 const NAMED: Named = Named { seed: SEED, home: 0 };
 
-/// Returns an object that encodes which thread appended it.
+/// Returns an object to append. It encodes the number of the thread that appends it.
 fn object(thread: u64, nth: u64) -> Vec<u8> {
     Object::build(ObjectKind::System, thread << 32 | nth, 0, &[7; 50], &[])
 }
 
-/// Lets threads append and commit. Checks that each commit returns only when `is_durable` says so. Returns the
-/// numbers that each thread got.
+/// Lets threads append and commit. Checks that a commit returns only when it is durable, as `is_durable`
+/// says. Returns the numbers that each thread got.
 fn run(
     log: &Arc<dyn Log>,
     threads: u64,

@@ -1,4 +1,4 @@
-//! Insertion, commit and recycling in persistent memory.
+//! Tests of the log in persistent memory: insertion, commit and recycling.
 
 use std::sync::Arc;
 
@@ -85,7 +85,7 @@ fn inv32_a_fence_that_does_nothing_is_noticed() {
         let (nvm, log) = create(Flush::OnCommit);
         nvm.drop_fence(1);
         let medium = Arc::clone(&nvm);
-        // Recovery refuses a log with a gap. That shows the loss just as a log does that ends too early.
+        // Recovery refuses a log with a gap. The refusal shows the loss, as would a log that ends too early.
         let has = move |seed, lsn| try_crash(&medium, seed).is_ok_and(|log| log.next() > lsn);
         run(&log, 2, 1, move |lsn: Lsn| (0..8).all(|seed| has(seed, lsn)));
     };

@@ -1,4 +1,5 @@
-//! Per-thread logs in persistent memory: a thread that commits also flushes the logs of the others.
+//! Tests of per-thread logs in persistent memory. A thread that commits also flushes the logs of the other
+//! threads.
 
 use std::sync::Arc;
 

@@ -35,15 +35,15 @@ struct World {
 /// A rule to break on purpose, to check that the test notices it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Break {
-    /// A transaction changes the page before it notes what the row was.
+    /// A transaction changes the page before it notes the row's old version.
     NotesLate,
-    /// A snapshot does not note what the transactions in progress have changed.
+    /// A snapshot does not note which changes the transactions in progress have made.
     NotesNothing,
     /// A transaction releases the guard of its note before the step is in its undo list.
     LetsGo,
     /// One of the transactions releases its locks before it ends. The others do not.
     EndsLate,
-    /// A reader looks up the noted version before it reads the page, rather than afterwards.
+    /// A reader looks up the noted version before it reads the page, although the rule is to do so afterwards.
     LooksAtPageLast,
 }
 
@@ -174,7 +174,8 @@ impl World {
         (!seen.has_ended()).then(|| rows.into_iter().collect())
     }
 
-    /// Opens a snapshot, reads everything row by row and by scans, and closes it. Returns whether the snapshot lasted.
+    /// Opens a snapshot, reads everything row by row and by scans, and closes it. Returns whether the snapshot lasted
+    /// until it was closed.
     fn look(&self) -> bool {
         let seen = self.open();
         let by_row =

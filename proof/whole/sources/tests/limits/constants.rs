@@ -7,7 +7,8 @@ use syn::{BinOp, Expr, Item, Lit};
 use super::files;
 use crate::rooms::root;
 
-/// The directories of the logs' formats, with the code that these formats share, and of the store's format.
+/// The directories with the formats. The first has the formats of the logs, and the code that they share. The
+/// second has the store's format.
 const FORMATS: [&str; 2] = ["crates/format/src", "store/src/format"];
 
 /// Returns the constants of a format by name. They are in the files named after the format, and in files that
@@ -80,7 +81,7 @@ fn number_of(expression: &Expr, all: &BTreeMap<String, Expr>) -> Option<u128> {
     }
 }
 
-/// Returns the rows `| NAME | value |` of a format's document, if NAME is written like a constant.
+/// Returns the rows `| NAME | value |` of a format's document in which NAME is written like a constant.
 pub fn in_document(page: &str) -> BTreeMap<String, String> {
     let text = std::fs::read_to_string(root().join(page)).unwrap();
     let is_constant =
@@ -95,8 +96,8 @@ pub fn in_document(page: &str) -> BTreeMap<String, String> {
         .collect()
 }
 
-/// Returns a value in the form in which the test compares values. A number becomes decimal, whether it was
-/// written in decimal, as `0x…` or as `2^n`.
+/// Returns a value in the form in which the test compares values. Writes numbers in decimal, even those that
+/// were given as `0x…` or as `2^n`.
 pub fn normal(value: &str) -> String {
     let value = value.trim_matches('`');
     let number = if let Some(digits) = value.strip_prefix("0x") {

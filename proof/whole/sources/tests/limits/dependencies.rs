@@ -1,4 +1,4 @@
-//! Checks that the sources use the dependencies.
+//! Finds dependencies that no source uses.
 
 use super::files;
 use crate::rooms::{self, root};
@@ -37,8 +37,8 @@ fn elsewhere(dir: &str, manifest: &str) -> Vec<super::File> {
     outside.map(|path| super::File { path: path.to_owned(), text: read(path) }).collect()
 }
 
-/// Returns the unused dependencies of a manifest. The sources of the product must name the product's
-/// dependencies. Any source may name those of the tests.
+/// Returns the unused dependencies of a manifest. A dependency of the product counts as used if a source of
+/// the product names it. A dependency of the tests counts as used if any source names it.
 pub fn unused_in(manifest: &str, product: &[&str], tests: &[&str]) -> Vec<String> {
     let mut section = "";
     let mut found = Vec::new();
@@ -62,7 +62,7 @@ pub fn unused_in(manifest: &str, product: &[&str], tests: &[&str]) -> Vec<String
     found
 }
 
-/// Returns whether the text has the word.
+/// Returns whether the text contains the word as a whole word.
 fn names(text: &str, word: &str) -> bool {
     let belongs = |letter: char| letter.is_alphanumeric() || letter == '_';
     text.match_indices(word)

@@ -1,9 +1,9 @@
-//! Opens a database with 0, 1, 2, … free file descriptors, and prints the result of each try.
+//! Opens a database with 0, 1, 2, … free file descriptors, and prints the result of each attempt.
 
 use duralite_testkit::{code, connect, run as run_sql};
 use rustix::process::{Resource, getrlimit, setrlimit};
 
-/// A number of descriptors that is more than an open needs.
+/// A number of descriptors that is larger than the number needed to open a database.
 const MOST: u64 = 60;
 
 fn run_with(left: u64, uri: &str, sql: &str) -> String {

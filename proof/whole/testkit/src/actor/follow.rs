@@ -8,8 +8,8 @@ use duralite_wal::engine::media::MediaSet;
 use duralite_wal::{EngineOptions, Follower, LogPlacement};
 
 /// Pins the log at its beginning and prints `pinned`. After that, answers each line of input with the
-/// position after the newest transaction. Before answering `announce`, announces that the log's archive has
-/// everything up to that position.
+/// position after the newest transaction. If the line is `announce`, first announces that the log's archive
+/// has everything up to that position.
 pub fn run(engine: &str, dir: &str, database: &str) {
     let engine = Engine::named(engine).unwrap().descriptor();
     let logs = LogPlacement::at(engine, Path::new(dir), &MediaSet::default());

@@ -1,5 +1,5 @@
-//! Runs statements, and stops its own process before the lock with the given number. `.close` closes the
-//! connection. The next statement then opens another.
+//! Runs statements, and stops its own process before the file lock with the given number. After `.close`
+//! closes the connection, the next statement opens another.
 
 use std::io::{BufRead, Write};
 

@@ -1,4 +1,4 @@
-//! The second process of the tests, in one of several roles.
+//! The program that tests run as a second process, in one of several roles.
 #![allow(clippy::unwrap_used, clippy::panic)] // a failure ends the process, and the test sees it
 
 mod family;

@@ -10,8 +10,8 @@ pub fn serve(uri: &str) {
     serve_or(uri, |_| false);
 }
 
-/// Runs statements as [`serve`] does, but hands each line to `takes` first. If `takes` accepts a line, prints
-/// an empty line and does not run it.
+/// Runs statements as [`serve`] does, but passes each line to `takes` first. If `takes` returns true, prints
+/// an empty line, and does not run the line as a statement.
 pub fn serve_or(uri: &str, takes: impl Fn(&str) -> bool) {
     let conn = connect(uri);
     let mut out = std::io::stdout();

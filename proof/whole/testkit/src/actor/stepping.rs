@@ -21,7 +21,7 @@ impl Hook for Beside {
     }
 }
 
-/// Runs statements as [`serve`] does. Whatever is written beside databases in `dir` counts as steps too.
+/// Runs statements as [`serve`] does. Each write of a file beside a database in `dir` is a step too.
 pub fn serve_beside(uri: &str, dir: &str) {
     let _hooked = hook(Path::new(dir), Arc::new(Beside));
     serve(uri);

@@ -2,8 +2,8 @@
 //! registers by a property.
 //!
 //! A list is a text of numbers in one row. A register is a row with a number. The row's `tag` column, which
-//! has an index, is that number modulo `TAGS`. Rows of noise lie between the lists and registers, so that
-//! these are spread over many pages.
+//! has an index, is that number modulo `TAGS`. Other rows, the noise, lie between the lists and registers, so
+//! that lists and registers are spread over many pages.
 
 use duralite_histories::{Fate, Last, Op, Property, commits, ended};
 use rusqlite::{Connection, Error, OptionalExtension as _, Row, params};
@@ -70,7 +70,7 @@ pub fn run(mut session: Session<'_>) {
     }
 }
 
-/// Runs a single statement outside `BEGIN` and `COMMIT`, which is a transaction of its own.
+/// Runs a single statement outside `BEGIN` and `COMMIT`. The statement is a transaction of its own.
 fn single_statement(session: &mut Session<'_>) {
     let (number, begin) = (session.fresh(), now());
     if session.rng.chance(2) {
@@ -156,8 +156,8 @@ fn taken_back(session: &mut Session<'_>, begin: u64, ops: &mut Vec<Op>) -> Resul
     let inside = &inside[ops.len()..];
     let (number, written) = (session.fresh(), inside.iter().filter(|op| !op.is_read()));
     tell(session, number, begin, &written.cloned().collect::<Vec<_>>(), Fate::Aborted, now());
-    // Reads after the first write may have seen that write, which is rolled back. So only the reads before
-    // the first write belong to `ops`.
+    // A read after the first write may have seen that write, which is rolled back. So only the reads before
+    // the first write belong in `ops`.
     ops.extend(inside.iter().take_while(|op| op.is_read()).cloned());
     done?;
     session.execute("ROLLBACK TO inner; RELEASE inner")
@@ -206,7 +206,7 @@ fn operation(session: &mut Session<'_>, ops: &mut Vec<Op>) -> Result<(), Overtak
 
 /// Runs one operation of a transaction that reads on another connection. The transaction uses each key only
 /// once, because the other connection does not see what the transaction wrote, and may see a later value than
-/// an earlier read. So each single read is right, but the transaction as a whole is not.
+/// an earlier read. So each single read is right, but the reads of the transaction together are not.
 fn torn(session: &mut Session<'_>, key: u64, ops: &mut Vec<Op>) -> Result<(), Overtaken> {
     let uses = |op: &Op| matches!(op, Op::Append(of, _) | Op::Read(of, _) | Op::Write(of, _) | Op::Look(of, _) if *of == key);
     if ops.iter().any(uses) {
@@ -258,7 +258,7 @@ fn noise(session: &mut Session<'_>) -> Result<(), Overtaken> {
     session.execute(&sql)
 }
 
-/// Reads a random key, more often one that the transaction has used before.
+/// Reads a random key, and prefers one that the transaction has used before.
 fn read(session: &mut Session<'_>, ops: &[Op]) -> Result<Op, Overtaken> {
     let keys = session.plan.keys;
     let key = match ops.last() {

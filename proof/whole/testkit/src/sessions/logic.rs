@@ -47,7 +47,7 @@ fn own_table(session: u64) -> String {
     format!("done_{session}")
 }
 
-/// A transaction: its statements, each with the answer, and the way in which the transaction ended.
+/// A transaction as its session reports it.
 #[derive(Clone, Debug)]
 pub struct Did {
     /// The number of the session that ran the transaction.
@@ -55,7 +55,7 @@ pub struct Did {
     /// Whether the transaction has changed the row that only its session changes.
     pub has_written: bool,
     /// The statements of the transaction and their answers, without the statement at which others overtook
-    /// it.
+    /// the transaction.
     pub statements: Vec<(String, String)>,
     /// The way in which the transaction ended.
     pub fate: Fate,
@@ -96,7 +96,7 @@ impl Dids {
         }
     }
 
-    /// Returns all transactions, those of each session in the order in which it ran them.
+    /// Returns all transactions. Those of a session are in the order in which the session ran them.
     #[must_use]
     pub fn all(self) -> Vec<Did> {
         self.0.into_values().collect()
@@ -180,8 +180,8 @@ fn statements(
             ask(session, "SAVEPOINT inner", did)?;
         }
         let sql = if only_reads || session.rng.chance(2) { question(session) } else { change(session) };
-        // A reader on another connection does not see what the transaction has changed, so the
-        // answer would be wrong.
+        // A read on another connection does not see what the transaction has changed, so its answer would be
+        // wrong.
         if session.reads_outside() && sql.starts_with("SELECT") && did.has_written {
             continue;
         }
@@ -209,7 +209,7 @@ fn ask(session: &Session<'_>, sql: &str, did: &mut Did) -> Result<(), Overtaken>
     Ok(())
 }
 
-/// Returns the number of a customer, who may not exist. Three of four calls return one of a few customers.
+/// Returns the number of a customer, who need not exist. Three of four calls choose among a few customers.
 fn customer(session: &mut Session<'_>) -> u64 {
     let few = session.plan.keys;
     1 + if session.rng.chance(4) { session.rng.below(620) } else { session.rng.below(few) * 10 + 9 }

@@ -1,4 +1,4 @@
-//! The plan of what the sessions of a process do. A test passes the plan to the process as arguments.
+//! The plan of the sessions of a process. A test passes the plan to the process as arguments.
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -14,13 +14,13 @@ pub enum Work {
     Logic,
 }
 
-/// The place from which a transaction reads.
+/// The connection on which a transaction reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reads {
-    /// From its own snapshot.
+    /// On the session's own connection, where all reads see one snapshot.
     Inside,
-    /// On another connection, where each read sees another snapshot. Such a transaction is not isolated, and
-    /// the judge has to notice that.
+    /// On another connection, where each read sees a different snapshot. A transaction that reads so is not
+    /// isolated, and the judge has to notice that.
     Outside,
 }
 
@@ -33,7 +33,7 @@ pub struct SessionPlan {
     pub report: PathBuf,
     /// The kind of work in the transactions.
     pub work: Work,
-    /// The place from which the transactions read.
+    /// The connection on which the transactions read.
     pub reads: Reads,
     /// The seed of the random numbers. Each session adds its own number to the seed.
     pub seed: u64,
@@ -41,11 +41,11 @@ pub struct SessionPlan {
     pub first: u64,
     /// The number of sessions.
     pub threads: u64,
-    /// The number of transactions that each session tries.
+    /// The number of transactions that each session attempts.
     pub transactions: u64,
     /// The number of keys that all sessions use.
     pub keys: u64,
-    /// The distance between neighbouring keys. Rows of noise lie between them.
+    /// The distance between neighbouring keys. The rows between them are noise.
     pub spread: u64,
     /// More URI parameters. The sessions use the entries in turn.
     pub settings: Vec<String>,

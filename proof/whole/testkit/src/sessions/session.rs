@@ -1,8 +1,8 @@
 //! A session: a connection, its random numbers, and the code that begins and ends transactions.
 //!
-//! A statement may fail only with an error that the caller expects, or because another session was
-//! faster. In the second case the session tries the statement again a few times, or rolls the
-//! transaction back. Every other error ends the process.
+//! A statement may fail only with an error that the caller expects, or because another session was faster. If
+//! another session was faster, the session tries the statement again a few times, or rolls the transaction
+//! back. Every other error ends the process.
 
 use std::time::Duration;
 
@@ -12,13 +12,13 @@ use super::plan::{Reads, SessionPlan};
 use super::report::{Report, now};
 use crate::{Rng, code, connect, run};
 
-/// The number of numbers that each session has for its transactions and values.
+/// The amount of numbers that each session has for its transactions and values.
 const NUMBERS: u64 = 1_000_000;
 const BUSY: i32 = 5;
-/// The number of times that a session tries a statement that finds the database busy.
+/// The number of attempts that a session makes at a statement that finds the database busy.
 const TRIES: u32 = 5;
 
-/// Another session was faster, so the session has to roll its transaction back.
+/// The error that another session was faster, so that the session has to roll its transaction back.
 #[derive(Clone, Copy, Debug)]
 pub struct Overtaken;
 
@@ -111,7 +111,7 @@ pub fn step<T>(mut what: impl FnMut() -> Result<T, Error>) -> Result<T, Overtake
         };
         let found = code(&error);
         assert_eq!(found & 0xff, BUSY, "{error}, {found}");
-        // Among the codes for a busy database, only plain `SQLITE_BUSY` means that another try may help.
+        // Of the codes for a busy database, only plain `SQLITE_BUSY` means that another attempt may succeed.
         if found != BUSY || nth == TRIES {
             break;
         }

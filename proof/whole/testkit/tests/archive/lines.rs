@@ -23,7 +23,7 @@ fn records(fixture: &Fixture) -> Records {
     ArchiveFile::look(&fixture.path(NAME)).unwrap().unwrap()
 }
 
-/// Returns the stamp of the database, which no process has open.
+/// Returns the stamp of the database. No process may have the database open.
 fn rest(fixture: &Fixture) -> Stamp {
     let bytes = std::fs::read(fixture.path(NAME)).unwrap();
     let page_bytes = u16::from_be_bytes([bytes[16], bytes[17]]) as usize;
@@ -37,7 +37,8 @@ fn newest_log(fixture: &Fixture) -> LogId {
     begin.and_then(Record::log).unwrap()
 }
 
-/// Returns whether the line continues from a log to the database as it now rests.
+/// Returns whether the line of logs leads from this log to the database's present state. No process may have the
+/// database open.
 fn goes_on(fixture: &Fixture, log: LogId) -> bool {
     records(fixture).since(log, LineEnd::File(rest(fixture))).is_some()
 }
@@ -49,7 +50,7 @@ fn session(fixture: &Fixture, statement: &str) {
     conn.close().unwrap();
 }
 
-/// Makes a database with an archive and a log that was closed. Returns that log too.
+/// Makes a database with an archive and a closed log. Returns the id of that log too.
 fn begun(engine: Engine) -> (Fixture, LogId) {
     let fixture = Fixture::on(engine);
     session(&fixture, "CREATE TABLE t(x, y)");
@@ -78,7 +79,7 @@ fn replay(path: &Path, bytes: &mut Vec<u8>, mut after: impl FnMut(&[u8])) -> (u6
     (first, commits)
 }
 
-/// Makes a copy of a database, for stock SQLite.
+/// Makes a copy of a database, and opens the copy with stock SQLite.
 fn copy(fixture: &Fixture, bytes: &[u8]) -> (PathBuf, Connection) {
     let path = fixture.path("copy.db");
     for end in ["-wal", "-shm"] {
@@ -127,7 +128,7 @@ fn inv73_a_backlog_has_what_was_committed() {
                 panic!("{what}: {:?}", records(&fixture))
             };
             assert_eq!(position, 24, "{what}");
-            // Once `ppl` has merged a page, it no longer has the transactions up to that point one by one.
+            // Once `ppl` has merged a page, it no longer has each single transaction up to that merge.
             let is_merged = engine == Engine::PPL;
             if is_merged && !backlog {
                 continue;
@@ -141,7 +142,8 @@ fn inv73_a_backlog_has_what_was_committed() {
             let mut last = 0;
             let whole = std::fs::read(fixture.path(NAME)).unwrap();
             if starts_over {
-                // Only the database file has the part before the start over, so the test can compare only the end.
+                // Only the database file has the transactions from before the log started over, so the test can compare
+                // only the end.
                 base.clone_from(&whole);
             }
             let (first, commits) = replay(&path, &mut base, |bytes| {
@@ -176,7 +178,7 @@ fn inv72_what_duralite_commits_and_reads_keeps_the_line() {
             let found = records(&fixture).since(first, LineEnd::File(rest(&fixture)));
             assert!(found.is_some_and(|closed| closed[1..].iter().all(|log| log.backlog)), "{statement}");
         }
-        // Stock SQLite leaves none either if it only reads.
+        // Stock SQLite also leaves no record if it only reads.
         let plain = stock(&fixture.path(NAME));
         let _: i64 = one(&plain, "SELECT count(*) FROM t");
         plain.close().unwrap();
@@ -201,7 +203,7 @@ fn inv72_what_stock_sqlite_changes_breaks_the_line() {
     session(&fixture, "INSERT INTO t VALUES(1, 1)");
     assert!(!goes_on(&fixture, first));
     assert!(records(&fixture).logs().any(|record| matches!(record, Record::Begin { intact: false, .. })));
-    // A new line begins there.
+    // A new line of logs begins with this log.
     let second = newest_log(&fixture);
     session(&fixture, "INSERT INTO t VALUES(2, 2)");
     assert!(goes_on(&fixture, second) && !goes_on(&fixture, first));
@@ -262,7 +264,7 @@ fn a_database_without_an_archive_leaves_nothing_beside_it() {
     assert!(names.iter().all(|name| !name.to_string_lossy().contains("archive")), "{names:?}");
 }
 
-/// A disk on which no file beside the database can be written.
+/// A hook that acts as a disk on which no file beside the database can be written.
 struct Full;
 
 impl Hook for Full {
@@ -287,7 +289,8 @@ fn inv72_a_record_that_cannot_be_written_costs_the_line_and_not_the_database() {
     assert_eq!(one::<i64>(&fixture.open(NAME), "SELECT count(*) FROM t"), 3);
 }
 
-/// A process dies at each step of opening, committing and closing. What the line then says must lead to the database.
+/// A process dies at each step of opening, committing and closing. After each death, the recorded line of logs must
+/// lead to the database's state.
 #[test]
 fn inv72_deaths_at_any_step_leave_a_line_that_is_true() {
     let (mut kept, mut died) = (0, 0);
@@ -309,8 +312,8 @@ fn inv72_deaths_at_any_step_leave_a_line_that_is_true() {
         let whole = std::fs::read(fixture.path(NAME)).unwrap();
         if let Some(closed) = records(&fixture).since(first, LineEnd::File(rest(&fixture))) {
             kept += 1;
-            // A log that the process gave up before it died may have received more commits afterwards. The log's
-            // backlog then says that it begins later, and the archive needs a snapshot.
+            // After a process has given up a log and died, the log may have received more commits. The log's backlog
+            // then says that it begins later, and the archive needs a snapshot.
             let mut has_gap = false;
             for log in closed.iter().skip(1).filter(|log| log.backlog) {
                 let (first, commits) = replay(&backlog_of(&fixture.path(NAME), log.log), &mut base, |_| {});

@@ -1,5 +1,5 @@
-//! Tests databases with an archive: commits that wait for the archive, and what is recorded beside the
-//! database. The tests play the sidecar.
+//! Tests databases with an archive. Some tests are about commits that wait for the archive, and others about
+//! what Duralite records beside the database. The tests do the work of the sidecar.
 
 mod lines;
 mod waits;

@@ -1,4 +1,5 @@
-//! Tests `replicated=on`: commits return once the sidecar has acknowledged them (invariant 70).
+//! Tests `replicated=on`, with which a commit returns only after the sidecar has acknowledged it (invariant
+//! 70).
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failed helper is a failed test
 
 use std::sync::mpsc::{Receiver, channel};
@@ -61,7 +62,7 @@ fn read(follower: &mut Follower, from: u64, count: usize) -> Vec<FollowedTransac
     found
 }
 
-/// Returns the value of a line of the status.
+/// Returns the value in a line of `PRAGMA duralite`.
 fn status(actor: &mut Actor, name: &str) -> String {
     actor.run(&format!("SELECT value FROM duralite WHERE name = '{name}'"))
 }
@@ -91,7 +92,8 @@ fn inv70_a_commit_returns_once_the_sidecar_has_acknowledged_it() {
     assert_eq!(line, "");
     assert_eq!(status(&mut first, "archive_lag_transactions"), "0");
     assert_eq!(status(&mut first, "archive_position"), transaction.position.to_string());
-    // A commit does not sleep if the sidecar has acknowledged it before the commit looks.
+    // A commit does not sleep if the sidecar has acknowledged it before the commit looks at the acknowledged
+    // position.
     follower.set_replicated(transaction.position + 1, 0).unwrap();
     assert_eq!(writer.run("INSERT INTO t VALUES(2)"), "");
     drop(follower);
@@ -230,8 +232,8 @@ fn inv71_with_read_durable_nobody_reads_what_is_not_archived() {
     assert_eq!(impatient.run("SELECT count(*) FROM t"), "1");
 }
 
-/// Starts a process with a connection that waits for the archive, and that reads only what is archived. The
-/// database is in WAL mode already.
+/// Starts a process with a connection that waits for the archive, and that reads only archived commits. The
+/// database must be in WAL mode already.
 fn connection_that_waits(fixture: &Fixture) -> Actor {
     Actor::sql(&fixture.uri(NAME, &format!("{FOR_EVER}&read_durable=on")))
 }
@@ -312,7 +314,7 @@ fn inv70_what_the_archive_would_never_get_is_refused() {
     }
     let off = format!("file:{}?vfs=duralite&journal=off&{settings}", fixture.path(NAME).display());
     let mut writer = Actor::sql(&off);
-    // SQLite does not open the database, so the test cannot ask it for the reason.
+    // SQLite does not open the database, so no connection can tell the reason.
     assert!(writer.run("SELECT count(*) FROM sqlite_schema").starts_with("error"));
 }
 

@@ -9,12 +9,13 @@ use std::time::{Duration, Instant};
 
 use place::{Place, at_every_lock, insert};
 
-/// The process that gave an answer: stock SQLite, or Duralite.
+/// The value that says that a process of stock SQLite gave an answer. The next constant says that a process
+/// of Duralite gave it.
 const STOCK: bool = true;
 const OURS: bool = false;
 
-/// The statement that makes SQLite drop its cache. A connection that leaves WAL mode may go on with outdated
-/// pages in that cache, so a test runs this statement first.
+/// The statement that makes SQLite drop its cache. A connection that leaves WAL mode may continue with
+/// outdated pages in its cache, so a test runs this statement before that.
 const FORGET: &str = "PRAGMA shrink_memory";
 const LEAVE: &str = "PRAGMA journal_mode=DELETE";
 /// The statement that changes more pages than a small cache holds, so that the database file changes before
@@ -89,8 +90,8 @@ fn inv02_a_hot_journal_is_left_while_a_log_is_opened() {
     assert!(deaths.into_inner() > 0, "no journal was left");
 }
 
-/// A killed program has left an ordinary `-wal`. While Duralite checkpoints the `-wal` with
-/// `locking_mode=EXCLUSIVE`, stock SQLite opens the database.
+/// A killed program has left an ordinary `-wal`. A connection of Duralite with `locking_mode=EXCLUSIVE`
+/// checkpoints that `-wal`. Meanwhile stock SQLite opens the database.
 #[test]
 fn inv02_stock_sqlite_comes_while_an_exclusive_connection_opens_a_log() {
     at_every_lock("", 4, |place, ours| {
@@ -110,7 +111,7 @@ fn inv02_stock_sqlite_comes_while_an_exclusive_connection_opens_a_log() {
         }
         for _ in 0..2 {
             place.insert(&mut stock, STOCK);
-            // This statement may checkpoint what stock SQLite has just written. After that, a later statement
+            // This statement may checkpoint what stock SQLite has just written. If it does, a later statement
             // may wrongly consider the `-wal` unused, although stock SQLite has it open.
             place.insert_by(ours);
             let n = place.next();
@@ -177,8 +178,8 @@ fn inv13_stock_sqlite_writes_while_a_reader_opens_the_database() {
     });
 }
 
-/// A program that stays connected keeps Duralite from making a log. A reader must give up waiting soon, and
-/// read without a log.
+/// A program that stays connected keeps Duralite from making a log. A reader must soon stop waiting for the
+/// program, and read without a log.
 #[test]
 fn inv13_a_reader_does_not_wait_for_a_program_that_stays_connected() {
     // Duralite itself waits for at most a quarter of a second.

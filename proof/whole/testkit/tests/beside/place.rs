@@ -8,10 +8,10 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use duralite_testkit::{Actor, Fixture, VERSIONS};
 
 const NAME: &str = "t.db";
-/// The number of locks that the test tries. This is a few times the number that an open takes if it has to
-/// wait and try again.
+/// The number of locks at which the test stops a process, each in a run of its own. This is a few times the
+/// number of locks that an open takes if it has to wait and try again.
 const LOCKS: u64 = 48;
-/// The number of locks that the test tries at once.
+/// The number of these runs that the test makes at the same time.
 const AT_ONCE: usize = 8;
 
 /// A database, its acknowledged rows, and the errors that the test found.
@@ -39,7 +39,7 @@ impl Place {
         place
     }
 
-    /// Returns the bytes of the database file that give the journal mode: 2 is WAL.
+    /// Returns the bytes of the database file that give the journal mode. The value 2 means WAL.
     pub fn versions(&self) -> Vec<u8> {
         std::fs::read(self.fixture.path(NAME)).unwrap()[VERSIONS].to_vec()
     }
@@ -101,8 +101,8 @@ impl Place {
         }
     }
 
-    /// Checks that `answer` is no error, or an error that another process's lock explains. Stock SQLite may
-    /// also meet the guard.
+    /// Checks that `answer` is no error, or an error that a lock of another process explains. Stock SQLite
+    /// may also get the error that the guard causes.
     pub fn may_say(&mut self, answer: &str, stock: bool) {
         let guard = ["file is not a database", "attempt to write a readonly database"];
         let excused = !answer.starts_with("error: ")
@@ -152,7 +152,7 @@ pub fn insert(n: i64) -> String {
     format!("INSERT INTO t VALUES({n}, randomblob(100))")
 }
 
-/// A process of Duralite that stops its own process once, before a chosen lock.
+/// A process of Duralite that stops itself once, before a chosen lock.
 pub struct Halting {
     actor: Actor,
     halted: bool,
@@ -189,8 +189,8 @@ pub fn at_every_lock(parameters: &str, rows: i64, case: impl Fn(&mut Place, &mut
     }
 }
 
-/// Returns the number of locks, and all errors. Tries several locks at once, because each process waits most
-/// of the time until another one gives up.
+/// Returns the number of locks, and all errors. Makes several runs at the same time, because most of the time
+/// a process waits until another one gives up.
 fn at_each_lock(
     parameters: &str,
     rows: i64,
@@ -222,7 +222,8 @@ fn at_each_lock(
     (last.into_inner(), wrong.into_inner().unwrap().into_values().collect())
 }
 
-/// Returns whether the process came to that lock, and all errors.
+/// Makes the run in which the process stops before one lock. Returns whether the process came to that lock,
+/// and all errors.
 fn at_lock(
     parameters: &str,
     rows: i64,

@@ -137,7 +137,7 @@ fn leasing(fixture: &Fixture) -> (Connection, Connection) {
     (conn, reader)
 }
 
-/// A transaction that holds WRITE leaves the database as large as with stock SQLite.
+/// If a transaction holds WRITE, it leaves the database as large as stock SQLite would.
 #[test]
 fn inv64_only_a_transaction_that_is_validated_adds_free_pages() {
     let fixture = Fixture::new();
@@ -152,7 +152,7 @@ fn inv64_only_a_transaction_that_is_validated_adds_free_pages() {
     integrity(&conn);
 }
 
-/// A connection without `concurrent`, which knows nothing of leases, takes leased pages.
+/// A connection without `concurrent` knows nothing of leases, and takes leased pages.
 #[test]
 fn inv64_a_leased_page_that_another_one_has_taken_is_a_conflict() {
     let fixture = Fixture::new();
@@ -187,11 +187,13 @@ fn inv64_a_page_that_stays_free_is_not_written() {
     for sql in ["BEGIN", "INSERT INTO u VALUES(zeroblob(9000))", "COMMIT"] {
         run(&conn, sql).unwrap();
     }
-    // These are page 1, the table, two pages of the value, and the trunk of the real list that listed these two.
+    // The frames are page 1, the table, two pages of the value, and the trunk of the real free list that had these two
+    // pages.
     assert_eq!(frames() - before, 5);
 }
 
-/// SQLite has not cached the trunks of the real list that its commit has changed. So they are not part of the read set.
+/// SQLite's cache does not have the trunks of the real free list that the connection's commit has changed. So these
+/// trunks are not in the read set.
 #[test]
 fn inv58_trunks_that_the_last_commit_has_changed_were_not_read() {
     let fixture = Fixture::new();
@@ -237,7 +239,7 @@ fn two_transactions_that_allocate_both_commit() {
         }
         false
     };
-    // Each connection learns from conflicts that it allocates pages, and the database gets free pages for
+    // From conflicts Duralite learns that each connection allocates pages, so it adds free pages to the database for
     // both.
     let lost = (0..100).filter(|_| !pair(&a, &b)).count();
     assert!(lost < 60, "{lost} of 100 pairs were overtaken");
@@ -250,9 +252,9 @@ fn two_transactions_that_allocate_both_commit() {
     assert!(one::<i64>(&a, "PRAGMA page_count") < 10);
 }
 
-/// A transaction takes a page after the end of the database, which the pointer map then says, and cuts the page off
-/// again. Meanwhile another transaction has put a page there. The pointer map has the entry for that page from an
-/// earlier transaction, so the other transaction has not written the pointer map.
+/// A transaction takes a page after the end of the database, enters it in the pointer map, and cuts it off again.
+/// Meanwhile another transaction has put a page at the same place. That transaction did not write the pointer map,
+/// because an earlier one had left the same entry there.
 #[test]
 fn inv64_a_page_that_was_taken_and_cut_off_again_was_allocated() {
     let fixture = Fixture::new();
@@ -286,8 +288,8 @@ fn inv64_a_page_that_was_taken_and_cut_off_again_was_allocated() {
     integrity(&first);
 }
 
-/// A transaction that allocates makes the database larger by free pages, for leases. These free pages must
-/// not make the transaction too large for a small log.
+/// When a transaction allocates, its commit also adds free pages to the database for leases. The added pages must not
+/// make the transaction too large for a small log.
 #[test]
 fn inv64_free_pages_do_not_fill_a_small_log() {
     let fixture = Fixture::on(Engine::WALDIO);
@@ -310,8 +312,8 @@ fn inv64_free_pages_do_not_fill_a_small_log() {
     integrity(&conn);
 }
 
-/// Two transactions allocate the same page after the end of a database that another process has made shorter. A
-/// process that maps the database may still believe that the file is longer.
+/// Another process has made the database shorter. Two transactions then allocate the same page after its end. A process
+/// that maps the database may still believe that the file is longer.
 #[test]
 fn a_conflict_on_a_page_that_was_cut_off_is_a_conflict() {
     for engine in Engine::all() {

@@ -1,4 +1,4 @@
-//! Tests that transactions that write several databases commit in all of them or in none, whichever other
+//! Tests that a transaction that writes several databases commits in all of them or in none, whichever other
 //! connections write.
 
 use duralite_testkit::{Fixture, integrity, one, run, stock};
@@ -6,7 +6,8 @@ use rusqlite::{Connection, ffi};
 
 use super::{MODES, OK, codes, open, rows};
 
-/// Opens a connection to `c.db` with the first setting, and attaches `z.db` as `z` with the second.
+/// Opens a connection to `c.db` with the first setting of `concurrent`, and attaches `z.db` as `z` with the
+/// second.
 fn with_attached(fixture: &Fixture, modes: [&str; 2]) -> Connection {
     let conn = open(fixture, modes[0]);
     attach(fixture, &conn, modes[1]);
@@ -83,8 +84,9 @@ fn a_database_that_is_attached_when_the_transaction_has_written() {
     }
 }
 
-/// A transaction that Duralite was to validate takes WRITE within its COMMIT, after SQLite has opened the
-/// super-journal. The archive cannot hold one file of a transaction that ends with a super-journal.
+/// A transaction that would have been validated takes WRITE in its COMMIT, after SQLite has opened the
+/// super-journal. The archive cannot hold the part of one database in a transaction that SQLite commits with
+/// a super-journal.
 #[test]
 fn inv62_a_super_journal_counts_also_if_the_databases_were_attached_in_the_transaction() {
     for mode in MODES {

@@ -1,4 +1,4 @@
-//! Tests checkpoints beside transactions, and how long the log becomes.
+//! Tests checkpoints that run while transactions are open, and how long the log becomes.
 
 use std::time::{Duration, Instant};
 
@@ -97,7 +97,7 @@ fn the_log_starts_over_under_concurrent_connections_alone() {
     }
     let mut most = 0;
     for round in 0..300 {
-        // At any time at least one of two transactions is open, as far as a single thread can arrange that.
+        // At least one of two transactions is open at any time, as far as a single thread can do that.
         let k = round % 40;
         assert_eq!(codes(&a, &format!("BEGIN; UPDATE t SET v=v+1 WHERE k={k}")), OK);
         if round > 0 {
@@ -117,7 +117,8 @@ fn the_log_starts_over_under_concurrent_connections_alone() {
     integrity(&b);
 }
 
-/// Transactions of several threads overlap without a pause, each open for longer than a checkpoint keeps WRITE.
+/// The transactions of several threads overlap, so that one is open at any time. Each is open for longer than a
+/// checkpoint keeps WRITE.
 #[test]
 fn inv10_the_log_starts_over_while_transactions_of_threads_overlap() {
     const THREADS: u32 = 6;
@@ -183,7 +184,7 @@ fn inv10_who_writes_for_long_is_asked_to_end_and_who_only_reads_is_not() {
         assert_eq!(codes(conn, "BEGIN; UPDATE t SET v=-1 WHERE k=1"), OK);
         std::thread::sleep(Duration::from_millis(120));
         grow(by, 12_000);
-        // A statement that writes could be left half done, so Duralite does not stop it.
+        // Duralite does not stop a statement that writes, because its changes would be incomplete.
         assert_eq!(codes(conn, "UPDATE t SET v=-1 WHERE k IN (2, 60)"), OK);
         assert_eq!(codes(conn, "SELECT count(pad) FROM t"), OVERTAKEN);
         // Duralite asks the writer to end only once. After that everything works as before, and the transaction can be
@@ -196,7 +197,7 @@ fn inv10_who_writes_for_long_is_asked_to_end_and_who_only_reads_is_not() {
         grow(by, 2_000);
         assert!(frames(by) < 2_000, "{}", frames(by));
     }
-    // A transaction that begins now is not asked to end on account of an earlier one.
+    // Duralite does not ask a transaction that begins now to end because of an earlier one.
     assert_eq!(codes(&old, "BEGIN; UPDATE t SET v=5 WHERE k=1; SELECT count(pad) FROM t; COMMIT"), OK);
     assert_eq!(one::<i64>(&plain, "SELECT v FROM t WHERE k=1"), 5);
     integrity(&new);
@@ -287,8 +288,7 @@ fn a_checkpoint_and_a_transaction_do_not_wait_for_each_other() {
             let start = Instant::now();
             let result = codes(&a, "UPDATE t SET v=v+1 WHERE k=3; COMMIT");
             assert!(start.elapsed() < LONG / 2, "{mode}, {by}: {result}");
-            // A checkpoint by a concurrent connection releases WRITE now and then, so then the transaction
-            // may also commit.
+            // A checkpoint of a concurrent connection releases WRITE now and then, so the transaction may then commit.
             let lost = if mode == "on" { OVERTAKEN } else { BUSY };
             assert!(result == lost || by == "on" && result == OK, "{mode}, {by}: {result}");
             if !a.is_autocommit() {
@@ -357,7 +357,8 @@ fn a_database_that_was_deleted_or_renamed_is_checkpointed_as_with_the_setting_of
     }
 }
 
-/// The checkpoint writes home what a reader allows, and the rest once the reader has ended.
+/// While a reader is open, a checkpoint writes home only what the reader allows. A checkpoint after that writes the
+/// rest.
 #[test]
 fn a_renamed_database_with_a_reader_is_checkpointed_in_part() {
     for mode in MODES {

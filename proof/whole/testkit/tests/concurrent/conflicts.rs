@@ -7,8 +7,8 @@ use rusqlite::Connection;
 
 use super::{BUSY, OK, OVERTAKEN, codes, with_rows};
 
-/// Cases of two transactions, of which the second commits while the first is open. Each case has the
-/// statements of the first, those of the second, the result of the first one's COMMIT, and `sum(v)` after it.
+/// Cases of two transactions. The second commits while the first is open. Each case has the statements of the
+/// first, the statements of the second, the result code of the first one's COMMIT, and `sum(v)` after it.
 const CASES: &[(&str, &str, &str, i32, i64)] = &[
     ("other pages", "UPDATE t SET v=1 WHERE k=1", "UPDATE t SET v=2 WHERE k=90", OK, 3),
     ("the same row", "UPDATE t SET v=1 WHERE k=1", "UPDATE t SET v=2 WHERE k=1", OVERTAKEN, 2),
@@ -52,12 +52,12 @@ const CASES: &[(&str, &str, &str, i32, i64)] = &[
     ("a changed pragma", "UPDATE t SET v=1 WHERE k=1", "PRAGMA user_version=7", OVERTAKEN, 0),
 ];
 
-/// A statement that deletes the rows below 1640 of 260 rows, with two rows on each leaf. The root has three
-/// interior pages below it. The first of them becomes so empty that SQLite distributes the cells of all three
-/// over two, and frees the third without writing it.
+/// The statement that deletes the rows below 1640. The table has 260 rows, with two on each leaf, and its
+/// root has three interior pages below it. The first of these becomes so empty that SQLite distributes the
+/// cells of all three over two, and frees the third without writing it.
 const PURGE: &str = "DELETE FROM t WHERE id < 1640";
 
-/// Makes a database with those rows.
+/// Makes a database with a table as [`PURGE`] describes it.
 fn with_three_interior_pages(fixture: &Fixture) -> Connection {
     let conn = connect(&fixture.uri("c.db", "")).unwrap();
     run(&conn, "PRAGMA page_size=512").unwrap();
@@ -83,7 +83,8 @@ fn inv63_a_page_that_a_transaction_frees_counts_with_all_its_cells() {
         with_three_interior_pages(&fixture).close().unwrap();
         let [a, b] = [(); 2].map(|()| super::open(&fixture, "on"));
         assert_eq!(codes(&a, &format!("PRAGMA secure_delete={secure}; BEGIN; {PURGE}")), OK);
-        // These statements change the key by which the interior page divides two leaves, without allocating.
+        // These statements change the key by which the interior page divides two leaves. They allocate no
+        // page.
         let change = "BEGIN; DELETE FROM t WHERE id=3220; INSERT INTO t VALUES(3205, zeroblob(230)); COMMIT";
         assert_eq!(codes(&b, change), OK);
         assert_eq!(codes(&a, "COMMIT"), OVERTAKEN, "secure_delete={secure}");
@@ -129,7 +130,7 @@ fn inv58_what_a_transaction_read_from_the_cache_counts() {
     }
 }
 
-/// SQLite has never read the page of the new table. The page is in the cache because this connection has
+/// SQLite has never read the page of the new table. It has the page in its cache because this connection has
 /// written it.
 #[test]
 fn inv58_what_a_commit_of_its_own_left_in_the_cache_counts() {
@@ -209,8 +210,8 @@ fn a_commit_that_found_the_lock_taken_can_be_tried_again() {
     }
 }
 
-/// Duralite validates a commit that finds WRITE taken before the commit waits. Other transactions may commit
-/// during that wait.
+/// If a commit finds WRITE taken, Duralite validates it before it waits. Other transactions may commit during
+/// the wait.
 #[test]
 fn inv59_what_others_commit_while_a_commit_waits_counts() {
     static WAITS: AtomicBool = AtomicBool::new(false);

@@ -114,8 +114,8 @@ fn the_log_starts_over_under_a_cursor_that_reads_the_file() {
     }
 }
 
-/// While a SELECT stays open, SQLite continues with the size and the free list that it knows. So its next commits would
-/// undo the free pages that a commit has added for others.
+/// While a SELECT stays open, SQLite continues with the size and the free list that it knows. If a commit added free
+/// pages for other connections, SQLite's next commits would undo that.
 #[test]
 fn inv64_a_commit_beside_an_open_select_adds_no_free_pages() {
     for (before, after) in [
@@ -129,7 +129,7 @@ fn inv64_a_commit_beside_an_open_select_adds_no_free_pages() {
         let tables = "CREATE TABLE t(a); CREATE TABLE u(a); INSERT INTO u VALUES(1),(2),(3)";
         assert_eq!(codes(&conn, tables), OK);
         assert_eq!(codes(&conn, before), OK, "{before}");
-        // Without another connection in sight, no commit would add free pages.
+        // If no other connection had a transaction, no commit would add free pages.
         assert_eq!(codes(&reader, "BEGIN; SELECT * FROM u"), OK);
         let mut statement = conn.prepare("SELECT a FROM u").unwrap();
         let mut cursor = statement.query([]).unwrap();
@@ -143,7 +143,7 @@ fn inv64_a_commit_beside_an_open_select_adds_no_free_pages() {
     }
 }
 
-/// Another connection has the open SELECT. It shares SQLite's cache with the connection that commits.
+/// The open SELECT is on another connection, which shares SQLite's cache with the connection that commits.
 #[test]
 fn inv64_after_a_commit_that_has_added_free_pages_a_shared_cache_begins_anew() {
     let fixture = Fixture::new();

@@ -1,5 +1,5 @@
-//! Tests the WAL that SQLite sees on a concurrent connection. It continues over several transactions, and
-//! starts over now and then.
+//! Tests the WAL that SQLite sees on a concurrent connection. This WAL continues over several transactions,
+//! and starts over now and then.
 
 use duralite_testkit::{Fixture, Rng, dump, integrity, one, run, stock};
 use rusqlite::Connection;

@@ -1,4 +1,4 @@
-//! Tests what SQLite's C interface says and does after a commit: the WAL hook, and automatic checkpoints.
+//! Tests what SQLite does after a commit: it calls the WAL hook, and makes automatic checkpoints.
 #![allow(unsafe_code)] // calls SQLite's C interface
 
 use std::ffi::{c_char, c_int, c_void};
@@ -9,8 +9,8 @@ use rusqlite::{Connection, ffi};
 
 use super::{MODES, OK, codes, open, rows, with_rows};
 
-/// The numbers of frames that SQLite passed to a connection's hook, and the number of frames from which on
-/// the hook makes a checkpoint.
+/// The numbers of frames that SQLite passed to a connection's hook, and the number of frames at or above
+/// which the hook makes a checkpoint.
 struct Hook {
     told: Vec<c_int>,
     checkpoints_from: c_int,
@@ -65,7 +65,7 @@ fn update(conn: &Connection, count: usize) {
     }
 }
 
-/// Returns how many frames the log has after each of some transactions.
+/// Runs some transactions. Returns the number of frames in the log after each.
 fn lengths(conn: &Connection, frames: &dyn Fn() -> u64) -> Vec<u64> {
     (0..60)
         .map(|_| {
@@ -113,7 +113,7 @@ fn the_hook_is_told_what_it_is_with_stock() {
             run(&a, "PRAGMA wal_checkpoint(TRUNCATE)").unwrap();
             let told = with_hook(&a, checkpoints_from, || update(&a, 60));
             assert_eq!(told, expected, "{mode}, {checkpoints_from}");
-            // The frames of other connections count.
+            // Frames that other connections have committed count too.
             run(&a, "PRAGMA wal_checkpoint(TRUNCATE)").unwrap();
             let told = with_hook(&a, c_int::MAX, || {
                 update(&b, 7);
@@ -136,8 +136,8 @@ fn data_version_does_not_move_with_automatic_checkpoints() {
     }
 }
 
-/// The frame numbers of a WAL with automatic checkpoints go up and down with those of the log, which other
-/// connections use too.
+/// With automatic checkpoints, the frame numbers of this connection's WAL go up and down with those of the
+/// log. Other connections use the same numbers.
 #[test]
 fn frames_by_numbers_that_others_have_used_are_read_as_they_are_written() {
     for mode in MODES {

@@ -9,8 +9,8 @@ use rusqlite::{Connection, ffi};
 use super::savepoints::same;
 use super::{BUSY, MODES, OK, codes, on_engine, open, rows, with_rows};
 
-/// The code of a write whose transaction has no room in memory and cannot go to the log. It is an I/O error, after
-/// which SQLite has rolled back.
+/// The result code of a write whose transaction has no space in memory, and cannot go to the log. It is an I/O error,
+/// after which SQLite has rolled the transaction back.
 const BLOCKED: i32 = 10 | 11 << 8;
 
 /// Returns a statement that writes this many MiB to the table `big`.
@@ -24,7 +24,7 @@ fn load(megabytes: u32) -> String {
 
 const TABLE: &str = "CREATE TABLE big(i INTEGER, pad TEXT)";
 
-/// A size in MiB. A transaction keeps half of this in memory if it can go to the log.
+/// A size in MiB that is twice what a transaction keeps in memory if it can go to the log.
 const SOME: u32 = 8;
 /// A size in MiB that is more than a transaction keeps in memory.
 const TOO_MUCH: u32 = 20;
@@ -95,7 +95,7 @@ fn savepoints_and_rollbacks_do_what_they_do_with_stock() {
     }
 }
 
-/// Makes transactions of both connections that allocate overlap, so that both connections lease free pages.
+/// Lets both connections run overlapping transactions that allocate pages, so that both lease free pages.
 fn lease(conns: [&Connection; 2]) {
     for (round, k) in (0..6).zip([1, 50].into_iter().cycle()) {
         let [a, b] = if round % 2 == 0 { conns } else { [conns[1], conns[0]] };
@@ -108,7 +108,8 @@ fn lease(conns: [&Connection; 2]) {
             run(a, "ROLLBACK").unwrap();
         }
     }
-    // This commit makes the other connection drop its cache. Until then, what that connection has read counts.
+    // This commit makes the other connection drop its cache. Otherwise the pages that the other connection has read
+    // would still count.
     assert_eq!(codes(conns[1], "DELETE FROM t WHERE k >= 1000; UPDATE t SET v=0"), OK);
 }
 
@@ -150,7 +151,7 @@ fn a_large_transaction_keeps_what_others_have_committed_before_it_took_the_lock(
     }
 }
 
-/// A transaction that others have overtaken has some room in memory, whether or not the lock is free.
+/// A transaction that others have overtaken still has some space in memory, whether or not the lock is free.
 #[test]
 fn inv60_a_transaction_that_has_no_room_and_cannot_have_the_lock_is_rolled_back() {
     for overtaken in [false, true] {
@@ -189,7 +190,7 @@ fn inv60_a_transaction_that_has_no_room_and_cannot_have_the_lock_is_rolled_back(
     }
 }
 
-/// Changes by others are no obstacle to a commit from memory. Here they changed the free list.
+/// A transaction in memory can commit although others have made changes. Here they have changed the free list.
 #[test]
 fn a_transaction_that_cannot_have_the_lock_yet_goes_on_in_memory_and_commits() {
     let (fixture, [a, b]) = with_rows("on");
@@ -253,8 +254,8 @@ fn a_large_transaction_may_be_the_first_in_the_log() {
     }
 }
 
-/// Makes a COMMIT find the log busy, because a process was stopped while it changed the log. Either another COMMIT then
-/// commits the whole transaction, or SQLite has rolled the transaction back.
+/// Makes a COMMIT find the log busy, because a process was stopped while it changed the log. After that, either a
+/// second COMMIT commits the whole transaction, or SQLite has rolled it back.
 fn commit_that_finds_the_log_busy(mode: &str, is_in_log: bool) {
     let (fixture, [conn]) = on_engine(Engine::PPL, mode);
     let mut other = Actor::sql(&fixture.uri("c.db", "concurrent=off"));

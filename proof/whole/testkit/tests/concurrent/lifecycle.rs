@@ -147,7 +147,7 @@ fn tear_header(fixture: &Fixture) {
     overwrite(&path, at + 8, &[byte ^ 0xff]);
 }
 
-/// The wal-index says what it said before the commit, as if a process had died after the commit and before the
+/// The wal-index is in its state from before the commit, as if a process had died between its commit and the
 /// publication.
 #[test]
 fn a_commit_that_its_process_could_not_publish_does_not_keep_the_last_close_from_its_work() {
@@ -170,8 +170,8 @@ fn a_commit_that_its_process_could_not_publish_does_not_keep_the_last_close_from
     }
 }
 
-/// After a failed sync of the database, everything committed is written to the database once more. What a dead process
-/// has sealed and not published is no part of that: the next commit replaces it.
+/// After a failed sync of the database, Duralite writes everything committed to the database once more. A transaction
+/// that a dead process has sealed but not published is not part of that, because the next commit replaces it.
 #[test]
 fn inv15_a_commit_that_its_process_could_not_publish_is_not_written_home() {
     for engine in Engine::all() {
@@ -201,7 +201,7 @@ fn inv15_a_commit_that_its_process_could_not_publish_is_not_written_home() {
     }
 }
 
-/// A process has died while it started the log over. The wal-index has no frames, and says that as many frames as
+/// A process has died while it started the log over. The wal-index has no frames, but still says that as many frames as
 /// before are in the database. Another process completes the start over while this connection is in a transaction.
 #[test]
 fn inv15_a_start_over_that_was_cut_short_hides_no_commit_from_a_transaction() {
@@ -242,7 +242,7 @@ fn a_commit_survives_a_process_that_died_while_it_published() {
     }
 }
 
-/// The parent and its children have one thread each. (A child of a process with several threads may inherit a locked
+/// The parent and its children have one thread each. (If a process has several threads, its child may inherit a locked
 /// mutex of SQLite that no thread will unlock.)
 #[test]
 fn children_commit_beside_their_parent_and_cannot_use_what_they_inherit() {

@@ -1,5 +1,5 @@
-//! Tests VACUUM, backups, changes of the journal and locking modes, and the ways to notice changes, while
-//! transactions run.
+//! Tests VACUUM, backups, changes of the journal and locking modes, and the ways in which a program notices
+//! changes, while transactions run.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -43,7 +43,7 @@ fn inv59_a_database_that_has_become_smaller_overtakes_everyone() {
     }
 }
 
-/// The pages that were cut off were free, so nothing that the transaction uses has changed.
+/// The pages that the other connection cut off were free, so nothing that the transaction uses has changed.
 #[test]
 fn inv59_a_database_that_has_lost_nothing_but_free_pages_overtakes_everyone_too() {
     let fixture = Fixture::new();
@@ -214,7 +214,7 @@ fn the_database_leaves_wal_mode_and_comes_back() {
     }
 }
 
-/// Waiting would not help, so SQLite does not call the busy handler.
+/// A wait would not help, so SQLite does not call the busy handler.
 #[test]
 fn exclusive_locking_is_refused_at_once_with_a_reason() {
     static ASKED: AtomicU32 = AtomicU32::new(0);
@@ -257,8 +257,8 @@ fn inv61_data_version_moves_with_the_commits_of_others_alone() {
         moves(true, "another one's commit");
         assert_eq!(codes(&b, "BEGIN; UPDATE t SET v=4 WHERE k=1; ROLLBACK"), OK);
         moves(false, "another one's rollback");
-        // Another connection commits after the snapshot and before the commit. Either the upgrade or the
-        // merge absorbs the other connection's commit.
+        // Another connection commits after the snapshot and before the commit. The transaction then continues
+        // on top of the other connection's commit, by an upgrade or by a merge.
         assert_eq!(codes(&a, "BEGIN; SELECT v FROM t WHERE k=1"), OK);
         assert_eq!(codes(&b, "UPDATE t SET v=5 WHERE k=99"), OK);
         assert_eq!(codes(&a, "UPDATE t SET v=5 WHERE k=1; COMMIT"), OK);

@@ -19,7 +19,7 @@ mod upgrade;
 use duralite_testkit::{Engine, Fixture, code, run};
 use rusqlite::{Connection, ffi};
 
-/// The settings that make a connection concurrent.
+/// The values of `concurrent` that make a connection concurrent.
 const MODES: [&str; 2] = ["on", "upgrade"];
 /// The code of a statement that succeeds.
 const OK: i32 = ffi::SQLITE_OK;

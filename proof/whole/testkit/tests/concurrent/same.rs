@@ -1,4 +1,5 @@
-//! Runs random transactions on several connections, one after another. Each answer must be stock SQLite's.
+//! Runs random transactions on several connections, one after another. Each answer must be that of stock
+//! SQLite.
 
 use duralite_testkit::{Fixture, Outcome, Rng, dump, for_seeds, integrity, one, run, stock};
 use rusqlite::Connection;

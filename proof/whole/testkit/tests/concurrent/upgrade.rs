@@ -1,4 +1,4 @@
-//! Tests a transaction that reads, and writes after others have written.
+//! Tests a transaction that reads, and begins to write after others have written.
 
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
@@ -81,9 +81,8 @@ fn inv60_it_fails_at_the_write_if_a_page_has_changed_that_it_read() {
     }
 }
 
-/// The other transaction frees as many pages as it takes, so page 1 does not show the transaction's changes.
-/// The interior page that leads to the rows does show them, and SQLite continues with what it has read of
-/// that page.
+/// The other transaction frees as many pages as it takes, so page 1 does not show its changes. The interior
+/// page that leads to the rows does show them. SQLite would continue with what it has read of that page.
 #[test]
 fn inv60_it_fails_at_the_write_if_an_interior_page_has_changed_that_it_read() {
     let (_fixture, [a, b]) = with_rows("upgrade");
@@ -101,8 +100,8 @@ fn inv60_it_fails_at_the_write_if_an_interior_page_has_changed_that_it_read() {
     integrity(&b);
 }
 
-/// The transaction began when everything was in the database file. It moves on to frames with lower numbers
-/// than those that it knows.
+/// The transaction began when everything was in the database file. It continues with frames that have lower
+/// numbers than those that it knows.
 #[test]
 fn inv60_it_goes_on_in_a_log_that_has_started_over() {
     let (_fixture, [a, b]) = with_rows("upgrade");
@@ -138,8 +137,8 @@ fn it_waits_for_a_thread() {
         assert_eq!(codes(&b, "BEGIN IMMEDIATE; UPDATE t SET v=5 WHERE k=90"), OK);
         a.busy_timeout(LONG).unwrap();
         assert_eq!(codes(&a, READ), OK);
-        // The other thread takes over the connection that holds the lock, and commits once this
-        // thread waits for it.
+        // The other thread gets the connection that holds the lock, and commits when this thread waits for
+        // the lock.
         let waiting = std::thread::spawn(move || {
             let result = codes(&a, "UPDATE t SET v=v+1 WHERE k=1; UPDATE t SET v=v+1 WHERE k=90; COMMIT");
             (a, result)

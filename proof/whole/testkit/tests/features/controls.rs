@@ -1,4 +1,4 @@
-//! Tests `sqlite3_file_control`, and its use by VFSs above and below Duralite's.
+//! Tests `sqlite3_file_control`, and VFSs above and below Duralite's that use it.
 #![allow(unsafe_code)] // calls SQLite's C interface
 
 use std::ffi::c_int;
@@ -10,7 +10,7 @@ use rusqlite::{Connection, ffi};
 /// Calls a file control of the main database with a number. Returns the number as the control leaves it.
 fn control(conn: &Connection, op: c_int, number: c_int) -> c_int {
     let mut number = number;
-    // SAFETY: an open connection; the controls used here take a pointer to an int.
+    // SAFETY: the connection is open, and the controls used here take a pointer to an int.
     let code =
         unsafe { ffi::sqlite3_file_control(conn.handle(), c"main".as_ptr(), op, (&raw mut number).cast()) };
     assert_eq!(code, ffi::SQLITE_OK);
@@ -28,7 +28,7 @@ fn readers_in_other_processes_are_told_of() {
     assert_eq!(reader.run("BEGIN"), "");
     assert_eq!(reader.run("SELECT count(*) FROM t"), "0");
     assert_eq!(external(&conn), 1);
-    // The connection's own transaction does not count as another process's.
+    // The connection's own transaction does not count as that of another process.
     run(&conn, "BEGIN").unwrap();
     assert_eq!(one::<i64>(&conn, "SELECT count(*) FROM t"), 0);
     assert_eq!(reader.run("COMMIT"), "");
@@ -56,7 +56,7 @@ fn inv01_a_vfs_above_may_fill_reserved_bytes_on_the_way_home() {
     let conn = fixture.open("c.db");
     run(&conn, "INSERT INTO t VALUES(1)").unwrap();
     assert_eq!(one::<i64>(&conn, "PRAGMA wal_checkpoint(PASSIVE)"), 0);
-    // Writes into the reserved bytes, as a VFS that keeps checksums there would do.
+    // Write into the reserved bytes, as a VFS that keeps checksums there would.
     let file = std::fs::OpenOptions::new().write(true).open(fixture.path("c.db")).unwrap();
     for page in 1..=2 {
         file.write_all_at(b"checksum", page * 4096 - RESERVED as u64).unwrap();

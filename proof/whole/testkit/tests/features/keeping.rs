@@ -91,8 +91,8 @@ fn a_log_that_is_kept_goes_on_and_stays_short() {
     }
 }
 
-/// Opens a kept database of `rows` rows, reads and commits. Returns the number of flushes while it opens,
-/// and while it commits.
+/// Opens a kept database of `rows` rows, reads and commits. Returns the numbers of flushes during the open
+/// and during the commit.
 fn flushes(fixture: &Fixture, rows: u32) -> [u64; 2] {
     let conn = fixture.open_with("k.db", KEEP);
     assert_eq!(one::<u32>(&conn, "SELECT count(*) FROM t"), rows);
@@ -143,7 +143,7 @@ fn inv07_what_the_last_process_left_counts_as_durable_only_where_its_memory_tell
     log.set_len(log.metadata().unwrap().len() + 65_536).unwrap();
     assert_eq!(flushes(&fixture, rows + 7), [1, 1]);
     assert_eq!(flushes(&fixture, rows + 8), [0, 1]);
-    // The test restores the files from a backup, which the shared memory does not fit.
+    // The test restores the files from an older backup, so the shared memory does not match them.
     for (path, bytes) in files.iter().zip(older) {
         fs::write(path, bytes).unwrap();
     }
@@ -325,8 +325,8 @@ fn the_background_thread_goes_by_what_is_in_force() {
     conn.busy_timeout(std::time::Duration::from_secs(20)).unwrap();
     run(&conn, "PRAGMA wal_autocheckpoint=0").unwrap();
     fill(&conn, 10);
-    // The background thread's connections must ask for the setting that is in force now. If they asked for
-    // the original setting, Duralite would refuse them.
+    // The connections of the background thread must ask for the present value of the setting. If they asked
+    // for the original value, Duralite would refuse them.
     assert_eq!(one::<String>(&conn, "PRAGMA duralite_on_close=drain"), "drain");
     let restarts = number(&conn, "log_restarts");
     let start = std::time::Instant::now();

@@ -135,8 +135,8 @@ fn inv13_a_log_has_the_mode_of_its_database() {
     }
 }
 
-/// Counts the flushes of a process that opens a database with its log beside it, runs a statement, and
-/// closes the database.
+/// Returns the number of flushes of a process that opens a database with its log beside it, runs a statement,
+/// and closes the database.
 fn flushes(settings: &str, statement: &str) -> Option<usize> {
     let fixture = Fixture::on(Engine::WALDIO);
     let path = fixture.path("f.db");
@@ -156,8 +156,8 @@ fn flushes(settings: &str, statement: &str) -> Option<usize> {
 fn a_process_that_reads_flushes_once_and_one_that_commits_seven_times() {
     let (select, insert) = ("SELECT a FROM t", "INSERT INTO t VALUES(2)");
     let Some(reading) = flushes("", select) else { return };
-    // A process that only reads flushes once, when it lifts the guard. A process that writes flushes the
-    // log, the directory, the guard, the commit, the pages, the lifted guard, and the end of the log.
+    // A process that only reads makes one flush, when it lifts the guard. A process that writes makes seven:
+    // of the log, the directory, the guard, the commit, the pages, the lifted guard, and the end of the log.
     assert_eq!((reading, flushes("", insert)), (1, Some(7)));
     // Duralite keeps a log only after its first commit, so this process lifts the guard too.
     assert_eq!(flushes("on_close=keep", select), Some(1));

@@ -1,5 +1,5 @@
 //! Tests transactions that are larger than a log of `ppl` usually is. The log grows for such a transaction, and gives
-//! the memory back.
+//! the memory back afterwards.
 
 use duralite_testkit::{Actor, Engine, Fixture, TinyDirectory, code, connect, one, run};
 use rusqlite::{Connection, ffi};
@@ -7,7 +7,7 @@ use rusqlite::{Connection, ffi};
 use super::space::space;
 use super::status_of;
 
-/// The size that the logs usually have, and then the size of a database ten times as large.
+/// The setting for the usual size of the logs. The next constants describe a database that is ten times as large.
 const USUAL: &str = "usual_bytes=1m";
 const ROWS: u32 = 10_000;
 const USUAL_SPACE: u64 = 3 << 20;
@@ -18,7 +18,7 @@ fn applies() -> bool {
 }
 
 /// Makes the database, with all of its pages home. The table `pad` comes before the rows. So VACUUM moves every row
-/// once `pad` is gone.
+/// after `pad` is dropped.
 fn large(conn: &Connection) {
     conn.execute_batch(&format!(
         "CREATE TABLE pad AS SELECT randomblob(9000);
@@ -67,7 +67,8 @@ fn inv10_vacuum_and_an_update_of_everything_fit_beside_a_reader_of_an_old_snapsh
     assert!(space(&fixture, &conn) <= USUAL_SPACE, "{} bytes", space(&fixture, &conn));
     let after = reader.run("SELECT sum(version), count(*) FROM t");
     assert!(after.contains(&(2 * ROWS).to_string()), "{after}");
-    // The log grows again into memory that it gave back, even for a process that last knew the log to be large.
+    // The log grows again into memory that it gave back. This process must notice it, although it last saw the log when
+    // the log was large.
     reader.run(&update(3));
     assert_eq!(version(&conn), 3);
     drop(conn);
@@ -97,7 +98,8 @@ fn inv07_a_process_killed_while_the_log_grows_leaves_all_of_its_transaction_or_n
         assert!([last, n].contains(&found), "{found} after {last} and {n}");
         last = found;
         run(&conn, "UPDATE t SET b = 'x' WHERE a = 7").unwrap();
-        // The checkpoints that follow give the memory back. The first of them may find the locks of the dead process.
+        // The checkpoints that follow give the memory back. The first of these may still meet the locks of the dead
+        // process.
         let mut checkpoints = 0;
         while space(&fixture, &conn) > USUAL_SPACE {
             assert!(checkpoints < 100, "{} bytes", space(&fixture, &conn));

@@ -133,7 +133,7 @@ fn inv13_who_may_only_read_reads_what_a_crash_left_and_then_what_others_make_of_
     writer(&fixture).kill();
     let (mut early, mut idle) = (reader(&fixture), reader(&fixture));
     assert_eq!((early.run(COUNT), idle.run(COUNT)), ("11".into(), "11".into()));
-    // No other process is connected, so the reader has built its own index of the log.
+    // No other process is connected, so the reader has built an index of the log of its own.
     assert_eq!(early.run("BEGIN"), "");
     let first = early.run(SUM);
     let conn = fixture.open("r.db");
@@ -151,8 +151,8 @@ fn inv13_who_may_only_read_reads_what_a_crash_left_and_then_what_others_make_of_
     end(&fixture, vec![early, idle]);
 }
 
-/// The reader blocks no connection that opens the database. So the log may start over while the reader reads,
-/// and the reader must get an error.
+/// The reader does not block a connection that opens the database. So the log may start over while the reader
+/// reads. The reader must then get an error.
 #[test]
 fn inv13_a_snapshot_of_what_a_crash_left_is_whole_or_refused() {
     const ZEROS: &str = "SELECT count(*), sum(length(b)), sum(b = zeroblob(100)) FROM t";
@@ -321,7 +321,7 @@ fn inv13_who_may_only_read_never_sees_half_of_a_state() {
             assert_eq!(writer.line(), "done");
             writer.finish();
         }
-        // For a moment no process has a slot.
+        // After this close, no process has a slot for a moment.
         conn.close().unwrap();
         conn = fixture.open("r.db");
     }
@@ -335,7 +335,7 @@ fn inv13_who_may_only_read_never_sees_half_of_a_state() {
     end(&fixture, Vec::new());
 }
 
-/// As with stock SQLite, a WAL can be read even if it cannot be checkpointed into the database.
+/// As with stock SQLite, a user can read a WAL even if this user cannot checkpoint it into the database.
 #[test]
 fn an_ordinary_wal_that_may_only_be_read_is_read() {
     for end in ["-wal", "-shm"] {
@@ -345,7 +345,7 @@ fn an_ordinary_wal_that_may_only_be_read_is_read() {
         run(&conn, "PRAGMA journal_mode=WAL").unwrap();
         run(&conn, "CREATE TABLE t(a)").unwrap();
         run(&conn, "INSERT INTO t VALUES(6), (7)").unwrap();
-        // Leaves the files of an open database, as a crash would.
+        // Copies the files of an open database, as a crash would leave them.
         let copy = |name: &str| {
             for part in ["", "-wal", "-shm"] {
                 let path = fixture.path(&format!("{name}{part}"));

@@ -1,4 +1,4 @@
-//! Tests several databases at once: ATTACH, the backup API, temporary and in-memory databases.
+//! Tests several databases at once, with ATTACH, the backup API, and temporary and in-memory databases.
 
 use duralite_testkit::{Fixture, integrity, one, run, stock};
 use rusqlite::Connection;

@@ -58,7 +58,7 @@ fn a_truncating_checkpoint_gives_the_space_of_the_log_back() {
 
 #[test]
 fn journal_size_limit_is_kept_when_the_log_starts_over() {
-    // One round sets the limit before the log exists, the other while the log is in use.
+    // The first round sets the limit before the log exists, and the second while the log is in use.
     for first in [true, false] {
         let fixture = Fixture::new();
         let conn = fixture.open("s.db");
@@ -82,7 +82,7 @@ fn journal_size_limit_is_kept_when_the_log_starts_over() {
         grow(&conn);
         run(&conn, "PRAGMA wal_checkpoint(RESTART)").unwrap();
         run(&conn, "UPDATE t SET b = 'y' WHERE a = 9").unwrap();
-        // A log that is no file of its own gives its space back regardless of the limit.
+        // If a log is no file of its own, it gives its space back regardless of the limit.
         let keeps = Engine::under_test() != Engine::SCRATCHPAD;
         assert!(!shrinks() || !keeps || space(&fixture, &conn) > kept);
         assert_eq!(one::<String>(&conn, "PRAGMA integrity_check"), "ok");
@@ -90,7 +90,7 @@ fn journal_size_limit_is_kept_when_the_log_starts_over() {
 }
 
 /// The wal-index grows by a region of 4096 frames at a time. If there is no space for the next region, the
-/// commit that needs the region fails, and does not appear later.
+/// commit that needs it fails, and must not appear later.
 #[test]
 fn inv10_a_commit_without_room_in_the_wal_index_has_failed() {
     let Some(log_dir) = TinyDirectory::new(64 << 10) else { return };
@@ -164,7 +164,7 @@ fn inv10_a_log_with_a_limit_never_fills_up_where_nobody_reads() {
     }
 }
 
-/// The writers commit faster than the log can start over. A writer that finds the log nearly full begins
+/// The writers commit faster than the log can start over. If a writer finds the log nearly full, it begins
 /// its transaction again after the log has started over.
 #[test]
 fn inv10_many_writers_share_a_small_log() {
@@ -220,7 +220,7 @@ fn inv10_a_reader_that_stays_makes_a_log_full_and_nothing_is_lost() {
     fixture.assert_plain("l.db");
 }
 
-/// The log may refuse the transaction because the log still holds earlier commits. At the next try the
+/// The log may refuse the transaction because the log still holds earlier commits. At the next attempt the
 /// transaction has the log to itself.
 #[test]
 fn inv10_a_transaction_that_is_larger_than_what_is_left_finds_room_when_it_is_tried_again() {
@@ -237,8 +237,8 @@ fn inv10_a_transaction_that_is_larger_than_what_is_left_finds_room_when_it_is_tr
     assert_eq!(one::<String>(&conn, "PRAGMA integrity_check"), "ok");
 }
 
-/// In this mode no other connection can make a checkpoint. SQLite's own checkpoints, which count frames, must
-/// do it.
+/// In this mode no other connection can make a checkpoint. So SQLite's own automatic checkpoints, which
+/// depend on the number of frames, must make room.
 #[test]
 fn inv10_in_exclusive_locking_mode_sqlite_checkpoints() {
     let fixture = Fixture::new();

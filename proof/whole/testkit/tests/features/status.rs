@@ -102,8 +102,8 @@ fn guarantee_in(databases: &Path, logs: &Path) -> (String, Option<String>) {
     (guarantee, status.remove("guarantee_reason"))
 }
 
-/// With `durability=normal` a commit writes, and does not flush. If it writes to the page cache, a crash of
-/// the system may lose the commit, so the guarantee must not promise more.
+/// With `durability=normal` a commit writes, but does not flush. If it writes to the page cache, a crash of
+/// the system may lose it. So the shown guarantee must not promise that it survives such a crash.
 #[test]
 fn normal_durability_through_the_page_cache_does_not_promise_to_survive_a_system_crash() {
     let fixture = Fixture::on(Engine::WALDIO);
@@ -121,7 +121,7 @@ fn a_mount_on_which_a_sync_does_nothing_is_not_taken_for_safe() {
     let ordinary = plain.path();
     assert_eq!(guarantee_in(&ordinary, &disk), ("power-loss".to_owned(), None));
     assert_eq!(guarantee_in(&disk, &ordinary), ("power-loss".to_owned(), None));
-    // The next overlay may get this file's device and inode numbers. Duralite must not apply to the overlay
+    // The next overlay may get this file's device and inode numbers. Duralite must not believe of the overlay
     // what it has learnt about this file.
     drop(plain);
     let Some(overlay) = Overlay::new("volatile") else { return };

@@ -65,7 +65,7 @@ fn the_table_and_the_pragma_say_the_same() {
     let fixture = Fixture::new();
     let conn = fixture.open("s.db");
     fill(&conn, 10);
-    // A statement that reads the table counts as a reader; the pragma does not.
+    // A statement that reads the table counts as a reader. The pragma does not count.
     conn.execute_batch("BEGIN; SELECT count(*) FROM t").unwrap();
     let text: String = one(&conn, "PRAGMA duralite");
     let steady = |line: &&str| !line.starts_with("oldest_reader_ms");
@@ -213,8 +213,8 @@ fn a_vfs_above_is_in_nobodys_way() {
     fixture.assert_plain("a.db");
 }
 
-/// The table shows neither an open transaction nor one that was rolled back. One statement sees the log as
-/// it was at one moment.
+/// The table shows neither an open transaction nor one that was rolled back. A single statement sees the log
+/// as it was at one moment.
 #[test]
 fn a_statement_shows_the_log_as_it_was_when_it_began() {
     let fixture = Fixture::new();
@@ -319,7 +319,7 @@ fn the_tables_are_read_only_and_not_for_views() {
 fn a_log_with_fua_says_what_makes_its_commits_durable() {
     let fixture = Fixture::on(Engine::WALDIO);
     let sql = "SELECT value FROM duralite WHERE name = 'fua'";
-    // Writes through the page cache have no FUA on any device.
+    // Writes through the page cache never use FUA, whatever the device.
     let emulated = fixture.open_with("fua.db", "durability=fua&access=buffered");
     fill(&emulated, 10);
     assert_eq!(one::<String>(&emulated, sql), "emulated by a write and a flush");

@@ -1,10 +1,10 @@
-//! Tests connections that outlive almost everything else in their thread.
+//! Tests connections that outlive almost all other values of their thread.
 
 use std::sync::mpsc;
 
 use duralite_testkit::{Fixture, one, run, stock, when_thread_ends};
 
-/// A thread-local value in C or C++ may own such a connection.
+/// A thread-local value in C or C++ may own a connection and close it so late.
 #[test]
 fn a_connection_is_used_and_closed_in_the_last_destructors_of_its_thread() {
     let fixture = Fixture::new();

@@ -11,7 +11,8 @@ use rusqlite::{Connection, ffi};
 
 use super::read_elsewhere;
 
-/// A time far longer than the time between two checks for a deleted log.
+/// The time within which Duralite must notice that a log was deleted. It is far longer than the time between
+/// two checks.
 const NOTICED_WITHIN: Duration = Duration::from_secs(30);
 
 fn delete(log: &Path) {
@@ -81,8 +82,8 @@ fn inv09_nothing_more_is_committed_to_a_log_that_was_deleted() {
     fixture.assert_plain("d.db");
 }
 
-/// Returns whether a checkpoint writes pages to the database file. With `ppl`, and with a home that holds
-/// pages, the pages stay in or beside the log until the log is closed.
+/// Returns whether a checkpoint writes pages to the database file. It does not with `ppl`, or with a home
+/// that holds pages. Then the pages stay in or beside the log until the log is closed.
 fn goes_home_at_once() -> bool {
     !["ppl", "side", "sideundo"].contains(&Engine::under_test().name())
 }
@@ -136,7 +137,8 @@ fn inv01_a_log_that_was_deleted_before_its_first_commit_is_not_made_durable() {
     fixture.assert_plain("p.db");
 }
 
-/// As with SQLite's own files, a user who deletes a database with all its files wants none of it back.
+/// As with SQLite's own files, Duralite assumes that a user who deletes a database with all its files wants
+/// none of it back.
 #[test]
 fn a_log_that_was_deleted_with_its_database_disturbs_nobody() {
     let fixture = Fixture::new();
@@ -180,7 +182,7 @@ fn inv26_no_transaction_begins_whose_rollback_journal_would_be_in_a_deleted_log(
     }
 }
 
-/// If one log had two shared memories, each of them would hold an index of the log.
+/// If one log had two shared memories, each of them would have an index of the log of its own.
 #[test]
 fn inv15_who_does_not_find_the_shared_memory_of_a_log_in_use_is_refused() {
     let fixture = Fixture::new();
@@ -218,8 +220,8 @@ fn inv07_a_deleted_log_can_be_copied_from_the_process_that_has_it() {
     delete(&log);
     let found = find_deleted(id).unwrap().unwrap();
     assert_eq!((found.process, found.path.parent()), (writer.pid(), log.parent()));
-    // The copy must not get the log's own name, because other processes would open the copy while this
-    // process still has the deleted log.
+    // The copy must not get the name of the log. Otherwise other processes would open the copy while this
+    // process still uses the deleted log.
     found.copy(&log, &db, None).unwrap_err();
     assert!(!log.exists());
     let copy = fixture.log_dir().join("salvaged");

@@ -164,11 +164,12 @@ fn fill_up(uri: &str) {
     conn.close().unwrap();
 }
 
-/// A user copies a directory while its database is closed. The copied log has ended, but still has its name.
+/// A user copies a directory while its database is closed. The copy of the log has ended, but is still in the
+/// directory under its name.
 #[test]
 fn a_copy_of_a_log_that_has_ended_goes_with_the_next_log() {
     let fixture = Fixture::new();
-    // For `scratchpad` nothing tells which pages of the region belong to the copy, so the copy stays
+    // With `scratchpad`, nothing says which pages of the region belong to the copy, so the copy stays
     // (docs/limits.md).
     if fixture.engine().name() == "scratchpad" {
         return;

@@ -36,7 +36,7 @@ fn inv02_busy_also_when_the_stock_connection_has_nothing_in_its_wal() {
     run(&theirs, "INSERT INTO t VALUES(1)").unwrap();
 }
 
-/// The new file has the path of the old one, and with the path the `-wal` and the `-shm`.
+/// The new file has the path of the old one, so the `-wal` and the `-shm` at that path belong to it.
 #[test]
 fn inv02_a_connection_whose_file_was_replaced_leaves_the_files_beside_the_new_one() {
     for has_frames in [false, true] {
@@ -97,8 +97,8 @@ fn a_wal_that_a_stock_program_left_is_taken_over() {
     takes_the_wal_over(&fixture, connect(&fixture.uri("left.db", "")).unwrap());
 }
 
-/// In exclusive locking mode, too, the first statement takes the WAL over. It does so even without a busy
-/// handler.
+/// In exclusive locking mode too, the first statement takes over the WAL that a program without Duralite has
+/// left. It does so even without a busy handler.
 #[test]
 fn inv44_a_wal_that_a_stock_program_left_is_taken_over_in_exclusive_locking_mode() {
     let fixture = Fixture::new();
@@ -134,8 +134,7 @@ fn a_hot_rollback_journal_is_rolled_back_first() {
     fixture.assert_plain("hot.db");
 }
 
-/// SQLite also plays the journal back if the database says that it is in WAL mode, for which Duralite makes a
-/// log.
+/// SQLite also plays the journal back if the database's header says WAL mode, so that Duralite makes a log.
 #[test]
 fn inv44_a_hot_journal_beside_a_database_in_wal_mode_is_rolled_back_first() {
     let fixture = Fixture::new();
@@ -153,7 +152,7 @@ fn inv44_a_hot_journal_beside_a_database_in_wal_mode_is_rolled_back_first() {
     assert_eq!(one::<i64>(&stock(&fixture.path("hot.db")), "SELECT sum(a) FROM t"), 6);
 }
 
-/// A power loss may leave both: the journal of the transaction that set WAL mode, and a WAL with later
+/// A power loss may leave both the journal of the transaction that set WAL mode, and a WAL with later
 /// commits.
 #[test]
 fn inv44_a_hot_journal_beside_a_wal_keeps_nobody_from_opening_the_database() {

@@ -51,8 +51,8 @@ fn inv03_a_database_that_was_moved_finds_its_log() {
 }
 
 /// `cp app.db new.db && mv new.db app.db` runs while the database is in use. Only the log has the commits,
-/// and the copy names the log. So the copy gets the log, whether or not the last connection to the replaced
-/// file would have checkpointed.
+/// and the copy names the log. So the copy gets the log, even if the last connection to the replaced file
+/// would have checkpointed it.
 #[test]
 fn inv03_a_copy_that_replaces_a_database_in_use_has_its_log() {
     for checkpoints in [true, false] {
@@ -86,7 +86,8 @@ fn inv03_a_copy_that_replaces_a_database_in_use_has_its_log() {
     }
 }
 
-/// The other database names another log, or none. So no database needs the log of the replaced one.
+/// The database that replaces the one in use names another log, or none. So no database needs the log of the
+/// replaced one.
 #[test]
 fn a_database_in_use_that_another_one_replaces_leaves_no_log() {
     let fixture = Fixture::new();

@@ -125,13 +125,13 @@ fn inv01_a_mode_that_changed_while_the_guard_was_stuck_lets_the_last_close_lift_
         assert!(fixture.logs().is_empty());
         let conn = stock(&fixture.path("m.db"));
         assert_eq!(one::<i64>(&conn, "SELECT sum(a) FROM t"), sum);
-        // The mode that SQLite has reported is in effect.
+        // The mode is the one that SQLite has reported.
         assert_eq!(one::<String>(&conn, "PRAGMA journal_mode"), "delete");
     }
 }
 
-/// In this mode SQLite keeps EXCLUSIVE, and does not tell the VFS that the mode is about to change. The
-/// leaving connection's cache is older than another connection's commit.
+/// In exclusive locking mode SQLite keeps EXCLUSIVE, and does not tell the VFS that the journal mode is about
+/// to change. The connection that leaves WAL mode has a cache from before another connection's commit.
 #[test]
 fn inv46_leaving_wal_mode_in_exclusive_locking_mode_loses_no_commit() {
     for (engine, settings) in
@@ -217,7 +217,7 @@ fn inv01_a_guard_that_was_stuck_at_the_last_close_is_lifted_by_the_next() {
     assert_eq!(one::<i64>(&stock(&fixture.path("m.db")), "SELECT sum(a) FROM t"), 14);
 }
 
-/// Another program has written to the file, at the place of a checkpointed page.
+/// Another program has overwritten a checkpointed page in the database file.
 #[test]
 fn inv01_the_guard_stays_as_long_as_the_file_lacks_what_the_log_holds() {
     for engine in [Engine::NVWAL, Engine::WALDIO] {
@@ -240,7 +240,7 @@ fn inv01_the_guard_stays_as_long_as_the_file_lacks_what_the_log_holds() {
     }
 }
 
-/// A log exists, but the connection did not get EXCLUSIVE, and so has never opened the log's WAL.
+/// A log exists. The connection did not get EXCLUSIVE, so it has never opened the log's WAL.
 #[test]
 fn inv01_who_was_refused_the_database_to_itself_lifts_the_guard_as_the_last() {
     let fixture = Fixture::new();

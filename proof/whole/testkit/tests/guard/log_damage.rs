@@ -38,7 +38,7 @@ fn expect_refusal_on(engine: Engine, what: &str, damage: impl FnOnce(&Path, &mut
 fn inv12_truncated_logs_are_refused() {
     for length in [0, 1, 100, 1152, 1348, 4095, 4096, 8192] {
         if length >= 4096 && Engine::under_test() == Engine::SCRATCHPAD {
-            // The whole log file of this engine is no longer than that.
+            // The whole log file of this engine has no more bytes than that.
             continue;
         }
         expect_refusal(&format!("cut to {length}"), |_, bytes| bytes.truncate(length));
@@ -102,7 +102,8 @@ fn inv12_a_flipped_bit_in_what_was_committed_is_refused() {
     );
     for at in places {
         let bit = rng.below(8);
-        // Bytes between records hold no content. A flip there may go unnoticed, but must lose nothing.
+        // Bytes between records hold no content. Duralite need not notice a flip there, but must lose
+        // nothing.
         if at > first_block && log[at] == 0 {
             tolerate_or_refuse(at, bit);
         } else {
@@ -113,7 +114,7 @@ fn inv12_a_flipped_bit_in_what_was_committed_is_refused() {
     }
 }
 
-/// Expects either an error or all rows.
+/// Flips a bit of the log, and expects that the open either fails or shows all rows.
 fn tolerate_or_refuse(at: usize, bit: u64) {
     let fixture = Fixture::on(Engine::NVWAL);
     abandoned(&fixture, "d.db");
@@ -168,8 +169,8 @@ fn inv03_a_first_page_that_a_checkpoint_has_torn_comes_from_the_log() {
         let good = fs::read(fixture.path("d.db")).unwrap();
         fs::write(fixture.path("d.db"), &bytes).unwrap();
         if Engine::under_test() == Engine::PPL && from < 100 {
-            // A crash during a merge does not leave a page like this, because the page is in a slot of the
-            // log. So this page is damaged, and Duralite reports the damage.
+            // A crash during a merge leaves no such page, because a slot of the log has the page's image. So
+            // this page is damaged, and Duralite reports that.
             assert_eq!(code(&refused(&fixture.uri("d.db", ""))), ffi::SQLITE_CANTOPEN);
             fs::write(fixture.path("d.db"), &good).unwrap();
         }

@@ -34,8 +34,8 @@ fn made(fixture: &Fixture, name: &str) {
     stock(&fixture.path(name)).execute_batch(sql).unwrap();
 }
 
-/// Makes such a database, and leaves it as a reader does that is killed, or whose machine loses power, while
-/// it reads.
+/// Makes a database as [`made`] does. Leaves it in the state that remains if a reader is killed, or its
+/// machine loses power, while it reads.
 fn read_and_killed(fixture: &Fixture, name: &str) {
     made(fixture, name);
     let mut actor = Actor::sql(&fixture.uri(name, ""));
@@ -117,8 +117,8 @@ fn remove_memory(fixture: &Fixture) {
     }
 }
 
-/// Only a power loss can have torn the log. If there cannot have been one, Duralite uses the log again. To
-/// make another log Duralite would need EXCLUSIVE, which a connection that opens at the same time prevents.
+/// Only a power loss can have torn the log. If there cannot have been one, Duralite uses the log again. For
+/// another log it would need EXCLUSIVE, which a connection that opens at the same time prevents.
 #[test]
 fn a_log_goes_on_that_no_power_loss_can_have_torn() {
     for engine in [Engine::WALDIO, Engine::NVWAL, Engine::PPL] {
@@ -203,7 +203,7 @@ fn inv03_a_reader_that_cannot_have_a_provisional_log_is_refused() {
     }
 }
 
-/// A file stays if it has a log's name, but is no log of Duralite's.
+/// Duralite must not delete a file that has a log's name, but is no log of Duralite's.
 #[test]
 fn inv03_a_file_of_somebody_else_s_that_is_called_like_a_log_is_not_deleted() {
     for content in [b"notes".to_vec(), [&[0; 16384], b"something".as_slice()].concat()] {
@@ -218,8 +218,8 @@ fn inv03_a_file_of_somebody_else_s_that_is_called_like_a_log_is_not_deleted() {
     }
 }
 
-/// A power loss may bring back the name of a deleted journal. SQLite plays back that journal, whose content
-/// is older than the log.
+/// A power loss may bring back the name of a deleted journal. SQLite plays that journal back, although its
+/// content is older than the log.
 #[test]
 fn inv01_a_rollback_journal_is_played_back_over_a_provisional_guard() {
     let fixture = Fixture::new();

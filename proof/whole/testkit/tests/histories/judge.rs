@@ -32,8 +32,8 @@ pub fn history(fixture: &Fixture, processes: u64) -> Vec<Tx> {
     told.history()
 }
 
-/// Returns the lists and registers at the end, read through Duralite. Checks that the file that remains has
-/// the same.
+/// Returns the lists and registers at the end, read through Duralite. Checks that the database file has the
+/// same content after the last close.
 pub fn last(fixture: &Fixture, spread: u64) -> Last {
     let conn = fixture.open(NAME);
     integrity(&conn);
@@ -50,8 +50,8 @@ pub fn judged(seed: u64, history: Vec<Tx>, last: &Last) -> (Counts, Judged) {
     Judged::by(verdict, |counts| counts.committed as u64)
 }
 
-/// Returns an error unless one order of the transactions explains everything that they saw. That includes
-/// transactions that did not commit.
+/// Returns an error unless one order of the transactions explains everything that they saw, including what
+/// transactions saw that did not commit.
 pub fn verdict(mut history: Vec<Tx>, last: &Last) -> Result<Counts, String> {
     let count = |fate| history.iter().filter(|tx| tx.fate == fate).count();
     let counts = Counts {

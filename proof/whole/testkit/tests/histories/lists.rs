@@ -53,7 +53,7 @@ fn sessions_of_several_processes_on_few_keys() {
     for_long(101, 2, |seed| round(seed, &case));
 }
 
-/// All rows that matter share one or two pages.
+/// All rows of lists and registers share one or two pages.
 #[test]
 fn sessions_whose_rows_share_pages() {
     let case = Case {

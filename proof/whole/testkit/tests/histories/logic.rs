@@ -1,6 +1,6 @@
 //! Tests SQL with constraints, a trigger and an index. The log gives the order of the transactions. If stock
-//! SQLite runs the transactions one by one in that order, it must give the same answers and end with the same
-//! rows.
+//! SQLite runs the transactions one by one in that order, it must give the same answers, and must end with
+//! the same rows.
 
 use std::time::Duration;
 
@@ -21,8 +21,8 @@ fn follow(fixture: &Fixture) -> Follower {
     Follower::open(&logs, &EngineOptions::default(), &fixture.path(NAME)).unwrap()
 }
 
-/// The order of the transactions in the log, as the number of each one's session. A transaction changes the
-/// root page of its session's own table.
+/// The order of the transactions in the log, as the number of each transaction's session. A transaction
+/// changes the root page of its session's own table, so this page identifies the session.
 struct Order {
     roots: Vec<u32>,
     position: u64,
@@ -41,7 +41,7 @@ impl Order {
             assert_eq!(own.next(), None, "two sessions wrote one transaction of the log");
             self.position = transaction.position;
         }
-        // If the log is about to start over, the pin does not move now, but at the next call.
+        // If the log is about to start over, the pin moves only at the next call.
         let _ = follower.pin(self.position).unwrap();
         self.position > before
     }

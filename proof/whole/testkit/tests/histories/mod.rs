@@ -6,10 +6,10 @@
 //!
 //! With `TESTKIT_CONCURRENT_SECONDS` each test runs for that many seconds, with one seed after another. With
 //! `TESTKIT_CONCURRENT_TRANSACTIONS` each test runs until it has judged that many transactions that committed. Each
-//! seed has a database of its own, and the judge looks at the history of each database by itself. So the judge's memory
-//! holds one history, and the judge's time grows with the number of transactions. `TESTKIT_CONCURRENT_SETTINGS`
-//! replaces the settings of the sessions: `a=1&b=2;c=3` means two settings, which the sessions use in turn.
-//! `DURALITE_SEED` repeats a run, as far as the scheduling of threads allows.
+//! seed has a database of its own, and the judge looks at the history of each database by itself. So the judge holds
+//! only one history in memory, and its time is proportional to the number of transactions.
+//! `TESTKIT_CONCURRENT_SETTINGS` replaces the settings of the sessions: `a=1&b=2;c=3` means two settings, which the
+//! sessions use in turn. `DURALITE_SEED` repeats a run, as far as the scheduling of threads allows.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failed helper is a failed test
 
 mod controls;
@@ -34,10 +34,10 @@ struct Case {
     processes: u64,
     /// The number of sessions of a process.
     threads: u64,
-    /// The number of transactions that each session tries.
+    /// The number of transactions that each session attempts.
     transactions: u64,
     keys: u64,
-    /// The distance between neighbouring rows that matter.
+    /// The distance between neighbouring keys of lists or registers.
     spread: u64,
     reads: Reads,
 }
@@ -90,12 +90,12 @@ fn reported(fixture: &Fixture, processes: u64) -> String {
     all
 }
 
-/// What the judge has judged, and found to be right.
+/// The extent of the histories that the judge has found right.
 #[derive(Clone, Copy, Debug, Default)]
 struct Judged {
     /// The number of transactions that committed.
     committed: u64,
-    /// The time for which the judge computed, however busy the machine was.
+    /// The processor time that the judge used.
     took: Duration,
 }
 
@@ -138,13 +138,13 @@ fn for_long(first_seed: u64, count: u64, case: impl Fn(u64) -> Judged) {
     }
 }
 
-/// Returns for how long this thread has computed.
+/// Returns the processor time that this thread has used.
 fn computed() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     time.try_into().unwrap()
 }
 
-/// Returns the most memory that this process has had, in KiB.
+/// Returns the largest amount of memory that this process has had, in KiB.
 fn most_memory() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();

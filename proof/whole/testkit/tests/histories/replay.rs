@@ -1,8 +1,9 @@
 //! Runs the reported transactions again, one by one, and compares the answers.
 //!
 //! Transactions that changed anything run in their order in the log. All other transactions only read or did
-//! not commit, so they have no place in the log. Each of those must fit the state at one moment between its
-//! beginning and its end. If one of them ended before another began, their moments must have that order.
+//! not commit, so they have no place in the log. Each of these other transactions must fit the state at one
+//! moment between its beginning and its end. If one of them ended before another began, their moments must
+//! have that order.
 
 use duralite_histories::Fate;
 use duralite_testkit::{Did, answer};
@@ -23,7 +24,7 @@ pub fn replay(conn: &Connection, dids: &[Did], order: &[u64]) -> Result<(), Stri
     for state in 0..=log.len() {
         let mut left = Vec::new();
         let mut why = String::new();
-        // The earliest end among the transactions that have no place yet.
+        // The earliest end among the transactions for which no state has been found yet.
         let mut earliest = u64::MAX;
         for (did, from, to) in open {
             let fits = state >= from && earliest >= did.span.0 && {
@@ -54,7 +55,7 @@ pub fn replay(conn: &Connection, dids: &[Did], order: &[u64]) -> Result<(), Stri
     Ok(())
 }
 
-/// Separates the transactions in the log, in their order, from all others.
+/// Separates the transactions in the log from all others. Returns the former in their order in the log.
 fn places<'a>(dids: &'a [Did], order: &[u64]) -> Result<(Vec<&'a Did>, Vec<&'a Did>), String> {
     let can_be_there = |did: &Did| did.has_written && did.fate != Fate::Aborted;
     let (mut waiting, mut others): (Vec<&Did>, Vec<&Did>) = dids.iter().partition(|did| can_be_there(did));
@@ -142,7 +143,7 @@ mod tests {
             with(&[did(2, (6, 7), &seen(answer))]).unwrap();
         }
         with(&[did(2, (6, 7), &seen(two)), did(2, (8, 9), &seen(three))]).unwrap();
-        // A state must not be older than one that another reader or a writer has seen before.
+        // A reader's state must not be older than one that another reader or a writer has seen before.
         assert!(with(&[did(2, (6, 7), &seen(three)), did(3, (8, 9), &seen(two))]).is_err());
         assert!(with(&[did(2, (21, 22), &seen(one))]).unwrap_err().contains("at no moment from 1 to 2"));
         assert!(with(&[did(2, (2, 3), &seen(three))]).is_err());

@@ -10,7 +10,7 @@ use duralite_testkit::{Engine, Fixture, Rng, dump, for_seeds, integrity, stock};
 use pair::Pair;
 
 /// The number of histories on the engine that the tests run first. The other engines share most of the code,
-/// so they run fewer histories, which the next constant counts.
+/// so they run fewer histories. The next constant is their number.
 const SEEDS: u64 = 16;
 const SEEDS_OF_OTHERS: u64 = 8;
 
@@ -25,7 +25,7 @@ fn settings(rng: &mut Rng) -> String {
     let sync = rng.pick(&["lazy", "eager", "checksum"]);
     let more = rng.pick(&["", "", "&diff=off", "&heap=system", "&cache_bytes=0", "&block_bytes=128k"]);
 
-    // This engine's logs have a limit by default, and how much fits depends on the engine. So the test sets a
+    // By default the logs of `ppl` have a limit, and how much fits depends on the engine. So the test sets a
     // high limit.
     let own = if Engine::under_test() == Engine::PPL {
         format!("&log_limit=1g{}", rng.pick(OWN))
@@ -48,7 +48,7 @@ fn compare_on(fixture: &Fixture, mut rng: Rng, settings: &str, mode: &str, conne
     pair.run(0, &format!("PRAGMA page_size={page_bytes}"));
     pair.run(0, &format!("PRAGMA auto_vacuum={vacuum}"));
     for connection in 0..connections {
-        // WAL mode belongs to the database; any other journal mode is a setting of the connection.
+        // WAL mode is a property of the database. Any other journal mode is a setting of the connection.
         if connection == 0 || mode != "WAL" {
             pair.run(connection, &format!("PRAGMA journal_mode={mode}"));
         }
@@ -61,9 +61,9 @@ fn compare_on(fixture: &Fixture, mut rng: Rng, settings: &str, mode: &str, conne
     for _ in 0..STATEMENTS {
         let connection = writer.choose(connections);
         match writer.next(pair.in_transaction(connection)) {
-            // An idle connection may have its rollback journals in a log. When the last connection that has
-            // the log's WAL open closes, that log stays, but a -wal file would not. So the test skips this
-            // statement.
+            // An idle connection may have its rollback journals in a log. When the last connection closes
+            // that has the log's WAL open, the log therefore stays, whereas a `-wal` file would be deleted.
+            // So the test skips this statement.
             Some(sql) if mode != "WAL" && connections > 1 && sql.starts_with("PRAGMA journal_mode") => {}
             Some(sql) => pair.run(connection, &sql),
             None => pair.reopen(connection),
@@ -81,7 +81,8 @@ fn compare_on(fixture: &Fixture, mut rng: Rng, settings: &str, mode: &str, conne
     assert!(read("ours.db") == read("theirs.db"), "the files differ");
 }
 
-/// Compares the answers on every engine that keeps rollback journals, in each journal mode that has one.
+/// Compares the answers on every engine that keeps rollback journals, in each journal mode that uses a
+/// rollback journal.
 #[test]
 fn the_same_answers_with_rollback_journals() {
     let engines = Engine::keeping_rollback_journals();

@@ -1,4 +1,5 @@
-//! Runs statements on pairs of connections: one to Duralite and one to stock SQLite.
+//! Runs statements on pairs of connections. One connection of a pair uses Duralite, and the other stock
+//! SQLite.
 
 use std::collections::VecDeque;
 
@@ -44,8 +45,9 @@ impl<'a> Pair<'a> {
 
     /// Runs a statement on both connections of a pair and compares the answers.
     pub fn run(&mut self, connection: usize, sql: &str) {
-        // Under `ppl` the home keeps SQLite from mapping the file. SQLite's cache would then hold other pages
-        // than with a mapping, and would spill other pages into the log. So neither database is mapped.
+        // Under `ppl` the home keeps SQLite from mapping the file. If stock SQLite mapped its file, its cache
+        // would hold other pages, and would spill other pages into the log. So the test maps neither
+        // database.
         let maps = Engine::under_test() != Engine::PPL || !sql.starts_with("PRAGMA mmap_size");
         let sql = if maps { sql } else { "PRAGMA mmap_size=0" };
         let both = &self.connections[connection];
@@ -72,7 +74,7 @@ impl<'a> Pair<'a> {
         !self.connections[connection].theirs.is_autocommit()
     }
 
-    /// Closes a connection in whatever state it is, and opens another.
+    /// Closes a connection, whatever state it is in, and opens another.
     pub fn reopen(&mut self, connection: usize) {
         self.note(format!("{connection}: close and open"));
         let alone = self.connections.len() == 1;

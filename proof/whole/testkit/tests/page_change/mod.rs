@@ -1,5 +1,5 @@
-//! Tests that changes that real SQLite makes to pages take few bytes when encoded, and decode to the same
-//! pages byte for byte.
+//! Tests the encoding of page changes on changes that real SQLite makes. The encodings must be short, and
+//! must decode to the same pages, byte for byte.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failed helper is a failed test
 
 mod pages;
@@ -35,8 +35,8 @@ impl Sum {
         page_change::apply(&mut page, &payload).unwrap();
         assert!(page == change.new, "{kind:?} came out different");
         diff::encode(&change.old, &change.new, &mut plain);
-        // A new cell may lie where another cell has left its bytes. So only an encoding of cells may be
-        // longer.
+        // A new cell may lie where an old cell has left its bytes, so plain ranges can be shorter. So only an
+        // encoding of cells may be longer than plain ranges.
         assert!(kind == ChangeKind::Cells || payload.len() <= plain.len() + 2);
         self.rearranged += rearranged(scratch, change, &plain);
         self.changes += 1;
@@ -110,11 +110,11 @@ fn what_sqlite_does_to_pages_comes_out_byte_for_byte() {
     }
 }
 
-/// The most pages that a transaction changes without a split. An update of a row changes one leaf. A
-/// transaction that changes more pages than this has split a page.
+/// The largest number of pages that a transaction changes without a split. An update of a row changes one
+/// leaf. A transaction that changes more pages has split one.
 const PAGES_WITHOUT_SPLIT: usize = 2;
 
-/// Prints the numbers. Run it with `cargo test --release -p duralite-testkit --test all -- --ignored
+/// Prints the numbers. It runs with `cargo test --release -p duralite-testkit --test all -- --ignored
 /// --nocapture page_change::figures`.
 #[test]
 #[ignore = "prints figures"]
@@ -176,7 +176,7 @@ fn times(scratch: &mut Scratch, all: &[Change]) -> (u128, u128, u128) {
 const ROUNDS: usize = 8;
 const CALLS: usize = 4;
 
-/// Returns the nanoseconds per call in the fastest round, so that other load on the machine counts little.
+/// Returns the nanoseconds per call in the fastest round, so that other load on the machine matters little.
 fn shortest(mut call: impl FnMut()) -> u128 {
     let round = |_| {
         let started = Instant::now();

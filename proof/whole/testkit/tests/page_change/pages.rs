@@ -1,4 +1,4 @@
-//! Collects changes of pages, as SQLite makes them.
+//! Collects the changes that SQLite makes to pages.
 
 use std::path::{Path, PathBuf};
 

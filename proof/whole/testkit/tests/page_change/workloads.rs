@@ -2,13 +2,13 @@
 
 use super::pages::{Change, Pages};
 
-/// A workload: the function that prepares its tables, and one that runs a transaction.
+/// A workload. It has a function that prepares its tables, and one that runs a transaction.
 pub struct Workload {
     pub name: &'static str,
     pub prepare: fn(&mut Pages),
     pub step: fn(&mut Pages, i64) -> Vec<Change>,
-    /// The most bytes that the encoded changes may have, as a percentage of plain ranges, with pages of 4096
-    /// bytes.
+    /// The largest size that the encoded changes may have, in percent of the size of plain ranges, with pages
+    /// of 4096 bytes.
     pub percent: usize,
     /// The same limit for `encode_rearranged`, which examines a page more closely only if its cells were
     /// rearranged.

@@ -1,4 +1,4 @@
-//! Compares the system calls of transactions in rollback mode with those of stock SQLite.
+//! Compares the system calls of transactions in rollback mode with the calls of stock SQLite.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -51,7 +51,7 @@ fn of_stock(mode: &str) -> Option<Calls> {
     calls(&fixture, &format!("file:{}", fixture.path(NAME).display()), mode)
 }
 
-/// An engine without rollback journals does not look for one.
+/// An engine that keeps no rollback journals does not look for one.
 #[test]
 fn an_engine_without_rollback_journals_costs_no_call_more() {
     for mode in MODES {
@@ -67,12 +67,12 @@ fn an_engine_without_rollback_journals_costs_no_call_more() {
     }
 }
 
-/// The journal and the guard cost no call.
+/// The journal and the guard cost no system call.
 #[test]
 fn a_transaction_costs_sqlites_locks_and_what_is_done_to_the_database() {
     for mode in MODES {
         let Some(theirs) = of_stock(mode) else { return };
-        // Leaves out the test engine `sideundo`, because its home looks at its files in each operation.
+        // Leave out the test engine `sideundo`, because its home looks at its files in each operation.
         for engine in
             Engine::keeping_rollback_journals().into_iter().filter(|engine| engine.name() != "sideundo")
         {

@@ -8,7 +8,7 @@ use rusqlite::Connection;
 
 use super::{NAME, each, make, open};
 
-/// A number of steps that is more than the transaction has.
+/// A number of steps that is larger than that of the transaction.
 const STEPS: u64 = 400;
 /// The statements of a transaction that changes, adds and frees pages, and spills some of them.
 const TRANSACTION: [&str; 5] = [
@@ -81,8 +81,8 @@ fn inv21_a_transaction_that_dies_at_any_step_is_rolled_back_by_who_comes_next() 
     });
 }
 
-/// In this mode SQLite has kept the journal of the first transaction open. The second transaction is the
-/// first one whose journal is in the log.
+/// In exclusive locking mode SQLite keeps the journal of the first transaction open. Only from the second
+/// transaction on is the journal in the log.
 #[test]
 fn inv21_in_exclusive_locking_mode_a_new_database_dies_at_any_step() {
     each(|fixture, mode| {
@@ -134,7 +134,7 @@ fn inv21_and_by_a_checkpoint_without_sqlite() {
     });
 }
 
-/// The process that recovers dies as well, at each of its own steps.
+/// The process that recovers dies too, at each of its own steps.
 #[test]
 fn inv21_a_recovery_that_dies_is_repeated() {
     each_step(|fixture, mode, step| {
@@ -181,7 +181,8 @@ fn inv21_a_connection_that_was_there_rolls_back() {
     });
 }
 
-/// The journal mode changes, with a transaction between the changes.
+/// The process changes the journal mode, commits a transaction, and changes the mode again. It dies at each
+/// step.
 #[test]
 fn inv21_a_change_of_the_mode_dies_at_any_step() {
     let changes =

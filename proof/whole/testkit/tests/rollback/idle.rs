@@ -7,8 +7,8 @@ use rusqlite::ffi;
 
 use super::{NAME, each, make, open};
 
-/// An idle connection of stock SQLite holds no lock. Its cache may be older than the database, and the
-/// connection does not see a journal in a log.
+/// An idle connection of stock SQLite holds no lock. Its cache may be older than the database, and it does
+/// not see a journal that is in a log.
 #[test]
 fn inv22_an_idle_stock_connection_with_a_warm_cache_is_refused_under_the_guard() {
     each(|fixture, mode| {
@@ -63,8 +63,8 @@ fn inv02_a_stock_reader_keeps_the_guard_off() {
     });
 }
 
-/// An idle connection of Duralite with a warm cache continues to work, even if its settings name another
-/// engine.
+/// An idle connection of Duralite with a warm cache continues to work after another connection has written,
+/// even if its settings name another engine.
 #[test]
 fn an_idle_connection_of_ours_with_a_warm_cache_sees_what_is_new() {
     each(|fixture, mode| {
@@ -92,7 +92,7 @@ fn an_idle_connection_of_ours_with_a_warm_cache_sees_what_is_new() {
 }
 
 /// An idle connection of Duralite that has a log attached blocks nothing that SQLite allows. Here the page
-/// size and the mode change, which makes another log necessary.
+/// size and the mode change, so the database needs another log.
 #[test]
 fn an_idle_connection_of_ours_follows_to_another_log() {
     each(|fixture, mode| {
@@ -124,7 +124,8 @@ fn an_idle_connection_of_ours_follows_to_another_log() {
     });
 }
 
-/// An idle connection does not keep another from leaving WAL mode. The last close leaves one plain file.
+/// An idle connection does not keep another one from leaving WAL mode. After the last close there is one
+/// ordinary database file.
 #[test]
 fn an_idle_connection_of_ours_keeps_nobody_from_leaving_wal_mode() {
     each(|fixture, mode| {
@@ -151,9 +152,9 @@ fn an_idle_connection_of_ours_keeps_nobody_from_leaving_wal_mode() {
     });
 }
 
-/// A journal stays open from one transaction to the next, and moves to another log after its first log was
-/// deleted. If a crash leaves the journal in the second log, a connection that was idle all the time must
-/// find the journal hot.
+/// A connection keeps its journal open from one transaction to the next. After the journal's log was deleted,
+/// the journal is in another log. If a crash leaves it there, a connection that was idle all the time must
+/// find it hot.
 #[test]
 fn inv21_an_idle_connection_finds_a_hot_journal_in_another_log() {
     each(|fixture, mode| {

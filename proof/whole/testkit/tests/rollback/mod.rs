@@ -1,4 +1,4 @@
-//! Tests rollback journals that a log keeps, used by real SQLite, on every engine that keeps them.
+//! Tests real SQLite with rollback journals in a log, on every engine that keeps rollback journals.
 #![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 
 mod calls;

@@ -109,7 +109,8 @@ fn the_same_log_goes_on_in_wal_mode_and_another_connection_follows() {
     });
 }
 
-/// All pages of a WAL have one size, and so have the pages of its log. A rollback journal has no such rule.
+/// All pages of a WAL, and of the log in which it is, have the same size. A rollback journal may have pages
+/// of different sizes.
 #[test]
 fn vacuum_changes_the_page_size_and_the_wal_follows() {
     each(|fixture, mode| {
@@ -194,7 +195,8 @@ fn inv21_a_database_that_is_made_in_exclusive_locking_mode_is_served_from_its_se
     });
 }
 
-/// Without EXCLUSIVE, SQLite would keep the journal in memory until it opens the journal file.
+/// If the connection did not hold EXCLUSIVE, SQLite would keep the journal in memory until it opens the
+/// journal file.
 #[test]
 fn inv21_a_log_that_cannot_be_made_fails_the_second_transaction_in_exclusive_locking_mode() {
     for engine in Engine::keeping_rollback_journals() {
@@ -204,7 +206,7 @@ fn inv21_a_log_that_cannot_be_made_fails_the_second_transaction_in_exclusive_loc
         run(&conn, "CREATE TABLE t(a)").unwrap();
         let elsewhere = fixture.path("elsewhere");
         std::fs::rename(fixture.log_dir(), &elsewhere).unwrap_or_else(|_| {
-            // The target is on another file system, so the test removes the directory instead.
+            // The log directory is a link to another file system, so the test removes the link instead.
             std::fs::remove_dir_all(fixture.log_dir()).unwrap();
         });
         assert!(run(&conn, "INSERT INTO t VALUES(1)").is_err());

@@ -1,5 +1,5 @@
-//! Rolls a database back without SQLite, and with SQLite. The same journal, whole or in part, must leave the
-//! same database.
+//! Rolls a database back without SQLite and with SQLite. Both must leave the same database, whether the
+//! journal is whole or cut off.
 
 use std::fs;
 use std::path::Path;
@@ -124,7 +124,7 @@ fn inv21_playing_back_a_journal_in_part_is_what_sqlite_does() {
             match part {
                 0 => {}
                 1..7 => journal.truncate(rng.below(whole.len() as u64 + 1) as usize),
-                // Changes a byte of the numbers in the first header, or a byte anywhere.
+                // Change a byte of the numbers in the first header, or a byte anywhere.
                 7..10 => {
                     let at = 8 + rng.below(4.min(journal.len() as u64 - 8)) as usize;
                     journal[at] = rng.below(256) as u8;

@@ -1,4 +1,4 @@
-//! Tests a user who may only read the database, in a process of that user.
+//! Tests what a user can do who may only read the database. The tests run a process of that user.
 
 use std::fs::{Permissions, set_permissions};
 use std::os::unix::fs::PermissionsExt;

@@ -8,7 +8,7 @@ use rusqlite::ffi;
 use super::{MODES, NAME, each, make, open};
 
 const NAMES: [&str; 2] = ["a.db", "b.db"];
-/// A number of steps that is more than the transaction has.
+/// A number of steps that is larger than that of the transaction.
 const STEPS: u64 = 400;
 
 type Uri = fn(&Fixture, &str) -> String;
@@ -53,8 +53,8 @@ fn super_journals(fixture: &Fixture) -> usize {
 }
 
 /// Lets the process of a transaction over both databases die at each of the transaction's steps. After each
-/// death, connections open the two databases, in one order or the other. Each of these connections knows
-/// nothing of the other database. Returns how many super-journals are left in all.
+/// death, opens each database by a connection of its own, in one order or the other. Returns how many
+/// super-journals are left in all.
 fn die_at_each_step(uri: Uri, engine: Engine, mode: &str) -> usize {
     let (mut last, mut left) = (false, 0);
     for step in 1..STEPS {
@@ -79,7 +79,7 @@ fn die_at_each_step(uri: Uri, engine: Engine, mode: &str) -> usize {
         for name in NAMES {
             fixture.assert_plain(name);
         }
-        // The loop has tried steps of both kinds up to the last.
+        // The loop has tried all steps, up to the last one, in both orders.
         if !died && last {
             eprintln!("{step} steps, {left} super-journals left");
             return left;
@@ -96,7 +96,8 @@ fn inv23_a_transaction_over_two_databases_dies_in_both_or_none() {
     for mode in MODES {
         let most = die_at_each_step(theirs, Engine::NVWAL, mode);
         for engine in Engine::keeping_rollback_journals() {
-            // A home makes no difference here, and each step costs a process, so one mode suffices.
+            // A home makes no difference here, and each step costs a process. So one mode suffices for the
+            // engine with a home.
             if engine.name() == "sideundo" && mode != "DELETE" {
                 continue;
             }
@@ -195,8 +196,8 @@ fn inv03_copies_renames_and_deletions_under_the_guard() {
     });
 }
 
-/// A copy that replaces the database names the log, and Duralite does not open the copy without the log. A
-/// home may have written to the old file pages that the copy lacks. In that case Duralite refuses the copy.
+/// A copy that replaces the database names the log, and Duralite does not open the copy without the log. If a
+/// home may have written pages to the old file that the copy lacks, Duralite refuses the copy.
 #[test]
 fn inv03_a_copy_that_replaces_the_database_under_the_guard_has_its_log_or_is_refused() {
     each(|fixture, mode| {

@@ -1,4 +1,4 @@
-//! Tests many writers: none starves, and none gets a busy error.
+//! Tests that of many writers none starves, and none gets a busy error.
 
 use std::sync::Barrier;
 use std::thread::JoinHandle;
@@ -60,7 +60,7 @@ fn sixteen_writers_share_fairly_and_are_never_busy() {
     }
 }
 
-/// Checks that commits which are sealed while a flush is held up share the next flush. `start` prepares the
+/// Checks that commits share the next flush if they are sealed while a flush is held up. `start` prepares the
 /// commits, all on one database with one row. `insert` runs one of the commits, and `end` waits until that
 /// commit is acknowledged.
 fn share_the_next_flush<T>(

@@ -8,8 +8,8 @@ use super::{insert, number, prepare};
 
 const COMMITS: u64 = 100;
 
-/// Returns the number of bytes that `COMMITS` inserts write once the log is preallocated. Checks that each
-/// insert was one write and one flush, and that nothing else was written.
+/// Returns the number of bytes that `COMMITS` inserts write to a preallocated log. Checks that each insert
+/// was one write and one flush, and that nothing else was written.
 fn bytes_of_commits(disk: &LoopDisk, name: &str, settings: &str) -> u64 {
     let conn = connect(&format!("file:{}/{name}?vfs=duralite&{settings}", disk.path().display())).unwrap();
     assert_eq!(one::<String>(&conn, "PRAGMA journal_mode=WAL"), "wal");
@@ -117,7 +117,7 @@ fn stock_wal_is_overwritten_without_the_file_systems_journal() {
     disk.settle();
     let before = disk.counts().flushes;
     for _ in 0..20 {
-        // This is longer than the file system's clock takes to show another time.
+        // In this time the file system's clock advances, so the log gets another modification time.
         std::thread::sleep(std::time::Duration::from_millis(12));
         insert(&conn).unwrap();
     }

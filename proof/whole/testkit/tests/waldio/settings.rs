@@ -152,8 +152,8 @@ fn inv01_what_works_in_the_background_does_not_outlast_the_last_close() {
             conn.busy_timeout(Duration::from_secs(10)).unwrap();
             conn.execute_batch("CREATE TABLE IF NOT EXISTS t(a); INSERT INTO t VALUES(randomblob(100000))")
                 .unwrap();
-            // Closes the connection at different moments of the checkpoint that the statement has requested
-            // from the background thread.
+            // The statement has requested a checkpoint from the background thread. This sleep makes each
+            // round close the connection at a different moment of that checkpoint.
             std::thread::sleep(Duration::from_micros(200 * (round % 20)));
             conn.close().unwrap();
             fixture.assert_plain("c.db");

@@ -93,7 +93,7 @@ fn inv11_readers_go_on_while_a_large_transaction_waits_for_a_stopped_leader() {
             reads += 1;
         }
     });
-    // There are far more reads than if each had waited for as long as the large transaction takes.
+    // If each read had waited for the large transaction, there would be far fewer.
     assert!(reads > 10, "{reads} reads");
     stopped.go_on();
     assert_eq!(stopped.line(), "");
