@@ -82,7 +82,7 @@ impl RecordingBlock {
     }
 
     /// Returns the sectors that a power failure may leave in more than one state, and how many states each
-    /// has. A sector has 512 bytes; sectors are numbered from the start of the medium.
+    /// has. A sector has 512 bytes. Sectors are numbered from the start of the medium.
     #[must_use]
     pub fn uncertain_sectors(&self) -> Vec<(u64, usize)> {
         self.lock().sectors.in_doubt().collect()

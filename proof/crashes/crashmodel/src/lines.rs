@@ -34,7 +34,7 @@ impl Line {
 }
 
 impl Lines {
-    /// Records a store of `len` bytes at `at`; `visible` is what programs see after the store.
+    /// Records a store of `len` bytes at `at`. `visible` is the content that programs see after the store.
     pub fn stored(&mut self, visible: &[u8], at: u64, len: usize) {
         for (within, _) in pieces(at, len, WORD_BYTES) {
             let word = within - within % WORD_BYTES as u64;

@@ -6,7 +6,7 @@ use std::ops::Range;
 use duralite_medium::block::{Block, BlockCounters, Durability};
 use duralite_medium::{Guarantee, MediumError};
 
-/// A wrapper around a block medium. Each method may change its call; the default passes the call on
+/// A wrapper around a block medium. Each method may change its call. By default it passes the call on
 /// unchanged.
 #[allow(clippy::missing_errors_doc)] // the errors are those of the wrapped blocks
 pub trait OverBlock: fmt::Debug + Send + Sync {

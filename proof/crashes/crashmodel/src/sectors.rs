@@ -22,7 +22,7 @@ struct Versions {
 }
 
 impl Sectors {
-    /// Records a write of `len` bytes at `at`; `visible` is what programs see after the write.
+    /// Records a write of `len` bytes at `at`. `visible` is the content that programs see after the write.
     pub fn written(&mut self, visible: &[u8], at: u64, len: usize) {
         for (within, _) in pieces(at, len, SECTOR) {
             let sector = within / SECTOR as u64;
@@ -47,7 +47,7 @@ impl Sectors {
         });
     }
 
-    /// Records a failed sync: the written versions may or may not have reached the device, and no later sync
+    /// Records a failed sync. The written versions may or may not have reached the device, and no later sync
     /// writes them.
     pub fn fail_sync(&mut self) {
         for versions in self.0.values_mut() {

@@ -8,9 +8,9 @@ use crate::Chance;
 /// The limits on the states of one window that a test builds.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
-    /// The most states to build, unless the window is small enough to be explored exhaustively.
+    /// The largest number of states to build, unless the window is small enough to be explored exhaustively.
     pub states: usize,
-    /// The most pieces in doubt of a window that is explored exhaustively.
+    /// The largest number of pieces in doubt that a window may have to be explored exhaustively.
     pub exhaustive_pieces: usize,
 }
 

@@ -17,7 +17,7 @@ pub struct FileId(pub u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SiteId(pub u32);
 
-/// How a file becomes durable.
+/// The way in which a file becomes durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileKind {
     /// Mapped memory: lines of 64 bytes, flushed and fenced.
@@ -95,7 +95,7 @@ impl Event {
 pub struct RecordedFile {
     /// The path of the file.
     pub path: PathBuf,
-    /// How the file's content becomes durable.
+    /// The way in which the file's content becomes durable.
     pub kind: FileKind,
     /// The file's durable content when the recording began.
     pub initial: Vec<u8>,

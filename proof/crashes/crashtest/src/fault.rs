@@ -17,7 +17,7 @@ use crate::sql;
 use crate::stage::Stage;
 use crate::workload::{Bounds, Length};
 
-/// How much to test.
+/// The extent of a test.
 #[derive(Clone, Copy, Debug)]
 pub struct FaultPlan {
     /// The engine.
@@ -36,7 +36,7 @@ pub struct FaultPlan {
     pub concurrent: bool,
 }
 
-/// What has been tested.
+/// The extent and the results of a test.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FaultTally {
     /// The number of faults, by the kind of call that failed.

@@ -32,10 +32,10 @@ use crate::workload::{self, Bounds, Length};
 
 /// The numbers of commits after the dropped flush at which the test simulates a crash.
 const COMMITS_LATER: [u32; 3] = [1, 2, 6];
-/// The most flushes of one run to drop.
+/// The largest number of flushes of one run that the test drops.
 const DROPPED: usize = 12;
 
-/// How much to test.
+/// The extent of a test.
 #[derive(Clone, Copy, Debug)]
 pub struct LyingPlan {
     /// The engine.
@@ -48,7 +48,7 @@ pub struct LyingPlan {
     pub length: Length,
 }
 
-/// What has been tested.
+/// The extent and the results of a test.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LyingTally {
     /// The number of images opened.
@@ -132,7 +132,7 @@ struct Rig {
     out: PathBuf,
 }
 
-/// What is known about an image.
+/// The facts that are known about an image.
 #[derive(Clone, Copy)]
 struct Image {
     bounds: Bounds,

@@ -12,7 +12,7 @@ const WINDOW: u32 = 30;
 /// The number of keys that are reserved for one transaction.
 const KEYS: u32 = 8;
 
-/// The number of the last transaction that makes tables. The transactions after it are those of the areas.
+/// The number of the last transaction that makes tables. The transactions after it belong to the areas.
 pub const TABLES: u32 = 2;
 /// Transactions from this number on can run in any state of the database.
 pub const FIRST_AFTER: u32 = 1000;

@@ -26,7 +26,7 @@ const BESIDE: usize = AREAS as usize;
 const CHECKPOINTS: [&str; 4] = ["PASSIVE", "FULL", "RESTART", "TRUNCATE"];
 const BEGIN: &str = "BEGIN";
 
-/// How the transactions of a run met.
+/// The numbers of transactions of a run that met others, by outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Overlaps {
     /// The number of transactions that were validated, and committed on top of others that had committed
@@ -38,7 +38,7 @@ pub struct Overlaps {
     pub refused: u32,
 }
 
-/// What became of a `COMMIT`.
+/// A `COMMIT`, and whether it succeeded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Committed {
     /// The number of the transaction.
@@ -54,11 +54,11 @@ struct Transaction {
     /// The statement that begins the transaction.
     begin: &'static str,
     statements: Vec<String>,
-    /// How many of the statements have run.
+    /// The number of the transaction's statements that have run.
     ran: usize,
     /// Whether the transaction was rolled back, and has to run again.
     is_lost: bool,
-    /// How many transactions had committed when this one began.
+    /// The number of transactions that had committed when this one began.
     since: usize,
     /// Whether the transaction must run on this connection.
     is_bound: bool,

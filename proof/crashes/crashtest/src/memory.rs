@@ -39,7 +39,7 @@ const CRASH_AGAIN_EVERY: u64 = 128;
 /// on top of the state that the dead ones left.
 const DIE_EVERY: u64 = 192;
 
-/// How much to explore.
+/// The extent of an exploration.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
     /// The engine.
@@ -50,13 +50,13 @@ pub struct Plan {
     pub states: u64,
     /// The length of a run.
     pub length: Length,
-    /// How many states to build of a window that is too large to be explored exhaustively.
+    /// The number of states to build of a window that is too large to be explored exhaustively.
     pub window_states: usize,
     /// Whether connections write concurrently.
     pub concurrent: bool,
 }
 
-/// What has been explored.
+/// The extent of what was explored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     /// The number of runs recorded.
@@ -175,9 +175,9 @@ fn spread(recording: &Recording, seed: u64) -> BTreeSet<usize> {
 /// The limits of an exploration.
 #[derive(Clone, Debug)]
 pub struct Limits {
-    /// The most states in all.
+    /// The largest number of states in total.
     pub states: u64,
-    /// The most states of a window that is not explored exhaustively.
+    /// The largest number of states of a window that is not explored exhaustively.
     pub window_states: usize,
     /// A window with at most this many lines or other pieces in doubt is explored exhaustively.
     pub exhaustive_lines: usize,

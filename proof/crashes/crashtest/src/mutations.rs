@@ -2,7 +2,7 @@
 //! been removed.
 //!
 //! A medium that skips every call from one place in the source leaves the same trace as a program without
-//! that call. So one run, recorded with its call sites, stands for as many broken programs as it has call
+//! that call. So one run, recorded with its call sites, represents as many broken programs as it has call
 //! sites.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -10,14 +10,14 @@ use crate::stage::Stage;
 use crate::transactions::{self, Reference};
 use crate::workload::Bounds;
 
-/// How thoroughly a state is checked.
+/// The thoroughness with which a state is checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Depth {
     /// Recover, compare, and check the database's structure.
     Once,
     /// Do the same as `Once`, then recover again and compare.
     Recover,
-    /// Do the same as `Recover`; the last close writes everything home.
+    /// Do the same as `Recover`, with a last close that writes everything home.
     Close,
     /// Do the same as `Close` after committing another transaction, then read the file with stock SQLite.
     UseOn,

@@ -40,7 +40,7 @@ const SPREAD: u8 = 4;
 /// After the recovery of one image in this many, the test commits another transaction.
 const USE_ON_EVERY: u64 = 8;
 
-/// How much to test.
+/// The extent of a test.
 #[derive(Clone, Debug)]
 pub struct PowerPlan {
     /// The engine.
@@ -59,7 +59,7 @@ pub struct PowerPlan {
     pub concurrent: bool,
 }
 
-/// What has been tested.
+/// The extent and the results of a test.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PowerTally {
     /// The number of runs recorded.
@@ -313,7 +313,7 @@ pub enum Judged {
     Sound,
     /// The file system would not mount the image.
     Refused,
-    /// The image breaks the oracle; the text says how.
+    /// The image breaks the oracle. The text says how.
     Broken(String),
 }
 

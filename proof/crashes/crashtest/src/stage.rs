@@ -133,7 +133,7 @@ fn unless_gone(error: io::Error) -> io::Result<()> {
 fn write_sparsely(path: &Path, content: &[u8]) -> io::Result<()> {
     let file = OpenOptions::new().write(true).create(true).truncate(true).open(path)?;
     file.set_len(content.len() as u64)?;
-    // Compares a whole piece at once: a comparison byte by byte took a third of the time of an exploration.
+    // Compare a whole piece at once. A comparison byte by byte took a third of the time of an exploration.
     let is_zero = |piece: &[u8]| piece == &[0; PIECE][..piece.len()];
     let mut from = None;
     let pieces = content.chunks(PIECE).map(is_zero).chain([true]).enumerate();

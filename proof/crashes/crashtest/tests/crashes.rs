@@ -221,7 +221,7 @@ fn inv08_what_a_dropped_flush_leaves_is_refused_and_saved_or_opens_as_of_a_trans
     }
 }
 
-/// Checks the rig itself: it finds nothing wrong with stock SQLite.
+/// Checks the rig itself, which must find nothing wrong with stock SQLite.
 #[test]
 fn control_stock_sqlite_survives() {
     hold("stock", || explore(&memory(Engine::Stock, 5_000)));

@@ -49,7 +49,7 @@ pub struct Plan {
     pub longest_ms: u64,
     /// The number of seconds after which the run ends, even if fewer processes were killed; 0 for never.
     pub seconds: u64,
-    /// The most bytes that the logs may take; 0 for no limit.
+    /// The largest number of bytes that the logs may take; 0 for no limit.
     pub log_bytes: u64,
     /// More URI parameters.
     pub settings: String,
@@ -64,7 +64,7 @@ pub struct Plan {
     pub log_directory: Option<PathBuf>,
     /// Whether a transaction is acknowledged before or after its `COMMIT`.
     pub acknowledge: Acknowledge,
-    /// The most kills between two checks of everything.
+    /// The largest number of kills between two checks of everything.
     pub full_check_every: u32,
     /// Whether the log directory may keep shared memory (`*-shm`) of deleted logs.
     pub allow_segments: bool,

@@ -28,7 +28,7 @@ pub struct Report {
     pub paused: u64,
     /// The number of strikes while the database had another name.
     pub renamed: u64,
-    /// The most bytes that the logs took.
+    /// The largest number of bytes that the logs took.
     pub log_bytes: u64,
     /// The number of processes started.
     pub started: u64,

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::{Phase, Plan, Role};
 
-/// What the auditor checks after a strike.
+/// The check that the auditor makes after a strike.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Check {
     /// The newest transactions, through a connection that stays open.
@@ -44,7 +44,7 @@ pub enum Step {
         renamed: bool,
         /// Whether the run starts the replacements before the check.
         replace_first: bool,
-        /// What the auditor checks.
+        /// The check that the auditor makes.
         check: Check,
     },
     /// The run stops some processes for a while, and then lets them continue.

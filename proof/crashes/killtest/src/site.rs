@@ -92,8 +92,8 @@ impl Site {
         }
         let copy = self.path("program");
         if !copy.exists() {
-            // This does not use `fs::copy`: a process that another thread starts meanwhile would inherit the
-            // file open for writing, and Linux would not run it.
+            // This does not use `fs::copy`. If another thread started a process meanwhile, the process would
+            // inherit the copy open for writing, and Linux would not run the copy.
             let copied = Command::new("cp").arg(program).arg(&copy).status()?;
             ensure!(copied.success(), "cp of the program: {copied}");
             fs::set_permissions(&copy, Permissions::from_mode(0o755))?;

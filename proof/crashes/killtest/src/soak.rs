@@ -22,7 +22,7 @@ const AUTOCHECKPOINT: u32 = 8;
 const LOG_PAGES: u64 = 64 << 10;
 const LOG_BYTES: u64 = 256 << 20;
 
-/// What a soak does.
+/// The parameters of a soak.
 #[derive(Debug, Clone)]
 pub struct Soak {
     /// The shortest time for which the soak runs.

@@ -33,7 +33,7 @@ pub enum Error {
     Program {
         /// The program's name.
         program: &'static str,
-        /// What the program wrote to standard error.
+        /// The text that the program wrote to standard error.
         message: String,
     },
 }

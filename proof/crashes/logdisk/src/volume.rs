@@ -108,7 +108,7 @@ pub struct Mount {
 }
 
 impl Mount {
-    /// Mounts a device at a directory; `options` are as for `mount -o`.
+    /// Mounts a device at a directory. `options` are as for `mount -o`.
     pub fn new(device: &Path, dir: &Path, kind: FileSystemKind, options: &str) -> Result<Self, Error> {
         let mut flags = MountFlags::empty();
         let mut data = Vec::new();

@@ -159,7 +159,7 @@ pub(crate) fn together<C, T: Send>(
     })
 }
 
-/// The first argument of the program that makes it a worker; see [`worker`].
+/// The first argument with which this program becomes a worker; see [`worker`].
 pub const WORKER: &str = "bench-worker";
 
 /// Lets `count` processes commit, each with a connection. Each process is this program, started with the

@@ -97,7 +97,7 @@ fn compare(
     Ok(figures.into_iter().map(median).collect())
 }
 
-/// Returns the number of transactions in one run: the paper's 10,000 with the default effort.
+/// Returns the number of transactions in one run. With the default effort it is the paper's 10,000.
 fn transactions(effort: Effort) -> u32 {
     effort.transactions * 10
 }
@@ -286,7 +286,7 @@ pub fn latencies(dir: &Path, effort: Effort) -> Result<Table> {
     Ok(table)
 }
 
-/// Measures a rollback journal in the region, compared with that of stock SQLite on disk.
+/// Measures a rollback journal in the region, compared with the journal of stock SQLite on disk.
 ///
 /// # Errors
 /// An error of SQLite.

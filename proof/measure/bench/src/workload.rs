@@ -10,7 +10,7 @@ use rusqlite::{Connection, OpenFlags, params};
 /// The number of bytes in a row's payload.
 const ROW_BYTES: usize = 100;
 
-/// What a transaction does to rows.
+/// The change that a transaction makes to rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Operation {
     /// Append rows.

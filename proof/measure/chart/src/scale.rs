@@ -6,7 +6,8 @@ use plotters::coord::ranged1d::{KeyPointHint, NoDefaultFormatting, Ranged, Value
 
 use crate::style::short;
 
-/// The most distinct values that label an axis. If an axis has more, round numbers label it instead.
+/// The largest number of distinct values that label an axis. If an axis has more, round numbers label it
+/// instead.
 const MOST_TICKS: usize = 8;
 /// The minimum distance between two labels, as a fraction of the axis.
 const APART: f64 = 0.07;

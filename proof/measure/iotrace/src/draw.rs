@@ -13,7 +13,7 @@ use plotters::style::{Color, RGBColor, ShapeStyle, TextStyle};
 use crate::ranges::{Range, common, normalise};
 use crate::{Class, Trace};
 
-/// The shape that stands for a request.
+/// The shape that represents a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Marker {
     /// A square whose area grows with the size of the request (figures 2 and 11).
@@ -34,7 +34,7 @@ const PLOT_HEIGHT: i64 = HEIGHT - TOP - BOTTOM;
 const BREAK: i64 = 14;
 /// The margin in pixels at each end of the axes. The centre of a request's shape never lies in it.
 const MARGIN: i64 = 22;
-/// The most parts into which the axis breaks.
+/// The largest number of parts into which the axis breaks.
 const PARTS: usize = 6;
 
 type Colour = RGBColor;
@@ -48,7 +48,7 @@ const FONT: i64 = 18;
 const LETTER: i64 = 11;
 /// The approximate number of ticks on the time axis.
 const TICKS: f64 = 6.0;
-/// The most requests that the picture labels with their sizes.
+/// The largest number of requests at which the picture labels them with their sizes.
 const LABELLED: usize = 32;
 
 struct Canvas<'a>(SVGBackend<'a>);

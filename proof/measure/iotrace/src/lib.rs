@@ -77,7 +77,7 @@ pub fn trace<R>(place: &Path, watch: &[PathBuf], body: impl FnOnce() -> R) -> Re
         .run(body)
 }
 
-/// What to trace.
+/// The device and the files to trace.
 #[derive(Debug, Clone, Default)]
 pub struct Tracer {
     place: Option<PathBuf>,

@@ -12,7 +12,7 @@ pub enum Step {
     Complete,
 }
 
-/// What a request does.
+/// The action of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
     /// A write of content.

@@ -178,8 +178,8 @@ pub async fn first(stage: Stage, plan: Plan) {
     ends(life, &stage).await;
 }
 
-/// Runs a machine that is a copy of the first primary's machine. The copy has the state of the time when it was
-/// made: one transaction.
+/// Runs a machine that is a copy of the first primary's machine. The copy was made after one transaction, and
+/// has the state of that time.
 pub async fn copy(stage: Stage, plan: Plan) {
     let life = async {
         stage.disk().history = vec![BASE];

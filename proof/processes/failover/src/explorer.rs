@@ -184,7 +184,7 @@ impl<'a> Run<'a> {
     }
 }
 
-/// Makes all choices, depth first. Does not go on from a state that it has reached before.
+/// Makes all choices, depth first. Ends a schedule when it comes to a state that it has reached before.
 #[derive(Default)]
 struct DepthFirst {
     path: Vec<(usize, usize)>,

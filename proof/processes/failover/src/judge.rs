@@ -15,7 +15,7 @@ use rustc_hash::FxHashSet;
 use super::database::{self, History};
 use super::world::{World, hash_of};
 
-/// What was promised so far.
+/// The promises so far, and the first violation.
 #[derive(Debug, Default)]
 pub struct Judge {
     promised: History,

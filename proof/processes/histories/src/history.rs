@@ -28,7 +28,8 @@ pub enum Op {
     Find(Property, Vec<(Register, Written)>),
 }
 
-/// A property of registers: the register's number is in a range, and its value has a remainder.
+/// A property of a register: its number is in a range, and the division of its value by a number leaves a
+/// certain remainder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Property {
     /// The first number of the range.
@@ -57,7 +58,7 @@ impl Op {
     }
 }
 
-/// How a transaction ended.
+/// The way in which a transaction ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
     /// The commit was acknowledged.
@@ -71,9 +72,9 @@ pub enum Fate {
 /// A transaction or a snapshot.
 #[derive(Clone, Debug)]
 pub struct Tx {
-    /// What the transaction did, in order.
+    /// The operations of the transaction, in order.
     pub ops: Vec<Op>,
-    /// How the transaction ended.
+    /// The way in which the transaction ended.
     pub fate: Fate,
     /// The times at which the transaction began, and at which its end was known. It takes effect at some
     /// moment in between.

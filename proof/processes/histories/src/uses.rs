@@ -1,4 +1,4 @@
-//! How a transaction uses a register.
+//! The use that a transaction makes of a register.
 
 use crate::history::{Register, Written};
 

@@ -1,4 +1,4 @@
-//! Memory that the processes of a schedule share with their leader: It says which process has the turn, which
+//! Memory that the processes of a schedule share with their leader. It says which process has the turn, which
 //! files each process has open and which locks it holds, which steps were taken, and which rows were
 //! acknowledged.
 //!
@@ -99,7 +99,7 @@ pub struct Entry {
 /// The shared memory. It starts as zeros.
 #[repr(C)]
 pub struct Board {
-    /// The process that has the turn: its number plus 1, or 0 for the leader.
+    /// The process that has the turn, as its number plus 1; 0 for the leader.
     turn: AtomicU32,
     /// The step before which the leader gets its turn back.
     limit: AtomicU32,

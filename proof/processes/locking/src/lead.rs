@@ -80,7 +80,7 @@ fn run_alone(process: usize, actor: Actor, first_row: usize) {
     lead(&[process as u8], vec![start(process, actor, first_row)], &mut Follow { left: &[] });
 }
 
-/// What the leader knows about the processes of a schedule.
+/// The leader's knowledge of the processes of a schedule.
 struct Led<'a> {
     order: &'a [u8],
     players: Vec<Player>,

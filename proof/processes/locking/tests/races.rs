@@ -161,7 +161,8 @@ fn inv15_commits_after_a_start_over_that_was_cut_short_are_not_taken_for_home() 
     goes_well("log_that_starts_over", &[('1', 24), ('b', 1), ('2', 39), ('c', 1), ('0', 200)]);
 }
 
-/// The fault: the validation of a transaction ignores the pages that the transaction has read.
+/// The fault in this control: the validation of a transaction ignores the pages that the transaction has
+/// read.
 #[test]
 #[cfg_attr(not(feature = "controls"), ignore = "needs a build with the fault: --features controls")]
 fn control_inv58_unread() {

@@ -23,7 +23,7 @@ impl Side {
     }
 }
 
-/// What an error means for a connection.
+/// The consequence of an error for a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
     /// Another process holds a lock. The connection tries again.

@@ -13,7 +13,7 @@ use std::time::Duration;
 use duralite_medium::{MediumError, Segment};
 use loom::sync::atomic::{AtomicU64, fence};
 
-/// What a load of a word may return.
+/// The values that a load of a word may return.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Loads {
     /// Any value that acquire and release allow. A segment promises more than that. So a property that holds

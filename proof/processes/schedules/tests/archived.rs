@@ -57,8 +57,8 @@ fn unless_it_dies(work: impl FnOnce()) {
 /// words, or on distant ones.
 const APART: [u64; 3] = [1, 50, 500];
 
-/// Lets two processes commit. One sidecar may die at an operation, and then another one goes on. One of the two
-/// committers may die too.
+/// Lets two processes commit. The sidecar may die at an operation, and another sidecar then continues its
+/// work. One of the two committing processes may die too.
 fn commits_wait(sleep: Sleep, apart: u64, sidecar_dies: Option<u64>, committer_dies: Option<u64>) {
     let memory = Memory::new(ARCHIVED_BYTES, sleep);
     let archive = Arc::new(Archive::default());

@@ -1,4 +1,4 @@
-//! What all parts of the demonstration share: the input, the directories, and the processes.
+//! The state that all parts of the demonstration share: the input, the directories, and the processes.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -1,4 +1,4 @@
-//! Runs code in the last destructors of a thread, after those of Rust's thread-local values.
+//! Runs code in the last destructors of a thread, after the destructors of Rust's thread-local values.
 #![allow(unsafe_code)] // a destructor called by C
 
 use std::ffi::c_void;

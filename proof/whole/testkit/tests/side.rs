@@ -123,8 +123,8 @@ fn a_copy_of_database_and_log_has_what_is_held() {
     from.assert_plain(NAME);
 }
 
-/// If the copy took the log over, its close would drain the home. The home may then give up pages that the
-/// original still needs.
+/// If the copy took the log over, the checkpoint would drain the home. A drained home may give up its pages,
+/// so the original could not keep the log.
 #[test]
 fn a_copy_does_not_take_over_a_log_whose_home_holds_pages() {
     let fixture = fixture();

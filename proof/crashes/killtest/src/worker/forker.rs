@@ -12,7 +12,7 @@ use super::Session;
 use super::session::{self, Kept, has_no_room};
 use crate::{Phase, ledger};
 
-/// What a child does with the connection that it has inherited.
+/// The use that a child makes of the connection that it has inherited.
 #[derive(Debug, Clone, Copy)]
 enum Inherited {
     Ignored,
@@ -22,7 +22,7 @@ enum Inherited {
     RolledBack,
 }
 
-/// How a child ends.
+/// The way in which a child ends.
 #[derive(Debug, Clone, Copy)]
 enum End {
     Closing,

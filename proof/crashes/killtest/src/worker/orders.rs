@@ -24,7 +24,7 @@ pub(crate) struct Orders {
     /// Whether processes write concurrently.
     pub(crate) concurrent: bool,
     pub(crate) log_dir: PathBuf,
-    /// The value of `PRAGMA wal_autocheckpoint` of all connections; without it each connection chooses at
+    /// The value of `PRAGMA wal_autocheckpoint` of all connections; `None` if each connection chooses at
     /// random.
     pub(crate) autocheckpoint: Option<u32>,
     /// SQLite's journal mode.

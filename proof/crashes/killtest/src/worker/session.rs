@@ -22,7 +22,7 @@ pub(crate) struct Session<'a> {
     pub(super) note: Note,
     acks: Acks,
     pub(super) rng: fastrand::Rng,
-    /// The id under which this process makes transactions: that of the process, or of a forked child.
+    /// The id under which this process makes transactions. A forked child has an id of its own.
     id: u64,
     /// The newest transaction that this process has acknowledged.
     acknowledged: i64,

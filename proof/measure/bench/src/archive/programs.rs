@@ -83,8 +83,8 @@ pub(super) fn command(program: &Path) -> Command {
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Usage {
     pub(super) cpu_seconds: f64,
-    /// The most resident memory of the process in MiB, including the memory that only the processes started
-    /// by it have.
+    /// The largest resident memory of the program in MiB. It is that of the process, and the memory that only
+    /// the processes started by it have.
     pub(super) most_mib: f64,
 }
 
@@ -137,8 +137,8 @@ impl Running {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id()))?;
         // The name of the program comes before these fields, in parentheses, and may contain blanks.
         let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields);
-        // These fields are the process's own time and that of the processes it has waited for, each in user
-        // mode and in the kernel.
+        // These fields are the times of the process itself, and of the processes for which it has waited,
+        // each in user mode and in the kernel.
         let ticks: u64 =
             fields.split_whitespace().skip(11).take(4).filter_map(|f| f.parse::<u64>().ok()).sum();
         let cpu_seconds = ticks as f64 / rustix::param::clock_ticks_per_second() as f64;

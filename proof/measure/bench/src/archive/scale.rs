@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result};
 
 use crate::nvwal::Effort;
 
-/// The most rounds of which the benchmark takes a median.
+/// The largest number of rounds of which the benchmark takes a median.
 const ROUNDS: usize = 3;
 
 pub(super) fn rounds(effort: Effort) -> usize {

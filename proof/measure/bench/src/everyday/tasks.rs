@@ -31,7 +31,7 @@ pub(super) const ROWS_EACH: u64 = 3;
 
 /// The size of a row of `filler` in bytes. Four rows fill a page.
 const ROW_BYTES: i64 = 1024;
-/// The most rows that one transaction inserts into `filler`.
+/// The largest number of rows that one transaction inserts into `filler`.
 const BATCH_ROWS: i64 = 10_000;
 /// The number of rows of `filler` that the task updates to make a log long. The next constant is the number
 /// of rows in a page.

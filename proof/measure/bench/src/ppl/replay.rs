@@ -18,7 +18,7 @@ pub struct Template {
 }
 
 impl Template {
-    /// Creates the databases; temporary files are in `dir`.
+    /// Creates the databases, with temporary files in `dir`.
     ///
     /// # Errors
     /// An error of SQLite or of the file system.

@@ -15,7 +15,7 @@ use super::mode::Mode;
 use super::works::{self, Effects, Turn, Work};
 use crate::concurrent;
 
-/// The first argument of the program that makes it a writer; see [`writer`].
+/// The first argument with which this program becomes a writer; see [`writer`].
 pub const WORKER: &str = "bench-writer";
 
 /// The work of the writers.

@@ -27,7 +27,7 @@ use works::{Place, Work};
 
 pub use drive::{WORKER, writer};
 
-/// The most rounds of which the benchmark takes a median.
+/// The largest number of rounds of which the benchmark takes a median.
 const ROUNDS: usize = 3;
 /// The numbers of writers of cases that are measured with all of these numbers. The next constant has the
 /// numbers for cases that are measured with few.
@@ -46,7 +46,7 @@ const FIGURES: [&str; 9] = [
     "CPU s / 1,000 commits",
 ];
 
-/// A case: the label of its row, and what its writers do.
+/// A case. It has the label of its row, and the work of its writers.
 struct Case {
     what: String,
     work: Work,

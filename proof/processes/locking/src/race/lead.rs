@@ -68,7 +68,7 @@ impl Child {
     }
 }
 
-/// What the leader knows about the processes of a race.
+/// The leader's knowledge of the processes of a race.
 struct Race {
     children: Vec<Child>,
     /// The processes that live and have not come to the end of their transactions, a bit for each.

@@ -49,7 +49,7 @@ pub struct Seen {
     pub end: End,
 }
 
-/// How a transaction has ended.
+/// The way in which a transaction has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
     /// COMMIT has succeeded at the moment `at`. `sealed` is 0 if the transaction had nothing to commit.

@@ -77,7 +77,7 @@ fn inv32_what_is_given_up_beside_commits_is_not_missed() {
     shuttle::check_random(round, rounds(300));
 }
 
-/// A control: the test notices a fence that does nothing.
+/// A control. The test must notice a fence that does nothing.
 #[test]
 #[should_panic(expected = "acknowledged too early")]
 fn inv32_a_fence_that_does_nothing_is_noticed() {

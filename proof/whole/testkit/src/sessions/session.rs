@@ -12,7 +12,7 @@ use super::plan::{Reads, SessionPlan};
 use super::report::{Report, now};
 use crate::{Rng, code, connect, run};
 
-/// The amount of numbers that each session has for its transactions and values.
+/// The size of the range from which each session takes the numbers of its transactions and values.
 const NUMBERS: u64 = 1_000_000;
 const BUSY: i32 = 5;
 /// The number of attempts that a session makes at a statement that finds the database busy.

@@ -130,7 +130,7 @@ fn inv70_a_commit_that_is_not_archived_in_time_fails_and_is_there() {
     let why = reason(&mut writer);
     assert!(why.starts_with("committed here, not in the archive: the sidecar of "), "{why}");
     assert!(why.contains("within 100 ms (replicated_timeout)"), "{why}");
-    // The transaction is committed, and the connection goes on.
+    // The transaction is committed, and the connection can continue.
     assert_eq!(writer.run("SELECT x FROM t"), "1");
     assert_eq!(first.run("SELECT x FROM t"), "1");
     follower.set_replicated(position + 2, 0).unwrap();

@@ -252,7 +252,7 @@ fn a_log_without_room_refuses_as_with_the_setting_off() {
         if !conn.is_autocommit() {
             run(&conn, "ROLLBACK").unwrap();
         }
-        // The connection goes on, and so do other connections.
+        // The connection and all others can continue to write.
         assert_eq!(codes(&conn, "BEGIN; UPDATE t SET v=1 WHERE k=1; COMMIT"), OK, "{mode}");
         let other = open(&fixture, "off");
         assert_eq!(codes(&other, "UPDATE t SET v=v+1 WHERE k=1"), OK, "{mode}");

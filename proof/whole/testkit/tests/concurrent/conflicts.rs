@@ -57,7 +57,7 @@ const CASES: &[(&str, &str, &str, i32, i64)] = &[
 /// cells of all three over two, and frees the third without writing it.
 const PURGE: &str = "DELETE FROM t WHERE id < 1640";
 
-/// Makes a database with a table as [`PURGE`] describes it.
+/// Makes a database with the 260 rows, and with three interior pages below the root of their table.
 fn with_three_interior_pages(fixture: &Fixture) -> Connection {
     let conn = connect(&fixture.uri("c.db", "")).unwrap();
     run(&conn, "PRAGMA page_size=512").unwrap();
@@ -108,7 +108,7 @@ fn a_transaction_that_was_overtaken_fails_at_its_commit() {
             assert_eq!(one::<i64>(conn, "SELECT sum(v) FROM t"), *sum, "{case}");
             integrity(conn);
         }
-        // The connection that was overtaken can go on.
+        // The connection that was overtaken can continue.
         assert_eq!(codes(&a, "BEGIN; UPDATE t SET v=100 WHERE k=50; COMMIT"), OK, "{case}");
         assert_eq!(one::<i64>(&b, "SELECT v FROM t WHERE k=50"), 100, "{case}");
     }
@@ -199,7 +199,7 @@ fn a_commit_that_found_the_lock_taken_can_be_tried_again() {
     assert_eq!(codes(&a, "PRAGMA cache_size=5; BEGIN; UPDATE t SET v=1 WHERE k<50"), OK);
     assert_eq!(codes(&b, "BEGIN IMMEDIATE"), OK);
     assert_eq!([codes(&a, "COMMIT"), codes(&a, "COMMIT")], [BUSY; 2]);
-    // The transaction can go on and use savepoints.
+    // The transaction can continue, and can use savepoints.
     assert_eq!(codes(&a, "SAVEPOINT s; UPDATE t SET v=5; ROLLBACK TO s; RELEASE s"), OK);
     assert_eq!(codes(&a, "UPDATE t SET v=2 WHERE k=60"), OK);
     assert_eq!(codes(&b, "COMMIT"), OK);

@@ -7,7 +7,8 @@ use rusqlite::{Connection, ffi};
 use super::space::space;
 use super::status_of;
 
-/// The setting for the usual size of the logs. The next constants describe a database that is ten times as large.
+/// The setting for the usual size of the logs. The next constant is the number of rows in a database that is ten times
+/// as large.
 const USUAL: &str = "usual_bytes=1m";
 const ROWS: u32 = 10_000;
 const USUAL_SPACE: u64 = 3 << 20;
@@ -67,8 +68,8 @@ fn inv10_vacuum_and_an_update_of_everything_fit_beside_a_reader_of_an_old_snapsh
     assert!(space(&fixture, &conn) <= USUAL_SPACE, "{} bytes", space(&fixture, &conn));
     let after = reader.run("SELECT sum(version), count(*) FROM t");
     assert!(after.contains(&(2 * ROWS).to_string()), "{after}");
-    // The log grows again into memory that it gave back. This process must notice it, although it last saw the log when
-    // the log was large.
+    // The log grows again into memory that it gave back, even if the process that makes it grow last knew it to be
+    // large.
     reader.run(&update(3));
     assert_eq!(version(&conn), 3);
     drop(conn);

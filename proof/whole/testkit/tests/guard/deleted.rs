@@ -65,7 +65,7 @@ fn inv09_nothing_more_is_committed_to_a_log_that_was_deleted() {
     // The first process has told the other one.
     assert_says_so(&insert_there(&mut other, -1).unwrap());
     assert_says_so(&insert_here(&conn, -1).unwrap());
-    // Readers go on, including connections of this process that open now.
+    // Readers can continue, including connections of this process that open now.
     assert_eq!(one::<i64>(&conn, "SELECT max(a) FROM t"), rows);
     assert_eq!(other.run("SELECT count(*) FROM t"), (rows + 1).to_string());
     let third = duralite_testkit::connect(&fixture.uri("d.db", "")).unwrap();

@@ -7,9 +7,9 @@
 //! With `TESTKIT_CONCURRENT_SECONDS` each test runs for that many seconds, with one seed after another. With
 //! `TESTKIT_CONCURRENT_TRANSACTIONS` each test runs until it has judged that many transactions that committed. Each
 //! seed has a database of its own, and the judge looks at the history of each database by itself. So the judge holds
-//! only one history in memory, and its time is proportional to the number of transactions.
-//! `TESTKIT_CONCURRENT_SETTINGS` replaces the settings of the sessions: `a=1&b=2;c=3` means two settings, which the
-//! sessions use in turn. `DURALITE_SEED` repeats a run, as far as the scheduling of threads allows.
+//! only one history in memory, and its time grows with the number of transactions. `TESTKIT_CONCURRENT_SETTINGS`
+//! replaces the settings of the sessions: `a=1&b=2;c=3` means two settings, which the sessions use in turn.
+//! `DURALITE_SEED` repeats a run, as far as the scheduling of threads allows.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failed helper is a failed test
 
 mod controls;

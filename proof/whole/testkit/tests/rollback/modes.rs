@@ -206,7 +206,8 @@ fn inv21_a_log_that_cannot_be_made_fails_the_second_transaction_in_exclusive_loc
         run(&conn, "CREATE TABLE t(a)").unwrap();
         let elsewhere = fixture.path("elsewhere");
         std::fs::rename(fixture.log_dir(), &elsewhere).unwrap_or_else(|_| {
-            // The log directory is a link to another file system, so the test removes the link instead.
+            // The log directory is on another file system than its new path would be, so the test removes it
+            // instead.
             std::fs::remove_dir_all(fixture.log_dir()).unwrap();
         });
         assert!(run(&conn, "INSERT INTO t VALUES(1)").is_err());

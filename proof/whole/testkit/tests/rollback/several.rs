@@ -79,7 +79,8 @@ fn die_at_each_step(uri: Uri, engine: Engine, mode: &str) -> usize {
         for name in NAMES {
             fixture.assert_plain(name);
         }
-        // The loop has tried all steps, up to the last one, in both orders.
+        // Odd steps are those of a first transaction, and even ones those of a second. The loop has tried all
+        // steps of both.
         if !died && last {
             eprintln!("{step} steps, {left} super-journals left");
             return left;
