@@ -179,7 +179,7 @@ unsafe extern "C" fn access(
     let kind = Kind::of_path(unsafe { CStr::from_ptr(name) }.to_bytes());
     let process = me::process().filter(|_| kind != Kind::Elsewhere && grain::stops_at_files());
     let entry = process.map(|process| board().step(process, Call::Access, kind, flags));
-    // SAFETY: this VFS's own base stays registered, and the arguments are SQLite's own.
+    // SAFETY: SQLite's own VFS `unix` stays registered, and the arguments are SQLite's own.
     let code = unsafe {
         let vfs = sqlite3_vfs_find(c"unix".as_ptr());
         (*vfs).xAccess.map_or(SQLITE_ERROR, |access| access(vfs, name, flags, found))

@@ -13,7 +13,7 @@ use std::time::Duration;
 use duralite_medium::{LocalSegment, MediumError, PROCESS_SLOTS, Segment};
 
 /// Returns the number of schedules to explore. That is `all`, or a share of it if the environment names one
-/// (`SCHEDULES_SHARE=10` for a tenth). A share is meant for an emulated processor, which is slow.
+/// (`SCHEDULES_SHARE=10` for a tenth). A share is for runs on an emulated processor.
 #[must_use]
 pub fn rounds(all: usize) -> usize {
     let share = std::env::var("SCHEDULES_SHARE").ok().and_then(|share| share.parse().ok());

@@ -46,7 +46,7 @@ fn checkpoint_automatically(conn: &Connection, frames: c_int) {
     assert_eq!(unsafe { ffi::sqlite3_wal_autocheckpoint(conn.handle(), frames) }, OK);
 }
 
-/// Makes a database in WAL mode with the rows, on stock SQLite.
+/// Makes a database in WAL mode with the rows of [`rows`], on stock SQLite.
 fn on_stock(path: &Path) -> Connection {
     let conn = stock(path);
     run(&conn, "PRAGMA journal_mode=WAL").unwrap();

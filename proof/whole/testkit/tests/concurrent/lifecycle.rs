@@ -118,7 +118,7 @@ fn what_a_killed_process_has_committed_is_found_by_whoever_opens_it() {
     }
 }
 
-/// Returns the place of the wal-index's header: a file, and the offset in it.
+/// Returns where the header of the wal-index is, as a file and the offset in it.
 fn header(fixture: &Fixture) -> (PathBuf, usize) {
     let version = 3_007_000_u32.to_ne_bytes();
     let mut headers = Vec::new();

@@ -126,7 +126,7 @@ fn figures() {
         );
         for workload in &WORKLOADS {
             let all = transactions(workload, setting, 1000);
-            // Leaves out page 1, whose counters change in every transaction.
+            // Leave out page 1, because its counters change in every transaction.
             let other_pages = |all: Vec<Vec<Change>>| {
                 all.into_iter().flatten().filter(|change| change.header == 0).collect::<Vec<_>>()
             };
