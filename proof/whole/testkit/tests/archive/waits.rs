@@ -1,5 +1,4 @@
-//! Tests `replicated=on`, with which a commit returns only after the sidecar has acknowledged it (invariant
-//! 70).
+//! Tests `replicated=on`. A commit returns only after the sidecar has acknowledged it (invariant 70).
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failed helper is a failed test
 
 use std::sync::mpsc::{Receiver, channel};
