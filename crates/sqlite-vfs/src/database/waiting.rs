@@ -57,8 +57,8 @@ pub fn for_room() {
 }
 
 /// Returns how long this thread may wait for the log to start over, if the thread begins its transaction
-/// again for that reason. Returns `None` otherwise. Only the first call after the busy handler's sleep
-/// returns a time.
+/// again for that reason. Returns `None` otherwise. The call forgets the time, so only the first call after
+/// the busy handler's sleep returns one.
 pub fn for_room_until() -> Option<Duration> {
     match ROOM.try_with(|room| room.replace(Room::Unwanted)) {
         Ok(Room::Awaited(limit)) => Some(limit),

@@ -274,7 +274,8 @@ impl Group {
         }
     }
 
-    /// Makes durable everything that is sealed at the call, unless another thread takes over the lead.
+    /// Writes and flushes everything that is sealed at the call, group by group, unless another thread takes over the lead.
+    /// [`Group::write_group`] does the write and the flush of a group.
     pub(super) fn flush(&self, leader: &Leader<'_>) -> Result<(), LogError> {
         self.check()?;
         let goal = self.tail().position;
@@ -321,8 +322,9 @@ impl Group {
         }
     }
 
-    /// Writes the closed group from the ring with one write, unless another leader has done so or has taken over.
-    /// `durable` is the value of `DURABLE` from which this leader computed the group's offset in the file.
+    /// Writes the closed group from the ring with one write, and makes it durable (with `durability=full` by one flush),
+    /// unless another leader has done so or has taken over.
+    /// `durable` is the value of `DURABLE` from which this leader computed the group's place.
     fn write_group(&self, leader: &Leader<'_>, durable: u64, end: u64) -> Result<bool, LogError> {
         let generation = self.generation();
         let start = self.group_start(Mark::unpack(durable).position);
@@ -390,6 +392,9 @@ impl Group {
         Ok(())
     }
 
+    /// Returns when everything up to `mark` is as durable as the log's `durability` makes it. The calling thread writes
+    /// and flushes if nobody else does: it leads if nobody leads, sleeps while another thread leads, and replaces a
+    /// leader whose process has died or makes no progress.
     fn wait_for(&self, mark: Mark) -> Result<(), LogError> {
         let sleepers = SLEEPERS[(mark.group % 2) as usize];
         let mut watch = Watch::default();
@@ -472,11 +477,11 @@ impl DurabilityWaiter for Group {
 //
 // **Stopped leaders.** A process may be stopped while one of its threads leads (SIGSTOP, a frozen container). The
 // stopped process still holds the word, and no other process can tell it from a slow process. After a while another
-// thread takes over the word and writes the same group again. When the stopped thread continues, perhaps long after, it
-// may still do one write. Before it was stopped, it had checked that its group was the oldest that was not durable. So
-// it writes the bytes of that group, which are in the file already, and so does no harm. The write would do harm only
-// if that part of the file had been reused, which takes a new generation. So each process counts in a word how many of
-// its threads may write, and a new generation waits until no other living process has such a thread
+// thread takes over the word and writes the same group again. When the stopped thread continues, perhaps long after,
+// it may still do one write. Before it was stopped, it had checked that its group was the oldest that was not
+// durable. So it writes the bytes of that group, which are in that place already, and so does no harm. The write
+// would do harm only if the place had been reused, which takes a new generation. So each process counts in a word how
+// many of its threads may write, and a new generation waits until no other thread of a living process may write
 // ([`Group::lead_alone`]).
 
 /// How long a thread that waits for the leader lock sleeps before it looks again.

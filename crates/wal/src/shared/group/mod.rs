@@ -9,15 +9,18 @@
 //! **Words.** `TAIL` is the end of the last sealed transaction. `DURABLE` is the end of the last group that is as durable as
 //! the log's `durability` makes it. Both words also hold the number of a group, and `TAIL` whether that group is closed. The
 //! holder of SQLite's WRITE lock appends: it writes to the ring after `TAIL` and moves `TAIL` by one compare-and-exchange.
-//! The holder of the leader lock closes the open group by another compare-and-exchange, writes the group with one write, and
-//! moves `DURABLE`. Either process may die at any instruction. If it dies before its exchange, nothing has happened. If it
-//! dies after the exchange, the words say what is left to do, and the next leader does that from the ring (invariants 4, 7,
-//! 9). Another thread may replace a leader whose process is stopped: see [`Group::take_over`], and "Stopped leaders" in
+//! The holder of the leader lock closes the open group by another compare-and-exchange, writes the group with one write,
+//! flushes it, and moves `DURABLE`. Either process may die at any instruction. If it dies before its exchange, nothing that
+//! counts has happened: `FRONTIER`, `ENDS`, `DIRECT_END` and `LENGTH`, the bytes of the ring, and those of the device behind
+//! the last durable group may have changed, and whoever comes next sets or writes them again. If it dies after the exchange,
+//! the words say what is left to do, and the next leader does that from the ring (invariants 4, 7, 9). Another thread may replace a leader whose process is stopped: see [`Group::take_over`], and "Stopped leaders" in
 //! `commit.rs`. While a closed group is not yet durable, the next group may already be open; `ENDS` then says where the
 //! closed group ends.
 //!
 //! **The leader** is a thread: mostly a committer, sometimes another thread that needs everything sealed to be durable. The
-//! leader word holds the slot of the thread's process.
+//! leader word holds the slot of the thread's process. Leading, sleeping and replacing a leader are all in
+//! [`Group::wait_for`]. There is one writer beside the leader: the holder of WRITE writes and flushes a transaction that
+//! bypasses the ring itself, between [`Group::begin_direct`] and [`Group::publish_direct`], without the leader lock.
 //!
 //! **Sleeping.** A committer sleeps on one of two words, chosen by the parity of its group. Two words are enough, because at
 //! any time at most two groups are not durable, one closed and one open. The leader wakes all committers of its own group,
@@ -51,7 +54,7 @@ const GENERATION: u64 = 0;
 /// The end of the last sealed transaction, as a [`Mark`]. The holder of SQLite's WRITE lock moves it when sealing a
 /// transaction; a leader sets its bit *closed*.
 const TAIL: u64 = 128;
-/// The end of the last group that a leader has finished, as a [`Mark`]. Committers of transactions up to this end need not
+/// The end of the last group that a leader, or the writer of a large transaction, has finished, as a [`Mark`]. Committers of transactions up to this end need not
 /// wait any more. The group is as durable as the log's `durability` makes it. With `durability=normal` it is only written,
 /// and [`FLUSHED`] says what survives a power loss.
 const DURABLE: u64 = 256;
@@ -422,7 +425,9 @@ impl Group {
         self.framing.header_bytes()
     }
 
-    /// Returns whether every group is durable before the next group is written.
+    /// Returns whether every group is flushed before the next group is written (all but `durability=normal`). This is the
+    /// flag *ordered* of groups. It is not the guarantee `ordered` of the log, which is that of Group Synch, and often that
+    /// of `durability=normal`.
     pub(crate) fn is_ordered(&self) -> bool {
         self.options.durability != Durability::Normal
     }
