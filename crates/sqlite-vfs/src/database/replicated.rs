@@ -1,5 +1,6 @@
-//! The end of every commit ([`commit`]), and `replicated=on`: a commit returns once its transaction is in the
-//! archive (invariant 70).
+//! The end of every commit ([`commit`]), with `replicated=on` or without.
+//!
+//! `replicated=on`: a commit returns once its transaction is in the archive (invariant 70).
 //!
 //! The transaction is committed, durable and visible in this database before it is in the archive, because
 //! the sidecar reads it from the log. So a commit that the sidecar cannot replicate in time fails, and the
@@ -28,7 +29,7 @@ const COMMITTED: &str = "committed here, not in the archive";
 const UNREADABLE: &str = "what this transaction would read is committed here, not in the archive";
 
 /// Ends a commit of SQLite's: waits until the transaction is durable, and in the archive if this connection
-/// asks for that. SQLite asks for this at each `COMMIT`, with `replicated=on` or without.
+/// asks for that.
 pub fn commit(db: &Db) -> Result<(), Failure> {
     db.wait_durable(|attachment, position| wait(db, attachment, position))?;
     check_plain(db)

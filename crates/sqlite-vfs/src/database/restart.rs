@@ -145,8 +145,7 @@ pub fn is_in_the_way(attachment: &Attachment) -> bool {
 
 /// Returns whether a transaction that has just got WRITE should wait, because the log is nearly full, and can
 /// soon start over because no reader stays long. The connection gets *busy*, and begins again. The first
-/// connection to begin again starts the log over. This refusal has no reason and counts in no metric: a full
-/// `log_bytes` is its only trace.
+/// connection to begin again starts the log over.
 pub fn must_make_room(attachment: &Attachment, holder: &Holder) -> bool {
     let room = attachment.room();
     if !room.is_scarce() || !holder.is_reading() || RESTARTING.get() || is_worker() {
@@ -159,6 +158,7 @@ pub fn must_make_room(attachment: &Attachment, holder: &Holder) -> bool {
     look_at_room(attachment);
     let waits = room.is_scarce() && !reader_stays(attachment);
     if waits {
+        // This refusal records no reason and counts in no metric. Only `log_bytes` near `log_limit` shows it.
         waiting::for_room();
     }
     waits

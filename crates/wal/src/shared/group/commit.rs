@@ -322,8 +322,9 @@ impl Group {
         }
     }
 
-    /// Writes the closed group from the ring with one write, and makes it durable (with `durability=full` by one flush),
-    /// unless another leader has done so or has taken over.
+    /// Makes a closed group durable: this is where a group is written and, with `durability=full`, flushed.
+    ///
+    /// Writes the closed group from the ring with one write, unless another leader has done so or has taken over.
     /// `durable` is the value of `DURABLE` from which this leader computed the group's place.
     fn write_group(&self, leader: &Leader<'_>, durable: u64, end: u64) -> Result<bool, LogError> {
         let generation = self.generation();
@@ -481,7 +482,7 @@ impl DurabilityWaiter for Group {
 // it may still do one write. Before it was stopped, it had checked that its group was the oldest that was not
 // durable. So it writes the bytes of that group, which are in that place already, and so does no harm. The write
 // would do harm only if the place had been reused, which takes a new generation. So each process counts in a word how
-// many of its threads may write, and a new generation waits until no other thread of a living process may write
+// many of its threads may write, and a new generation waits until no other living process has such a thread
 // ([`Group::lead_alone`]).
 
 /// How long a thread that waits for the leader lock sleeps before it looks again.
