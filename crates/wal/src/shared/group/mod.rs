@@ -13,9 +13,9 @@
 //! flushes it, and moves `DURABLE`. Either process may die at any instruction. If it dies before its exchange, nothing that
 //! counts has happened: `FRONTIER`, `ENDS`, `DIRECT_END` and `LENGTH`, the bytes of the ring, and those of the device behind
 //! the last durable group may have changed, and whoever comes next sets or writes them again. If it dies after the exchange,
-//! the words say what is left to do, and the next leader does that from the ring (invariants 4, 7, 9). Another thread may replace a leader whose process is stopped: see [`Group::take_over`], and "Stopped leaders" in
-//! `commit.rs`. While a closed group is not yet durable, the next group may already be open; `ENDS` then says where the
-//! closed group ends.
+//! the words say what is left to do, and the next leader does that from the ring (invariants 4, 7, 9). Another thread may
+//! replace a leader whose process is stopped: see [`Group::take_over`], and "Stopped leaders" in `commit.rs`. While a closed
+//! group is not yet durable, the next group may already be open; `ENDS` then says where the closed group ends.
 //!
 //! **The leader** is a thread: mostly a committer, sometimes another thread that needs everything sealed to be durable. The
 //! leader word holds the slot of the thread's process. Leading, sleeping and replacing a leader are all in
@@ -54,9 +54,9 @@ const GENERATION: u64 = 0;
 /// The end of the last sealed transaction, as a [`Mark`]. The holder of SQLite's WRITE lock moves it when sealing a
 /// transaction; a leader sets its bit *closed*.
 const TAIL: u64 = 128;
-/// The end of the last group that a leader, or the writer of a large transaction, has finished, as a [`Mark`]. Committers of transactions up to this end need not
-/// wait any more. The group is as durable as the log's `durability` makes it. With `durability=normal` it is only written,
-/// and [`FLUSHED`] says what survives a power loss.
+/// The end of the last group that a leader, or the writer of a large transaction, has finished, as a [`Mark`]. Committers
+/// of transactions up to this end need not wait any more. The group is as durable as the log's `durability` makes it. With
+/// `durability=normal` it is only written, and [`FLUSHED`] says what survives a power loss.
 const DURABLE: u64 = 256;
 /// The end of the bytes that the ring has, or that a writer is about to store in it. A writer raises this word before it
 /// overwrites old bytes, so a reader knows that bytes more than [`RING_BYTES`] before `FRONTIER` have left the ring.
