@@ -28,8 +28,8 @@ use crate::errors::{During, Failure};
 const COMMITTED: &str = "committed here, not in the archive";
 const UNREADABLE: &str = "what this transaction would read is committed here, not in the archive";
 
-/// Ends a commit of SQLite's: waits until the transaction is durable, and in the archive if this connection
-/// asks for that.
+/// Ends a commit of SQLite's. Waits until the transaction is durable, and, if this connection asks for that,
+/// until it is in the archive.
 pub fn commit(db: &Db) -> Result<(), Failure> {
     db.wait_durable(|attachment, position| wait(db, attachment, position))?;
     check_plain(db)

@@ -146,7 +146,10 @@ pub fn is_in_the_way(attachment: &Attachment) -> bool {
 /// Returns whether a transaction that has just got WRITE should wait, because the log is nearly full, and can
 /// soon start over because no reader stays long. The connection gets *busy*, and begins again. The first
 /// connection to begin again starts the log over.
-pub fn must_make_room(attachment: &Attachment, holder: &Holder) -> bool {
+///
+/// No connection waits for that where [`start_over_if_due`] leaves it to SQLite to start the log over: SQLite
+/// does so once it has WRITE.
+pub fn must_make_room(db: &Db, attachment: &Attachment, holder: &Holder) -> bool {
     let room = attachment.room();
     if !room.is_scarce() || !holder.is_reading() || RESTARTING.get() || is_worker() {
         return false;

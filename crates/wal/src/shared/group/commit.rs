@@ -325,7 +325,7 @@ impl Group {
     /// Makes a closed group durable: this is where a group is written and, with `durability=full`, flushed.
     ///
     /// Writes the closed group from the ring with one write, unless another leader has done so or has taken over.
-    /// `durable` is the value of `DURABLE` from which this leader computed the group's place.
+    /// `durable` is the value of `DURABLE` from which this leader computed the group's offset in the file.
     fn write_group(&self, leader: &Leader<'_>, durable: u64, end: u64) -> Result<bool, LogError> {
         let generation = self.generation();
         let start = self.group_start(Mark::unpack(durable).position);
@@ -478,11 +478,11 @@ impl DurabilityWaiter for Group {
 //
 // **Stopped leaders.** A process may be stopped while one of its threads leads (SIGSTOP, a frozen container). The
 // stopped process still holds the word, and no other process can tell it from a slow process. After a while another
-// thread takes over the word and writes the same group again. When the stopped thread continues, perhaps long after,
-// it may still do one write. Before it was stopped, it had checked that its group was the oldest that was not
-// durable. So it writes the bytes of that group, which are in that place already, and so does no harm. The write
-// would do harm only if the place had been reused, which takes a new generation. So each process counts in a word how
-// many of its threads may write, and a new generation waits until no other living process has such a thread
+// thread takes over the word and writes the same group again. When the stopped thread continues, perhaps long after, it
+// may still do one write. Before it was stopped, it had checked that its group was the oldest that was not durable. So
+// it writes the bytes of that group, which are in the file already, and so does no harm. The write would do harm only
+// if that part of the file had been reused, which takes a new generation. So each process counts in a word how many of
+// its threads may write, and a new generation waits until no other living process has such a thread
 // ([`Group::lead_alone`]).
 
 /// How long a thread that waits for the leader lock sleeps before it looks again.

@@ -115,8 +115,9 @@ fn inv60_it_goes_on_in_a_log_that_has_started_over() {
     }
 }
 
+/// A connection that stays on this thread cannot give WRITE back while this thread waits.
 #[test]
-fn on_the_same_thread_it_does_not_wait() {
+fn it_does_not_wait_long_for_a_connection_on_the_same_thread() {
     let (_fixture, [a, b]) = with_rows("upgrade");
     a.busy_timeout(LONG).unwrap();
     assert_eq!(codes(&a, READ), OK);
