@@ -247,7 +247,7 @@ fn inv75_a_restore_that_is_killed_while_it_copies_takes_no_log_away() {
     let at = SLOT_OFFSETS[(head.number % 2) as usize] as usize;
     let encoded = head.encode();
     earlier[at..at + encoded.len()].copy_from_slice(&encoded);
-    for (name, pages) in [("pages.copy", &backup), ("pages.new", &earlier)] {
+    for (name, pages) in [("pages.unfinished-copy", &backup), ("pages.new", &earlier)] {
         fs::create_dir(place.path("s")).unwrap();
         fs::write(place.path("s").join(name), pages).unwrap();
         let store = place.open("s").unwrap();

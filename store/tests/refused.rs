@@ -74,6 +74,33 @@ fn a_directory_with_something_else_is_no_store() {
     assert!(matches!(Store::open(file, options(Scheme::Auto)), Err(Error::Io { .. })));
 }
 
+/// Somebody has put the page file aside. A store has no such name for a file that it may remove.
+#[test]
+fn inv75_a_page_file_that_was_renamed_by_hand_stays_and_so_does_its_log() {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, logs) = (dir.path().join("store"), dir.path().join("logs"));
+    fs::create_dir(&logs).unwrap();
+    let elsewhere = options(Scheme::NvDisk).log(LogMedium::Nvram(logs));
+    for options in [elsewhere, options(Scheme::Auto), options(Scheme::FlushOnCommit)] {
+        let store = Store::open(&path, options.clone()).unwrap();
+        let table = store.table("t").unwrap();
+        store.run(|tx| tx.put(&table, b"k", b"v")).unwrap();
+        drop((table, store));
+        for name in ["pages.copy", "pages.old"] {
+            fs::rename(path.join("pages"), path.join(name)).unwrap();
+            let error = Store::open(&path, options.clone()).unwrap_err();
+            assert!(matches!(error, Error::NotAStore { .. }), "{options:?}: {error}");
+            assert!(path.join(name).exists(), "{options:?}: {name} was removed");
+            fs::rename(path.join(name), path.join("pages")).unwrap();
+        }
+        let store = Store::open(&path, options.clone()).unwrap();
+        let table = store.table("t").unwrap();
+        assert_eq!(store.run(|tx| tx.get(&table, b"k")).unwrap(), Some(b"v".to_vec()), "{options:?}");
+        drop((table, store));
+        fs::remove_dir_all(&path).unwrap();
+    }
+}
+
 #[test]
 fn a_store_that_was_not_finished_is_made_anew() {
     let dir = tempfile::tempdir().unwrap();

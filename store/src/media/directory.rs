@@ -26,8 +26,9 @@ use crate::page_file::newest_head;
 
 const PAGES: &str = "pages";
 const UNFINISHED: &str = "pages.new";
-/// The name of the page file while it is being copied from a backup or from another store.
-const COPY: &str = "pages.copy";
+/// What pages are called that are being copied from a backup or from another store. Nobody chooses this name by hand, so
+/// a file of this name can be removed.
+const COPY: &str = "pages.unfinished-copy";
 /// The name of a file that is in every backup, and in no store.
 pub(crate) const BACKUP: &str = "backup";
 
@@ -73,16 +74,19 @@ impl Directory {
             return;
         }
         let path = self.dir.join(UNFINISHED);
-        // While copied pages are called `COPY`, they name the log of another store. Builds that did not record what is
-        // home called such copies `UNFINISHED` too. Pages that were never opened are no copies.
-        if let Ok(block) = self.file(&path, false).and_then(|file| blocks(file, &path))
+        // A log is made here only after these pages. So without them, a log here belongs to a store.
+        let logs: &[&str] = if path.exists() { &KINDS } else { &[] };
+        // Pages that were copied name the log of another store, but only as long as they are called `COPY`. Builds that did not
+        // record what is home called such copies `UNFINISHED` too; pages that were never opened are no copies.
+        if path.exists()
+            && let Ok(block) = self.file(&path, false).and_then(|file| blocks(file, &path))
             && let Ok(head) = newest_head(&*block)
             && (head.home != 0 || head.opened == 0)
         {
             let _ = self.remove_log(head.log_seed);
         }
-        // Removes the pages last. So if this is interrupted, the next attempt still finds the logs that they name.
-        for name in KINDS.into_iter().chain([COPY, UNFINISHED]) {
+        // The pages go last. So if this is interrupted, the next attempt still finds what they name.
+        for name in logs.iter().chain(&[COPY, UNFINISHED]) {
             let _ = fs::remove_file(self.dir.join(name));
         }
     }
