@@ -281,6 +281,8 @@ pub(crate) fn open(media: &dyn Media, options: &Options, path: &Path) -> Result<
         .transpose()?;
     // Writes to the page file only now. If it is an older copy, which does not fit its log, `open_log` has failed.
     file.restore_torn()?;
+    // Invariant 76: what the superblock says is durable before the log relies on it.
+    file.write_head_again()?;
     if let Some(found) = found {
         let mut engine = assemble(&file, Arc::clone(&found), &poison, options);
         engine.archive = open_archive(&file, &*found, options)?;

@@ -126,7 +126,14 @@ impl PageFile {
         Ok(next.number)
     }
 
-    /// Records in the superblock that all changes below this log object are home. The record is durable on return.
+    /// Writes the superblock again, in its own place. It may be only in the system's cache, because the process that wrote it
+    /// died before it flushed the superblock, or because its flush failed. Durable on return.
+    pub(crate) fn write_head_again(&self) -> Result<(), Error> {
+        let head = self.head.lock();
+        self.commit(SLOT_OFFSETS[(head.number % 2) as usize], &head.encode())
+    }
+
+    /// Records in the superblock that all changes below this log object are home. Durable on return.
     pub(crate) fn note_home(&self, home: Lsn) -> Result<(), Error> {
         if home <= self.head().home {
             return Ok(());
