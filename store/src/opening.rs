@@ -278,7 +278,8 @@ pub(crate) fn open(media: &dyn Media, options: &Options, path: &Path) -> Result<
     let mut log = None;
     let found = (head.log_kind != NO_LOG)
         .then(|| open_log(media, &head, options, &poison, &mut refuse))
-        .transpose()?;
+        .transpose()
+        .map_err(|error| file.explain_misfit(error))?;
     // Writes to the page file only now. If it is an older copy, which does not fit its log, `open_log` has failed.
     file.restore_torn()?;
     // Invariant 76: what the superblock says is durable before the log relies on it.
@@ -286,7 +287,7 @@ pub(crate) fn open(media: &dyn Media, options: &Options, path: &Path) -> Result<
     if let Some(found) = found {
         let mut engine = assemble(&file, Arc::clone(&found), &poison, options);
         engine.archive = open_archive(&file, &*found, options)?;
-        report = recover(&engine, head.number)?;
+        report = recover(&engine, head.number).map_err(|error| file.explain_misfit(error))?;
         engine.checkpoint(&|| false)?;
         first = found.next();
         log = (head.log_kind == log_kind(options.chosen_scheme()) && is_as_wanted(&*found, options, &file))

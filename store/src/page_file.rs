@@ -141,6 +141,24 @@ impl PageFile {
         self.write_head(|head| head.home = head.home.max(home)).map(|_| ())
     }
 
+    /// Adds to the error for a log that does not fit this file that a damaged superblock may be the cause.
+    pub(crate) fn explain_misfit(&self, error: Error) -> Error {
+        let is_damaged = |at: &u64| {
+            let mut bytes = vec![0; SUPERBLOCK_BYTES];
+            let is_read = self.block.read(*at, &mut bytes).is_ok();
+            is_read && matches!(PageFileHead::decode(&bytes), Err(FormatError::Damaged { .. }))
+        };
+        match error {
+            Error::Invalid { what } if SLOT_OFFSETS.iter().any(is_damaged) => Error::Invalid {
+                what: format!(
+                    "{what}; one of the two superblocks of the page file is damaged, so the file itself may be as new \
+                     as its log"
+                ),
+            },
+            error => error,
+        }
+    }
+
     fn commit(&self, at: u64, bytes: &[u8]) -> Result<(), Error> {
         let mut aligned = AlignedBuf::default();
         aligned.resize(bytes.len());

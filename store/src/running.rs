@@ -66,7 +66,11 @@ impl Drop for Running {
         }
         if !self.engine.poison.is_set() {
             // If this checkpoint fails, recovery does its work when the store is opened again.
-            let _ = self.engine.checkpoint(&|| false);
+            if self.engine.checkpoint(&|| false).is_ok() {
+                // Now both superblocks say what is home. So the closed store survives the damage of either. If this fails, it
+                // needs the one that the checkpoint wrote.
+                let _ = self.engine.pager.pool.file().write_head(|_| ());
+            }
         }
         drop(self.held.take());
     }

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use common::crash::{Images, OnRig, Rig};
 use common::{options, schemes};
+use duralite_store::format::{PageFileHead, SLOT_OFFSETS};
 use duralite_store::{Error, Options, Scheme, Store};
 
 fn small(scheme: Scheme) -> Options {
@@ -119,7 +120,53 @@ fn inv76_an_older_page_file_is_refused_if_it_lacks_the_pages_of_a_load() {
     }
 }
 
-/// According to the page file, changes are home that the log has not seen yet.
+/// Returns the pages with a bit flipped in the superblock whose number is larger, or smaller.
+fn with_a_damaged_superblock(pages: &[u8], newer: bool) -> Vec<u8> {
+    let number = |at: &u64| PageFileHead::decode(&pages[*at as usize..]).unwrap().number;
+    let newest = SLOT_OFFSETS.into_iter().max_by_key(number).unwrap();
+    let slot = SLOT_OFFSETS.into_iter().find(|at| (*at == newest) == newer).unwrap();
+    let mut pages = pages.to_vec();
+    pages[slot as usize + 60] ^= 1;
+    pages
+}
+
+#[test]
+fn inv76_a_store_that_was_closed_needs_only_one_of_its_superblocks() {
+    for scheme in schemes() {
+        let rig = Rig::new(None);
+        let store = open(&rig, scheme).unwrap();
+        put(&store, 0..50);
+        store.checkpoint().unwrap();
+        put(&store, 50..100);
+        drop(store);
+        for newer in [false, true] {
+            let pages = with_a_damaged_superblock(&rig.death().pages, newer);
+            let store = open(&Rig::new(Some(Images { pages, ..rig.death() })), scheme).unwrap();
+            assert_eq!(count(&store, "t"), 100, "{scheme:?}, the newer one: {newer}");
+        }
+    }
+}
+
+/// The store was not closed after its last checkpoint, so the older superblock does not fit the log.
+#[test]
+fn a_store_that_needs_a_damaged_superblock_says_that_it_is_damaged() {
+    for scheme in schemes() {
+        let rig = Rig::new(None);
+        let store = open(&rig, scheme).unwrap();
+        put(&store, 0..50);
+        store.checkpoint().unwrap();
+        put(&store, 50..100);
+        store.checkpoint().unwrap();
+        let pages = with_a_damaged_superblock(&rig.death().pages, true);
+        let error = open(&Rig::new(Some(Images { pages, ..rig.death() })), scheme).unwrap_err().to_string();
+        let says_both =
+            error.contains("older than its log") && error.contains("superblocks of the page file");
+        assert!(says_both, "{scheme:?}: {error}");
+        drop(store);
+    }
+}
+
+/// The page file says that changes are home which the log has not seen yet.
 #[test]
 fn inv48_a_log_that_is_older_than_its_page_file_is_damaged() {
     for scheme in schemes() {
