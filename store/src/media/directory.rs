@@ -86,8 +86,17 @@ impl Directory {
             let _ = self.remove_log(head.log_seed);
         }
         // The pages go last. So if this is interrupted, the next attempt still finds what they name.
-        for name in logs.iter().chain(&[COPY, UNFINISHED]) {
-            let _ = fs::remove_file(self.dir.join(name));
+        self.remove_in_order(logs, &[COPY, UNFINISHED]);
+    }
+
+    /// Removes files of a store that is being made, as far as possible. Even after a power failure, a file of the second
+    /// list is gone only if all of the first list are.
+    fn remove_in_order(&self, first: &[&str], then: &[&str]) {
+        for names in [first, then] {
+            for name in names {
+                let _ = fs::remove_file(self.dir.join(name));
+            }
+            let _ = sync_directory(&self.dir);
         }
     }
 
@@ -105,9 +114,8 @@ impl Directory {
         }
         let made = make(self);
         if made.is_err() {
-            for name in NAMES {
-                let _ = fs::remove_file(dir.join(name));
-            }
+            // Without the pages, the next attempt would take a log for that of a store.
+            self.remove_in_order(&KINDS, &[COPY, UNFINISHED, DirectoryLock::NAME]);
             if let Some(log) = self.made_log.lock().take() {
                 let _ = fs::remove_file(log);
             }
@@ -217,10 +225,19 @@ fn check_content(dir: &Path) -> Result<(), Error> {
     if dir.join(PAGES).exists() {
         return Ok(());
     }
+    let is_being_made = dir.join(UNFINISHED).exists();
     for entry in fs::read_dir(dir).map_err(|error| Error::io("reading", dir, error))? {
         let name = entry.map_err(|error| Error::io("reading", dir, error))?.file_name();
+        let shown = name.to_string_lossy();
         if !NAMES.iter().any(|own| *own == name) {
-            return Err(not(&format!("it contains {}, and no file `pages`", name.to_string_lossy())));
+            return Err(not(&format!("it contains {shown}, and no file `pages`")));
+        }
+        // Invariant 75: a store that was made here would overwrite the log of the one whose pages are elsewhere now.
+        if KINDS.iter().any(|log| *log == name) && !is_being_made {
+            return Err(not(&format!(
+                "it contains {shown}, the log of a store whose file `pages` is not there; put `pages` back, or move \
+                 {shown} away"
+            )));
         }
     }
     Ok(())
