@@ -212,3 +212,30 @@ fn inv76_a_restored_page_file_beside_a_newer_log_stays_as_it_is() {
         assert!(files.map(|file| fs::read(file).unwrap()) == before);
     }
 }
+
+/// The store got a log of another kind after the copy, beside the one that the copy names.
+#[test]
+fn inv76_a_page_file_that_is_older_than_a_change_of_the_log_finds_no_log() {
+    let kinds = [(Scheme::Auto, "log"), (Scheme::FlushOnCommit, "log.nvram"), (Scheme::NvDisk, "log")];
+    for pair in kinds.windows(2) {
+        let [(before, old_log), (after, new_log)] = [pair[0], pair[1]];
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("store");
+        let store = Store::open(&path, small(before)).unwrap();
+        put(&store, 0..50);
+        drop(store);
+        let old = fs::read(path.join("pages")).unwrap();
+        let store = Store::open(&path, small(after)).unwrap();
+        put(&store, 50..100);
+        drop(store);
+        let new = fs::read(path.join("pages")).unwrap();
+        assert!(!path.join(old_log).exists() && path.join(new_log).exists(), "{before:?}, then {after:?}");
+        fs::write(path.join("pages"), old).unwrap();
+        for scheme in [before, after] {
+            let error = Store::open(&path, small(scheme)).unwrap_err();
+            assert!(matches!(error, Error::Invalid { .. }), "{before:?}, then {after:?}: {error}");
+        }
+        fs::write(path.join("pages"), new).unwrap();
+        assert_eq!(count(&Store::open(&path, small(after)).unwrap(), "t"), 100, "{before:?}, then {after:?}");
+    }
+}

@@ -275,10 +275,16 @@ impl Media for Directory {
     }
 
     fn remove_log(&self, number: u64) -> Result<(), Error> {
-        // A log in the store's own directory is replaced by the next one.
-        let LogMedium::Nvram(dir) = &self.log else { return Ok(()) };
-        let logs = LogsOf::new(dir, &self.dir)?;
-        for path in KINDS.into_iter().filter_map(|kind| logs.find(number, kind)) {
+        let logs = match &self.log {
+            LogMedium::Nvram(dir) => Some(LogsOf::new(dir, &self.dir)?),
+            LogMedium::Disk | LogMedium::Emulated => None,
+        };
+        // In the store's own directory, the next log takes the place of this one only if it is of the same kind.
+        let find = |kind| match &logs {
+            Some(logs) => logs.find(number, kind),
+            None => Some(self.dir.join(kind)).filter(|path| number_in(path) == Some(number)),
+        };
+        for path in KINDS.into_iter().filter_map(find) {
             fs::remove_file(&path).map_err(|error| Error::io("removing", &path, error))?;
             self.sync(&path)?;
         }
