@@ -114,11 +114,12 @@ impl Directory {
         }
         let made = make(self);
         if made.is_err() {
-            // Without the pages, the next attempt would take a log for that of a store.
-            self.remove_in_order(&KINDS, &[COPY, UNFINISHED, DirectoryLock::NAME]);
             if let Some(log) = self.made_log.lock().take() {
                 let _ = fs::remove_file(log);
             }
+            // Without the pages, the next attempt would take a log for that of a store. The lock goes last, because without
+            // its file another process can take the lock.
+            self.remove_in_order(&KINDS, &[COPY, UNFINISHED, DirectoryLock::NAME]);
         }
         made
     }

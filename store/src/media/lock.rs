@@ -1,7 +1,8 @@
 //! The lock on a store's directory. It ensures that only one process at a time has the store open.
 
-use std::fs::{File, OpenOptions, TryLockError};
-use std::io::{Read, Seek, Write};
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::{self, Read, Seek, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use duralite_medium::process::ProcessId;
@@ -24,22 +25,34 @@ impl DirectoryLock {
     /// # Errors
     /// [`Error::Locked`] with the name of the holder, or an error of the system.
     pub(crate) fn take(dir: &Path) -> Result<Self, Error> {
+        Self::take_by(dir, &mut |path| {
+            OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)
+        })
+    }
+
+    /// Takes the lock, and opens its file by `open`.
+    fn take_by(dir: &Path, open: &mut dyn FnMut(&Path) -> io::Result<File>) -> Result<Self, Error> {
         let path = dir.join(Self::NAME);
-        let opened = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
-        let mut file = opened.map_err(|error| Error::io("opening", &path, error))?;
-        match file.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => {
-                let mut holder = String::new();
-                let _ = file.read_to_string(&mut holder);
-                let holder = match holder.trim() {
-                    "" => "another process".to_owned(),
-                    holder => holder.to_owned(),
-                };
-                return Err(Error::Locked { path: dir.to_owned(), holder });
+        let mut file = loop {
+            let mut file = open(&path).map_err(|error| Error::io("opening", &path, error))?;
+            match file.try_lock() {
+                Ok(()) => {}
+                Err(TryLockError::WouldBlock) => {
+                    let mut holder = String::new();
+                    let _ = file.read_to_string(&mut holder);
+                    let holder = match holder.trim() {
+                        "" => "another process".to_owned(),
+                        holder => holder.to_owned(),
+                    };
+                    return Err(Error::Locked { path: dir.to_owned(), holder });
+                }
+                Err(TryLockError::Error(error)) => return Err(Error::io("locking", &path, error)),
             }
-            Err(TryLockError::Error(error)) => return Err(Error::io("locking", &path, error)),
-        }
+            // The holder before may have removed this file after it was opened here. Then other processes lock another one.
+            if is_at(&file, &path).map_err(|error| Error::io("reading", &path, error))? {
+                break file;
+            }
+        };
         let program = std::env::current_exe().ok().and_then(|path| Some(path.file_name()?.to_owned()));
         let program = program.unwrap_or_default();
         let holder = format!("process {} ({})", std::process::id(), program.to_string_lossy());
@@ -48,6 +61,16 @@ impl DirectoryLock {
         // The content only tells people who holds the lock. The lock works without it, so an error does not matter.
         let _ = written;
         Ok(Self { file, process: ProcessId::current() })
+    }
+}
+
+/// Whether the path leads to this file.
+fn is_at(file: &File, path: &Path) -> io::Result<bool> {
+    let own = file.metadata()?;
+    match fs::metadata(path) {
+        Ok(found) => Ok((found.dev(), found.ino()) == (own.dev(), own.ino())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
     }
 }
 
@@ -78,5 +101,25 @@ mod tests {
         drop(lock);
         DirectoryLock::take(dir.path()).unwrap();
         drop(of_the_child);
+    }
+
+    /// The holder gives up making a store, and removes the file between the moments at which another process opens and
+    /// locks it.
+    #[test]
+    fn a_file_that_its_holder_has_removed_is_no_lock() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut opened = 0;
+        let lock = DirectoryLock::take_by(dir.path(), &mut |path| {
+            let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path);
+            opened += 1;
+            if opened == 1 {
+                fs::remove_file(path).unwrap();
+            }
+            file
+        });
+        let lock = lock.unwrap();
+        assert!(matches!(DirectoryLock::take(dir.path()), Err(Error::Locked { .. })));
+        assert_eq!(opened, 2);
+        drop(lock);
     }
 }
