@@ -69,7 +69,7 @@ fn grouping(scheme: Scheme) -> Grouping {
     }
 }
 
-fn random<const N: usize>() -> Result<[u8; N], Error> {
+pub(crate) fn random<const N: usize>() -> Result<[u8; N], Error> {
     let mut bytes = [0; N];
     getrandom::fill(&mut bytes).map_err(|_| Error::invalid("the system has no random numbers"))?;
     Ok(bytes)

@@ -5,8 +5,7 @@
 use crate::common;
 
 use std::collections::BTreeMap;
-use std::fs::{self, Permissions};
-use std::os::unix::fs::PermissionsExt;
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use common::options;
@@ -259,40 +258,51 @@ fn inv75_a_restore_that_is_killed_while_it_copies_takes_no_log_away() {
     assert!(has(&place.open("s").unwrap(), b"old"));
 }
 
-/// No user may make a file in the directory, except root, who may do so anywhere. So the test also makes a directory
-/// where the store tries to make its file.
+/// The path of the directory is so long that no longer file name than that of a log fits after it. So the store cannot make
+/// the file by which it finds out whether it can make a log, whatever rights it has.
 #[test]
 fn a_store_keeps_its_log_while_no_other_can_be_made() {
     let place = Place::new();
     place.crashed("s", b"old");
     let log = place.only_log();
-    let tried = earlier_name(&log).with_extension("new");
-    fs::create_dir(&tried).unwrap();
-    let set_mode = |mode| fs::set_permissions(place.path("logs"), Permissions::from_mode(mode)).unwrap();
-    set_mode(0o555);
+    let longest = 4095 - 1 - log.file_name().unwrap().len();
+    let mut dir = place.path("logs").into_os_string();
+    dir.push("/".repeat(longest - dir.len()));
     let other = place.options().log_bytes(32 << 20);
-    let error = Store::open(place.path("s"), other.clone()).unwrap_err();
+    let error = Store::open(place.path("s"), other.clone().log(LogMedium::Nvram(dir.into()))).unwrap_err();
     assert!(matches!(error, Error::Io { .. }), "{error}");
-    let dir = place.path("logs");
-    assert!(error.to_string().contains(dir.to_str().unwrap()), "{error}");
+    assert!(error.to_string().contains(place.path("logs").to_str().unwrap()), "{error}");
     // The store is not worse off than before.
+    assert_eq!(place.only_log(), log);
     assert!(has(&place.open("s").unwrap(), b"old"));
-    assert!(log.exists());
-    set_mode(0o755);
-    fs::remove_dir(&tried).unwrap();
+    assert_eq!(place.only_log(), log);
     assert!(has(&Store::open(place.path("s"), other).unwrap(), b"old"));
     assert_ne!(place.only_log(), log);
 }
 
+/// The directory has empty files of attempts that were killed, and files and a link of somebody else.
 #[test]
-fn a_store_that_gets_another_log_makes_no_file_through_a_link_of_somebody_else() {
+fn a_store_that_gets_another_log_removes_old_probes_and_nothing_of_anybody_else() {
     let place = Place::new();
     place.crashed("s", b"old");
-    let (tried, elsewhere) = (earlier_name(&place.only_log()).with_extension("new"), place.path("elsewhere"));
-    std::os::unix::fs::symlink(&elsewhere, &tried).unwrap();
+    let log = place.only_log();
+    let named = |end: &str| earlier_name(&log).with_extension(end);
+    let old = ["7-0123456789abcdef.probe", "4194304-fedcba9876543210.probe"].map(named);
+    let others = ["new", "7-0123456789abcdef.log", "x-0123456789abcdef.probe", "7-0.probe"].map(named);
+    let (letter, link) = (named("7-1111111111111111.probe"), named("7-2222222222222222.probe"));
+    let elsewhere = place.path("elsewhere");
+    old.iter().chain(&others).for_each(|path| fs::write(path, b"").unwrap());
+    fs::write(&letter, b"Dear").unwrap();
+    std::os::unix::fs::symlink(&elsewhere, &link).unwrap();
     let other = place.options().log_bytes(32 << 20);
     assert!(has(&Store::open(place.path("s"), other).unwrap(), b"old"));
     assert!(!elsewhere.exists(), "the store made a file elsewhere");
+    old.iter().for_each(|path| assert!(!path.exists(), "{path:?}"));
+    others.iter().chain([&letter]).for_each(|path| assert!(path.exists(), "{path:?}"));
+    // Of the store itself, only the new log is there.
+    let left = fs::read_dir(place.path("logs")).unwrap().count();
+    assert_eq!(left, others.len() + 3);
+    assert!(link.is_symlink() && !log.exists());
 }
 
 /// The directory lets a file be made, but is no DAX file system. The store finds that out only when the old log is

@@ -7,7 +7,7 @@
 
 use std::any::Any;
 use std::fs::{self, File, OpenOptions};
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -21,6 +21,7 @@ use super::{DirectoryLock, Media, WhichLog};
 use crate::backup::not_empty;
 use crate::error::Error;
 use crate::format::log_seed;
+use crate::opening::random;
 use crate::options::{LogMedium, Options};
 use crate::page_file::newest_head;
 
@@ -268,11 +269,17 @@ impl Media for Directory {
     fn can_make_log(&self) -> Result<(), Error> {
         // A log in the store's own directory takes the place of the one before it.
         let LogMedium::Nvram(dir) = &self.log else { return Ok(()) };
-        let path = LogsOf::new(dir, &self.dir)?.probe();
+        let logs = LogsOf::new(dir, &self.dir)?;
+        logs.remove_old_probes();
+        let path = logs.probe()?;
+        let making = |error| Error::io("making a log in", dir, error);
         // Others may write in the directory too, so this never opens what somebody has put there, such as a symbolic link.
-        let _ = fs::remove_file(&path);
-        let tried = OpenOptions::new().write(true).create_new(true).open(&path);
-        tried.and_then(|_| fs::remove_file(&path)).map_err(|error| Error::io("making a log in", dir, error))
+        OpenOptions::new().write(true).create_new(true).open(&path).map_err(making)?;
+        match fs::remove_file(&path) {
+            // Another process, to which its store has the same path, has taken the probe for an old one.
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+            removed => removed.map_err(making),
+        }
     }
 
     fn remove_log(&self, number: u64) -> Result<(), Error> {
@@ -307,6 +314,8 @@ impl Media for Directory {
 
 /// The longest part of a log's name that is derived from the store's path. A longer one would leave no room for the rest.
 const LONGEST_NAME: usize = 200;
+/// What the names of probes end with.
+const PROBE: &str = ".probe";
 
 /// The logs of one store, in a directory that many stores may share.
 struct LogsOf<'a> {
@@ -338,10 +347,31 @@ impl<'a> LogsOf<'a> {
         self.dir.join(format!("{}.{}", self.stem, ending(number, kind)))
     }
 
-    /// Returns the path of an empty file that shows, while it exists, that a file can be made in the directory. All
-    /// attempts of a store use the same path, so attempts that were killed leave no more than one file.
-    fn probe(&self) -> PathBuf {
-        self.dir.join(format!("{}.new", self.stem))
+    /// The path of an empty file that shows, while it exists, that a file can be made in the directory. No other attempt uses
+    /// the same path.
+    fn probe(&self) -> Result<PathBuf, Error> {
+        let number = u64::from_le_bytes(random()?);
+        Ok(self.dir.join(format!("{}.{}-{number:016x}{PROBE}", self.stem, std::process::id())))
+    }
+
+    /// Removes the probes that killed attempts have left, as far as possible.
+    fn remove_old_probes(&self) {
+        let Ok(entries) = fs::read_dir(self.dir) else { return };
+        for entry in entries.flatten() {
+            let is_probe = entry.file_name().to_str().is_some_and(|name| self.names_probe(name));
+            if is_probe && entry.metadata().is_ok_and(|found| found.is_file() && found.len() == 0) {
+                let _ = fs::remove_file(entry.path());
+            }
+        }
+    }
+
+    /// Whether a file of this name may be a probe of this store.
+    fn names_probe(&self, name: &str) -> bool {
+        let rest = name.strip_prefix(&self.stem).and_then(|rest| rest.strip_prefix('.')?.strip_suffix(PROBE));
+        rest.and_then(|rest| rest.split_once('-')).is_some_and(|(process, number)| {
+            let is_hex = number.bytes().all(|byte| byte.is_ascii_hexdigit());
+            process.parse::<u32>().is_ok() && number.len() == 16 && is_hex
+        })
     }
 
     /// Returns the path of the log with this number, if it exists. The path in a log's name matters too: a copy of the
