@@ -290,8 +290,10 @@ pub(crate) fn open(media: &dyn Media, options: &Options, path: &Path) -> Result<
         report = recover(&engine, head.number).map_err(|error| file.explain_misfit(error))?;
         engine.checkpoint(&|| false)?;
         first = found.next();
-        log = (head.log_kind == log_kind(options.chosen_scheme()) && is_as_wanted(&*found, options, &file))
-            .then_some(found);
+        let is_kept =
+            head.log_kind == log_kind(options.chosen_scheme()) && is_as_wanted(&*found, options, &file);
+        // Invariant 76: an older copy that does not say what is home would fit this log, so the copy must not find it again.
+        log = (is_kept && head.home != 0).then_some(found);
     }
     let last_tx = report.last_tx.max(head.last_tx);
     let log = match log {

@@ -134,8 +134,12 @@ impl PageFile {
     }
 
     /// Records in the superblock that all changes below this log object are home. Durable on return.
+    ///
+    /// A superblock that does not say what is home stays like that until the log is replaced. So if an opening is cut short
+    /// before it replaces the log, the next one does.
     pub(crate) fn note_home(&self, home: Lsn) -> Result<(), Error> {
-        if home <= self.head().home {
+        let has = self.head().home;
+        if has == 0 || home <= has {
             return Ok(());
         }
         self.write_head(|head| head.home = head.home.max(home)).map(|_| ())

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use common::crash::{Images, OnRig, Rig};
 use common::options;
-use duralite_store::{Options, Scheme, Store};
+use duralite_store::{Error, Options, Scheme, Store};
 
 const PIECE: usize = 512;
 const LOADED: u64 = 250;
@@ -109,5 +109,37 @@ fn stores_of_each_version_are_opened() {
         let rows = store.run(|tx| tx.scan(&table, ..).collect::<Result<Vec<_>, _>>()).unwrap();
         let expected = (0..131).filter(|n| *n != 50).map(|n| (row(n).0.to_vec(), row(n).1));
         assert!(rows.into_iter().eq(expected), "{scheme:?}");
+    }
+}
+
+/// Superblocks before version 4 did not say what is home. So the first opening by this build gives the store another log,
+/// even if the power fails at any step of it, and a copy that was made before does not find its log again.
+#[test]
+fn inv76_an_older_copy_that_does_not_say_what_is_home_is_refused() {
+    let open = |images: &Images, scheme| {
+        let rig = Rig::new(Some(images.clone()));
+        (Store::open_on(OnRig(Arc::clone(&rig)), small(scheme)), rig)
+    };
+    for (version, scheme) in (1..=3).flat_map(|version| SCHEMES.map(|scheme| (version, scheme))) {
+        let old = decode(&fs::read(path(version, scheme)).unwrap());
+        let (store, rig) = open(&old, scheme);
+        drop(store.unwrap());
+        let mut left = vec![rig.death()];
+        if scheme == Scheme::Auto {
+            let rig = Rig::new(Some(old.clone()));
+            // So many crashes leave none of the steps out.
+            rig.crash(2000, 100, u64::from(version));
+            drop(Store::open_on(OnRig(Arc::clone(&rig)), small(scheme)).unwrap());
+            left.extend(rig.crashes().into_iter().map(|crash| crash.images));
+            assert!(left.len() > 10);
+        }
+        for (nth, images) in left.iter().enumerate() {
+            let what = format!("version {version}, {scheme:?}, state {nth}");
+            let (store, rig) = open(images, scheme);
+            store.unwrap().verify().unwrap();
+            let (refused, _) = open(&Images { pages: old.pages.clone(), ..rig.death() }, scheme);
+            let error = refused.err().unwrap_or_else(|| panic!("{what}: the copy was opened"));
+            assert!(matches!(error, Error::Invalid { .. }), "{what}: {error}");
+        }
     }
 }
