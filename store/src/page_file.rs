@@ -383,6 +383,10 @@ impl PageFile {
         let mut page = vec![0; size];
         self.block.read(self.area_page() * size as u64, &mut page).map_err(reading)?;
         let Some(list) = BatchList::decode(&page, self.seed) else { return Ok(()) };
+        // The area may be only in the system's cache, if its flush had failed.
+        let mut area = vec![0; (1 + list.pages.len()) * size];
+        self.block.read(self.area_page() * size as u64, &mut area).map_err(reading)?;
+        self.commit(self.area_page() * size as u64, &area)?;
         let mut image = AlignedBuf::default();
         image.resize(size);
         for (at, id) in (self.area_page() + 1..).zip(&list.pages) {

@@ -175,6 +175,12 @@ fn open_after_a_failed_flush(nth: u64) {
 }
 
 #[test]
+fn inv31_a_double_write_whose_flush_failed_is_durable_before_its_pages_go_home() {
+    open_after_a_failed_flush(0);
+    open_after_a_failed_flush(1);
+}
+
+#[test]
 fn inv76_a_superblock_whose_flush_failed_is_durable_before_the_log_relies_on_it() {
     open_after_a_failed_flush(2);
 }
