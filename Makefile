@@ -15,8 +15,7 @@ build: ## build libduralite.so, its preload library, duralite and duralite-archi
 	@scripts/setup build
 	cargo build --release -p duralite -p duralite-preload -p duralite-cli -p duralite-sidecar
 
-# Optimised as a whole and with debug information, a program takes longer to build than to show. `make test` builds with the
-# same flags.
+# Optimised as a whole and with debug information, a program takes longer to build than to show.
 demo: export CARGO_PROFILE_RELEASE_LTO = off
 demo: export CARGO_PROFILE_RELEASE_CODEGEN_UNITS = 16
 demo: export CARGO_PROFILE_RELEASE_DEBUG = 0

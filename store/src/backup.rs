@@ -11,7 +11,6 @@ use crate::archive::{SegmentHead, write_segment};
 use crate::engine::Engine;
 use crate::error::Error;
 use crate::format::Lsn;
-use crate::media::is_unfinished;
 
 /// The name of the file that marks the backup as complete.
 pub(crate) const MARK: &str = "backup";
@@ -43,16 +42,10 @@ pub(crate) fn backup(engine: &Engine, dir: &Path) -> Result<Lsn, Error> {
 }
 
 /// Makes the directory if it does not exist, and checks that it is empty.
-fn prepare(dir: &Path) -> Result<(), Error> {
+pub(crate) fn prepare(dir: &Path) -> Result<(), Error> {
     fs::create_dir_all(dir).map_err(|error| Error::io("making", dir, error))?;
     let mut entries = fs::read_dir(dir).map_err(|error| Error::io("reading", dir, error))?;
     if entries.next().is_some() { Err(not_empty(dir)) } else { Ok(()) }
-}
-
-/// Like [`prepare`], for a directory in which a store will be made. Also accepts a directory with the files that an
-/// interrupted attempt has left.
-pub(crate) fn prepare_store(dir: &Path) -> Result<(), Error> {
-    if is_unfinished(dir) { Ok(()) } else { prepare(dir) }
 }
 
 /// Returns the error for a directory that has to be empty, but is not.

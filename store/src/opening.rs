@@ -21,7 +21,7 @@ use crate::log::disk::{DiskLog, Grouping};
 use crate::log::nv::{Flush, NvLog};
 use crate::log::rings::RingsLog;
 use crate::log::{Log, Named, OnDamage, refuse};
-use crate::media::{Directory, Media, WhichLog, nothing_there};
+use crate::media::{Directory, Media, WhichLog, nothing_there, random};
 use crate::options::{DEFAULT_PAGE, Options, Scheme};
 use crate::page_file::{FormatOrError, PageFile};
 use crate::pager::{Author, Pager};
@@ -67,12 +67,6 @@ fn grouping(scheme: Scheme) -> Grouping {
         Scheme::NvDiskDecentralized => Grouping::Apart,
         _ => Grouping::Grouped,
     }
-}
-
-pub(crate) fn random<const N: usize>() -> Result<[u8; N], Error> {
-    let mut bytes = [0; N];
-    getrandom::fill(&mut bytes).map_err(|_| Error::invalid("the system has no random numbers"))?;
-    Ok(bytes)
 }
 
 /// Opens the page file, or makes it. Returns whether it was made.

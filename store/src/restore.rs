@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::archive::{Segment, list, name_of, read_reached};
-use crate::backup::{MARK, PAGES, prepare_store};
+use crate::backup::{MARK, PAGES};
 use crate::error::Error;
 use crate::format::{Lsn, Object, ObjectKind};
-use crate::media::{Directory, Media};
+use crate::media::{Directory, Media, prepare_store};
 use crate::opening::{assemble, make_from, make_log};
 use crate::options::Options;
 use crate::poison::Poison;

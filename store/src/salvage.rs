@@ -4,11 +4,10 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::backup::prepare_store;
 use crate::error::Error;
 use crate::format::{Lsn, lsn};
 use crate::log::Damage;
-use crate::media::{Directory, Media};
+use crate::media::{Directory, Media, prepare_store};
 use crate::opening::{NO_LOG, ON_BLOCKS, assemble, make_from, make_log, open_log};
 use crate::options::{LogMedium, Options, Scheme};
 use crate::page_file::PageFile;

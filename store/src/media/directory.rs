@@ -17,11 +17,10 @@ use duralite_medium::{FileNvm, MapOptions, Nvm};
 use parking_lot::Mutex;
 use xxhash_rust::xxh3::xxh3_128;
 
-use super::{DirectoryLock, Media, WhichLog};
-use crate::backup::not_empty;
+use super::{DirectoryLock, Media, WhichLog, random};
+use crate::backup::{not_empty, prepare};
 use crate::error::Error;
 use crate::format::log_seed;
-use crate::opening::random;
 use crate::options::{LogMedium, Options};
 use crate::page_file::newest_head;
 
@@ -213,8 +212,14 @@ fn no_log_beside(path: &Path) -> Error {
     Error::Invalid { what }
 }
 
+/// Like [`prepare`], for a directory in which a store will be made. Also accepts a directory with the files that an
+/// interrupted attempt has left.
+pub(crate) fn prepare_store(dir: &Path) -> Result<(), Error> {
+    if is_unfinished(dir) { Ok(()) } else { prepare(dir) }
+}
+
 /// Returns whether an attempt to make a store in the directory was interrupted, or goes on now.
-pub(crate) fn is_unfinished(dir: &Path) -> bool {
+fn is_unfinished(dir: &Path) -> bool {
     !dir.join(PAGES).exists() && [COPY, UNFINISHED].iter().any(|name| dir.join(name).exists())
 }
 

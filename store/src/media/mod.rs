@@ -12,7 +12,7 @@ use std::sync::Arc;
 use duralite_medium::Nvm;
 use duralite_medium::block::Block;
 
-pub(crate) use self::directory::{Directory, is_unfinished, nothing_there};
+pub(crate) use self::directory::{Directory, nothing_there, prepare_store};
 #[cfg(test)]
 pub(crate) use self::in_memory::InMemory;
 use self::lock::DirectoryLock;
@@ -107,4 +107,11 @@ pub trait Media: fmt::Debug {
     fn take_lock(&mut self) -> Option<Box<dyn Any + Send + Sync>> {
         None
     }
+}
+
+/// Returns random bytes of the system.
+pub(crate) fn random<const N: usize>() -> Result<[u8; N], Error> {
+    let mut bytes = [0; N];
+    getrandom::fill(&mut bytes).map_err(|_| Error::invalid("the system has no random numbers"))?;
+    Ok(bytes)
 }
