@@ -26,7 +26,7 @@ demo: ## the main job on real input, with a kill -9 in the middle; table and out
 	cargo build --release -p duralite -p duralite-cli -p duralite-bank $(QUICK_SQLITE)
 	cargo build --release -p duralite-demo
 	cargo run --release --quiet -p duralite-demo
-	target/release/bank 1
+	@$${CARGO_TARGET_DIR:-target}/release/bank 1
 
 test: ## the lints and the tests to run before a commit; the last line counts them
 	@scripts/setup test
