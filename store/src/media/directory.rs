@@ -74,11 +74,12 @@ impl Directory {
             return;
         }
         let path = self.dir.join(UNFINISHED);
+        let has_pages = path.exists();
         // A log is made here only after these pages. So without them, a log here belongs to a store.
-        let logs: &[&str] = if path.exists() { &KINDS } else { &[] };
+        let logs: &[&str] = if has_pages { &KINDS } else { &[] };
         // Pages that were copied name the log of another store, but only as long as they are called `COPY`. Builds that did not
         // record what is home called such copies `UNFINISHED` too; pages that were never opened are no copies.
-        if path.exists()
+        if has_pages
             && let Ok(block) = self.file(&path, false).and_then(|file| blocks(file, &path))
             && let Ok(head) = newest_head(&*block)
             && (head.home != 0 || head.opened == 0)
