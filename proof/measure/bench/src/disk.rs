@@ -1,6 +1,7 @@
 //! Makes a disk whose writes can be traced.
 
-use duralite_iotrace::Tracer;
+use anyhow::{Result, ensure};
+use duralite_iotrace::{Trace, Tracer};
 use duralite_testkit::LoopDisk;
 
 /// The note of a table that needs such a disk, where there is none.
@@ -17,4 +18,14 @@ pub fn traceable(mebibytes: u64) -> Option<LoopDisk> {
             None
         }
     }
+}
+
+/// Traces what `body` writes. Returns the trace, and what `body` returns.
+///
+/// # Errors
+/// An error of `body` or of the tracer; events of the trace were lost.
+pub fn traced<T>(tracer: Tracer, body: impl FnOnce() -> Result<T>) -> Result<(Trace, T)> {
+    let (trace, done) = tracer.run(body)?;
+    ensure!(trace.lost == 0, "{} events of the trace were lost", trace.lost);
+    Ok((trace, done?))
 }

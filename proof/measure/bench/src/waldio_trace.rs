@@ -3,11 +3,11 @@
 
 use std::path::Path;
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Result, bail};
 use duralite_iotrace::{Class, Trace, Tracer, Write};
 use duralite_testkit::LoopDisk;
 
-use crate::disk::{NOT_TRACED, traceable};
+use crate::disk::{self, NOT_TRACED, traceable};
 use crate::nvwal::Effort;
 use crate::report::{Table, number};
 use crate::waldio::waldio;
@@ -56,10 +56,7 @@ fn traced(
     body: impl FnOnce(&mut Session) -> Result<()>,
 ) -> Result<Trace> {
     let tracer = Tracer::at(&disk.path()).database(session.path());
-    let (trace, done) = tracer.run(|| body(session))?;
-    done?;
-    ensure!(trace.lost == 0, "{} events of the trace were lost", trace.lost);
-    Ok(trace)
+    disk::traced(tracer, || body(session)).map(|(trace, ())| trace)
 }
 
 fn traced_inserts(disk: &LoopDisk, session: &mut Session, inserts: u32) -> Result<Trace> {

@@ -3,12 +3,12 @@
 
 use std::path::Path;
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
 use duralite_iotrace::{Class, Trace, Tracer};
 use duralite_testkit::LoopDisk;
 
 use super::{Effort, number, parameters};
-use crate::disk::traceable;
+use crate::disk::{self, NOT_TRACED, traceable};
 use crate::report::Table;
 use crate::workload::{Operation, Run, Session, Target};
 
@@ -50,9 +50,7 @@ fn traced(disk: &LoopDisk, mode: &Mode) -> Result<(Trace, Run)> {
     }
     session.run(Operation::Insert, 1, 1)?;
     let tracer = Tracer::at(&disk.path()).database(session.path());
-    let (trace, run) = tracer.run(|| session.run(Operation::Insert, INSERTS, 1))?;
-    ensure!(trace.lost == 0, "{} events of the trace were lost", trace.lost);
-    Ok((trace, run?))
+    disk::traced(tracer, || session.run(Operation::Insert, INSERTS, 1))
 }
 
 /// Measures figure 8: the requests of ten inserts, and their sums.
@@ -78,7 +76,7 @@ pub fn figure8(_: &Path, _: Effort) -> Result<Vec<Table>> {
     );
     let Some(disk) = traceable(DISK_MIB) else {
         for table in [&mut requests, &mut sums] {
-            table.note = "Not measured: needs root, mkfs.ext4, loop devices and tracefs.".to_owned();
+            table.note = NOT_TRACED.to_owned();
         }
         return Ok(vec![requests, sums]);
     };

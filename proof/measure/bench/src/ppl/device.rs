@@ -11,7 +11,7 @@ use super::config::{Config, InPaper, Latency, POLICY_NOTE};
 use super::io::Bytes;
 use super::prepared::Prepared;
 use super::replay::{Database, run};
-use crate::disk::traceable;
+use crate::disk::{traceable, traced};
 use crate::nvwal::Effort;
 use crate::report::Table;
 
@@ -83,10 +83,8 @@ fn count(dir: &Path, disk: Option<&LoopDisk>, prepared: &Prepared, config: &Conf
     };
     let database = Database::new(&disk.path(), &prepared.template, config)?;
     let tracer = Tracer::at(&disk.path()).database(database.path());
-    let (trace, asked) = tracer.run(|| complete(&database, prepared))?;
-    let summary = trace.summary();
-    anyhow::ensure!(summary.lost == 0, "{} events of the trace were lost", summary.lost);
-    Ok(Pages { asked: asked?, device: Some(OnDevice::new(&summary)) })
+    let (trace, asked) = traced(tracer, || complete(&database, prepared))?;
+    Ok(Pages { asked, device: Some(OnDevice::new(&trace.summary())) })
 }
 
 const COLUMNS: [&str; 14] = [
