@@ -1,7 +1,7 @@
 //! Instructions that write cache lines back to memory.
 //!
-//! All of them are inline assembly. The compiler must assume that it accesses any memory, and so moves no
-//! store past it.
+//! They are written as inline assembly. The compiler must assume that such code accesses any memory, so it
+//! moves no store past an instruction.
 #![allow(unsafe_code)] // cache-line instructions take addresses
 
 use crate::LINE_BYTES;
@@ -13,7 +13,8 @@ pub enum FlushInstruction {
     Clwb,
     /// The x86 instruction that writes the line back and evicts it. `sfence` orders it.
     Clflushopt,
-    /// The x86 instruction that writes the line back and evicts it, one line after the other.
+    /// The x86 instruction that writes the line back and evicts it. Several of them execute in order, one at
+    /// a time.
     Clflush,
     /// The Arm instruction that cleans the line to the point of persistence. Not tested on hardware.
     DcCvap,
@@ -105,7 +106,7 @@ pub(crate) unsafe fn flush_lines(instruction: FlushInstruction, first: *const u8
         FlushInstruction::Clflushopt => each_line!("clflushopt [{0}]"),
         #[cfg(target_arch = "x86_64")]
         FlushInstruction::Clflush => each_line!("clflush [{0}]"),
-        // `dc cvap` by its encoding, because assemblers know the name only from ARMv8.2 on.
+        // Write `dc cvap` as its encoding, because assemblers know the name only from ARMv8.2 on.
         #[cfg(target_arch = "aarch64")]
         FlushInstruction::DcCvap => each_line!("sys #3, c7, c12, #1, {0}"),
         #[cfg(target_arch = "aarch64")]

@@ -3,11 +3,11 @@
 use std::ops::Sub;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Counters of the operations on a medium through one object. The difference between two values of these
-/// counters is what was done between reading them.
+/// Counters of the operations on a medium through one object. The difference between two values counts what
+/// was done between reading them.
 ///
-/// Counts are exact as long as one thread at a time uses the object. Threads that store, or read, at the same
-/// time may lose some of each other's counts.
+/// Counts are exact as long as one thread at a time uses the object. If several threads store or read at the
+/// same time, some counts may be lost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// The number of bytes stored or streamed.
@@ -43,7 +43,7 @@ impl Sub for Counters {
     }
 }
 
-/// The counts of some of the threads, on cache lines of their own.
+/// The counts of some of the threads. Each shard is on cache lines of its own.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Shard {
@@ -60,9 +60,9 @@ const SHARDS: usize = 16;
 
 /// Counters that are kept with plain loads and stores.
 ///
-/// With one writer at a time no count is lost. A locked addition would lose none either, but would cost more
-/// than the flush that it counts. Threads count in separate shards, because moving a cache line between two
-/// cores that write it takes longer than the counted store.
+/// No count is lost as long as one thread at a time counts in a shard. An atomic addition would lose none
+/// even with several threads, but would cost more than the flush that it counts. Threads count in separate
+/// shards, because moving a cache line between two cores that write it takes longer than the counted store.
 #[derive(Debug, Default)]
 pub(crate) struct CounterCells {
     shards: [Shard; SHARDS],

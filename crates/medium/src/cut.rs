@@ -5,13 +5,14 @@
 //! mapping the process survives, because the handler maps zeros over the rest of the mapping and marks the
 //! mapping as cut. The code that made the access checks for the mark afterwards (invariant 19).
 //!
-//! The handler is installed when the first mapping is watched; before that the process's signal handling is
-//! not changed. It handles only faults inside watched mappings of this process. It passes every other SIGBUS
-//! on to the action that was set before. That action is a handler with or without `SA_SIGINFO`, the default
-//! action, or none. Such a handler runs on the thread's signal stack if the thread has one. If a host
-//! installs its own handler later, the host's handler is called first. This handler is then reached only if
-//! the host's handler passes on faults that it does not know. A handler that does not pass them on removes
-//! the protection: SIGBUS then ends the host as it would without this library.
+//! The handler is installed when the first mapping is watched. Before that, the process's signal handling is
+//! not changed. The handler deals only with faults inside watched mappings of this process. It passes every
+//! other SIGBUS on to the action that was set before: a handler with or without `SA_SIGINFO`, the default
+//! action, or none. Both handlers run on the thread's signal stack if the thread has one.
+//!
+//! If the application installs its own handler later, the kernel calls that handler first. This module's
+//! handler is then reached only if the application's handler passes on faults that it does not know.
+//! Otherwise the protection is gone: SIGBUS ends the application as it would without this library.
 //!
 //! Everything that the handler does is allowed in a signal handler: it reads words in static memory, and
 //! makes system calls.
@@ -100,7 +101,7 @@ impl Watched {
         place.cut.store(false, Ordering::Relaxed);
         place.end.store(start + bytes, Ordering::Relaxed);
         // A forked child inherits this entry but not the mapping, and may map something else at this address.
-        // So the entry has the pid, and holds only in this process.
+        // So the entry has the pid, and the handler ignores the entry in any other process.
         place.process.store(own_pid(), Ordering::Relaxed);
         place.start.store(start, Ordering::Release);
         Self(place)

@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// The point from which on a store survives a power loss.
+/// The point that a store has to reach to survive a power loss.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum PersistenceDomain {
     /// The processor's caches: a store is durable without a flush.
@@ -37,10 +37,10 @@ pub fn persistence_domain(dir: &Path) -> PersistenceDomain {
     })
 }
 
-/// Returns the persistence domain of a block device, as the sysfs that is mounted at `sysfs` tells it. A
+/// Returns the persistence domain of a block device, as reported by the sysfs that is mounted at `sysfs`. A
 /// partition or a namespace is a directory below its region
-/// (`/sys/devices/.../regionN/namespaceN.M/block/pmemN`). A mapped device is only as safe as the least safe
-/// of its parts.
+/// (`/sys/devices/.../regionN/namespaceN.M/block/pmemN`). A device-mapper device is only as safe as the least
+/// safe of its parts.
 fn of_device(sysfs: &Path, major: u32, minor: u32) -> PersistenceDomain {
     let device = sysfs.join(format!("dev/block/{major}:{minor}"));
     fs::canonicalize(device).map_or(PersistenceDomain::Unknown, |device| of_block(&device))
@@ -53,7 +53,7 @@ fn of_block(device: &Path) -> PersistenceDomain {
     if below.is_empty() {
         return of_region(device);
     }
-    // This recursion ends, because no device mapper contains itself.
+    // This recursion ends, because no device-mapper device contains itself.
     let domains = below.iter().map(|device| of_block(device));
     domains.reduce(least).unwrap_or_default()
 }

@@ -4,7 +4,8 @@ use std::path::PathBuf;
 
 use rustix::io::Errno;
 
-/// Returns the system's words for an error. Adds what to do about the error if those words do not say it.
+/// Returns the system's words for an error. Adds what to do about the error if the system's words do not say
+/// it.
 #[must_use]
 pub fn in_words(error: &std::io::Error) -> String {
     match Errno::from_io_error(error) {
@@ -84,7 +85,8 @@ pub enum MediumError {
 }
 
 impl MediumError {
-    /// Returns whether a flush has failed, so that nothing is known about what was written before it.
+    /// Returns whether a flush has failed. After that, nothing is known about the data written before the
+    /// flush.
     #[must_use]
     pub fn is_failed_flush(&self) -> bool {
         matches!(self, Self::Io { op: "fsync" | "fdatasync", .. })

@@ -18,9 +18,9 @@ pub struct Latency {
     /// applies.
     pub stream_ns: Option<u32>,
     /// The number of lines for which the memory's write-pending queue has room. The memory works on all lines
-    /// in the queue at once, and each takes its latency. A line waits only while the queue is full, and a
-    /// fence waits until the queue is empty. With 0 there is no queue, and each line waits for its own
-    /// latency.
+    /// in the queue at once, and each line takes its own latency. A thread waits for a line only while the
+    /// queue is full, and a fence waits until the queue is empty. With 0 there is no queue, and the thread
+    /// waits for the latency of each line.
     pub queue_lines: u32,
 }
 
@@ -116,8 +116,8 @@ pub(crate) fn spin(ns: u64) {
     }
 }
 
-/// Waits until more than `wait` has passed since `start`, without yielding the processor. Both are in the
-/// unit of [`now`].
+/// Waits until more than `wait` has passed since `start`, without yielding the processor. Both values are in
+/// the unit of [`now`].
 pub(crate) fn spin_from(start: u64, wait: u64) {
     if ticks_per_ns() == 0 {
         while now().wrapping_sub(start) <= wait {}

@@ -1,5 +1,6 @@
-//! Byte-addressable persistent memory (NVRAM) behind one trait, [`Nvm`], and the other media: [`block`]
-//! (preallocated files), [`Segment`] (memory that processes share), and [`process`] (which process this is).
+//! Byte-addressable persistent memory (NVRAM) behind one trait, [`Nvm`], and two other media: [`block`]
+//! (preallocated files) and [`Segment`] (memory that processes share). [`process`] tells a process from its
+//! children.
 //!
 //! Every effect that a log has on persistent memory goes through [`Nvm`]. Bytes are *stored* through the
 //! cache, their lines are *flushed*, and a *fence* makes what was flushed durable. So the same engine code
@@ -7,8 +8,8 @@
 //!
 //! - [`FileNvm`], a mapped file: real NVRAM on a DAX file system, or an emulation on any other file system,
 //!   with latency added per flushed line and per barrier;
-//! - any other implementation of the trait. Tests of durability wrap a medium in such an implementation, or
-//!   use one that remembers what a power loss may lose.
+//! - any other implementation of the trait. Tests of durability use an implementation that wraps a medium, or
+//!   one that remembers which stores a power loss may lose.
 //!
 //! Offsets and lengths are bytes from the start of the medium; times are nanoseconds.
 
@@ -86,24 +87,24 @@ impl fmt::Display for Guarantee {
 /// - A stored byte *may* become durable at any moment after the store, because the processor may evict its
 ///   cache line. It *is* durable when its line was flushed after the store, and a fence after that flush has
 ///   returned.
-/// - An aligned 8-byte word is atomic: after a power loss it holds a value that was stored as a whole. Only
-///   [`store_u64`](Nvm::store_u64) has a promised order within its line. The bytes of one
-///   [`store`](Nvm::store) or [`stream`](Nvm::stream) may become durable in any order.
+/// - An aligned 8-byte word is atomic: after a power loss it holds a value that was stored as a whole. The
+///   bytes of one [`store`](Nvm::store) or [`stream`](Nvm::stream), unlike those of one
+///   [`store_u64`](Nvm::store_u64), may become durable in any order.
 /// - Stores to one line become durable in the order of the calls.
 ///
 /// If caches are in the persistence domain ([`is_durable_on_store`](Nvm::is_durable_on_store)), a store is
 /// durable without a flush, and a flush does nothing. The store *is* durable once a fence after it has
-/// returned, and never later than a store that follows the fence.
+/// returned. It never becomes durable later than a store that follows the fence.
 ///
 /// The death of a process loses none of its stores.
 ///
 /// # Sharing
 ///
-/// The caller's locks ensure that each byte has one writer at a time, and that no reader reads a byte before
-/// it was told that the byte is written. Threads and processes may write different bytes at the same time,
-/// even different words of one line, while others read other bytes. A reader that has loaded a word written
-/// by `store_u64` sees every `store` that the writer made before it. Only [`fence`](Nvm::fence) orders
-/// streamed bytes.
+/// The caller's locks ensure that each byte has one writer at a time, and that a reader reads a byte only
+/// after it was told that the byte is written. Threads and processes may write different bytes at the same
+/// time, even different words of one line, while others read other bytes. A reader that has loaded a word
+/// written by `store_u64` sees every `store` that the writer made before it. Only [`fence`](Nvm::fence)
+/// orders streamed bytes.
 ///
 /// A flush covers stores to the line by any thread. A fence waits only for the flushes of the thread that
 /// calls it.
@@ -155,7 +156,7 @@ pub trait Nvm: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     ///
-    /// [`MediumError::Cut`], after the first access that found nothing.
+    /// [`MediumError::Cut`], if an access has found no page of the file.
     fn check(&self) -> Result<(), MediumError> {
         Ok(())
     }

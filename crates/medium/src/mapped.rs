@@ -170,7 +170,7 @@ impl FileNvm {
         self.slow.load(Ordering::Relaxed) & reasons != 0
     }
 
-    /// Does everything that a store off the fast path requires besides the store itself.
+    /// Does what a store requires off the fast path, except for the store itself.
     #[cold]
     fn store_slowly(&self, at: u64, len: u64) {
         assert!(!self.is_slow(SLOW_READ_ONLY), "store to a medium that was mapped for reading only");
@@ -195,8 +195,8 @@ impl FileNvm {
         !self.is_slow(SLOW_MODEL | SLOW_DURABLE_ON_STORE)
     }
 
-    /// Waits as long as a processor that writes these lines back would wait for the emulated memory. `of`
-    /// chooses the latency of one of them.
+    /// Waits as long as the emulated memory would delay a processor that writes back `lines` lines. `of`
+    /// selects the latency of one line.
     #[cold]
     fn wait_for_lines(&self, lines: u64, of: fn(&Latency) -> u32) {
         let latency = self.latency.get();
@@ -225,8 +225,8 @@ impl FileNvm {
 
     #[inline(always)]
     fn flush_now(&self, address: *mut u8, lines: u64) {
-        // SAFETY: the callers have checked that the range is backed, and a line never crosses the end of the
-        // page that holds its first byte. The processor has the instruction.
+        // SAFETY: the callers have checked that the range is backed. A line never crosses the end of a page,
+        // so the whole of each line is mapped. The processor has the instruction.
         unsafe { cacheline::flush_lines(self.instruction, address, lines) };
         self.counters.flushed(lines);
         if self.is_slow(SLOW_LATENCY) {
@@ -234,7 +234,7 @@ impl FileNvm {
         }
     }
 
-    /// Calls `fallocate`, again and again as long as signals interrupt it.
+    /// Calls `fallocate`, and repeats the call if a signal interrupts it.
     fn fallocate(&self, mode: FallocateFlags, at: u64, len: u64) -> Result<(), MediumError> {
         loop {
             match rustix::fs::fallocate(&*self.file, mode, at, len) {
@@ -248,13 +248,13 @@ impl FileNvm {
     /// Backs `from..to`, makes the file's size durable, and publishes the new length.
     fn back(&self, from: u64, to: u64) -> Result<(), MediumError> {
         let stat = rustix::fs::fstat(&*self.file).map_err(|errno| MediumError::from_errno("fstat", errno))?;
-        // Map first, because blocks without addresses would be of no use.
+        // Map first, because blocks that cannot be mapped would be of no use.
         self.cover(to)?;
         self.fallocate(FallocateFlags::empty(), from, to - from)?;
         if self.dax {
-            // The first touch of a block that is allocated but not initialised would commit the file system's
-            // journal. So write zeros to the new blocks. Write none below the length that the file has by
-            // now, because another process may have grown the file and be using that part.
+            // The first store to a block that is allocated but not initialised would commit the file system's
+            // journal. So write zeros to the new blocks. Leave everything below the file's present length
+            // alone, because another process may have grown the file and be using that part.
             write_zeros(&self.file, from.max(u64::try_from(stat.st_size).unwrap_or(to)), to)?;
             rustix::fs::fsync(&*self.file).map_err(|e| MediumError::from_errno("fsync", e))?;
         }
@@ -348,8 +348,9 @@ impl Nvm for FileNvm {
     fn read(&self, at: u64, buf: &mut [u8]) {
         let len = buf.len() as u64;
         let from = self.at(at, len);
-        // SAFETY: `at` has checked that the range is backed. A writer stores only into bytes that no reader
-        // was told to read yet, by a word loaded with `load_u64`.
+        // SAFETY: `at` has checked that the range is backed. No thread stores into these bytes, because a
+        // writer tells readers that bytes are written (by a word that they load with `load_u64`) only after
+        // it has stored them.
         unsafe { std::ptr::copy_nonoverlapping(from.cast_const(), buf.as_mut_ptr(), buf.len()) };
         let lines = lines_touched(at, len);
         self.counters.read(len, lines);
@@ -359,7 +360,7 @@ impl Nvm for FileNvm {
     }
 
     fn next_data(&self, at: u64) -> u64 {
-        // Ask for holes only if the file must have some.
+        // Search for data only if the file must have holes.
         let sparse = rustix::fs::fstat(&*self.file).is_ok_and(|stat| stat.st_blocks < stat.st_size / 512);
         if !sparse || at >= self.len() {
             return at;
@@ -658,7 +659,8 @@ pub(crate) fn write_zeros(file: &File, from: u64, to: u64) -> Result<(), MediumE
     Ok(())
 }
 
-/// Returns whether a kernel, with or without `MAP_SYNC`, refuses direct access with this error.
+/// Returns whether this error means that the kernel refuses direct access. Kernels without `MAP_SYNC` return
+/// another error than kernels with it.
 pub(crate) fn is_dax_refusal(errno: Errno) -> bool {
     matches!(errno, Errno::OPNOTSUPP | Errno::INVAL)
 }
@@ -673,7 +675,7 @@ pub fn is_dax(dir: &Path) -> bool {
 /// Does the same as [`is_dax`], but returns an error if the temporary file cannot be made.
 ///
 /// # Errors
-/// The system's error of making a file in the directory.
+/// The system's error if the temporary file cannot be made.
 pub fn has_dax(dir: &Path) -> std::io::Result<bool> {
     const PROBE_BYTES: u16 = 4096;
     let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
@@ -696,11 +698,11 @@ pub fn has_dax(dir: &Path) -> std::io::Result<bool> {
     }
 }
 
-// The views of a file. A view is a mapping of as much of the file as was needed so far. If that is no longer
-// enough, the file is mapped again at another address.
+// The views of a file. A view maps the beginning of the file, as far as it was needed when the view was made.
+// If that is no longer enough, the file is mapped again at another address.
 
-/// The largest number of views of a file. This is enough, because each view is twice as long as the previous
-/// one (if the address space has room for that).
+/// The largest number of views of a file. This is enough, because each view, except the last, is at least
+/// twice as long as the previous one (if the address space has room for that).
 const MOST_VIEWS: usize = 48;
 
 /// How views are mapped.
@@ -729,7 +731,7 @@ impl View {
         let protection = if how.read_only { ProtFlags::READ } else { ProtFlags::READ | ProtFlags::WRITE };
         let bytes = bytes.next_multiple_of(rustix::param::page_size());
         let base = map_shared(file, bytes, protection, how.dax)?;
-        // SAFETY: the whole mapping made above.
+        // SAFETY: the range is the whole mapping made above.
         unsafe { process::keep_from_children(base.as_ptr(), bytes) };
         Ok(Self { base, bytes, watched: how.watched.then(|| Watched::new(base.as_ptr(), bytes)) })
     }
@@ -737,8 +739,8 @@ impl View {
 
 /// The mappings of a file. All views show the same pages of memory, so a read, a store or a flush may go
 /// through any of them. New accesses use the longest view. The others are kept as long as this object exists,
-/// because another thread may still be using an address in them. All views together are at most twice as long
-/// as the longest one.
+/// because another thread may still be using an address in them. If the address space has room, all views
+/// together are at most three times as long as the longest one.
 pub(crate) struct Views {
     how: How,
     /// The address of the longest view.

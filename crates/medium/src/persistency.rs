@@ -10,8 +10,8 @@ pub enum Persistency {
     /// Lines are flushed by instructions, and a fence waits for them.
     ///
     /// Emulated cost, added at the flush: one line's write latency for every line. If
-    /// [`queue_lines`](crate::Latency::queue_lines) is not 0, lines are written at the same time, and the
-    /// fence waits for the lines that are left. One fence latency is added at the fence.
+    /// [`queue_lines`](crate::Latency::queue_lines) is not 0, the memory writes several lines at once, and
+    /// the fence waits for the lines that are not written yet. One fence latency is added at the fence.
     #[default]
     X86,
     /// Barriers divide stores into epochs. All stores of an epoch are durable before any store of the next

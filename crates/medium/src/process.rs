@@ -1,19 +1,21 @@
-//! Identifies the calling process. By this identity a handle that was made before a fork recognises that it
+//! Identifies the calling process. By this identity, a handle that was made before a fork recognises that it
 //! is in a child.
 //!
 //! A child has the memory and the descriptors of its parent, but none of its kernel locks. Whatever was
-//! attached before the fork belongs to the parent. So every handle remembers the [`ProcessId`] under which it
-//! was made, and before each operation compares it with the present one. The comparison takes no system call,
-//! because the present number is in a page that the kernel clears in every child, even one that a bare
-//! `clone` has made.
+//! opened before the fork belongs to the parent. So every handle remembers the [`ProcessId`] under which it
+//! was made, and before each operation compares it with the current one. The comparison takes no system call.
+//! The process's number is in a page that the kernel clears in every child, even in one made by a bare
+//! `clone`.
 //!
-//! A lock of an open file description lasts as long as any process has a descriptor of it. So a child that
-//! kept the parent's descriptors would keep the parent's locks after the parent's death. Descriptors that
-//! carry locks are therefore registered ([`OwnFile`]), and the child closes them. A `pthread_atfork` handler
-//! does so at once. If no such handler runs, the child closes them when it first asks for its `ProcessId`.
+//! A lock of an open file description lasts as long as any process has a descriptor of that description. So a
+//! child that kept the parent's descriptors would keep the parent's locks after the parent's death.
+//! Descriptors that carry locks are therefore registered ([`OwnFile`]), and the child closes them. A
+//! `pthread_atfork` handler does so at once. If no such handler runs, the child closes them when it first
+//! asks for its `ProcessId`.
+//!
 //! Mappings keep descriptions open too, so children do not inherit mappings ([`keep_from_children`]). The
-//! wal-index is an exception, because SQLite, when it rolls back an inherited transaction, reads and writes
-//! the wal-index without asking the VFS. So a child gets a copy of its own at the same address
+//! wal-index is an exception. When SQLite in a child rolls back an inherited transaction, it reads and writes
+//! the wal-index without asking the VFS. So the child gets a copy of its own at the same address
 //! ([`map_for_this_process`]).
 
 #![allow(unsafe_code)] // a page with special treatment at forks, handlers of forks, and closing of descriptors
@@ -400,7 +402,7 @@ impl Drop for OwnFile {
     }
 }
 
-/// Releases all locks of an open file. Ignores errors, because no lock of such a file can make this fail.
+/// Releases all locks of an open file. Ignores errors, because a release of all locks does not fail.
 fn give_locks_back(file: &File) {
     let _ = file.unlock();
     // SAFETY: the structure holds only numbers, for which zeros are valid. They mean a range from the
@@ -430,10 +432,10 @@ impl Drop for Opening {
     }
 }
 
-/// A value that exists while a thread works that this library has started without the application's
-/// knowledge. A `fork` by the application waits until this value is dropped, for at most two seconds.
-/// Otherwise a lock that the thread holds, such as the lock of SQLite's allocator, would never be released in
-/// the child.
+/// A value that a thread holds while it works, if this library has started the thread without the
+/// application's knowledge. A `fork` by the application waits until this value is dropped, for at most two
+/// seconds. Otherwise a lock that the thread holds, such as the lock of SQLite's allocator, would never be
+/// released in the child.
 #[derive(Debug)]
 #[must_use]
 pub struct ForksWait(());
@@ -529,7 +531,7 @@ const PAUSE: Duration = Duration::from_micros(50);
 /// they wait for may hang.
 struct Gate {
     inside: AtomicI32,
-    /// The number of times that a waiting thread looks again, with [`PAUSE`] in between.
+    /// The number of times that a waiting thread looks again. It sleeps for [`PAUSE`] before each look.
     patience: u32,
 }
 

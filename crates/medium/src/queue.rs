@@ -14,8 +14,8 @@ pub(crate) struct WriteQueue {
 }
 
 impl WriteQueue {
-    /// Puts lines into a queue that has room for `depth` lines. Each takes `service` to reach the memory.
-    /// Returns how long from `now` the last line has to wait for room.
+    /// Puts lines into a queue that has room for `depth` lines. Each line takes `service` to reach the
+    /// memory. Returns how long from `now` the last line has to wait for room.
     pub(crate) fn put(&mut self, now: u64, lines: u64, service: u64, depth: u32) -> u64 {
         let room = depth.max(1) as usize;
         let mut entered = now;
@@ -26,7 +26,7 @@ impl WriteQueue {
                 entered = entered.max(oldest);
                 self.arrivals.pop_front();
             }
-            // Lines leave in the order in which they entered, also if a later one needs less time.
+            // Lines leave in the order in which they entered, even if a later line needs less time.
             let newest = self.arrivals.back().copied().unwrap_or(0);
             self.arrivals.push_back(entered.saturating_add(service).max(newest));
         }
@@ -38,7 +38,8 @@ impl WriteQueue {
         self.arrivals.back().map_or(0, |newest| newest.saturating_sub(now))
     }
 
-    /// Returns the number of lines in the queue. Lines that have left count until [`Self::put`] removes them.
+    /// Returns the number of lines in the queue. A line that has left the queue still counts until
+    /// [`Self::put`] removes it.
     #[cfg(test)]
     pub(crate) fn lines(&self) -> usize {
         self.arrivals.len()
@@ -51,7 +52,7 @@ mod tests {
 
     const SERVICE: u64 = 100;
 
-    /// Returns the time for writing lines back, and the time for the fence behind them.
+    /// Returns how long the write-back of the lines waits, and how long a fence after it waits.
     fn whole(lines: u64, depth: u32) -> (u64, u64) {
         let mut queue = WriteQueue::default();
         let waited = queue.put(1000, lines, SERVICE, depth);

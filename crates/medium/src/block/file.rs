@@ -68,8 +68,8 @@ pub struct FileBlock {
     bounce: Mutex<AlignedBuf>,
     /// The lock that a thread holds while it changes the length.
     resizing: Mutex<()>,
-    /// The length of the file before the preallocation that this object is making. `None` if it is making
-    /// none. Bytes beyond that length may still be given back.
+    /// While this object preallocates: the file's length before that. Otherwise `None`. If the preallocation
+    /// fails, it gives back the bytes beyond that length.
     sure: Mutex<Option<u64>>,
     /// Whether the file system reported blocks as not initialised even after they were zeroed.
     unsettled: AtomicBool,
@@ -87,9 +87,9 @@ fn failed(op: &'static str) -> impl Fn(io::Error) -> MediumError {
     move |error| MediumError::from_errno(op, Errno::from_io_error(&error).unwrap_or(Errno::IO))
 }
 
-/// Returns a function that turns the error of the system into the error of a failed flush. The result is
-/// never [`MediumError::NoSpace`], even if the file system reports a lack of space. A caller may continue
-/// after a lack of space, but must not continue with blocks of which nothing is known.
+/// Returns a function that turns an error of the system into the error of a failed flush. The result is never
+/// [`MediumError::NoSpace`], even if the file system reports a lack of space. A caller may continue after a
+/// lack of space, but must not continue with blocks whose content is unknown.
 fn failed_flush(op: &'static str) -> impl Fn(io::Error) -> MediumError {
     move |error| MediumError::Io { op, source: Errno::from_io_error(&error).unwrap_or(Errno::IO) }
 }
@@ -99,8 +99,8 @@ fn is_unknown(errno: Errno) -> bool {
     errno == Errno::OPNOTSUPP || errno == Errno::NOSYS
 }
 
-/// The size in bytes from which a read bypasses the page cache. A direct read of that size takes a third of
-/// the time of a read through the page cache. Recovery reads whole logs in such pieces.
+/// The size in bytes from which on a read bypasses the page cache. A direct read of that size takes a third
+/// of the time of a read through the page cache. Recovery reads whole logs in such pieces.
 const LARGE_READ: usize = 64 << 10;
 /// The largest number of buffers that one system call fills.
 const MOST_PARTS: usize = 1024;
@@ -295,7 +295,8 @@ impl FileBlock {
                 self.no_dsync.store(true, Ordering::Relaxed);
                 Ok(false)
             }
-            // Do not fall back on another kind of write, which might succeed, but would prove nothing.
+            // Do not fall back on another kind of write. It might succeed, but would not prove that these
+            // blocks are durable.
             Err(errno) => Err(MediumError::from_errno("pwritev2", errno)),
         }
     }

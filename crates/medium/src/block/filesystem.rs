@@ -88,7 +88,7 @@ pub fn check_filesystem(path: &Path) -> Result<FileSystem, MediumError> {
 struct Mount {
     id: Option<u64>,
     /// A number that no other mount ever gets. The `id` and `device` would not be enough, because a later
-    /// mount may get those of a mount that is gone.
+    /// mount may get the `id` and `device` of a mount that is gone.
     unique: Option<u64>,
     device: u64,
     kind: u32,
@@ -100,7 +100,7 @@ const KNOWN_MOUNTS: usize = 16;
 /// The type that `statfs` reports for every file system in user space.
 const FUSE: u32 = 0x6573_5546;
 
-/// Returns the mount that a path is in, or `None` on kernels before 5.8.
+/// Returns the number of the mount that a path is in, or `None` on kernels before 5.8.
 fn mount_id(path: &Path) -> Option<u64> {
     let stat = statx(CWD, path, AtFlags::empty(), StatxFlags::MNT_ID).ok()?;
     (stat.stx_mask & StatxFlags::MNT_ID.bits() != 0).then_some(stat.stx_mnt_id)
@@ -153,7 +153,8 @@ fn why_unsynced(name: &str, options: &str) -> Option<String> {
 struct Listed<'a> {
     number: u64,
     device: &'a str,
-    /// The place at which the file system is mounted, with blanks and similar characters as `\040`.
+    /// The directory at which the file system is mounted, with blanks and similar characters in octal
+    /// (`\040`).
     point: &'a str,
     kind: &'a str,
     /// The options of the file system, which all its mounts share.

@@ -19,8 +19,8 @@ pub enum Fua {
 }
 
 impl Fua {
-    /// Returns what makes such a write durable on a device, judging by the files `fua` and `write_cache` of
-    /// its queue. Returns `None` if they do not say.
+    /// Returns what makes a write with `RWF_DSYNC` durable on a device, judging by the files `fua` and
+    /// `write_cache` of the device's queue. Returns `None` if those files do not say it.
     #[must_use]
     pub fn of_queue(fua: Option<&str>, write_cache: Option<&str>) -> Option<Self> {
         match (write_cache?.trim(), fua?.trim()) {

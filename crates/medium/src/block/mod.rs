@@ -40,8 +40,8 @@ pub enum Durability {
     Normal,
 }
 
-/// Counters of what was done through one object. The difference between two values is what was done between
-/// reading them.
+/// Counters of what was done through one object. The difference between two values counts what was done between reading
+/// them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BlockCounters {
     /// The number of calls that wrote.

@@ -36,7 +36,7 @@ pub struct Probe {
     pub reason: String,
 }
 
-/// The number of durable writes that are measured for each way. The result is their median.
+/// The number of durable writes that are measured for each way. The median is the result.
 const ROUNDS: usize = 9;
 /// The time after which no further round begins.
 const PATIENCE: Duration = Duration::from_millis(30);

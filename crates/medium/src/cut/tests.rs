@@ -108,8 +108,8 @@ fn set_action(action: usize, flags: c_int) {
     }
 }
 
-/// Makes a child process, which makes a mapping of its own at the address of a mapping that the parent
-/// watches. The child then dies of an access to its mapping.
+/// Makes a child process. The child maps a file, unwatched, at the address of a mapping that the parent
+/// watches. An access to that mapping then ends the child.
 fn in_a_child() {
     let (_file, nvm) = map(true);
     // SAFETY: the child makes one mapping and is ended by a signal, or exits without running anything else.

@@ -2,8 +2,8 @@
 
 use super::*;
 
-/// Runs the closure `child` in a child process. A bare `clone` makes the process if `bare` is set, else
-/// `fork` does. The process's exit status says whether the closure returned `true`.
+/// Runs the closure `child` in a child process. Makes the process with a bare `clone` if `bare` is set, else
+/// with `fork`. The process's exit status says whether the closure returned `true`.
 fn in_child(bare: bool, child: impl FnOnce() -> bool) -> libc::pid_t {
     // SAFETY: the child calls nothing that could need a lock of another thread, and then exits.
     let pid = unsafe {

@@ -27,22 +27,23 @@ fn lock_of(process: usize) -> i64 {
     locks::PROCESSES_AT + process as i64
 }
 
-/// Returns the offset of the byte on which a reader who may not write the segment takes the lock for a mark.
+/// Returns the offset of the byte that a reader who may not write the segment locks to hold a mark.
 fn lock_of_mark(mark: usize, live: bool) -> i64 {
     locks::READER_AT + 2 * mark as i64 + i64::from(!live)
 }
 
-/// The most marks that a segment can have.
+/// The largest number of marks. A mark is a lock by which a reader who may not write the segment shows that
+/// it is there.
 const MARKS: usize = 32;
 
-/// The marks of a reader who may not write the segment.
+/// The marks that this process holds, as a reader who may not write the segment.
 #[derive(Debug, Default)]
 struct Marks {
     /// The marks held, one bit for each mark.
     held: u32,
-    /// Whether the reader reads along with processes that have a slot, and not what a crash has left. While
-    /// this is `true`, no process may make the file a new segment, because the reader relies on the present
-    /// one.
+    /// Whether the reader reads a segment that processes with a slot are using. `false` if it reads what a
+    /// crash has left. While this is `true`, no process may make the file a new segment, because the reader
+    /// relies on the present one.
     live: bool,
 }
 
@@ -52,9 +53,9 @@ struct Marks {
 pub struct FileSegment {
     base: NonNull<u8>,
     bytes: usize,
-    /// The file. It holds the lock that proves this process alive. Nothing is mapped through this open file
-    /// description, because the kernel keeps a mapping's description for a moment after a process has died,
-    /// if a program such as `ps` looks at the process.
+    /// The file. Its open file description carries the lock that proves this process alive. Nothing is mapped
+    /// through this description: if a program such as `ps` looks at a process that dies, the kernel keeps the
+    /// descriptions of the process's mappings for a moment longer.
     file: OwnFile,
     /// This process's slot; [`PROCESS_SLOTS`] if the process may only read.
     process: usize,
@@ -78,7 +79,7 @@ fn length_of(file: &File) -> Result<u64, MediumError> {
 /// Maps the first `bytes` of a file that is at least that long.
 fn map(file: &File, bytes: usize, protection: ProtFlags) -> Result<NonNull<u8>, MediumError> {
     let base = map_sparse(file, 0, bytes, protection)?;
-    // SAFETY: the whole mapping made above.
+    // SAFETY: the range is the whole mapping made above.
     unsafe { process::keep_from_children(base.as_ptr(), bytes) };
     Ok(base)
 }
@@ -178,10 +179,9 @@ impl FileSegment {
         self.readable
     }
 
-    /// Returns whether a reader who may not write the file holds a live mark, which says that the reader
-    /// reads along with processes that have a slot. All these processes may have died since. If this returns
-    /// `true`, the segment in this file is in use, and processes have used it during the life of that
-    /// reader's process.
+    /// Returns whether a reader who may not write the file holds a live mark. Such a reader began to read the
+    /// present segment while processes with a slot used it. All these processes may have died since, but the
+    /// segment is in use as long as the reader holds its mark.
     ///
     /// # Errors
     /// If the kernel does not report this.
@@ -217,8 +217,8 @@ impl FileSegment {
         Ok(stat.st_nlink > 0)
     }
 
-    /// Sets whether this reader, from now on, reads along with processes that have a slot. The reader keeps
-    /// its marks, which now say the same.
+    /// Sets whether this reader, from now on, reads a segment that processes with a slot are using. The marks
+    /// that the reader holds then say so too.
     ///
     /// # Errors
     /// If the kernel refuses this.
@@ -265,7 +265,7 @@ impl FileSegment {
         locks::set(&self.file, Kind::Exclusive, kind.at())
     }
 
-    /// Ends this process's use of the log in this way.
+    /// Ends this process's use of the log in the way `kind`.
     pub fn end_use(&self, kind: Use) {
         locks::clear(&self.file, kind.at());
     }

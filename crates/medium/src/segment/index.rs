@@ -50,7 +50,7 @@ fn piece_bytes() -> u64 {
 }
 
 impl Index {
-    /// Opens the regions after the first `used` bytes of a file.
+    /// Opens the wal-index, which begins after the first `used` bytes of a file.
     pub(super) fn open(file: &File, path: &Path, used: u64, write: bool) -> Result<Self, MediumError> {
         let again = reopen(file, path, write).map_err(|error| {
             MediumError::from_errno("open", Errno::from_io_error(&error).unwrap_or(Errno::IO))
@@ -76,8 +76,8 @@ impl Index {
     }
 
     /// Fills every region with zeros. No process uses the file now, but a process that is about to end may
-    /// still have it mapped. So the file is not truncated. The first piece keeps its space, because the next
-    /// open needs that space and, on a full disk, another program might take it.
+    /// still have it mapped. So this function does not truncate the file. The first piece keeps its space,
+    /// because the next open needs that space and, on a full disk, another program might take it.
     pub(super) fn clear(&self) -> Result<(), MediumError> {
         let length = self.length()?;
         let first = length.min(self.start + self.piece);
@@ -108,8 +108,8 @@ impl Index {
             if !reaches {
                 return Ok(None);
             }
-            // Back the piece by space before anything is stored there, because on a full file system a store
-            // into a hole kills the process.
+            // Reserve space for the piece before anything is stored there, because on a full file system a
+            // store into a hole kills the process.
             let backed = if self.write {
                 rustix::fs::fallocate(&self.file, FallocateFlags::empty(), at, piece)
             } else {

@@ -12,10 +12,10 @@ use crate::MediumError;
 /// The offset of the locks of the processes, far after the file's content.
 pub(super) const PROCESSES_AT: i64 = 1 << 40;
 /// The offset of the bytes for the ways of using the log, one byte for each [`Use`]. A process that uses the
-/// log in that way holds the byte's lock shared. A process that must be the only one holds it exclusively.
+/// log in one of these ways locks that byte shared. A process that must be the only one locks it exclusively.
 pub(super) const USE_AT: i64 = 1 << 41;
-/// The offset of the bytes for the marks of readers who may not write the file. Each mark has two bytes: the
-/// first for a reader that reads along with processes that have a slot, the second for a reader of what a
+/// The offset of the bytes for the marks of readers who may not write the file. Each mark has two bytes. A
+/// reader locks the first if processes with a slot are using the segment, and the second if it reads what a
 /// crash has left.
 pub(super) const READER_AT: i64 = 1 << 42;
 

@@ -69,8 +69,8 @@ pub trait Segment: Send + Sync {
     fn fetch_add(&self, at: u64, value: u64) -> u64;
 
     /// Returns the `count` words from byte `base` on, if each operation above is just one instruction on a
-    /// word of memory. Otherwise returns an empty slice, because this process may only read, or because the
-    /// operations do more than the instruction. [`Words`] works in both cases.
+    /// word of memory. Otherwise returns an empty slice: this process may only read, or an operation does
+    /// more than the instruction. [`Words`] works in both cases.
     fn words(&self, _base: u64, _count: usize) -> &[AtomicU64] {
         &[]
     }
@@ -105,7 +105,7 @@ pub trait Segment: Send + Sync {
         self.clock_ns()
     }
 
-    /// This process's slot.
+    /// Returns this process's slot.
     fn process_slot(&self) -> usize;
 
     /// Returns whether a process holds the slot. This process's own slot counts as held.
@@ -135,9 +135,9 @@ pub trait Segment: Send + Sync {
         Ok(false)
     }
 
-    /// Holds a mark for a reader who may only read the segment, so that other processes find the reader. A
-    /// process that does not find this reader has announced itself in words before, and the reader sees those
-    /// words from now on. Returns `false` if the mark cannot be held.
+    /// Holds a mark for a reader who may only read the segment, so that other processes find the reader. If
+    /// another process has looked for the mark too early, this reader sees from now on what that process
+    /// announced in words before it looked. Returns `false` if the mark cannot be held.
     ///
     /// # Errors
     /// If the kernel does not report this.
@@ -145,7 +145,7 @@ pub trait Segment: Send + Sync {
         Ok(false)
     }
 
-    /// Gives such a reader's mark back.
+    /// Releases a mark that [`Segment::hold_mark`] has taken.
     fn release_mark(&self, _mark: usize) {}
 }
 

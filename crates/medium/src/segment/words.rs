@@ -13,7 +13,7 @@ use super::Segment;
 /// Each operation does the same as the operation of that name of [`Segment`], sequentially consistent.
 /// Positions are in bytes, counted from the first of these words. If the words are memory
 /// ([`Segment::words`]), an operation is one comparison and the processor's instruction. Otherwise the
-/// segment carries the operation out. So a simulated segment still decides before each operation which
+/// segment carries the operation out. A simulated segment can therefore decide before each operation which
 /// process goes on, and what that process sees.
 ///
 /// # Panics

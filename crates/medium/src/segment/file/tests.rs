@@ -207,15 +207,15 @@ fn who_leaves_is_gone_although_a_process_that_is_being_started_has_the_descripto
     let one = join(&dir, 4096, Some(4096)).unwrap();
     let two = join(&dir, 4096, None).unwrap();
     assert!(one.share_use(Use::Any).unwrap() && two.share_use(Use::Any).unwrap());
-    // A process that is just being started has the descriptor in this way.
+    // A process that is being started, and has not executed its program yet, has the descriptor like this.
     let inherited = two.file().try_clone().unwrap();
     drop(two);
     assert!(!one.has_other_processes().unwrap() && one.take_use(Use::Any).unwrap());
     drop(inherited);
 }
 
-/// A program that reads `/proc/PID/stat` keeps the mappings of a process for a moment after the process's
-/// death.
+/// While a program reads `/proc/PID/stat`, the kernel keeps the mappings of that process for a moment after
+/// the process's death.
 #[test]
 fn who_has_died_is_gone_although_the_mappings_are_not() {
     let dir = tempfile::tempdir().unwrap();
