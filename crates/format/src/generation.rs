@@ -18,7 +18,8 @@ use crate::{FormatError, LogId};
 /// Generations are below this number. The bound only keeps arithmetic on damaged numbers from overflowing.
 pub const GENERATION_LIMIT: u64 = 1 << 60;
 
-/// Returns what the bits of a generation above its low `bits` contribute to a seed: 0 if those bits are 0.
+/// Returns the contribution of a generation's high bits (all except the low `bits` bits) to a seed. It is 0 if the high
+/// bits are 0.
 pub(crate) fn above(generation: u64, bits: u32) -> u64 {
     (generation >> bits).wrapping_mul(0x9E37_79B9_7F4A_7C15)
 }
@@ -38,9 +39,9 @@ pub const ACTIVE_OFFSET: u64 = 1152;
 /// No block: the `first_block` of an empty log.
 pub const NO_BLOCK: u32 = u32::MAX;
 
-/// Returns the word that names the generation in force. Its low half is the generation's low half. Its high half is the
-/// complement of the low half, xored with the generation's high half. Each slot stores its own generation too. So if a
-/// damaged word leads to a slot of another generation, the reader notices.
+/// Returns the word that says which generation is in force. The word's low half is the low half of the generation. Its
+/// high half is the complement of its low half, xored with the high half of the generation. Each slot stores its own
+/// generation too, so a reader notices if a damaged word leads to the slot of another generation.
 #[must_use]
 pub fn active_word(generation: u64) -> u64 {
     let [low, high] = halves(generation);
@@ -153,8 +154,8 @@ const ORIGIN_CHECKED: usize = 24;
 /// The number of bits with which a log counts the transactions of a generation. So a generation has fewer than 2^32
 /// transactions.
 const POSITION_BITS: u32 = 32;
-/// The first of the generations that all get the same unknown position, because larger positions do not fit into 64
-/// bits.
+/// From this generation on, [`Origin::unknown`] always returns the same position, because larger positions do not fit
+/// into 64 bits.
 const LAST_COUNTED: u64 = 1 << 31;
 
 /// How many transactions were sealed before a generation, and when the generation began.
@@ -169,8 +170,8 @@ pub struct Origin {
 }
 
 impl Origin {
-    /// Returns the origin of a generation whose stored origin is damaged. Its position is higher than any position counted
-    /// before.
+    /// Returns a substitute for the origin of a generation whose stored origin is damaged. The substitute's position is
+    /// higher than any position counted before that generation.
     #[must_use]
     pub fn unknown(generation: u64) -> Self {
         let position = generation.min(LAST_COUNTED) << POSITION_BITS;

@@ -7,7 +7,7 @@
 //! both bytes, and this build still reads that as a guard. The 20 bytes from 72 on, which SQLite reserves and leaves
 //! zero, name the log.
 //!
-//! A guard may be provisional, which its check says. Duralite writes a provisional guard before the log is durable.
+//! A guard can be provisional; its check field says so. Duralite writes a provisional guard before the log is durable.
 //! Such a log has no commits yet, so a power loss that destroys the log loses nothing. Before the first commit Duralite
 //! makes the guard final, durably.
 //!
@@ -121,7 +121,7 @@ pub enum DatabaseHeader {
         log_id: LogId,
         /// The journal mode of the database without the guard.
         kind: JournalKind,
-        /// Whether the log has no commits yet, and may not be durable.
+        /// Whether the guard is provisional: the log has no commits yet, and perhaps is not durable yet.
         provisional: bool,
     },
     /// A database with a guard whose fields do not match their check.
@@ -205,8 +205,8 @@ pub fn mask_provisionally(kind: JournalKind, header: &mut [u8; HEADER_BYTES], id
     overlay(0, header, ID_CHECK, &(!id_check(id)).to_le_bytes());
 }
 
-/// Returns the journal mode that SQLite sets by writing these bytes at `offset`; `None` if the bytes do not contain
-/// both versions, or if no guard replaces such versions.
+/// Returns the journal mode that SQLite sets by writing these bytes at `offset`. Returns `None` if the bytes do not
+/// contain both versions, or if a guard never replaces versions with these values.
 #[must_use]
 pub fn kind_of_page(offset: u64, buf: &[u8]) -> Option<JournalKind> {
     kind_within(offset, buf, JournalKind::of_versions)

@@ -12,7 +12,7 @@ pub(crate) const CHECKED_BYTES: usize = 1088;
 
 const WHAT: &str = "the log's superblock";
 
-/// The properties that distinguish the log files of one engine from those of the others.
+/// The properties that distinguish the log files of one engine from the log files of the others.
 pub(crate) struct Format {
     /// The engine's name.
     pub(crate) name: &'static str,
@@ -105,7 +105,7 @@ impl LogHead {
         }
         let found = u32_le(bytes, 8);
         if found != format.version {
-            // Only the other version knows what the other bytes mean.
+            // This build does not know what the other bytes mean in that version.
             return Err(FormatError::LogVersion { format: format.name, found, reads: format.version });
         }
         let path_bytes = usize::from(u16_le(bytes, 64));

@@ -5,8 +5,8 @@ use crate::FormatError;
 use crate::bytes::{put, u32_le};
 use crate::generation::{halves, of_halves};
 
-/// Returns a word of a number and its complement. One 8-byte store replaces both, and a reader notices if the word is
-/// damaged.
+/// Returns a word that holds a number and the number's complement. One 8-byte store replaces both, and a reader notices
+/// if the word is damaged.
 #[must_use]
 pub fn checked_word(value: u32) -> u64 {
     u64::from(value) | u64::from(!value) << 32
@@ -82,7 +82,7 @@ pub fn encode_link(generation: u64, block: u32) -> u64 {
 /// Reads a link. Returns `None` if the list ends here.
 ///
 /// # Errors
-/// `Damaged` if the link belongs to another generation, or names a block that has no file space.
+/// `Damaged` if the link belongs to another generation, or leads to a block that has no file space.
 pub fn decode_link(word: u64, generation: u64, blocks_grown: u32) -> Result<Option<u32>, FormatError> {
     if word == 0 {
         return Ok(None);

@@ -47,7 +47,8 @@ pub enum FormatError {
         /// The version that this build writes and reads.
         reads: u32,
     },
-    /// A region or a file of the store was written in another version of its format.
+    /// Something other than an engine's log was written in another version of its format: a region, a file beside a
+    /// database with an archive, or a file of the store.
     #[error("format version {0}, which this build does not read; use the version of Duralite that wrote it")]
     Version(u32),
     /// The structure needs more bytes than there are.

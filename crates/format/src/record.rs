@@ -101,7 +101,7 @@ impl RecordHeader {
 // The header of a transaction, and the hash over its records. All logs that keep records of page changes share this
 // code.
 
-/// The number of bits for the generation in hashes and commit marks. [`above`] mixes in the higher bits.
+/// The number of bits for the generation in hashes and commit marks. [`above`] mixes the higher bits into them.
 pub(crate) const MARK_GENERATION_BITS: u32 = 30;
 
 /// Size of a transaction header in bytes.
@@ -138,8 +138,8 @@ impl TxHeader {
         out
     }
 
-    /// Reads a header. The caller must check the mark before this call. The caller must check the hash after it has
-    /// read the records, the first of which names the transaction's first frame.
+    /// Reads a header. The caller must check the mark before this call, and the hash after it has read the records. The
+    /// first record names the transaction's first frame.
     #[must_use]
     pub fn decode(bytes: &[u8; TX_HEADER_BYTES as usize]) -> Self {
         Self {
@@ -152,8 +152,7 @@ impl TxHeader {
         }
     }
 
-    /// Returns the hash of the whole transaction, which is the hash over the records, continued over the header's own
-    /// fields.
+    /// Returns the hash of the whole transaction: the hash over the records, continued over the header's own fields.
     #[must_use]
     pub fn seal_hash(&self, records: TxHash) -> u64 {
         xxh3_64_with_seed(&self.encode(0)[16..], records.0)

@@ -61,7 +61,7 @@ pub const MARKS: usize = 5;
 pub const ATTEMPTED_WORD: usize = 32;
 /// The value of a mark that no reader uses.
 pub const MARK_NOT_USED: u32 = u32::MAX;
-/// The number of slots in a region's hash table. A slot is 0, or a frame of the region, counted from 1.
+/// The number of slots in a region's hash table. A slot holds 0, or the number of a frame within the region, from 1.
 pub const HASH_SLOTS: usize = 8192;
 /// The offset of a region's hash table, in bytes.
 pub const HASH_OFFSET: usize = 16_384;
@@ -198,8 +198,8 @@ impl IndexHeader {
         Self(words).summed()
     }
 
-    /// Returns the header of a wal-index that only one connection sees. That index has this many frames, this salt and this
-    /// change counter, and has the sizes of `self`.
+    /// Returns the header of a wal-index that only one connection sees. The header has this many frames, this salt and
+    /// this change counter. The page size and the database size are those of `self`.
     #[must_use]
     pub fn private(&self, frames: u32, change: u32, salt: [u32; 2]) -> Self {
         let mut words = self.0;

@@ -1,5 +1,5 @@
-//! The backlog of a closed log, `app.db-archive-LOGID`: the commits that the log still held when it was closed and that
-//! the archive may not have.
+//! The backlog of a closed log, `app.db-archive-LOGID`: the commits that were still in the log when it was closed, and
+//! that the archive may not have.
 //!
 //! The file has a header, the commits in order, and a trailer. The file holds whole pages, so a reader needs neither
 //! the engine of the log nor the database file. The file is complete and durable before `app.db-archive` names it, so a
@@ -125,7 +125,7 @@ impl Next {
         out
     }
 
-    /// Reads the part that follows in a backlog of this log.
+    /// Reads the next part of a backlog of this log.
     ///
     /// # Errors
     /// `Damaged`.

@@ -3,7 +3,7 @@
 //!
 //! `app.db-archive` is a text with a record on each line. Each line begins with a checksum of the rest of the line. A
 //! reader leaves out a line that is torn, damaged or of an unknown kind. If a record is missing, a reader that needs it
-//! takes the database for changed, which costs a snapshot and loses nothing (invariant 72).
+//! treats the database as changed. That costs a snapshot and loses nothing (invariant 72).
 
 pub mod backlog;
 #[cfg(test)]
@@ -40,8 +40,8 @@ pub struct Owner {
     pub birth_ns: u64,
 }
 
-/// The properties of a database file without a guard by which a reader notices that somebody has written to the file.
-/// If none of them has changed, nobody has.
+/// Properties of a database file without a guard. Whoever writes to the file changes at least one of them, so a reader
+/// notices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stamp {
     /// Inode number.
@@ -82,7 +82,8 @@ pub enum Record {
     Begin {
         /// The log.
         log: LogId,
-        /// Whether the database file, when the log was made, still was as the last [`Record::Rest`] says.
+        /// Whether the database file, when the log was made, was still in the state that the last [`Record::Rest`]
+        /// describes.
         intact: bool,
     },
     /// Everything that a log holds is in the database file, and the log is about to be deleted.
@@ -101,7 +102,7 @@ pub enum Record {
         /// The stamp of the file at that time.
         stamp: Stamp,
     },
-    /// Another primary has taken the archive over from the owner that was recorded before.
+    /// Another primary has taken the archive over from the newest recorded owner.
     Fenced {
         /// The generation with which that primary has taken the archive over.
         generation: u64,
@@ -293,8 +294,8 @@ impl Records {
 
     /// Returns the offset of the line of the last [`Record::Rest`], and the log of that record. Returns `None` unless
     /// `log` is the last log, was made after that record, and found the database intact. If `log` has had no commits, a
-    /// caller can cut the file at that offset, and then append another [`Record::Rest`] of the earlier log. Returns
-    /// `None` also if an owner was recorded after that record, because the owner's line must stay.
+    /// caller can truncate the file at that offset, and then append another [`Record::Rest`] of the earlier log.
+    /// Returns `None` also if an owner was recorded after that record, because the owner's line must stay.
     #[must_use]
     pub fn tail_of(&self, log: LogId) -> Option<(usize, LogId)> {
         let is_begin = |record: &Record| matches!(record, Record::Begin { .. });
@@ -317,7 +318,7 @@ impl Records {
         let first =
             self.logs().position(|record| matches!(record, Record::End { log: of, .. } if *of == log))?;
         let mut records = self.logs().skip(first).peekable();
-        // In each round the log `of` has ended, and the next log has begun where it has ended.
+        // Each round reads how the log `of` ended, and which log began after it.
         let mut of = log;
         loop {
             let mut end = None;

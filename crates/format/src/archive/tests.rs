@@ -194,7 +194,7 @@ fn inv72_a_log_whose_guard_never_went_on_is_passed_over() {
     let since = read(&records).since(A, LineEnd::Log(C)).unwrap();
     assert_eq!(since.len(), 2);
     assert!(read(&records).tail_of(C).is_some() && read(&records).rests_at(stamp(2)));
-    // The log does not mend a line that was broken, and it breaks no later line.
+    // Of several new logs in a row, only the last one decides whether the line of logs is broken.
     records.insert(8, begin(LogId([7; 16]), false));
     assert!(read(&records).since(A, LineEnd::Log(C)).is_some(), "the file was what it had been");
     records.push(begin(LogId([6; 16]), false));

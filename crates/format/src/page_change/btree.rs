@@ -139,8 +139,9 @@ impl<B: Deref<Target = [u8]>> Tree<B> {
     }
 }
 
-/// Returns the most bytes of a payload that an index cell keeps on the page, or the fewest if the payload overflows.
-/// SQLite's file format defines each of these limits as a number of 255ths of the page (`share`), less a constant.
+/// Returns a limit of the file format for index cells, which is `share` 255ths of the page less a constant. One such
+/// limit is the most bytes of a payload that a cell keeps on the page. The other is the fewest bytes that it keeps if
+/// the payload overflows.
 fn index_payload(usable: usize, share: usize) -> Option<usize> {
     ((usable.checked_sub(12)?) * share / 255).checked_sub(23)
 }
@@ -188,7 +189,7 @@ impl<B: DerefMut<Target = [u8]>> Tree<B> {
     }
 }
 
-/// Free bytes that are fewer than this are too few for a freeblock, and are called fragments.
+/// The size in bytes of the smallest freeblock. Free bytes in a shorter run are called fragments.
 const FREEBLOCK_BYTES: usize = 4;
 /// If a page has more fragment bytes than this, SQLite uses no freeblock that would leave further fragments.
 const MOST_FRAGMENTS: usize = 57;

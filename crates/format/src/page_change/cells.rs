@@ -261,8 +261,8 @@ fn payload(
     Some(trial.len() - operations)
 }
 
-/// Returns the slot that the first of these steps uses, on the page as it is before that step. `new` is the slot of the
-/// same cell on the new page.
+/// Returns the slot that the first of these steps uses on the page before that step. `new` is the slot of that step's
+/// cell on the new page.
 fn slot_now(steps: &[Step], new: usize) -> usize {
     let missing =
         steps[1..].iter().filter(|step| matches!(step, Step::Insert { new: later } if *later < new));
@@ -278,8 +278,8 @@ struct Writer<'a> {
 }
 
 impl Writer<'_> {
-    /// Encodes the deletions at the beginning of `steps` whose slots are adjacent as one operation. Returns how many
-    /// steps these are.
+    /// Encodes as one operation the deletions at the beginning of `steps` that have adjacent slots. Returns the number
+    /// of these steps.
     fn delete(&mut self, last: usize, steps: &[Step]) -> Option<usize> {
         let is_next = |(i, step): (usize, &Step)| matches!(step, Step::Delete { old } if *old + i == last);
         let count = steps.iter().enumerate().take_while(|step| is_next(*step)).count();

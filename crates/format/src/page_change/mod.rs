@@ -2,14 +2,14 @@
 //! is as short as possible. A payload consists of operations on the cells of a b-tree page (SQLite/PPL, section 3.2:
 //! physiological records), moves of bytes, ranges of bytes, or the whole page.
 //!
-//! `docs/format/page-change.md` is the specification. A payload names its kind. A reader accepts any bytes, and refuses
-//! those that are no valid payload (invariant 12). The encoder applies a change to a copy of the old page, just as a
-//! reader will, and then records every byte that still differs. So a reader gets exactly the new page, whatever SQLite
-//! did.
+//! `docs/format/page-change.md` is the specification. The first byte of a payload says the payload's kind. A reader can
+//! be given any bytes, and refuses bytes that are no valid payload (invariant 12). The encoder applies a change to a
+//! copy of the old page, just as a reader will, and then records every byte that still differs. So a reader gets
+//! exactly the new page, whatever SQLite did.
 //!
-//! A log of page changes stores the shortest payload ([`encode`]). A log of page differences stores ranges, and
-//! operations or moves only if cells were rearranged, which a comparison of the cell pointers shows at little cost
-//! ([`encode_rearranged`]).
+//! A log of page changes stores the shortest payload ([`encode`]). A log of page differences stores ranges. It stores
+//! operations or moves only if cells were rearranged ([`encode_rearranged`]). A comparison of the cell pointers shows
+//! at little cost whether they were.
 
 mod btree;
 mod cells;

@@ -105,7 +105,8 @@ fn tidy(moves: &mut Vec<Move>) {
     });
 }
 
-/// Finds the move of the common end of the two pointer arrays. That end slid if the numbers of pointers differ.
+/// Finds the move of the equal pointers with which both pointer arrays end. If the numbers of pointers differ, these
+/// pointers slid.
 fn of_pointers(before: &Tree<&[u8]>, after: &Tree<&[u8]>, moves: &mut Vec<Move>) {
     let (old, new) = (before.pointer_bytes(), after.pointer_bytes());
     let length = diff::common_suffix(old, new) / 2 * 2;

@@ -1,10 +1,11 @@
 //! The bytes of a payload: its first byte, numbers, and ranges.
 //!
-//! The first byte names the kind of the change. Numbers of 0..=65535 take one to three bytes. Most of the numbers are
-//! small, because they are slots, distances and lengths of cells. The numbers in a list of ranges add up to at most a page.
-//! So the encoding's bounds are such that at most one number of a list needs three bytes. Ranges are bytes that a reader
-//! writes over a page. A payload stores each range as the distance from the end of the previous range, its length less one,
-//! and its bytes. Ranges ascend, are disjoint, and fill the rest of the payload.
+//! The first byte says the kind of the change. Numbers of 0..=65535 take one to three bytes. Most of the numbers are
+//! small, because they are slots, distances and lengths of cells. The numbers in a list of ranges add up to at most a
+//! page, and the encoding is such that at most one of them needs three bytes.
+//!
+//! Ranges are bytes that a reader writes over a page. A payload stores each range as the distance from the end of the
+//! previous range, its length less one, and its bytes. Ranges ascend, are disjoint, and fill the rest of the payload.
 
 use crate::{FormatError, diff};
 

@@ -24,7 +24,8 @@ pub const SUPERBLOCK_BYTES: u64 = 4096;
 pub const GROWN_OFFSET: u64 = 1344;
 /// Offset of the word in the superblock that says how many chunks a log without a limit usually has.
 pub const USUAL_OFFSET: usize = 1352;
-/// The value of [`Superblock::limit_chunks`] for a log without a limit. The numbers of extents allow no more chunks.
+/// The value of [`Superblock::limit_chunks`] for a log without a limit. The number of an extent has too few bits for
+/// more chunks.
 pub const NO_LIMIT_CHUNKS: u32 = 1 << 24;
 
 /// The offset of the transaction log.
@@ -51,7 +52,7 @@ pub const PIECE_BYTES: u32 = 1024;
 pub const STATE_BYTES: u64 = 64;
 /// Size of an extent's header in bytes. The body follows the header.
 pub const EXTENT_HEADER_BYTES: u32 = 32;
-/// Offset in an extent's header of the transaction up to which the extent's page is merged.
+/// Offset, in an extent's header, of the number of the transaction up to which the extent's page is merged.
 pub const MERGED_AT: u64 = 24;
 /// Size of a record's header in bytes. The payload follows the header.
 pub const RECORD_HEADER_BYTES: u32 = 16;
@@ -162,13 +163,13 @@ impl Superblock {
 pub struct Extent(u32);
 
 impl Extent {
-    /// Returns a log sector.
+    /// Returns the extent that is the log sector with this number.
     #[must_use]
     pub fn sector(number: u32) -> Self {
         Self(number & !PIECE)
     }
 
-    /// Returns a piece of the common pool.
+    /// Returns the extent that is the piece of the common pool with this number.
     #[must_use]
     pub fn piece(number: u32) -> Self {
         Self(number | PIECE)
@@ -258,7 +259,7 @@ impl Geometry {
         }
     }
 
-    /// Returns the bytes of an extent.
+    /// Returns the size of an extent in bytes.
     #[must_use]
     pub fn extent_bytes(&self, extent: Extent) -> u32 {
         if extent.is_piece() { PIECE_BYTES } else { self.sector_bytes }

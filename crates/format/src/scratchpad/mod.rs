@@ -276,7 +276,7 @@ pub fn read_change_word(word: u64) -> Option<u32> {
     (change_word(size) == word).then_some(size)
 }
 
-/// Returns the bytes of the stream that a change takes if its record has `record_bytes` bytes.
+/// Returns how many bytes of the stream a change takes if its record has `record_bytes` bytes.
 #[must_use]
 pub fn entry_bytes(record_bytes: u32) -> u64 {
     (RECORD_AT + u64::from(record_bytes)).next_multiple_of(ENTRY_BYTES)

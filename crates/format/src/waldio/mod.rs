@@ -28,7 +28,7 @@ const FORMAT: Format =
 /// The layout of frames in blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Layout {
-    /// The changes of pages of a group of transactions, as records packed into as few blocks as possible.
+    /// The page changes of a group of transactions, as records packed into as few blocks as possible.
     #[default]
     Delta,
     /// One page per frame. The frame's mark is in bytes that the page does not use (WALDIO, section 4.2).
@@ -278,7 +278,7 @@ impl BodyHash {
         Self(Box::new(xxhash_rust::xxh3::Xxh3::with_seed(seed_of(id, generation, offset))))
     }
 
-    /// Adds the next bytes after the first transaction's header.
+    /// Adds the next bytes of the group. The bytes of the first transaction's header come last ([`BodyHash::finish`]).
     pub fn update(&mut self, bytes: &[u8]) {
         self.0.update(bytes);
     }
@@ -407,8 +407,8 @@ pub struct Mark {
     pub db_pages: u32,
     /// WAL frame number.
     pub frame: u32,
-    /// Hash of all pages of the frame's transaction. It shows a reader whether another transaction, which was never
-    /// sealed, wrote a frame at this offset.
+    /// Hash of all pages of the frame's transaction. If two frames of one transaction seem to have different hashes,
+    /// one of them was written by a transaction that was never sealed.
     pub transaction: u64,
     /// Whether the frame is the first of its transaction.
     pub starts_transaction: bool,
@@ -477,8 +477,8 @@ fn gap_of(page: &[u8], first_page: bool) -> Option<std::ops::Range<usize>> {
     (start < end && end <= page.len()).then_some(start..end)
 }
 
-/// Returns the bytes of a frame. The frame is just the page, padded to whole blocks, if the mark is `inside` the page
-/// or fits into the padding. Otherwise the frame needs one more block.
+/// Returns the size of a frame in bytes. The frame is just the page, padded to whole blocks, if the mark is `inside`
+/// the page or fits into the padding. Otherwise the frame needs one more block.
 #[must_use]
 pub fn frame_bytes(page_bytes: u32, block_bytes: u32, inside: bool) -> u32 {
     let whole = page_bytes.next_multiple_of(block_bytes);
