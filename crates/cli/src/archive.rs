@@ -1,5 +1,5 @@
-//! Sets and removes the archive of a database, for `duralite enable --archive` and `duralite disable`. Only the program `duralite-archive`
-//! knows the store.
+//! Sets and removes the archive of a database, for `duralite enable --archive` and `duralite disable`. Only the program
+//! `duralite-archive` has a client for object stores.
 
 use std::path::Path;
 use std::process::{Command, ExitCode};
@@ -17,8 +17,8 @@ pub(crate) fn run(first: &[&str], arguments: &proof::Arguments) -> Result<ExitCo
     proof::become_program(PROGRAM, "archive/sidecar", first, arguments)
 }
 
-/// Checks that the store at a URL refuses to create a key a second time. A store that does not refuse could not keep out a replaced
-/// primary. Returns a remark if the program that checks this is not there.
+/// Checks that the store at a URL refuses to create a key a second time. Without that refusal, a primary that was
+/// replaced could not be kept out of the archive. Returns a remark if the program that makes this check is not there.
 ///
 /// # Errors
 /// The store is not suitable, or cannot be reached.
@@ -32,8 +32,8 @@ pub(crate) fn probe(url: &str) -> Result<Option<String>> {
     }
 }
 
-/// Writes into the file beside a database that the database's archive is at a URL. If the file already names this archive, this function
-/// does not change the file. So the file keeps what it says about the database's part in the archive.
+/// Records the URL of a database's archive in the file beside the database. If the file already names this archive,
+/// this function does not change the file. So the file keeps what it says about the database's part in the archive.
 pub(crate) fn enable(database: &Path, url: &str) -> Result<()> {
     let identity = DatabaseIdentity::of(database)?;
     let known = ArchiveFile::open(&identity)?.filter(|found| found.is_of(&identity));

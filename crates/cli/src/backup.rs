@@ -45,8 +45,8 @@ const STEP: i32 = 256;
 /// The pause between two steps if the database has a rollback journal. A writer waits for the backup's read lock, so it gets its turn only
 /// in this pause.
 const TURN: Duration = Duration::from_millis(5);
-/// The number of starts after which one step copies all pages, if the database has a rollback journal. In that mode SQLite starts the copy
-/// over when another connection has written.
+/// If the database has a rollback journal, SQLite starts the copy over when another connection has written. After this
+/// number of starts, the command copies all pages in one step.
 const BEGINNINGS: u32 = 4;
 /// How long the backup waits for a lock that another process holds.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -90,8 +90,8 @@ fn check(database: &Path, out: &Path) -> Result<()> {
     }
 }
 
-/// Opens a connection that sees every commit. Duralite refuses to open a plain database while programs without Duralite have it open. No
-/// log has commits of such a database, so this function then opens it through SQLite's own VFS.
+/// Opens a connection that sees every commit. Duralite refuses to open a plain database while programs without Duralite
+/// have it open. A plain database has no commits in a log, so this function then opens it through SQLite's own VFS.
 fn open(database: &Path, settings: &Settings) -> Result<Connection> {
     settings.variables()?;
     let mut given = settings.pairs()?;
@@ -135,7 +135,8 @@ fn copy(source: &Connection, to: &Path) -> Result<u64> {
     let how_far = || HowFar::of(done.load(Ordering::Relaxed), all.load(Ordering::Relaxed), "pages");
     progress::with("copying", how_far, || -> Result<()> {
         if is_wal {
-            // With this snapshot all steps read one state. The snapshot blocks no writer, but only keeps the log from starting over.
+            // With this snapshot all steps read one state. The snapshot blocks no writer. It only keeps the log from
+            // starting over.
             hold(source)?;
         }
         let backup = Backup::new(source, &mut copy)?;

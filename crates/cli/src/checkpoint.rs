@@ -1,4 +1,5 @@
-//! `duralite checkpoint`: writes the pages in a log home, so that the log's database is one plain SQLite file again.
+//! `duralite checkpoint`: writes the pages of a log into the database file, so that the database is one plain SQLite
+//! file again.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;

@@ -1,8 +1,8 @@
 //! `duralite checkpoint --discard-log`: gives up a log that is lost or damaged.
 //!
-//! Discarding loses commits, so the command takes these steps in order. It looks for the log in places that no setting names. It tells
-//! the user which commits are lost, and asks for consent. It copies the database file and the remains of the log. At last it lifts the
-//! guard.
+//! Discarding loses commits, so the command takes these steps in order. It looks for the log in places that no setting
+//! names. It tells the user which commits are lost, and asks for consent. It copies the database file and the remains
+//! of the log. Finally it lifts the guard.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -26,7 +26,8 @@ use rusqlite::{Connection, OpenFlags};
 use duralite_cli::locate;
 use duralite_cli::target::Target;
 
-/// Directories to search for a log that is in none of the usual places, besides the directories around the database.
+/// Directories that the command searches for a log that is in none of the usual places. It also searches the
+/// directories around the database.
 const ROOTS: [&str; 10] =
     ["/dev/shm", "/mnt", "/media", "/srv", "/var", "/tmp", "/run", "/home", "/opt", "/root"];
 /// The longest duration of the search, and the number of levels of directories that it visits below each root.
@@ -46,7 +47,8 @@ pub(crate) struct Lost {
 /// Tells the user which commits are lost, asks for consent, keeps copies, and lifts the guard. Returns the text to print at the end.
 ///
 /// # Errors
-/// The search finds the log; the user does not consent; `Busy` if a process has the database open, or has changed its guard since.
+/// The search finds the log; the user does not consent; `Busy` if a process has the database open, or has changed its
+/// guard since the command read the header.
 pub(crate) fn discard(target: &Target, lost: &Lost, yes: bool) -> Result<String> {
     let database = &target.path;
     // This check comes first, so that the command does not ask for consent in vain.

@@ -79,8 +79,8 @@ pub(crate) struct Orders {
 /// into the program by `exec`.
 ///
 /// # Errors
-/// Duralite cannot reach the program, which would silently run plain SQLite (see [`program::check`]); a library is missing; a setting
-/// is wrong.
+/// Duralite cannot reach the program, so the program would silently run plain SQLite (see [`program::check`]); a
+/// library is missing; a setting is wrong.
 pub(crate) fn command(name: &OsStr, settings: &Settings, orders: Orders) -> Result<Command> {
     let variables = settings.variables()?;
     let found = program::find(name)?;
@@ -120,8 +120,8 @@ fn preloaded(library: &Path) -> Result<OsString> {
     Ok(list)
 }
 
-/// Returns the path of one of the project's libraries. If `DURALITE_LIBRARY` names a library, this library is in the same directory.
-/// Otherwise it is beside this command or where packages install it.
+/// Returns the path of one of the project's libraries. If `DURALITE_LIBRARY` names `libduralite.so`, the other
+/// libraries are in the same directory. Otherwise a library is beside this command or where packages install it.
 fn library(name: &str) -> Result<PathBuf> {
     let own = env::current_exe()?;
     let beside = own.parent().unwrap_or(Path::new("/"));

@@ -13,7 +13,7 @@ use duralite_wal::{DatabaseIdentity, Descriptor, LogPlacement, engines};
 
 use crate::target::Target;
 
-/// Returns one placement for each engine. In each of them the directory is the place of that engine's logs.
+/// Returns one placement for each engine. Each of them places its engine's logs in this directory.
 fn directories(dir: &Path) -> impl Iterator<Item = LogPlacement> {
     engines::all().map(move |engine| directory_of(engine, dir))
 }
@@ -56,7 +56,7 @@ pub fn unreadable(target: &Target, id: LogId) -> Option<PathBuf> {
     paths.into_iter().find(is_denied)
 }
 
-/// Finds the log that was made for a database whose header does not name one.
+/// Finds the log that was made for this database, although the database's header names no log.
 pub fn find_by_owner(target: &Target) -> Option<FoundLog> {
     let identity = DatabaseIdentity::of(&target.path).ok()?;
     let log_dirs: Vec<_> = candidates(target).iter().flat_map(|dir| directories(dir)).collect();

@@ -98,8 +98,8 @@ fn check_rights(path: &Path, file: &File) -> Result<()> {
     Ok(())
 }
 
-/// Returns the interpreter that a script's first line names. After `env`, it is the first word that is neither an
-/// option nor a variable.
+/// Returns the interpreter that a script's first line names. If the line calls `env`, the interpreter is the first word
+/// after `env` that is neither an option nor a variable.
 fn interpreter(line: &[u8]) -> Option<OsString> {
     let line = line.split(|byte| *byte == b'\n').next()?;
     let mut words = line.split(|byte| byte.is_ascii_whitespace()).filter(|word| !word.is_empty());

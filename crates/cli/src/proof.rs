@@ -1,5 +1,5 @@
-//! Starts the commands that `duralite-proof` and other programs provide. They are in other programs because users who run a database
-//! need no benchmarks and no test rigs.
+//! Starts the commands that `duralite-proof` and other programs provide. These programs are separate, because users who
+//! run a database need no benchmarks and no test rigs.
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt as _;

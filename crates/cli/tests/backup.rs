@@ -37,12 +37,13 @@ fn temporary_files(dir: &Path) -> usize {
 /// The largest number of commits that the writer makes while one backup reads.
 const ROUND: u64 = 2000;
 
-/// Each transaction adds a row to both tables. So a backup that is of one moment has as many rows in one table as in the other. A backup
-/// also has every commit that was acknowledged before the backup began.
+/// Each transaction adds a row to both tables. So a backup of one moment has equally many rows in both. A backup also
+/// has every commit that was acknowledged before the backup began.
 ///
-/// The writer waits for locks. If a connection begins to read while a writer changes the header of the wal-index, the connection takes
-/// WRITE for a moment to read the header again. Stock SQLite does so too. The writer also makes no more than [`ROUND`] commits while a
-/// backup reads. A backup keeps the log from starting over, so during a slow backup a log that cannot grow would become full.
+/// The writer waits for locks, because a connection that begins to read may take WRITE for a moment. It does so if a
+/// writer is just changing the header of the wal-index, to read the header again. Stock SQLite does so too. The writer
+/// also makes no more than [`ROUND`] commits while a backup reads. A backup keeps the log from starting over, so during
+/// a slow backup a log that cannot grow would become full.
 #[test]
 fn a_backup_beside_a_writer_is_of_one_moment_and_has_every_acknowledged_commit() {
     for engine in Engine::all() {

@@ -55,8 +55,8 @@ fn can_unshare() -> bool {
     can
 }
 
-/// Each container has a process 1, because pids are valid in their own namespace only. So no code may identify a process by
-/// its pid.
+/// A pid is valid in its own namespace only, so each container has a process 1. No code may therefore identify a
+/// process by its pid.
 #[test]
 fn containers_share_a_database_and_one_that_is_killed_loses_no_commit() {
     if !can_unshare() {

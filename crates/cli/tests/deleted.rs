@@ -98,8 +98,8 @@ fn inv09_what_a_process_has_committed_to_a_deleted_log_is_saved() {
                 before,
                 "{what}: the database was changed"
             );
-            // The process must not commit any more, because such a commit would be neither in the copy nor in a log that a program can
-            // find.
+            // The process must not commit any more, because its commits would be neither in the copy nor in a log that
+            // a program can find.
             assert!(insert(&mut actor, ROWS + 1).is_some(), "{what}: acknowledged after the copy was made");
             actor.kill();
             // The copy is an ordinary log, and recovery can use it.

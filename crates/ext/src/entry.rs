@@ -8,8 +8,7 @@ use std::sync::Mutex;
 use duralite_sqlite_ffi::{self as ffi, ApiRoutines, Connection};
 use duralite_sqlite_vfs::{COUNT, Entry, account, last_error_text, last_refusal, register, version_text};
 
-/// The environment variable with which every entry point registers the VFS as the default one, if it is set
-/// to `1`.
+/// If this environment variable is `1`, every entry point registers the VFS as the default one.
 const MAKE_DEFAULT_VARIABLE: &str = "DURALITE_MAKE_DEFAULT";
 
 fn is_default_by_environment() -> bool {
@@ -82,7 +81,7 @@ pub unsafe extern "C" fn sqlite3_duralitedefault_init(
 }
 
 /// Registers the VFS `duralite`, not as the default. This is the entry point for `sqlite3_auto_extension`,
-/// which takes any result but `SQLITE_OK` for an error.
+/// which treats any result but `SQLITE_OK` as an error.
 ///
 /// # Safety
 /// Only SQLite may call this, as an automatic extension.
@@ -96,30 +95,30 @@ pub unsafe extern "C" fn sqlite3_duralite_auto(
     unsafe { enter(db, message, routines, false, ffi::OK) }
 }
 
-/// Returns the reason of the calling thread's last refusal, or of the process's last if this thread has had
-/// none. Returns null if nothing was refused. The text stays valid until this thread's next refusal or its
-/// next call of this function.
+/// Returns the reason of the calling thread's last refusal. If this thread has had none, returns the reason
+/// of the process's last refusal, or null if nothing was refused. The text stays valid until this thread's
+/// next refusal or its next call of this function.
 #[unsafe(no_mangle)]
 pub extern "C" fn duralite_last_error() -> *const c_char {
     catch_unwind(last_error_text).unwrap_or(std::ptr::null())
 }
 
 /// Returns the number of the calling thread's last refusal among all refusals of the process, counted from 1.
-/// Returns 0 if the thread has had no refusal. A caller that reads this number before and after a call of
-/// SQLite knows whether [`duralite_last_error`] is about that call.
+/// Returns 0 if the thread has had no refusal. By reading this number before and after a call of SQLite, a
+/// caller learns whether [`duralite_last_error`] is about that call.
 #[unsafe(no_mangle)]
 pub extern "C" fn duralite_last_refusal() -> u64 {
     catch_unwind(last_refusal).unwrap_or(0)
 }
 
 /// Returns the address of the number of refusals in this process. A caller can read the number before every
-/// call of SQLite, and call [`duralite_last_refusal`] only when one has failed.
+/// call of SQLite, and call [`duralite_last_refusal`] only if that call of SQLite fails.
 #[unsafe(no_mangle)]
 pub extern "C" fn duralite_refusal_count() -> *const u64 {
     COUNT.as_ptr()
 }
 
-/// Begins the account for [`duralite_account`].
+/// Begins the account that [`duralite_account`] returns.
 #[unsafe(no_mangle)]
 pub extern "C" fn duralite_account_begin() {
     account::begin();

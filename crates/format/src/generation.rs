@@ -154,7 +154,7 @@ const ORIGIN_CHECKED: usize = 24;
 /// The number of bits with which a log counts the transactions of a generation. So a generation has fewer than 2^32
 /// transactions.
 const POSITION_BITS: u32 = 32;
-/// From this generation on, [`Origin::unknown`] always returns the same position, because larger positions do not fit
+/// From this generation on, `Origin::unknown` always returns the same position, because larger positions do not fit
 /// into 64 bits.
 const LAST_COUNTED: u64 = 1 << 31;
 

@@ -39,7 +39,8 @@ pub const LOG_ID: Range<usize> = 72..92;
 /// The bytes of the change counter, which tells SQLite whether its cache of a database with rollback journals is still
 /// valid.
 pub const COUNTER: Range<usize> = 24..28;
-/// The offset in a database's header of the number of bytes that SQLite leaves unused at the end of each page.
+/// The offset, in a database's header, of the field that says how many bytes SQLite leaves unused at the end of each
+/// page.
 pub const RESERVED_BYTES: usize = 20;
 /// Under [`ROLLBACK_GUARD`] the change counter on disk is xored with this mask. The masked and the plain value are so
 /// far apart that no program sees the counter advance from one to the other.

@@ -166,8 +166,8 @@ extern "C" fn on_sigbus(signal: c_int, info: *mut siginfo_t, context: *mut c_voi
         let info = &*info;
         (info.si_code > 0).then(|| info.si_addr().addr())
     };
-    // SAFETY: the address of this thread's `errno`. It is saved because the interrupted code may be about to
-    // read it.
+    // SAFETY: the address of this thread's `errno`. The value is saved, because the interrupted code may be
+    // about to read it.
     let errno = unsafe { *libc::__errno_location() };
     let survived = fault.is_some_and(survive);
     // SAFETY: the address of this thread's `errno`, as above.

@@ -324,10 +324,9 @@ pub fn off_standard_streams<F: AsFd + From<OwnedFd>>(file: F) -> io::Result<F> {
 
 /// A file whose locks belong to this process. A child closes the descriptor that it inherits.
 ///
-/// The last handle of an open file releases the file's locks before it closes the file. Closing the file
-/// would not be enough to release the locks. A process that another thread is just starting (`posix_spawn`,
-/// `vfork`) has the descriptors until it executes its program, and no fork handler closes them in that
-/// process.
+/// The last handle of an open file releases the file's locks before it closes the file. Closing alone would
+/// not release them if another thread is just starting a process (`posix_spawn`, `vfork`). That process has
+/// the descriptors until it executes its program, and no fork handler closes them there.
 #[derive(Debug)]
 pub struct OwnFile {
     file: ManuallyDrop<File>,

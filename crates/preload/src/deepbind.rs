@@ -18,8 +18,8 @@ const LIBRARY: &[u8] = b"libsqlite3.so";
 /// The greatest size, in bytes, of a file that this library searches for the text.
 const MOST_BYTES: u64 = 64 << 20;
 
-/// The function to which the call jumps, and its flags. The structure is small enough to be returned in two
-/// registers.
+/// The function to which the call jumps, and the flags to pass to it. The structure is small enough to be
+/// returned in two registers.
 #[repr(C)]
 struct Plan {
     real: *mut c_void,

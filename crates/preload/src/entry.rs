@@ -104,8 +104,8 @@ fn through(caller: *const c_void, db: *mut *mut Connection, open: impl FnOnce(&S
     code
 }
 
-/// Puts a database file into WAL mode. If that fails, the file stays in its mode. The function reports the
-/// failure, which is no error of the program's call.
+/// Puts a database file into WAL mode. If that fails, the file keeps its mode. The function then only reports
+/// the failure, and the program's call succeeds.
 fn set_wal(sqlite: &Sqlite, db: *mut Connection) {
     let main = c"main".as_ptr();
     // SAFETY: `db` is an open connection, and the function returns null or the name of its database.
@@ -122,8 +122,8 @@ fn set_wal(sqlite: &Sqlite, db: *mut Connection) {
     };
     let begun = Instant::now();
     let mut code = exec(c"PRAGMA journal_mode=WAL");
-    // Another thread or process may be setting the mode. The program has set no busy handler yet that would
-    // wait for that, so this function tries again itself.
+    // Another thread or process may be setting the mode. The program has not yet set a busy handler on this
+    // connection, so SQLite does not wait. This function tries again itself.
     while code == ffi::BUSY && begun.elapsed() < PATIENCE {
         std::thread::sleep(PAUSE);
         code = exec(c"PRAGMA journal_mode=WAL");

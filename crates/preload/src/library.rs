@@ -75,8 +75,8 @@ fn linker_error() -> String {
 /// Returns a copy of the text that a function of the library returns. The copy is empty if the function
 /// returns null.
 pub fn said(function: Text) -> String {
-    // SAFETY: the function returns null, or a text that stays until its next call. That call is not made
-    // before the copy is.
+    // SAFETY: the function returns null, or a text that stays until its next call. The copy is made before
+    // that call.
     let text = unsafe { function().as_ref().map(|text| CStr::from_ptr(text)) };
     text.map(|text| text.to_string_lossy().into_owned()).unwrap_or_default()
 }

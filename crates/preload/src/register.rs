@@ -15,8 +15,8 @@ use crate::sqlite::{OpenV2, Sqlite};
 const NAME: &CStr = c"duralite";
 /// The name of SQLite's own default VFS. If another VFS is the default, the program has set it.
 const STOCK: &CStr = c"unix";
-/// `SQLITE_VERSION_NUMBER` of the oldest SQLite whose table of routines is at least as long as the copy that
-/// [`entered`] makes of it.
+/// `SQLITE_VERSION_NUMBER` of the oldest SQLite whose table of routines has all entries that [`entered`]
+/// copies for every version.
 const OLDEST: c_int = 3_031_000;
 
 /// The real `sqlite3_open_v2` of the SQLite that [`enter`] works with. [`entered`] reads it here, because
@@ -34,10 +34,10 @@ pub fn register(sqlite: &Sqlite) -> Result<(), String> {
     if ours.is_null() {
         return enter(sqlite);
     }
-    // SAFETY: null or registered.
+    // SAFETY: `default` is null or a registered VFS.
     let name = unsafe { default.as_ref().map(|vfs| CStr::from_ptr(vfs.name)) };
     if default != ours && name == Some(STOCK) {
-        // SAFETY: found a moment ago.
+        // SAFETY: `ours` was found a moment ago, and a registered VFS stays.
         let code = unsafe { (sqlite.vfs_register)(ours, 1) };
         if code != ffi::OK {
             return Err(format!("SQLite refused the VFS (code {code})"));
@@ -46,8 +46,8 @@ pub fn register(sqlite: &Sqlite) -> Result<(), String> {
     Ok(())
 }
 
-/// Has SQLite call the entry point of `libduralite.so` with its table of routines, which SQLite gives only to
-/// extensions.
+/// Makes SQLite call the entry point of `libduralite.so`, and pass its table of routines. SQLite passes that
+/// table only to extensions.
 fn enter(sqlite: &Sqlite) -> Result<(), String> {
     let library = library().map_err(str::to_owned)?;
     let _one_at_a_time = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);

@@ -21,8 +21,9 @@ pub fn say(line: &str) {
     let _ = std::io::stderr().write_all(format!("duralite: {line}\n").as_bytes());
 }
 
-/// Prints a line for each database. If this process has opened no database, it says so only if `duralite run`
-/// has started it directly. Its children print nothing in that case.
+/// Prints a line for each database. If this process has opened no database, it prints a line that says so,
+/// but only if `duralite run` has started it directly. The children of that process print nothing in this
+/// case.
 pub fn at_exit() {
     let orders = orders();
     if !orders.are_given || orders.quiet {

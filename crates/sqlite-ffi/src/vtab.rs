@@ -73,7 +73,7 @@ pub type FindFunction = unsafe extern "C" fn(
     *mut *mut c_void,
 ) -> c_int;
 
-/// `sqlite3_module`, version 1. SQLite reads later fields only of later versions.
+/// `sqlite3_module`, version 1. SQLite reads the fields after these only if `version` is higher.
 #[repr(C)]
 pub struct Module {
     pub version: c_int,

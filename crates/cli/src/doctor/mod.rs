@@ -1,7 +1,7 @@
 //! `duralite doctor`: shows what this machine and a directory on it offer, and which settings to use.
 //!
-//! The command decides nothing on its own. The project's probe says which way of durable writes is fastest. A database that the command
-//! creates in the directory for a moment says which engine serves it.
+//! The command decides nothing on its own. The project's probe says how to write durably fastest. A database that the
+//! command creates in the directory for a moment says which engine serves it.
 
 mod device;
 mod hosts;

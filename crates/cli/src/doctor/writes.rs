@@ -28,7 +28,7 @@ struct Way {
     bytes: usize,
     /// The call after each write; `None` if the file's open flags make each write durable by itself.
     sync: Option<Sync>,
-    /// The offset of the next write. An overwriting method returns to the start at the end of the file.
+    /// The offset of the next write. At the end of the file, an overwriting method goes back to the beginning.
     at: u64,
     is_append: bool,
     times: Vec<u64>,

@@ -1,4 +1,5 @@
-//! Writes one look as a JSON object. A key that `PRAGMA duralite` also has means the same as there, but counts all processes together.
+//! Writes the result of one look at the shared memory as a JSON object. If `PRAGMA duralite` has the same key, the key
+//! means the same there, but here it counts all processes together.
 
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};

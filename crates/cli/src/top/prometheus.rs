@@ -1,4 +1,4 @@
-//! Writes one look in the text format of Prometheus, version 0.0.4.
+//! Writes the result of one look at the shared memory in the text format of Prometheus, version 0.0.4.
 //!
 //! Counters restart at zero after the last process has closed the database, or all processes have died. Prometheus treats a counter
 //! that has decreased as such a restart.

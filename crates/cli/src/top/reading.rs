@@ -1,4 +1,4 @@
-//! The result of one look, in the user's terms, and the difference between two looks.
+//! The result of one look at the shared memory, in the user's terms, and the difference between two looks.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -80,8 +80,8 @@ pub(crate) struct Reading {
     pub(crate) index: Option<WalIndex>,
     pub(crate) readers: usize,
     pub(crate) oldest_reader: Option<Duration>,
-    /// The number of syncs of the database file that have failed since everything in the log was last written to
-    /// that file again and synced.
+    /// How many syncs of the database file have failed since the last time that everything in the log was written to
+    /// the file again and synced.
     pub(crate) home_failures: u64,
     /// How far the archive has come; `None` if no sidecar has announced it.
     pub(crate) archive: Option<Archive>,

@@ -1,4 +1,4 @@
-//! Writes one look as lines of text.
+//! Writes the result of one look at the shared memory as lines of text.
 
 use std::fmt::{Display, Write as _};
 use std::path::Path;

@@ -4,7 +4,7 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-/// A temporary directory with a log directory in it, in which the shell is run.
+/// The temporary directory in which the shell runs. It contains a log directory.
 pub struct Host {
     dir: tempfile::TempDir,
 }

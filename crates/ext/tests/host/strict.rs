@@ -185,8 +185,8 @@ fn a_database_opened_after_the_load_without_the_vfs_is_caught() {
     assert_eq!(said.out, "wal\n1", "{}", said.err);
 }
 
-/// Stock SQLite has left a `-wal`, which the VFS checkpoints through stock SQLite, on a connection of the
-/// VFS's own. `DURALITE_STRICT` does not refuse that connection.
+/// Stock SQLite has left a `-wal`. The VFS checkpoints it through stock SQLite, on a connection of its own.
+/// `DURALITE_STRICT` does not refuse that connection.
 #[test]
 fn what_stock_sqlite_left_is_taken_over() {
     let Some(host) = Host::new() else { return };

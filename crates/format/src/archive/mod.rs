@@ -34,7 +34,8 @@ pub struct Owner {
     pub generation: u64,
     /// The random number with which the database has claimed the generation.
     pub token: u128,
-    /// The inode of the database file for which this record was written. The record beside a copy names another file.
+    /// The inode of the database file for which this record was written. Beside a copy of the database, the record
+    /// still names the original file.
     pub inode: u64,
     /// The birth time of that file in nanoseconds since the epoch; 0 if unknown.
     pub birth_ns: u64,
@@ -276,8 +277,9 @@ impl Records {
         (records(older), records(newer))
     }
 
-    /// Returns whether, after the owner was recorded, the log was made for a database that was not intact, or something
-    /// other than commits of the log has changed the database while the log was in use.
+    /// Returns whether a record after the owner's says that this log breaks the line of logs. Either the database was
+    /// not intact when the log was made, or something other than commits of the log has changed the database while the
+    /// log was in use.
     #[must_use]
     pub fn is_broken(&self, log: LogId) -> bool {
         let is_break = |record: &Record| *record == Record::Begin { log, intact: false };

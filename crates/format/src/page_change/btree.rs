@@ -193,9 +193,9 @@ impl<B: DerefMut<Target = [u8]>> Tree<B> {
 const FREEBLOCK_BYTES: usize = 4;
 /// If a page has more fragment bytes than this, SQLite uses no freeblock that would leave further fragments.
 const MOST_FRAGMENTS: usize = 57;
-/// The most fragment bytes that packing keeps in a page. If the new cell needs their space, packing keeps fewer. If a
-/// page has no more fragment bytes than that, and one or two freeblocks, SQLite packs it by moving the bytes before and
-/// between the freeblocks. Otherwise SQLite writes all cells again, which leaves no fragments.
+/// The most fragment bytes that packing keeps in a page. If the new cell needs their space, packing keeps fewer. SQLite
+/// packs a page in one of two ways. If the page has no more fragment bytes than that, and one or two freeblocks, SQLite
+/// moves the bytes before and between the freeblocks. Otherwise it writes all cells again, which leaves no fragments.
 const FRAGMENTS_KEPT: usize = 4;
 
 /// The place of a new cell.

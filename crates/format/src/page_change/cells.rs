@@ -378,7 +378,7 @@ fn steps_between(
     (!steps.is_empty() && steps.len() <= MAX_OPERATIONS).then_some(())
 }
 
-/// The slots between the common beginning and the common end of the two pages.
+/// The slots between the equal pointers with which both pages begin and the equal pointers with which both end.
 struct Middle {
     old: usize,
     old_end: usize,
@@ -455,7 +455,8 @@ fn between(
     finish(&Middle { old, old_end, new, new_end }, steps);
 }
 
-/// Appends to `steps` the steps that a comparison of the cells' bytes finds, at most `limit` of them.
+/// Appends to `steps` the steps that a comparison of the cells' bytes finds. If it does not find fewer than `limit`, it
+/// appends at least `limit` steps, which may be wrong.
 fn by_bytes(before: &Tree<&[u8]>, after: &Tree<&[u8]>, steps: &mut Vec<Step>, limit: usize) {
     let same = |old: usize, new: usize| {
         let cell = before.cell(old);

@@ -207,7 +207,7 @@ const FEW: usize = 4;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Rearranged {
     /// No cell was rearranged: cells only changed in place or were added after all others. A page that is not a b-tree
-    /// page also gets this answer.
+    /// page, or that changed its type, also gets this answer.
     Hardly,
     /// A few cells were inserted among others, were deleted, or moved to another place.
     Few,

@@ -186,7 +186,7 @@ fn seed_of(id: LogId, generation: u64, offset: u64) -> u64 {
 /// Size of a group header in bytes.
 pub const GROUP_HEADER_BYTES: u64 = 64;
 /// The first bytes of a group header. A reader cannot mistake this number for the size of a transaction, because a
-/// transaction's size is at most [`TX_TAKES_GROUP`].
+/// transaction's size is either less than this number or [`TX_TAKES_GROUP`].
 pub const GROUP_MAGIC: u32 = 0xD17A_6E0F;
 
 const GROUP_ORDERED: u32 = 1;
@@ -278,7 +278,7 @@ impl BodyHash {
         Self(Box::new(xxhash_rust::xxh3::Xxh3::with_seed(seed_of(id, generation, offset))))
     }
 
-    /// Adds the next bytes of the group. The bytes of the first transaction's header come last ([`BodyHash::finish`]).
+    /// Adds the next bytes of the group. The bytes of the first transaction's header come last (`finish`).
     pub fn update(&mut self, bytes: &[u8]) {
         self.0.update(bytes);
     }

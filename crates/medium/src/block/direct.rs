@@ -67,14 +67,14 @@ impl Direct {
 }
 
 /// Returns the alignments of positions and of memory that the kernel reports. Zeros mean that the file has no
-/// direct I/O, although it could be opened for it.
+/// direct I/O, although the kernel has opened the file for direct I/O.
 pub(super) fn told_alignment(direct: &File) -> Option<(u32, u32)> {
     let stat = statx(direct, c"", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN).ok()?;
     let told = stat.stx_mask & StatxFlags::DIOALIGN.bits() != 0;
     told.then_some((stat.stx_dio_offset_align, stat.stx_dio_mem_align))
 }
 
-/// Returns the alignments of positions and of memory, found by reading a file that has at least two of the
+/// Finds the alignments of positions and of memory by trial reads. The file must have at least two of the
 /// largest sectors. Returns `None` if nothing can be read directly.
 pub(super) fn tried_alignment(direct: &File) -> Option<(u32, u32)> {
     let mut buffer = AlignedBuf::default();

@@ -47,10 +47,10 @@ const STEP: u64 = 1 << 20;
 /// each would have to mark it as initialised in the file system's journal. Only one process at a time may
 /// preallocate, and no process may write past [`len`](Block::len) during that call.
 ///
-/// A crash in the middle leaves a longer file, never a shorter one, and changes no byte below the old length.
-/// The length grows only as far as zeros were written, so everything beyond the length that the caller
-/// recorded is zeros. After such a crash the caller only has to call [`Block::preallocate`] again. If the
-/// file is long enough already, that call makes the length durable and writes nothing.
+/// A crash in the middle of a preallocation leaves a longer file, never a shorter one, and changes no byte
+/// below the old length. The length grows only as far as zeros were written, so everything beyond the length
+/// that the caller recorded is zeros. After such a crash the caller only has to call [`Block::preallocate`]
+/// again. If the file is long enough already, that call makes the length durable and writes nothing.
 ///
 /// A preallocation that fails gives back the space that it took. Space is reserved before the length grows,
 /// so other processes do not see a length that is later reduced, except on file systems that cannot reserve
@@ -278,8 +278,9 @@ impl FileBlock {
         .map_err(|errno| MediumError::from_errno("pwrite", errno))
     }
 
-    /// Writes blocks with one call that returns only when they are durable, without a flush. Returns `false`
-    /// if the system has no such call. Nothing is then promised about any of `blocks`.
+    /// Writes blocks with one call that itself makes them durable, so that no flush is needed. Returns
+    /// `false` if the system has no such call. In that case nothing is known about what the file now holds in
+    /// place of `blocks`.
     fn write_through(&self, at: u64, blocks: &[u8]) -> Result<bool, MediumError> {
         if self.direct.is_none() || self.no_dsync.load(Ordering::Relaxed) {
             return Ok(false);

@@ -46,17 +46,17 @@ pub struct FileSystem {
     /// Whether the file system is in memory only.
     pub volatile: bool,
     /// The reason, in words, why synced data does not survive a power loss on this file system; `None` if no
-    /// reason is known. This library does not notice that a disk reports flushes without making them, or that
-    /// the file system is inside a file of another file system.
+    /// reason is known. This library cannot know whether a disk reports flushes that it did not make, or
+    /// whether the file system is inside a file of another file system.
     pub unsynced: Option<String>,
 }
 
 /// Finds the file system of an existing path, and refuses file systems that are known to break a write-ahead
 /// log.
 ///
-/// The list of mounts is read because it distinguishes virtiofs from other FUSE file systems, whereas
-/// `statfs` does not. If the list cannot be read, or has no entry for the path, the type that `statfs`
-/// reports decides. An unknown type is accepted.
+/// This function reads the list of mounts, because the list distinguishes virtiofs from other FUSE file
+/// systems, and `statfs` does not. If the list cannot be read, or has no entry for the path, the type that
+/// `statfs` reports decides. An unknown type is accepted.
 ///
 /// # Errors
 /// [`MediumError::FileSystem`] for a refused file system; an error of the system.

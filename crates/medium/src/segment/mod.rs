@@ -145,7 +145,7 @@ pub trait Segment: Send + Sync {
         Ok(false)
     }
 
-    /// Releases a mark that [`Segment::hold_mark`] has taken.
+    /// Releases a mark that `hold_mark` has taken.
     fn release_mark(&self, _mark: usize) {}
 }
 

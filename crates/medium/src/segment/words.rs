@@ -32,8 +32,8 @@ unsafe impl Send for Words {}
 // SAFETY: threads may share a segment and a slice of atomics.
 unsafe impl Sync for Words {}
 
-/// Returns the number of the word at byte `at`. The rotation turns the low bits of `at` into the highest bits
-/// of the number. So if `at` is not a multiple of 8, no slice has a word of that number.
+/// Returns the number of the word at byte `at`. The rotation moves the low three bits of `at` to the top of
+/// the number. So if `at` is not a multiple of 8, the number is larger than any slice.
 #[inline]
 fn number(at: u64) -> usize {
     usize::try_from(at.rotate_right(3)).unwrap_or(usize::MAX)
