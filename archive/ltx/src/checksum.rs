@@ -1,4 +1,4 @@
-//! The format's checksum, CRC-64/GO-ISO with the highest bit set, of a file and of a database.
+//! The checksum of the LTX format, for a file and for a whole database: CRC-64/GO-ISO with the highest bit set.
 
 use std::io::{self, Read};
 
@@ -53,7 +53,7 @@ impl DatabaseChecksum {
         self.0 = CHECKSUM_FLAG | (self.0 ^ checksum.value());
     }
 
-    /// Returns the checksum of the pages that were added, in any order.
+    /// Returns the checksum of the added pages. Their order makes no difference.
     #[must_use]
     pub const fn value(&self) -> u64 {
         self.0

@@ -1,4 +1,4 @@
-//! Reads a file, and refuses one that contradicts itself.
+//! Reads an LTX file, and refuses a file that contradicts itself.
 
 use std::io::{self, BufReader, Read};
 
@@ -31,8 +31,8 @@ pub struct Summary {
 pub struct Decoder<R> {
     input: Input<R>,
     header: Header,
-    /// The checksum of the index that the frames read so far would have, and that index's length in bytes. With
-    /// these two the decoder checks the index in the file, and keeps no index in memory.
+    /// The checksum and the length in bytes of an index of the frames read so far. The decoder compares the index in
+    /// the file with these two, so it keeps no index in memory.
     index: Checksum,
     index_bytes: u64,
     pages: u32,
@@ -73,8 +73,8 @@ impl<R: Read> Decoder<R> {
         &self.header
     }
 
-    /// Reads the next page into `page`, which has the size of a page, and returns the page's number. After the last
-    /// page, returns `None`.
+    /// Reads the next page into `page`, which must be as long as a page, and returns the page's number. After the
+    /// last page, returns `None`.
     ///
     /// # Errors
     ///
@@ -213,7 +213,7 @@ impl<R: Read> Decoder<R> {
     }
 }
 
-/// A reader of the file's bytes, which counts them and adds them to the checksum.
+/// Reads the file's bytes, counts them, and adds them to the checksum.
 struct Input<R> {
     reader: BufReader<R>,
     checksum: Checksum,
@@ -227,7 +227,7 @@ impl<R: Read> Input<R> {
         Ok(())
     }
 
-    /// Reads the bytes of a compressed page. The checksum of the file covers the page itself instead of these bytes.
+    /// Reads the bytes of a compressed page. The checksum of the file covers the uncompressed page instead.
     fn read_uncounted(&mut self, bytes: &mut [u8], short: &'static str) -> Result<(), LtxError> {
         self.reader.read_exact(bytes).map_err(|error| match error.kind() {
             io::ErrorKind::UnexpectedEof => LtxError::Damaged { offset: self.read, what: short },

@@ -21,8 +21,9 @@ pub struct Encoder<W> {
 }
 
 impl<W: Write> Encoder<W> {
-    /// Begins a file by writing its header, which must not have a checksum of the database. The index of a very large
-    /// file goes to a temporary file without a name in the system's directory for such files.
+    /// Begins a file by writing its header. The header must not have a checksum of the database. If the file gets
+    /// very many pages, the encoder keeps their index in a temporary file without a name, in the system's directory
+    /// for temporary files.
     ///
     /// # Errors
     ///
@@ -59,8 +60,8 @@ impl<W: Write> Encoder<W> {
         Ok(encoder)
     }
 
-    /// Adds a page. The caller adds pages in ascending order, none after the end of the database, and never the lock
-    /// page. To a snapshot the caller adds every other page.
+    /// Adds a page. The caller adds pages in ascending order, but never the lock page or a page after the end of the
+    /// database. A snapshot must get every page except these.
     ///
     /// # Errors
     ///

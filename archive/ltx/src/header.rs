@@ -41,7 +41,7 @@ pub struct Header {
     pub pre_checksum: Option<u64>,
     /// The position after the last transaction, in the log from which the transactions come; 0 if it is not known.
     pub wal_offset: u64,
-    /// How much of that log the file has; 0 if it is not known.
+    /// How much of that log the file covers, in the unit of `wal_offset`; 0 if it is not known.
     pub wal_size: u64,
     /// The identity of that log; 0 if `wal_offset` is 0.
     pub wal_salt: [u32; 2],

@@ -1,4 +1,5 @@
-//! The index of a file's frames, kept encoded, so that its size in memory is bounded.
+//! The index of a file's frames. It is kept encoded, and the older part of a long index in a temporary file, so it
+//! takes little memory.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, Write};
@@ -26,7 +27,7 @@ struct Entry {
 }
 
 impl Entry {
-    /// Adds a number, seven bits in each byte, the lowest first.
+    /// Adds a number as a varint: seven bits in each byte, the lowest bits first.
     fn push(&mut self, mut number: u64) {
         loop {
             let rest = number >> 7;

@@ -4,11 +4,12 @@
 pub const MAGIC: [u8; 4] = *b"LTX1";
 /// The length in bytes of the head of a frame: the page's number and the frame's flags.
 pub const FRAME_HEAD_BYTES: usize = 6;
-/// The size in bytes of the length that stands between the head of a frame and its compressed page.
+/// The size in bytes of the field between the head of a frame and its compressed page. The field holds the length of
+/// the compressed page.
 pub const FRAME_SIZE_BYTES: usize = 4;
-/// The frame's only flag: a length follows, and the page is an LZ4 block.
+/// The only flag that a frame can have. It says that a length follows, and that the page is an LZ4 block.
 pub const FRAME_HAS_SIZE: u16 = 1;
-/// The size in bytes of the length that ends the index.
+/// The size in bytes of the last field of the index, which holds the length of the index.
 pub const INDEX_SIZE_BYTES: usize = 8;
 /// The length in bytes of the trailer: the checksum of the database, then the checksum of the file.
 pub const TRAILER_BYTES: usize = 16;

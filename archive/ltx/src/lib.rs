@@ -5,9 +5,9 @@
 //! uses no network, and does not know where a file is kept.
 //!
 //! [`Encoder`] writes the same bytes for the same pages, so that a repeated upload finds equal bytes in the store.
-//! [`Decoder`] reads bytes from outside: it refuses a file that contradicts itself, never panics (invariant 12), and
-//! allocates no more than a few pages of the largest size, whatever numbers the file has. Neither keeps more than a
-//! few MiB in memory, however many pages the file has.
+//! [`Decoder`] reads bytes that nobody has checked. It refuses a file that contradicts itself, and never panics
+//! (invariant 12). Whatever numbers the file has, the decoder allocates no more than a few pages of the largest size.
+//! Encoder and decoder each keep at most a few MiB in memory, however many pages the file has.
 
 #![forbid(unsafe_code)]
 

@@ -1,5 +1,5 @@
-//! Merges several files that follow on each other into one file. The result does not depend on how the transactions
-//! were grouped into files before (invariant 69).
+//! Merges several consecutive files into one file. The result does not depend on how the transactions were grouped
+//! into files before (invariant 69).
 
 use std::io::{Read, Write};
 use std::ops::RangeInclusive;
@@ -10,14 +10,15 @@ use super::error::LtxError;
 use super::header::Header;
 use super::layout::lock_page;
 
-/// A member and its next page.
+/// One of the files to merge (a *member*), and its next page.
 struct Member<R> {
     decoder: Decoder<R>,
     /// The number of the next page that the file has. `page` holds its image.
     held: Option<u32>,
     page: Vec<u8>,
-    /// The pages by which the database has grown and that the merge has not passed yet. If the file lacks such a
-    /// page, the page is zeros, so that no image in an earlier member comes back.
+    /// The pages that this member adds at the end of the database, from the next one that the merge comes to. If the
+    /// member lacks an added page, the merge writes zeros. So no older image of that page comes back from an earlier
+    /// member.
     grown: RangeInclusive<u32>,
 }
 
@@ -32,7 +33,7 @@ impl<R: Read> Member<R> {
         self.held.into_iter().chain(grown).min()
     }
 
-    /// Moves on from this page, if the member stands at it.
+    /// Moves on to the next page, if the member's next page is `page`.
     fn pass(&mut self, page: u32) -> Result<(), LtxError> {
         if self.grown.start() == &page {
             self.grown.next();
@@ -42,7 +43,7 @@ impl<R: Read> Member<R> {
 }
 
 /// Writes one file with the transactions of all members. The members come in order, and two may overlap. For each
-/// page the file has the image in the last member that has the page. Its header is the header of the last member,
+/// page the new file has the image from the last member that has the page. The new header is that of the last member,
 /// but with the first transaction of the first member. Keeps one page and one buffer of each member in memory. After
 /// an error the caller must not use the file.
 ///

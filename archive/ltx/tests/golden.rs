@@ -13,8 +13,8 @@ fn golden(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name)
 }
 
-/// Objects are created only once. So another primary, or the same primary after a restart, must write the same bytes.
-/// If a new version of the compression library changes the bytes, this test notices.
+/// An archive creates each object only once. So another primary, or the same primary after a restart, must write the
+/// same bytes. If a new version of the compression library changes the bytes, this test notices.
 #[test]
 fn the_encoder_writes_what_it_wrote_before() {
     let snapshot = Header { min_txid: 1, commit: 5, ..header() };

@@ -45,7 +45,8 @@ pub struct Archive {
     store: Arc<dyn ObjectStore>,
     prefix: Path,
     layout: Layout,
-    /// Whether the objects are files. Then their keys are their paths, without the first slash.
+    /// Whether the store is a directory, so that each object is a file. The key of an object is then the file's path
+    /// without the first slash.
     are_files: bool,
 }
 
@@ -97,7 +98,8 @@ impl Archive {
                     .with_http_connector(Limits::default());
                 (Arc::new(builder.build().map_err(failed)?), Layout::Folders, false)
             }
-            // The root is not the archive's directory, because that may not exist yet, and reading must not make it.
+            // The root of this store is `/`, not the archive's directory. That directory may not exist yet, and
+            // reading must not make it.
             Store::Directory => (Arc::new(LocalFileSystem::new().with_fsync(true)), Layout::Folders, true),
             Store::Memory => (Arc::new(InMemory::new()), Layout::Digits, false),
         };
@@ -319,8 +321,8 @@ impl Archive {
     }
 }
 
-/// Checks that the environment says with which credentials to ask S3. Without this check the store's client would ask
-/// the machine's metadata service, which on most machines does not answer for minutes.
+/// Checks that the environment says where the credentials for S3 come from. Without this check the store's client
+/// would ask the machine's metadata service, which on most machines does not answer for minutes.
 fn check_credentials(builder: &AmazonS3Builder) -> Result<(), ArchiveError> {
     use AmazonS3ConfigKey as Setting;
     let is_set = |setting: Setting| builder.get_config_value(&setting).is_some_and(|value| !value.is_empty());
@@ -343,7 +345,7 @@ fn check_credentials(builder: &AmazonS3Builder) -> Result<(), ArchiveError> {
     Err(ArchiveError::Credentials { missing })
 }
 
-/// Returns a time as RFC 3339 has it, in UTC.
+/// Returns a time in the format of RFC 3339, in UTC.
 pub(crate) fn rfc3339(time_ms: i64) -> String {
     let (days, ms) = (time_ms.div_euclid(86_400_000), time_ms.rem_euclid(86_400_000));
     let (year, month, day) = date(days);
@@ -352,8 +354,8 @@ pub(crate) fn rfc3339(time_ms: i64) -> String {
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{ms:03}Z")
 }
 
-/// Returns the date of a day that is counted from 1970-01-01. In the calculation a year begins in March, so that the
-/// day that a leap year adds is the last day of the year.
+/// Returns the date that is `days` days after 1970-01-01. The calculation begins each year in March, so that a leap
+/// day is the last day of its year.
 fn date(days: i64) -> (i64, i64, i64) {
     let days = days + 719_468;
     let (era, day_of_era) = (days.div_euclid(146_097), days.rem_euclid(146_097));

@@ -6,18 +6,18 @@
 
 use super::keys::{Object, SNAPSHOTS};
 
-/// The objects of one replica that count.
+/// The objects of one replica that a restore may use.
 #[derive(Debug, Clone, Default)]
 pub struct Chain {
     /// The objects, in ascending order of their last transactions.
     objects: Vec<Object>,
-    /// A state that other objects make, on which these objects may follow.
+    /// A state that can be restored without these objects, and on which they may follow.
     seed: Option<u64>,
-    /// The states that can be restored, ascending, with the seed.
+    /// The states that can be restored, including the seed, ascending.
     states: Vec<u64>,
 }
 
-/// A range of transactions that no state has.
+/// A range of transactions that no object of a chain has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Missing {
     /// The first of them.
@@ -27,15 +27,15 @@ pub struct Missing {
 }
 
 impl Chain {
-    /// Makes a chain of the objects whose transactions are all below `limit`. With a `seed` they may follow on that
-    /// state, which other objects make.
+    /// Makes a chain of the objects whose transactions are all below `limit`. The objects may also follow on the
+    /// state `seed`, which can be restored without them.
     pub fn new(objects: &[Object], limit: Option<u64>, seed: Option<u64>) -> Self {
         let counts = |object: &&Object| limit.is_none_or(|limit| object.max < limit);
         let mut objects: Vec<Object> = objects.iter().filter(counts).copied().collect();
         objects.sort_unstable_by_key(|object| (object.max, object.min, object.level));
         let mut states = Vec::from_iter(seed);
         for object in &objects {
-            // The object may follow on any state from `min - 1` to before `max`. If one of these states exists, the
+            // The object may follow on any state from `min - 1` to `max - 1`. If one of these states exists, the
             // newest state before `max` is one of them.
             let below = states.partition_point(|state| *state < object.max);
             let follows = below.checked_sub(1).is_some_and(|newest| states[newest] + 1 >= object.min);
@@ -67,8 +67,8 @@ impl Chain {
         self.objects.get(self.objects.partition_point(|object| object.max <= txid))
     }
 
-    /// Returns the object that ends first among those that follow on a state. If several end there, returns the one
-    /// on the lowest level. If `least` is given, considers only objects that reach this transaction.
+    /// Returns the object that follows on the state `txid` and ends first. If several objects end there, returns the
+    /// one on the lowest level. If `least` is given, considers only objects that reach transaction `least`.
     pub fn following(&self, txid: u64, least: Option<u64>) -> Option<&Object> {
         let least = least.unwrap_or(0).max(txid + 1);
         let from = self.objects.partition_point(|object| object.max < least);
@@ -76,9 +76,8 @@ impl Chain {
         self.objects[from..].iter().filter(follows).min_by_key(|object| (object.max, object.level))
     }
 
-    /// Returns the transactions that no object has, between the newest state and later objects. The newest state
-    /// itself lacks nothing. Compaction and pruning of earlier objects only leave fewer states before the newest
-    /// one.
+    /// Returns the transactions after the newest state that are missing before later objects. Up to the newest state
+    /// no transaction is missing: where pruning has deleted earlier objects, there are only fewer states.
     pub fn missing(&self) -> Vec<Missing> {
         let mut end = self.states.last().copied().unwrap_or(0);
         let mut beyond: Vec<&Object> = self.objects.iter().filter(|object| object.max > end).collect();
@@ -94,8 +93,8 @@ impl Chain {
         missing
     }
 
-    /// Returns the objects that make a state that can be restored, in the order in which a restore applies them, and
-    /// whether the seed comes before them.
+    /// Returns the objects that make `state`, in the order in which a restore applies them. The flag says whether the
+    /// seed comes before them. The caller passes only a state that can be restored.
     pub fn objects_of(&self, state: u64) -> (bool, Vec<Object>) {
         let until = &self.objects[..self.objects.partition_point(|object| object.max <= state)];
         let snapshot = until
@@ -113,9 +112,9 @@ impl Chain {
             }
             (None, None) => 0,
         };
-        // Of the objects that may follow, the loop takes the one that ends last. Of several that end there, it takes
-        // the smallest. An object that begins too late stays for a later turn, so the loop looks at each object
-        // once.
+        // Of the objects that may come next, the loop takes the one that ends last. If several end there, it takes
+        // the smallest of them. An object that begins too late stays in `candidates` for a later turn, so the loop
+        // looks at each object once.
         let mut by_first: Vec<&Object> = until.iter().filter(|object| object.max > reached).collect();
         by_first.sort_unstable_by_key(|object| object.min);
         let mut candidates = by_first.into_iter().peekable();

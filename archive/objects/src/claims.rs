@@ -20,13 +20,13 @@ use super::primary::Primary;
 use super::records::{Base, Claim, Line, Start};
 use super::retry::Retry;
 
-/// A generation that its owner has claimed and not begun.
+/// A generation that its owner has claimed but not yet begun.
 #[derive(Debug)]
 pub struct Claimed {
     archive: Archive,
     owner: Owner,
     generation: Generation,
-    /// What the control `Rule::ListAfterClaim` has listed before the claim.
+    /// What the owner has listed before its claim, if a test breaks `Rule::ListAfterClaim`.
     listed_early: Option<Option<Inherited>>,
 }
 
@@ -86,12 +86,12 @@ impl Archive {
         Ok(Claimed { archive: self.clone(), owner: owner.clone(), generation, listed_early })
     }
 
-    /// Claims the next free generation after this one, for an owner that has to start over. Only claims of this owner
-    /// may be in between.
+    /// Claims the next free generation after this one, for an owner that has to start over. Skips generations that
+    /// the same owner has claimed in earlier attempts.
     ///
     /// # Errors
     ///
-    /// [`ArchiveError::Fenced`] if another owner has claimed it; [`ArchiveError::Store`].
+    /// [`ArchiveError::Fenced`] if another owner has claimed that generation; [`ArchiveError::Store`].
     pub async fn claim_after(
         &self,
         owner: &Owner,
@@ -170,8 +170,8 @@ impl Archive {
         }
     }
 
-    /// Creates an object. If the object exists already, its contents must be equal. In that case an earlier request
-    /// of this primary has arrived (invariant 69).
+    /// Creates an object. If the object exists already, its contents must be the same: then an earlier request of
+    /// this primary has created it (invariant 69).
     pub(crate) async fn put_new(
         &self,
         retry: &Retry,
@@ -183,7 +183,8 @@ impl Archive {
             .ask(|| async {
                 match self.create(key, content.clone().into(), time_ms).await? {
                     Created::Now => Ok(None),
-                    // A store may also give this answer while another request for the key is still running.
+                    // A store may also give this answer while another request for the key is still running. The
+                    // object can then not be read yet.
                     Created::Before => self.get(key).await.map(Some).map_err(ArchiveError::into_temporary),
                 }
             })
@@ -208,7 +209,7 @@ impl Archive {
         match self.put_new(&owner.retry, &key, json(&claim)?, None).await {
             Err(ArchiveError::Contradicted { .. }) if keep(Rule::ClaimIsCreated) => {
                 let other = owner.retry.ask(|| self.claim_of(generation)).await?;
-                // The owner also gives up its own claim from before a restart.
+                // This may be the owner's own claim from before a restart. The owner gives up that claim too.
                 Ok(Some(other.unwrap_or(claim)))
             }
             Err(ArchiveError::Contradicted { .. }) | Ok(()) => Ok(None),
@@ -232,8 +233,8 @@ impl Archive {
     ) -> Result<Option<Inherited>, ArchiveError> {
         let list = async || {
             let lineage = owner.retry.ask(|| Lineage::read(self)).await?;
-            // A later generation has begun, so nobody will ever read this one. Somebody may have pruned some of the
-            // objects that the list shows of earlier generations.
+            // If a later generation has begun, nobody will ever read this one. Somebody may also have pruned objects
+            // of earlier generations that the list still shows.
             if let Some(later) = lineage.head().filter(|head| own.is_some_and(|own| own < *head)) {
                 return Err(self.fenced_by(owner, later).await?);
             }

@@ -1,8 +1,8 @@
 //! Limits how long a request to an object store may take. A request that carries more bytes may take longer.
 //!
-//! The store's client would end each request after the same time, so a large object would never get through a slow
-//! line. Here the time limit for the beginning of the answer grows with the bytes that the request carries. An answer
-//! may take as long as bytes of it keep coming.
+//! The store's own client would end each request after the same time, so a large object would never get through a
+//! slow line. Here the answer to a request must begin within a time that grows with the bytes that the request
+//! carries. An answer that has begun may take any time, as long as its bytes keep coming.
 
 use std::time::Duration;
 
@@ -13,10 +13,10 @@ use object_store::client::{
     ReqwestConnector,
 };
 
-/// The longest time for which a store may take to answer a request that carries nothing, and the longest time for
-/// which no byte of an answer may come.
+/// How long a store may take to begin its answer to a request without content. Also the longest pause between two
+/// bytes of an answer.
 const LEAST: Duration = Duration::from_secs(30);
-/// The bytes per second of the slowest line for which the limits are made.
+/// The speed, in bytes per second, of the slowest line that the limits allow for.
 const SLOWEST: u64 = 128 << 10;
 
 /// Makes clients whose requests have these limits.
@@ -42,8 +42,8 @@ impl Limits {
 impl HttpConnector for Limits {
     fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
         let options = options.clone().with_timeout_disabled();
-        // A client's read timeout begins with the request. So the client for large requests, which take long
-        // themselves, has no such timeout.
+        // A client's read timeout begins with the request. So the client for large requests has no read timeout,
+        // because sending such a request may itself take longer.
         let small = ReqwestConnector::default().connect(&options.clone().with_read_timeout(self.least))?;
         let large = ReqwestConnector::default().connect(&options)?;
         Ok(HttpClient::new(Limited { limits: *self, small, large }))
@@ -53,7 +53,7 @@ impl HttpConnector for Limits {
 #[derive(Debug)]
 struct Limited {
     limits: Limits,
-    /// The client for requests that carry so little that the shortest limit holds for them.
+    /// The client for requests that carry so few bytes that they get the shortest limit.
     small: HttpClient,
     large: HttpClient,
 }

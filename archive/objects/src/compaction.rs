@@ -2,8 +2,8 @@
 //! each page once.
 //!
 //! Compaction only adds objects, and only of acknowledged transactions (invariant 74). The times of the transactions
-//! decide which span they are in, so the spans do not depend on when compaction runs. If a compaction is cut off,
-//! the next one does its work again. An object that the first one left is like any other. If pruning has deleted the
+//! decide which span they are in, so the spans do not depend on when compaction runs. If a compaction is interrupted,
+//! the next one repeats its work. The objects that the first one has uploaded stay valid. If pruning has deleted the
 //! first objects, compaction goes on after them.
 
 use std::collections::BTreeMap;
@@ -115,11 +115,11 @@ impl Primary {
             number = Some(span_of);
             group.push(object);
         }
-        // The last group is not whole yet.
+        // The last group is not returned, because its span may still get transactions.
         Ok(groups)
     }
 
-    /// Merges objects into one on a level, and uploads the result.
+    /// Merges objects into one object on `level`, and uploads that object.
     async fn merge(&self, members: &[Object], level: u8) -> Result<Object, ArchiveError> {
         let replica = self.replica();
         let mut files = Vec::new();
@@ -164,10 +164,10 @@ impl Primary {
     }
 }
 
-/// Returns the state on which the objects of a level, and those of the level below, follow. This is the base, or the
-/// first state that pruning has left. Pruning deletes each object that ends at or before one snapshot, which is then
-/// the oldest. If objects are missing after that snapshot or between two objects, that is damage, and compaction
-/// does not merge across it.
+/// Returns the state on which the first objects of `level` and of the level below follow. This is the generation's
+/// base, or the first state that pruning has left. Pruning deletes every object that ends at or before a certain
+/// snapshot, which becomes the oldest snapshot. If objects are missing after it or between two objects, the archive
+/// has lost them. Compaction does not merge across such a gap.
 fn begin(objects: &[Object], level: u8, base: u64) -> u64 {
     let of_levels = objects.iter().filter(|object| object.level == level || object.level + 1 == level);
     let first = of_levels.map(|object| object.min.saturating_sub(1)).min();

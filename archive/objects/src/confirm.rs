@@ -1,18 +1,18 @@
 //! Decides when to believe that the archive lacks something that a list does not show.
 //!
-//! A list takes several requests, and meanwhile others upload, take over and prune. Suppose that a primary writes
-//! transactions to a second place after the list has passed it, and then deletes them at a first place that the list
-//! has not reached. Then the list shows a gap that the archive never had. This code believes a gap only when a second
+//! A list takes several requests, and meanwhile others upload, take over and prune. Suppose that a list has passed
+//! one place and not yet reached another. A primary now writes transactions to the first place, and then deletes them
+//! at the second. The list then shows a gap that the archive never had. This code believes a gap only when a second
 //! list, which began after the first had ended, shows the same gap.
 
 use super::error::ArchiveError;
 
-/// The largest number of lists of the archive that are made until two in a row agree. If two lists do not agree,
-/// somebody has pruned or taken over in between, and both are rare.
+/// How many times the archive is listed, at most, until two lists in a row agree. If two lists do not agree, somebody
+/// has pruned the archive or taken it over in between, and both are rare.
 const LISTS: u32 = 8;
 
-/// Lists the archive by `list`, and lists again as long as a list lacks something that the list before did not lack.
-/// `lacks` says in words what a list lacks, if anything.
+/// Calls `list` until a list lacks nothing, or lacks the same as the list before it. `lacks` says in words what a
+/// list lacks, if anything.
 ///
 /// # Errors
 ///

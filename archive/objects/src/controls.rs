@@ -12,23 +12,23 @@ pub enum Rule {
     Look,
     /// The look begins after the uploads have ended.
     LookAfterUpload,
-    /// A primary acknowledges transactions of a generation that continues no other only when the base is in the
+    /// If a generation does not continue another, its primary acknowledges transactions only once the base is in the
     /// archive.
     BaseBeforeAcknowledging,
-    /// A primary takes an object that exists for its own only if the contents are equal.
+    /// If an object exists already, a primary treats it as its own only if the contents are equal.
     CompareContents,
-    /// If a generation continues another, not all transactions of the earlier generation count, but only those that
-    /// the owner of the later generation has found.
+    /// If a generation continues another, only some transactions of the earlier generation count: those that the
+    /// owner of the later generation has found.
     EndOfParent,
     /// Compaction and pruning use only acknowledged transactions.
     OnlyAcknowledged,
     /// Pruning deletes an object only when the object that takes its place exists.
     DeleteAfterCompaction,
-    /// Pruning keeps the snapshot from which the oldest kept moment is restored.
+    /// Pruning keeps the snapshot from which a restore of the oldest kept moment begins.
     KeepBase,
-    /// A follower looks for a later claim after it has listed, and before it applies.
+    /// A follower looks for a later claim after it has listed the archive, and before it applies objects.
     FollowerLooks,
-    /// When an owner begins again, it gives up its claim that has no start record.
+    /// When an owner restarts, it gives up a claim of its own that has no start record.
     GiveUpClaims,
 }
 

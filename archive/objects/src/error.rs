@@ -59,8 +59,8 @@ pub enum ArchiveError {
     /// Others have changed the archive again and again while it was listed.
     #[error("the archive was changed each time while it was listed; try again")]
     Changing,
-    /// The archive has no state after this transaction. Either the transaction was not archived yet, or it was
-    /// archived or compacted together with others.
+    /// The archive has no state that ends with this transaction. Either the transaction was not archived yet, or it
+    /// was archived or compacted together with later ones.
     #[error("the archive has no state after transaction {txid}; {}", instead(*before, *after))]
     NotThere {
         /// The transaction.
@@ -154,7 +154,7 @@ impl ArchiveError {
         matches!(self, Self::Store { source: object_store::Error::NotFound { .. }, .. })
     }
 
-    /// Returns whether the error is that a list of the archive lacks what was looked for.
+    /// Returns whether the error says that a list of the archive lacks what the caller looked for.
     pub(crate) const fn is_lack(&self) -> bool {
         matches!(self, Self::Empty | Self::Gap { .. } | Self::NotThere { .. } | Self::TooEarly { .. })
     }
@@ -186,8 +186,8 @@ impl ArchiveError {
         !is_refused || is_to_repeat.iter().any(|status| text.contains(status))
     }
 
-    /// Turns the error that an object is not found into a temporary one, because the store has just said that the
-    /// object exists.
+    /// Turns the error that an object does not exist into a temporary one. The caller uses this when the store has
+    /// just said that the object exists.
     pub(crate) fn into_temporary(self) -> Self {
         match self {
             Self::Store { doing, key, source: source @ object_store::Error::NotFound { .. } } => {

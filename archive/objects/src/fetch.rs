@@ -1,6 +1,6 @@
 //! Fetches several objects at once, and passes them to the reader one after the other.
 //!
-//! Large objects come in pieces, of which several are fetched at once too. The number of pieces in memory is limited,
+//! A large object comes in pieces, and several pieces are fetched at once. The number of pieces in memory is limited,
 //! however large the objects are and however fast they come.
 
 use std::io::{self, Read};
@@ -18,9 +18,9 @@ use super::plan::Step;
 /// The size of a piece in bytes. It is so large that the time for the request does not matter, and so small
 /// that several pieces take little memory.
 const PIECE: u64 = 4 << 20;
-/// The number of places that a large piece takes among the pieces that are fetched at once. A small piece
-/// takes as few as one place, so this many requests for small objects run in place of one for a large piece.
-/// Small requests take time and hardly any memory.
+/// Requests share a limited number of places. A large piece takes this many, and a small piece takes as few as one.
+/// So this many requests for small objects can run instead of one for a large piece. Small requests take time but
+/// hardly any memory.
 const PLACES: u64 = 8;
 /// The number of pieces that may wait for the reader, besides those that are being fetched.
 const WAITING: usize = 2;
@@ -47,8 +47,8 @@ struct Piece {
     is_last: bool,
 }
 
-/// Fetches the objects of `steps`, and runs `work` on them on a thread of its own meanwhile. Up to `parallel`
-/// requests for large pieces run at a time, or [`PLACES`] times as many for small ones.
+/// Fetches the objects of `steps`. Meanwhile `work` reads them, on a thread of its own. Up to `parallel` requests for
+/// large pieces run at a time, or [`PLACES`] times as many for small ones.
 pub async fn fetch<T: Send + 'static>(
     archive: &Archive,
     steps: &[Step],

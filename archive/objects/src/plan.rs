@@ -1,4 +1,4 @@
-//! Decides which objects make the database of a moment.
+//! Decides which objects a restore needs to make the database as it was at a moment.
 //!
 //! Only the newest generation with a start record counts, and the generations from which it descends. Of each of
 //! these generations, only the transactions before the first transaction of the next generation count. So what a
@@ -89,8 +89,8 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    /// Returns the object that leads on from a state by the smallest step. If `least` is given, only steps that
-    /// reach it count.
+    /// Returns the object that leads from the state `txid` to the nearest later state. If `least` is given, considers
+    /// only objects that reach `least`.
     pub fn step_after(&self, txid: u64, least: Option<u64>) -> Option<Step> {
         let object = *self.chain.following(txid, least)?;
         Some(Step { key: self.replica.key(&object), object, generation: self.generation })
@@ -212,12 +212,13 @@ impl Lineage {
         Ok(Plan { txid, steps: self.steps(at, txid) })
     }
 
-    /// Returns the newest state of all, and before it the index of that state's generation. If the newest generation
-    /// has begun and has no objects yet, the newest state is its parent's.
+    /// Returns the index of a generation in `links`, and its newest state, which is the newest state of all. If the
+    /// newest generation has begun but has no objects yet, the newest state is in its parent.
     pub(crate) fn latest(&self) -> Result<(usize, u64), ArchiveError> {
         for (at, link) in self.links.iter().enumerate() {
             let state = link.chain.states().last().copied();
-            // If a generation does not continue another, its base may be uploaded after its first transactions.
+            // If a generation does not continue another, its base may be uploaded after its first transactions. Until
+            // then it has no state.
             if state.is_none() && link.start.is_some() && !link.continues() {
                 continue;
             }
@@ -270,7 +271,7 @@ impl Lineage {
                 }
             }
             let Some(found) = low.checked_sub(1).map(|newest| states[newest]) else { continue };
-            // A gap may keep the next object from being applied, although its time is not after the wanted time.
+            // If the next object is not after the wanted time either, only a gap keeps a restore from applying it.
             if let Some(next) = link.chain.first_after(found.max)
                 && link.chain.state_until(next.max) == Some(found.max)
                 && link.time_of(archive, next).await? <= time_ms
@@ -284,7 +285,7 @@ impl Lineage {
         Err(ArchiveError::TooEarly { oldest: self.oldest() })
     }
 
-    /// Returns the lineage as it would be without these objects.
+    /// Returns the lineage without the objects for which `is_away` returns true.
     pub fn without(&self, is_away: impl Fn(&Path) -> bool) -> Self {
         let links = self.links.iter().map(|link| {
             let stays = |object: &&Object| !is_away(&link.replica.key(object));

@@ -22,8 +22,8 @@ use super::records::{Line, Start};
 /// have this size.
 const PART: usize = 16 << 20;
 
-/// The number of parts that have [`PART`] bytes, which is enough for 15 GiB. After each `GROWING` further parts, the
-/// parts grow by [`PART`] bytes. So with the 10,000 parts that S3 allows, an object can have the 5 TiB that S3
+/// The first `EQUAL` parts have [`PART`] bytes each, which is enough for 15 GiB. After that, every `GROWING` parts
+/// the size grows by [`PART`] bytes. So an object can have the 5 TiB that S3 allows, in the 10,000 parts that S3
 /// allows.
 const EQUAL: usize = 1000;
 const GROWING: usize = 125;
@@ -44,7 +44,7 @@ pub struct Primary {
 
 #[derive(Debug)]
 struct State {
-    /// The transaction up to which every transaction of the generation is in the store.
+    /// All transactions of the generation up to this one are in the store.
     uploaded: u64,
     /// Whether the base is in the store, as a snapshot or in the generation's parents.
     has_base: bool,
@@ -93,7 +93,7 @@ impl Primary {
         self.archive.replica(self.generation())
     }
 
-    /// Returns the transaction up to which every transaction of the generation is in the store.
+    /// Returns the newest transaction that is in the store together with all earlier ones of the generation.
     #[must_use]
     pub fn uploaded(&self) -> u64 {
         self.state().uploaded
@@ -169,8 +169,9 @@ impl Primary {
     ///
     /// # Errors
     ///
-    /// [`ArchiveError::Fenced`] if another is the primary, for ever; [`ArchiveError::Passed`] if this owner itself
-    /// has made the later claim, in an attempt to start over; [`ArchiveError::Store`].
+    /// [`ArchiveError::Fenced`], from then on for every call, if another owner is the primary;
+    /// [`ArchiveError::Passed`] if this owner itself has made the later claim, in an attempt to start over;
+    /// [`ArchiveError::Store`].
     pub async fn acknowledge(&self) -> Result<u64, ArchiveError> {
         // Uploads that end during the look do not count.
         let before = self.restorable();
@@ -223,9 +224,9 @@ impl Primary {
         self.archive.put_new(&self.owner.retry, &key, content, Some(time_ms)).await
     }
 
-    /// Uploads an object of any length. Creates a small object with one request. Sends a large one in parts, which
-    /// the store does not refuse if the key exists. That is safe because only the owner writes this key, and always
-    /// the same bytes (invariant 69).
+    /// Uploads an object of any length: a small one with one request, a large one in parts. The store does not refuse
+    /// an upload in parts if the key exists. That is safe, because only the owner writes this key, and always the
+    /// same bytes (invariant 69).
     pub(crate) async fn put_stream(
         &self,
         object: Object,
@@ -239,8 +240,8 @@ impl Primary {
             (Ok(_), Some(_)) => self.archive.set_time(&key, Some(time_ms)),
             (Err(error), upload) => {
                 if let Some(mut upload) = upload {
-                    // Without this request the store keeps the parts, which no list shows. If this request fails too,
-                    // the first error says more.
+                    // Without this request the store would keep the parts, and no list shows them. If this request
+                    // fails too, the caller gets the first error, which says more.
                     let _ = upload.abort().await;
                 }
                 Err(error)

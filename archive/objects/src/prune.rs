@@ -1,10 +1,10 @@
 //! Pruning deletes the objects that no kept moment needs.
 //!
-//! Pruning decides from a settled line what to delete. Everything in a settled line is in every later line, so no
-//! later primary needs another object instead (invariant 74). An object gives way only to objects of a higher level
-//! or to a later snapshot. So once an object is not needed, it is never needed again, and it does not matter when a
-//! deletion arrives. Every policy keeps the first snapshot of each day. So of two policies, neither deletes the
-//! snapshot on which the other relies.
+//! Pruning decides from a settled line what to delete. Everything in a settled line is also in every later line, so
+//! no later primary needs an object that this line does not need (invariant 74). Only objects of a higher level or a
+//! later snapshot can replace an object. So an object that is no longer needed is never needed again, and it does not
+//! matter when its deletion arrives. Every policy keeps the first snapshot of each day. So if two policies are in
+//! use, neither deletes a snapshot on which the other relies.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -28,8 +28,8 @@ const DAY_MS: i64 = 86_400_000;
 pub struct Policy {
     /// The greatest age of a moment that can still be restored.
     pub keep: Duration,
-    /// The greatest age of a transaction that can still be restored by itself. Of older transactions, only the last
-    /// of each span of 30 seconds can be restored.
+    /// Up to this age, a restore can end with any single transaction. Beyond it, a restore can end only with the last
+    /// transaction of each span of 30 seconds.
     pub transactions: Duration,
 }
 
@@ -88,7 +88,7 @@ impl Archive {
         let mut pruned = Pruned::default();
         let Some(newest) = self.newest_time(lineage, &mut times).await? else { return Ok(pruned) };
         // The primary's clock or this machine's clock may be ahead. The earlier of the two times counts, so one clock
-        // that is ahead deletes nothing.
+        // that is ahead does not make objects look too old.
         let now = now_ms();
         let before = |age: Duration| {
             newest.min(now).saturating_sub(i64::try_from(age.as_millis()).unwrap_or(i64::MAX))
@@ -162,10 +162,11 @@ impl Archive {
         Ok(None)
     }
 
-    /// Returns the snapshot from which the oldest kept moment is restored, with the index of its generation. This is
-    /// the newest snapshot that is the first of its day and not later than `time`. If there is no such snapshot,
-    /// nothing is too old. A snapshot that comes after a kept one was made later, even if a clock that was behind
-    /// says otherwise. A snapshot with a time in the future says nothing about the snapshots after it.
+    /// Returns the snapshot from which a restore of the oldest kept moment begins, and the index of its generation.
+    /// This is the newest snapshot that is the first of its day and not later than `time`. If there is none, nothing
+    /// is too old. The search ends at the first snapshot with a time between `time` and `now`: all snapshots after it
+    /// are younger, even if a slow clock gave them an earlier time. The search ignores a snapshot with a time in the
+    /// future.
     async fn base(
         &self,
         time: i64,
@@ -204,8 +205,8 @@ impl Archive {
         Ok(firsts)
     }
 
-    /// Returns the objects of level 1 that end not later than `time`. The times do not decrease along the objects
-    /// unless somebody set a clock back, so this reads few headers.
+    /// Returns the objects of level 1 that end at `time` or earlier. The times increase along the objects unless
+    /// somebody set a clock back. So this function can use a binary search, which reads few headers.
     async fn compacted_before(
         &self,
         time: i64,
@@ -229,8 +230,8 @@ impl Archive {
         Ok(compacted)
     }
 
-    /// Returns the objects of generations before the newest claim that are not on the line. Nobody reads these
-    /// objects.
+    /// Returns the objects of those generations that are older than the newest claim and not on the line. Nobody
+    /// reads these objects.
     async fn unread(&self, lineage: &Lineage) -> Result<Vec<(Generation, Object)>, ArchiveError> {
         let prefix = self.prefix().clone();
         let below = self.store().list_with_delimiter(Some(&prefix)).await;

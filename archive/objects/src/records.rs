@@ -42,7 +42,7 @@ pub struct Start {
     /// The token of the claim. Because of the token, two primaries that both believe they are the owner never write
     /// equal records.
     pub token: String,
-    /// The previous generation. Of its transactions, those below `first_txid` count.
+    /// The previous generation. Its transactions up to `end_of_parent` count.
     pub parent: Option<Generation>,
     /// How the database follows on the parent's.
     pub line: Line,

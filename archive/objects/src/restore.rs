@@ -114,7 +114,7 @@ impl Archive {
                 Err(error) if error.is_damage() => return Err(broken(&lineage, chosen, error)),
                 done => return done,
             };
-            // A new list still shows the missing object. So neither compaction nor pruning has deleted it.
+            // The new list shows the missing object again, so neither compaction nor pruning has deleted it.
             if missing.is_some_and(|before| before.to_string() == error.to_string()) {
                 return Err(broken(&lineage, chosen, error));
             }
@@ -213,7 +213,8 @@ fn apply_object(
         return Err(ArchiveError::Damaged { key: step.key.to_string(), what });
     }
     pages.flush(header.page_size as usize).map_err(ArchiveError::of_file(path))?;
-    // The database may have become smaller. Or its last page may be the lock page, which no object has.
+    // Set the exact length. The database may have become smaller, or its last page may be the lock page, which no
+    // object has.
     let len = u64::from(header.commit) * u64::from(header.page_size);
     to.set_len(len).map_err(ArchiveError::of_file(path))?;
     Ok(summary)

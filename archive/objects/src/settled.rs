@@ -1,8 +1,8 @@
-//! Finds a settled line of generations, which is one from which nobody can take anything back.
+//! Finds a settled line of generations. A line is settled if every later line will contain everything that is in it.
 //!
-//! If a look that began after a list finds no later claim, everything that the list has shown is in every later line.
-//! The reason is that a primary lists only after its claim (invariant 66). Followers and pruning use only what is
-//! settled.
+//! A line is settled if a look that began after its list finds no later claim. A later primary lists only after its
+//! own claim (invariant 66), so it finds everything that this list has shown. Followers and pruning use only settled
+//! lines.
 
 use super::archive::Archive;
 use super::confirm::confirmed;
@@ -11,7 +11,7 @@ use super::error::ArchiveError;
 use super::keys::{Generation, Key};
 use super::plan::{Lineage, Plan, Step, Target};
 
-/// A list of an archive, all of whose transactions are in every later line too.
+/// A list of an archive. Every later line has all of its transactions too.
 #[derive(Debug)]
 pub struct Settled {
     archive: Archive,
@@ -23,8 +23,8 @@ pub struct Settled {
 pub enum Next {
     /// The pages of this object.
     Step(Step),
-    /// The newest state as a whole, because the copy's own line has ended, or the objects that led on from it were
-    /// pruned.
+    /// The newest state as a whole. Either the copy's own line has ended, or pruning has deleted the objects that led
+    /// on from the copy's state.
     Base,
     /// Nothing, because the copy is up to date.
     Nothing,
@@ -32,7 +32,7 @@ pub enum Next {
 
 impl Archive {
     /// Lists the archive, and looks for a later claim. Returns `None` if the newest claim has no start record, or if
-    /// the look found a later claim. Then a new primary is about to begin.
+    /// the look found a later claim. In both cases a new primary is about to begin.
     ///
     /// # Errors
     ///
@@ -42,7 +42,7 @@ impl Archive {
         Ok(lineage.map(|lineage| Settled { archive: self.clone(), lineage }))
     }
 
-    /// Does the same as [`Archive::settled`]. The control `look` may leave out the look.
+    /// Does the work of [`Archive::settled`]. If a test breaks the rule `look`, this leaves out the look.
     pub(crate) async fn settled_lineage(&self, look: Rule) -> Result<Option<Lineage>, ArchiveError> {
         let list = async || {
             let lineage = Lineage::read(self).await?;
@@ -97,7 +97,8 @@ impl Settled {
             return Next::Step(step);
         }
         // No step leads on. The copy is up to date only if it is whole and the line has no later state. Otherwise the
-        // objects in between may have been pruned, and a snapshot does not count as a step.
+        // copy needs a new base: pruning may have deleted the objects in between, and a snapshot does not count as a
+        // step.
         let is_behind = self.lineage.newest_until(u64::MAX).is_some_and(|newest| newest > txid);
         if is_behind || applying.is_some() { Next::Base } else { Next::Nothing }
     }

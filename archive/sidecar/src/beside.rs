@@ -1,4 +1,4 @@
-//! The file beside a database that keeps facts about the database's archive, as the sidecar uses it.
+//! The sidecar's use of the file beside a database, which keeps facts about the database's archive.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
@@ -25,12 +25,12 @@ pub struct Beside {
     _lock: SidecarLock,
 }
 
-/// What leads on from a mark to the database as it is now.
+/// How the archive can get from a mark to the database as it is now.
 pub enum Way {
-    /// The log is the one with the mark, or begins where the last of these closed logs ends. The archive needs the
-    /// commits of these closed logs before the log's own. The backlogs of the closed logs exist.
+    /// The present log is the one that the mark names, or it begins where the last of these closed logs ends. The
+    /// archive first needs the commits of the closed logs, which are in their backlogs.
     Logs(Vec<Closed>),
-    /// Nothing leads on, so a new generation has to begin. This is the generation's line.
+    /// Nothing leads on, so a new generation has to begin, with this line.
     None(Line),
     /// Nothing leads on now. But a program may be about to close a log or to make one, and then there may be a way.
     NotYet(Line),
@@ -149,7 +149,7 @@ impl Beside {
         let Some(closed) = from.and_then(|from| records.since(from, end)) else {
             return Ok(if is_settled { Way::None(Line::Other) } else { Way::NotYet(Line::Other) });
         };
-        // If a log was closed at an earlier position than the archive has of it, the log has lost commits (invariant
+        // If the log was closed at a position before the mark, it has lost commits that the archive has (invariant
         // 72).
         if closed.first().is_some_and(|first| first.position < mark.position) {
             return Ok(Way::None(Line::Other));

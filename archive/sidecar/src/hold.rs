@@ -5,8 +5,8 @@
 //! second connection holds SQLite's WRITE lock while the read transaction begins. So no commit comes between the
 //! position and the snapshot.
 //!
-//! Both connections are in a child process. Closing a descriptor of a database releases all locks that the process has
-//! on that database, and this process opens the database file.
+//! Both connections are in a child process, because this process opens the database file itself. When a process
+//! closes any descriptor of a file, the kernel releases all locks of that process on the file.
 
 use std::io::{BufRead as _, BufReader, Read, Write as _};
 use std::path::Path;

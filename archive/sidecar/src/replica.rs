@@ -6,8 +6,9 @@
 //! needs nothing of Duralite.
 //!
 //! A small file beside the copy says which transaction the copy has. This code writes the file before a transaction
-//! begins and after the transaction is committed. After a crash in between nobody knows in which of the two states
-//! the copy is. Then this code replaces the copy by the newest state as a whole.
+//! begins and after the transaction is committed. After a crash in between, the copy may be in the state before or
+//! after the transaction. Then this code applies an object that leads on from both states, or replaces the whole copy
+//! by the newest state.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read as _, Seek as _, SeekFrom};
@@ -170,7 +171,8 @@ impl Replica {
         let (page_size, pages) = (restored.page_size, restored.pages);
         self.check_page_size(page_size)?;
         let from = File::open(restored.path())?;
-        // After a crash the copy may be the database before or after the move, and no object leads on from both.
+        // After a crash the copy may be the database before or after the move. The file beside the copy then names
+        // both states.
         self.remember(State { applying: Some(restored.txid), ..self.state })?;
         let transaction =
             self.connection.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;

@@ -40,9 +40,10 @@ const LOOK: Duration = Duration::from_millis(100);
 const UNSETTLED: Duration = Duration::from_secs(10);
 /// How long the sidecar waits after a failure.
 const AFTER_FAILURE: Duration = Duration::from_secs(1);
-/// How long the sidecar waits before it tries again to take a snapshot beside the commits.
+/// How long the sidecar waits after a failed snapshot before it takes the next one, if it archives commits meanwhile.
 const SNAPSHOT_AGAIN: Duration = Duration::from_secs(60);
-/// How long commits that a snapshot has seen may stay unacknowledged before the sidecar settles them itself.
+/// How long commits that a snapshot has seen may stay unacknowledged before the sidecar settles them by a commit of
+/// its own.
 const SETTLE: Duration = Duration::from_millis(200);
 
 /// When the sidecar ends.
@@ -69,7 +70,8 @@ pub struct Replicator {
 struct Current {
     primary: Arc<Primary>,
     mark: Mark,
-    /// The log in which the first snapshot has its position, until the loop follows this log.
+    /// The log to which the generation's first snapshot belongs. The loop takes this value when it begins to follow
+    /// the log.
     source: Option<Source>,
     /// The thread that compacts and prunes. It ends with the generation.
     upkeep: Upkeep,
@@ -93,7 +95,7 @@ impl Replicator {
     /// # Errors
     /// The database does not exist, or has no archive; another sidecar runs; the URL is wrong.
     pub fn new(config: Database, runtime: Handle, stop: Arc<AtomicBool>, until: Until) -> Result<Self> {
-        // A text that cannot be the URL of an archive must not be remembered.
+        // Check the URL before `Beside::open` writes it to the file beside the database.
         config.archive.as_deref().map(str::parse::<Location>).transpose()?;
         let beside = Beside::open(&config.path, config.archive.as_deref())?;
         let location: Location = beside.url().parse()?;
@@ -107,7 +109,7 @@ impl Replicator {
         Ok(Self { config, target, archive, beside, runtime, stop, until })
     }
 
-    /// Replicates until the moment that `until` names.
+    /// Replicates until the sidecar has to end, as `until` says.
     ///
     /// # Errors
     /// Trying again cannot help: another primary has taken the archive over, the archive refuses, or the database
@@ -123,7 +125,7 @@ impl Replicator {
                     return Err(error);
                 }
                 Err(error) if self.until == Until::Drained => return Err(error),
-                // The next start continues where this one got the order to stop.
+                // The sidecar was told to stop. The next start continues from here.
                 Err(_) if self.is_stopped() => return Ok(()),
                 Err(error) => {
                     report::<()>(&format!("replicate {}", self.config.path.display()), Err(error));
@@ -133,11 +135,11 @@ impl Replicator {
         }
     }
 
-    /// Replicates until the moment that `until` names, or until something fails. Keeps nothing for the next call,
-    /// because the archive says where to go on.
+    /// Replicates until the sidecar has to end, as `until` says, or until something fails. Keeps nothing for the next
+    /// call, because the archive says where to go on.
     fn run_once(&mut self) -> Result<()> {
         let mut current = self.resume()?;
-        // A generation that has begun with a snapshot just now needs no comparison.
+        // If the generation has just begun with a snapshot, the loop need not compare the log with the archive.
         let mut is_compared = current.source.is_some();
         let mut unsettled = None;
         while !self.is_stopped() {
@@ -167,7 +169,7 @@ impl Replicator {
                     unsettled = None;
                     self.archive_closed(&closed, &mut current)?;
                 }
-                // Another process has closed a log or made one while this process looked.
+                // Another process has closed a log or made one meanwhile, so the loop asks again.
                 Way::None(_) | Way::NotYet(_) if self.beside.log()? != log => continue,
                 Way::NotYet(_) if unsettled.get_or_insert_with(Instant::now).elapsed() < UNSETTLED => {
                     self.sleep(LOOK);
@@ -212,7 +214,8 @@ impl Replicator {
         Ok(())
     }
 
-    /// Tells commits that wait for the archive, now or later, that another primary has taken the archive over.
+    /// Records that another primary has taken the archive over. Commits that wait for the archive, now or later, then
+    /// fail.
     fn spread_fence(&self, by: Generation) -> Result<()> {
         self.beside.remember_fence(by)?;
         match Source::open(&self.target)? {
@@ -221,11 +224,10 @@ impl Replicator {
         }
     }
 
-    /// Returns whether the log still has the last transaction of the archive, with the same contents. If commits may
-    /// be acknowledged before they are durable, a power loss may take back some of them, and the log then gives
-    /// their positions to other commits. If the log has started over since that transaction, its older transactions
-    /// went to the database file before, so this code trusts the log. A log that ends before the transaction has
-    /// lost it (invariant 72).
+    /// Returns whether the log still has the last transaction of the archive, with the same contents. If commits are
+    /// acknowledged before they are durable, a power loss may take back some of them. The log then ends before that
+    /// transaction, or has another transaction at its position (invariant 72). If the log has started over since that
+    /// transaction, the transaction's pages had reached the database file before. So this code then trusts the log.
     fn has_what_is_archived(&self, source: &mut Source, current: &Current) -> Result<bool> {
         let Mark { log, position, .. } = current.mark;
         let Some(before) = position.checked_sub(1).filter(|_| log == salts(source.id())) else {
@@ -236,8 +238,8 @@ impl Replicator {
             found => found?,
         };
         if found.is_none() {
-            // No process has acknowledged the transaction since the log was opened. A commit settles whether the log
-            // has it.
+            // No process has acknowledged the transaction since the log was opened. A new commit settles whether the
+            // log has it.
             Held::begin(&self.config.path, &self.config.pairs())?.settle()?;
             found = source.follower().read_since(before)?;
         }
@@ -249,14 +251,14 @@ impl Replicator {
         let is_equal = self.is_archived(current, (page_size, found.db_pages), &images, |index, page| {
             Ok(source.follower().read_page(&found, *index, page)?)
         });
-        // If the log has lost its place, it has started over meanwhile.
+        // If the follower has lost its place, the log has started over meanwhile.
         if is_equal.as_ref().is_err_and(is_lost) { Ok(true) } else { is_equal }
     }
 
-    /// Returns whether the backlog of the closed log with the mark has the last transaction of the archive, with the
-    /// same contents. If the backlog begins after that transaction, the log's users knew from a sidecar that the
-    /// archive has it, and no power loss came in between. If there is no backlog, the users knew that the archive
-    /// has every transaction, or the sidecar has deleted the backlog when the archive had all of it.
+    /// Returns whether a closed log had the last transaction of the archive, with the same contents. Looks at the
+    /// backlog that the log has left. If the backlog begins after that transaction, a sidecar had told the log's
+    /// users that the archive has the transaction, and no power loss came in between. If there is no backlog, the
+    /// users knew that the archive has every transaction, or a sidecar has archived the backlog and deleted it.
     fn backlog_has_what_is_archived(&self, closed: &[Closed], current: &Current) -> Result<bool> {
         let Mark { log, position, .. } = current.mark;
         let Some(closed) = closed.first().filter(|closed| closed.backlog && salts(closed.log) == log) else {
@@ -277,8 +279,8 @@ impl Replicator {
         })
     }
 
-    /// Returns whether the last transaction of the archive leaves the database with `db_pages` pages of `page_size`
-    /// bytes, and with these images of pages.
+    /// Returns whether the last transaction of the archive leaves a database of `db_pages` pages of `page_size`
+    /// bytes, in which the pages of `images` have these images.
     fn is_archived<T>(
         &self,
         current: &Current,
@@ -349,7 +351,7 @@ impl Replicator {
     fn resume(&mut self) -> Result<Current> {
         let generation = match self.beside.generation() {
             Some(generation) => generation,
-            // A sidecar may have made a claim and died before it remembered it.
+            // A sidecar may have claimed a generation and died before it remembered that.
             None if !self.block(self.archive.records())?.is_empty() => Generation::FIRST,
             None => return self.begin(None, Line::First),
         };
@@ -401,7 +403,7 @@ impl Replicator {
         self.begin_with(claimed, inherited.as_ref(), line, held)
     }
 
-    /// Claims the next generation that nobody has, and so fences the previous primary.
+    /// Claims the next generation that nobody has claimed, and so fences the previous primary.
     ///
     /// # Errors
     /// Those of the archive.
@@ -418,8 +420,8 @@ impl Replicator {
         let held = self.hold()?;
         let begun = self.begin_with(claimed, Some(inherited), Line::Continues, held);
         let generation = begun.map(|current| current.primary.generation());
-        // Closing the log makes the database an ordinary file until a program opens it. That also holds if the user
-        // has to run this again.
+        // Close the log even after an error. The database is then an ordinary file until a program opens it, also if
+        // the user has to run this again.
         let closed = self.close_log();
         let generation = generation?;
         closed?;
@@ -450,8 +452,8 @@ impl Replicator {
         };
         upload_snapshot(&self.runtime, &primary, &mut held, &mark, self.pace())?;
         self.block(primary.acknowledge())?;
-        // No change may come between the snapshot and the next archived commit. From here on programs record a
-        // transaction with a rollback journal in this log.
+        // No change of the database may escape the archive between the snapshot and the next archived commit. From
+        // here on, programs record it if they change the database with a rollback journal instead of this log.
         source.follower().announce_sidecar(position, mark.sealed_ms())?;
         source.follower().pin(position)?;
         drop(held);
@@ -541,7 +543,7 @@ impl Replicator {
                 }
                 Ok(false) => self.check_upkeep(current)?,
                 Err(error) if is_lost(&error) => {
-                    // The snapshot's thread still uses the primary, so this thread waits for its end.
+                    // The thread of the snapshot still uses the primary, so this thread waits until that one ends.
                     snapshot.map(JoinHandle::join);
                     return Ok(Ended::Lost);
                 }
@@ -595,7 +597,7 @@ impl Replicator {
             if !uploader.answer(source, None).unwrap_or(false) {
                 break;
             }
-            // A connection that the upload has woken commits again soon, so the first looks come more often.
+            // A connection that the upload has woken commits again soon, so the loop checks more often at first.
             std::thread::sleep(if since.elapsed() < SOON { AWAITED_SOON } else { AWAITED });
         }
         Ok(())
@@ -642,7 +644,7 @@ impl Replicator {
     }
 }
 
-/// The time after which a pause looks again whether a commit waits. In the first [`SOON`] of a pause it is
+/// How often a pause checks whether a commit waits for the archive. In the first [`SOON`] of a pause the interval is
 /// [`AWAITED_SOON`].
 const AWAITED: Duration = Duration::from_millis(1);
 const AWAITED_SOON: Duration = Duration::from_micros(200);
@@ -712,7 +714,7 @@ async fn newest_mark(primary: &Primary) -> Result<Option<Mark>, ArchiveError> {
     mark_of(primary, |object| object.max == primary.uploaded()).await
 }
 
-/// Returns the mark in the newest object of a generation for which `is_one` holds.
+/// Returns the mark in the newest of those objects of a generation for which `is_one` holds.
 async fn mark_of(primary: &Primary, is_one: impl Fn(&Object) -> bool) -> Result<Option<Mark>, ArchiveError> {
     let replica = primary.replica();
     let objects = primary.archive().objects(&replica).await?;
@@ -725,8 +727,9 @@ async fn mark_of(primary: &Primary, is_one: impl Fn(&Object) -> bool) -> Result<
     Header::decode(bytes).map(|header| Some(Mark::of(&header))).map_err(|error| damaged(&error.to_string()))
 }
 
-/// Returns the size of the database after transaction `txid`, and those of `pages` that are in the smallest object
-/// that ends with this transaction; `None` if no object ends with it.
+/// Reads the smallest object that ends with transaction `txid`. Returns the size of the database after this
+/// transaction, and the images of those `pages` that the object has. Returns `None` if no object ends with this
+/// transaction.
 async fn last_pages<T>(primary: &Primary, txid: u64, pages: &BTreeMap<u32, T>) -> Result<Option<Left>> {
     let replica = primary.replica();
     let objects = primary.archive().objects(&replica).await?;
@@ -809,7 +812,7 @@ fn sleep_until(end: Instant, stop: &AtomicBool) {
     }
 }
 
-/// Turns the error that the follower has lost its place into `instead`, because the next read finds that too.
+/// Returns `instead` if the error says that the follower has lost its place. The next read reports that error again.
 fn lost<T>(error: LogError, instead: T) -> Result<T, LogError> {
     if error.kind() == ErrorKind::LostPlace { Ok(instead) } else { Err(error) }
 }

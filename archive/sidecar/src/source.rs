@@ -136,9 +136,9 @@ impl Source {
         LogGroup::new(Group::new(self.page_bytes(), self.id()), position)
     }
 
-    /// Adds to a group the commits that follow on it: as many as there are, up to a limit of memory or up to the
-    /// position `until`. A transaction that is too large to be held becomes a group of its own if `large` is set, and
-    /// otherwise is left out.
+    /// Adds to a group the commits that follow on it. Stops at the end of the log, at the position `until`, or when
+    /// the group is full. A transaction that does not fit into the group is left out. But if `large` is set, an empty
+    /// group takes a transaction of any size.
     ///
     /// # Errors
     /// The kind is `LostPlace` if the log no longer has the commits that follow.

@@ -19,17 +19,17 @@ use crate::group::Mark;
 use crate::source::{LogGroup, Source};
 use crate::upload::upload_group;
 
-/// How often the sidecar looks, while it uploads, whether the log wants to start over.
+/// How often the sidecar checks during an upload whether a connection wants to start the log over.
 const ASKED: Duration = Duration::from_millis(1);
 /// How often the sidecar shows how much the archive lacks.
 const SHOWN: Duration = Duration::from_millis(100);
-/// How often the sidecar looks whether the commits that it expects have come.
+/// How often the sidecar checks whether the commits that it expects have come.
 const GATHERED: Duration = Duration::from_micros(200);
-/// If the previous group took less than this time, the sidecar uploads no group beside a look. The processors are
-/// busy then, and smaller groups cost more processor time for each commit.
+/// If the previous group took less than this time, the sidecar uploads no group while a look runs. With such a fast
+/// archive the processors are busy, and smaller groups cost more processor time for each commit.
 const SLOW: Duration = Duration::from_millis(10);
-/// The divisor that decides whether a group waits for the end of the running look. A group waits if it has fewer
-/// commits than the look acknowledges, divided by this.
+/// Decides whether the next group waits until the running look ends. It waits if it has fewer commits than the look
+/// acknowledges, divided by this number.
 const STRAGGLERS: u64 = 4;
 
 /// Uploads groups of commits.
@@ -40,29 +40,30 @@ const STRAGGLERS: u64 = 4;
 /// the sidecar dies before these commits are in the archive, the log may have started over, and a snapshot closes the
 /// gap.
 ///
-/// While commits wait for the archive, the sidecar uploads a group while the look that acknowledges the previous
-/// group runs. Invariant 66 asks only that a look begins after the upload of what it acknowledges. At any time there
-/// is at most one look, and at most one upload, so that the archive never has a gap.
+/// If commits wait for the archive, the sidecar uploads the next group during the look that acknowledges the previous
+/// one. Invariant 66 allows this, because it asks only that a look begins after the upload of what it acknowledges.
+/// At any time there is at most one look, and at most one upload, so that the archive never has a gap.
 pub struct Uploader<'a> {
     runtime: &'a Handle,
     beside: &'a Beside,
-    /// Whether to stop. Once it is set, the uploader answers no request of the log to start over.
+    /// Whether to stop. Once it is set, the uploader answers no request to start the log over.
     stop: &'a AtomicBool,
     primary: Arc<Primary>,
-    /// The position after the commits that are in the archive, or of which the sidecar has let go.
+    /// The position up to which the log may drop its commits: they are in the archive, or the sidecar holds them.
     pinned: u64,
     /// The mark after the commits that are in the archive, acknowledged or not.
     stored: Mark,
     /// The time at which the last upload of these commits began.
     stored_since: Instant,
-    /// The running upload and the running look. This thread runs them while it waits for them. On other threads, the
-    /// heap of each thread would keep the memory of their buffers.
+    /// The running upload and the running look. This thread itself runs them while it waits for them. If other
+    /// threads ran them, the heap of each of those threads would keep the memory of their buffers.
     tasks: FuturesUnordered<BoxFuture<'static, Event>>,
     /// The size of the group that is being uploaded.
     uploading: Option<Behind>,
-    /// The number of commits that the look acknowledges.
+    /// The number of commits that the running look acknowledges; `None` if no look runs.
     looking: Option<u64>,
-    /// A group that could not be uploaded. This group no longer needs the log.
+    /// The group to upload next, if it is encoded already, for example because its upload has failed. This group no
+    /// longer needs the log.
     failed: Option<Encoded>,
     /// The position after the last group that was encoded.
     encoded: u64,
@@ -254,8 +255,8 @@ impl<'a> Uploader<'a> {
         Ok(Some(Encoded { file, after, size }))
     }
 
-    /// Lets the log start over, if it wants to. Reads the log to its end, or up to a position, and lets go of what
-    /// was read. Returns `false` if the uploader can hold no more.
+    /// If a connection wants to start the log over, reads the log to its end or up to `until`, holds what it has
+    /// read, and lets go of the log. Returns `false` if the uploader can hold no more.
     ///
     /// # Errors
     /// Those of the log, and of the file system of temporary files.
@@ -273,7 +274,7 @@ impl<'a> Uploader<'a> {
         Ok(true)
     }
 
-    /// Pins the log after the commits that are in the archive, or of which the sidecar has let go.
+    /// Pins the log after the commits that are in the archive or that the sidecar holds.
     ///
     /// # Errors
     /// The kind is `LostPlace` if the log no longer has the commits after the pin.
@@ -306,14 +307,14 @@ impl<'a> Uploader<'a> {
 /// all in the same moment. A commit that misses the next group waits for two uploads, so the group waits a while for
 /// these connections.
 ///
-/// If hundreds of connections take long to commit, they form two groups that take turns: while the connections of
-/// one group commit, the other group is uploaded. So a group begins with half of the connections if hardly any other
-/// commits are being acknowledged. If connections take little time to commit, a second group would gain nothing and
-/// cost twice the requests.
+/// If hundreds of connections take long to commit, they form two groups that take turns: while the connections of one
+/// group commit, the other group is uploaded. So a group may begin with half of the expected commits, if at most half
+/// as many other commits are being acknowledged. If connections take little time to commit, a second group would gain
+/// nothing and cost twice the requests.
 struct Gathering {
     /// The number of commits that the next group should have.
     expected: u64,
-    /// The time at which the newest of these commits came to be expected.
+    /// The time at which `expected` was last raised.
     since: Instant,
     /// The time that the previous group took, from the beginning of its upload to its acknowledgement.
     took: Duration,
@@ -322,9 +323,9 @@ struct Gathering {
     came: Instant,
 }
 
-/// The divisor for the longest wait of a group for all commits that it expects. That wait is the time that the
-/// previous group took, divided by this. The wait for the next of these commits, or for half of them, is that time
-/// divided by `GATHERING_NEXT`.
+/// Limits how long a group waits for all commits that it expects: for the time that the previous group took, divided
+/// by this number. `GATHERING_NEXT` is the divisor for the wait for the next expected commit, and for the wait for
+/// half of them.
 const GATHERING: u32 = 2;
 const GATHERING_NEXT: u32 = 8;
 
@@ -333,8 +334,8 @@ impl Gathering {
         Self { expected: 0, since: now, took: Duration::ZERO, had: 0, came: now }
     }
 
-    /// Expects the commits that wait already, and as many again as were just acknowledged. `took` is the time that
-    /// the group of the acknowledged commits took.
+    /// Expects the commits that wait already, and one more for each commit that was just acknowledged. `took` is the
+    /// time that the group of the acknowledged commits took.
     fn expect(&mut self, waiting: u64, acknowledged: u64, took: Duration, now: Instant) {
         self.expected = self.expected.max(waiting) + acknowledged;
         (self.since, self.took) = (now, took);

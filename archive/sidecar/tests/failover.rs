@@ -148,7 +148,8 @@ fn a_standby_is_consistent_while_it_is_updated() {
     let past = machine.fixture.path("past.db");
     done(program().args(["follow", &place.url(), "--txid", &moment.to_string()]).arg(&past));
     integrity(&stock(&past));
-    // Two processes must not update one copy. The process that does has locked the file beside the copy.
+    // Two processes must not update one copy. A process that updates a copy locks the file beside it, as this test
+    // does here.
     let beside = std::fs::File::open(machine.fixture.path("replica.db-follow")).unwrap();
     beside.lock().unwrap();
     let output = follow().arg("--once").output().unwrap();
@@ -156,7 +157,7 @@ fn a_standby_is_consistent_while_it_is_updated() {
     assert!(String::from_utf8_lossy(&output.stderr).contains("another process"));
 }
 
-/// A follower begins again if its copy is ahead of the beginning of the new primary, or on another line.
+/// A follower begins again if its copy is ahead of where the new primary begins, or on another line.
 #[test]
 fn a_standby_goes_over_to_a_new_generation() {
     let (machine, place) = (Machine::new(Engine::under_test()), Place::new());

@@ -1,4 +1,4 @@
-//! The files of groups of commits.
+//! The LTX files that groups of commits become.
 
 use std::io::{Read as _, Seek as _, SeekFrom};
 
@@ -7,8 +7,8 @@ use duralite_sidecar::group::{Commit, Group, Mark};
 
 const LOG: LogId = LogId([7; 16]);
 
-/// Commits: for each the size of the database after it, and the pages that it has written, with one byte for the
-/// image.
+/// Commits. Each has the size of the database after it, and the pages that it has written. One byte stands for the
+/// image of a page.
 type Commits<'a> = &'a [(u32, Vec<(u32, u8)>)];
 
 /// Returns the file of these commits. The first commit becomes the transaction `min`.
@@ -48,7 +48,7 @@ fn inv69_pages_that_were_cut_off_and_taken_again_are_zeros() {
     assert_eq!(pages(&file(&commits, 4)), [(1, 3), (6, 0), (7, 0), (8, 0), (9, 3)]);
     // A file lacks the pages after the end of the database at the last commit.
     assert_eq!(pages(&file(&commits[..2], 4)), [(1, 2)]);
-    // For the pages by which the first commit makes the database longer, only the images in that commit count.
+    // The first commit of a new group adds no pages of zeros, although it may have made the database longer.
     assert_eq!(pages(&file(&commits[2..], 4)), [(1, 3), (9, 3)]);
 }
 

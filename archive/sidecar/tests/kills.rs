@@ -123,7 +123,8 @@ impl Scene {
             std::thread::sleep(Duration::from_millis(rng.below(20)));
         }
         if self.place.server.is_some() {
-            // If the server lives, the test kills it once more, so that each restore reads what such a death leaves.
+            // If the server lives, the test kills it once more, so that each restore reads what a killed server has
+            // left.
             self.kill_server();
             self.start_server();
         }

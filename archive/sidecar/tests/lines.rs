@@ -151,8 +151,8 @@ fn a_journal_mode_that_goes_and_comes_back_begins_another_line() {
         for is_running in [false, true] {
             let since = std::time::Instant::now();
             let sidecar = is_running.then(|| machine.sidecar(&place));
-            // Once the sidecar has found the log, the sidecar uses the log, and then no other process can change the
-            // mode.
+            // A sidecar that has found the log uses it, and then no other process can change the journal mode. So the
+            // test stops the sidecar meanwhile.
             let signal = |signal| sidecar.iter().for_each(|sidecar| sidecar.signal(signal));
             signal(Signal::STOP);
             let conn = patient(&machine.fixture.uri(NAME, ""));
@@ -250,7 +250,7 @@ fn a_log_that_started_over_while_the_sidecar_was_away_leaves_a_gap() {
 fn robbed() -> (Machine, Place) {
     let (machine, place) = (Machine::new(Engine::under_test()), Place::new());
     machine.session(&["CREATE TABLE t(x)"]);
-    // This function returns what is on the disks after all processes have died.
+    // Commits these numbers. Returns what is on the disks after all processes have died.
     let commit = |numbers: std::ops::Range<u32>| {
         let sidecar = machine.sidecar(&place);
         let mut writer = Actor::sql(&machine.fixture.uri(NAME, FOR_EVER));
@@ -295,7 +295,7 @@ fn inv72_a_log_that_ends_before_what_the_archive_has_begins_another_line() {
     archive_beside(1);
 }
 
-/// Makes `commits` commits, closes the log, and then archives what it has left.
+/// Makes `commits` commits, closes the log, and then archives what the log has left.
 fn archive_behind(commits: u32) {
     let (machine, place) = robbed();
     let numbers = (0..commits).map(|number| format!("INSERT INTO t VALUES({})", number + 10));

@@ -9,8 +9,8 @@ use rusqlite::Connection;
 use crate::common::{FOR_EVER, Machine, NAME, Place, Sidecar, assert_equal};
 
 const WRITERS: usize = 4;
-/// The number of frames that a log must have had for the test to count that it starts over. A smaller log may have
-/// been at the archive's position by chance.
+/// The test counts that a log has started over only if it had this many frames before. A smaller log may have been at
+/// the archive's position by chance.
 const FULL: i64 = 500;
 
 /// A number of commits that is greater than the number of frames with which a log starts over.

@@ -103,7 +103,7 @@ fn a_url_that_is_wrong_is_refused_and_not_remembered() {
     machine.once(&place);
 }
 
-/// Returns the configuration of databases in one directory, each with an archive of its name.
+/// Returns the text of a configuration for databases in one directory, each with its own archive.
 fn config(fixture: &Fixture, places: &[(&str, &Place)]) -> String {
     let log_dir = fixture.log_dir().display();
     let settings = fixture.engine().settings(fixture.log_dir());

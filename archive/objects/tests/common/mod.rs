@@ -133,7 +133,7 @@ impl Writer {
         self.txid += 1;
     }
 
-    /// Archives the transactions from this one on as one object.
+    /// Archives the transactions from `min` to the newest as one object.
     pub fn upload(&mut self, min: u64) {
         let (before, now) = (std::mem::take(&mut self.database.last), self.database.bytes());
         let content = self.encode(min, &[&before, &now]);
@@ -192,9 +192,9 @@ impl Writer {
         assert_eq!(created, Created::Now, "{key}");
     }
 
-    /// Returns the object of the transactions that lead from each of these states to the next. The object has each
-    /// page that one of the transactions has changed, even if the page is the same at the end as at the beginning.
-    /// The reason is that a restore may apply the object to a state in between.
+    /// Encodes the transactions that lead from each state of `line` to the next as one object. The object has each
+    /// page that a transaction has changed, even if the page is the same at the end as at the beginning. A restore
+    /// may apply the object to a state in between.
     fn encode(&self, min: u64, line: &[&[u8]]) -> Vec<u8> {
         let now = line[line.len() - 1];
         let page_size = Database::page_size(now);
@@ -284,7 +284,7 @@ pub fn lived(archive: Archive, page_size: u32, seed: u64) -> Writer {
     for at in [15, 30] {
         writer.compact(9, 1, ends[at]);
     }
-    // Pruning deletes objects some time after they were compacted, so delete the first eight.
+    // Deletes the first eight objects, as pruning does some time after compaction.
     for at in 0..8 {
         writer.delete(0, ends[at] + 1, ends[at + 1]);
     }

@@ -37,8 +37,8 @@ pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// Returns the command `duralite-archive`. It gets no setting of this process's environment, but the credentials of
-/// the tests' S3 server.
+/// Returns the command `duralite-archive`. It gets the credentials of the tests' S3 server, but no setting from this
+/// process's environment.
 pub fn program() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_duralite-archive"));
     for (name, _) in std::env::vars_os() {
