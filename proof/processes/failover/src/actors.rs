@@ -43,7 +43,7 @@ impl Disk {
     }
 }
 
-/// The position of an actor in a schedule.
+/// What an actor works with in a schedule: its number, the store, the judge and its own disk.
 pub struct Stage {
     actor: usize,
     world: Arc<World>,
@@ -56,7 +56,7 @@ pub struct Stage {
 pub struct Plan {
     /// The number of transactions that the primary commits.
     pub transactions: u16,
-    /// The time in milliseconds by which each transaction is later than the one before.
+    /// The time from one transaction to the next, in milliseconds.
     pub ms_each: i64,
     /// The number of transactions after which the primary looks, that is, asks whether somebody has claimed
     /// the next generation. It also looks after the last transaction.
@@ -333,7 +333,7 @@ async fn serve(stage: &Stage, plan: &Plan, primary: Primary) -> Result<(), Archi
     Ok(())
 }
 
-/// Runs a follower, which `times` times applies the settled transactions to its copy.
+/// Runs a follower, which applies the settled transactions to its copy, `times` times in all.
 pub async fn follower(stage: Stage, times: u32) {
     let life = async {
         let archive = stage.archive();

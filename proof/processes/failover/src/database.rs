@@ -52,7 +52,7 @@ fn apply(history: &mut History, bytes: &[u8]) -> Result<(), LtxError> {
     decoder.finish().map(|_| ())
 }
 
-/// Returns the database that one gets by a restore plan.
+/// Restores a database according to a plan.
 ///
 /// # Errors
 ///

@@ -300,8 +300,8 @@ pub struct Explored {
     pub schedules: u64,
     /// The number of different states that were reached; 0 if that is not known.
     pub states: usize,
-    /// The number of different pairs of a store's contents and the promises at that time. The judge has
-    /// restored the database of each.
+    /// The number of different states that the judge has checked by a restore. A state is the contents of
+    /// the store and the promises at that time.
     pub judged: usize,
 }
 

@@ -1,8 +1,9 @@
 //! The judge knows what was promised, and checks whether the store keeps it.
 //!
-//! Whoever acknowledges a transaction promises it together with everything before it. Whoever applies a
-//! transaction to a follower's copy promises the same. From then on every restore has to begin with that
-//! history. If neither of two promised histories begins with the other, the history is split.
+//! An actor that acknowledges a transaction promises that the archive keeps it, with everything before it.
+//! A follower that applies a transaction to its copy promises the same. From then on every restore has to
+//! begin with that history. If neither of two promised histories begins with the other, the history is
+//! split.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -68,7 +68,7 @@ enum Answer {
     Keys(Vec<ObjectMeta>),
 }
 
-/// A request for whose answer an actor waits.
+/// A request whose answer an actor waits for.
 #[derive(Debug)]
 pub struct Request {
     /// The actor that waits.

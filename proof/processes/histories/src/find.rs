@@ -62,8 +62,7 @@ pub fn note(
     Ok(unknown)
 }
 
-/// Of the registers that a transaction did not find, returns those whose version none of its other operations
-/// tells.
+/// Returns those entries of `unknown` whose version no other operation of the transaction tells.
 pub fn still_unknown(unknown: Vec<Unknown>, uses: &BTreeMap<Register, Use>) -> Result<Vec<Unknown>, String> {
     let mut left = Vec::new();
     for one in unknown {

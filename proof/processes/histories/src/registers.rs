@@ -12,7 +12,8 @@ use crate::why::{Place, Why};
 type Version = (Register, Option<Written>);
 
 /// Adds the edges of registers. `counts` says which transactions are known to have taken effect. This
-/// function adds the other ones that have. Returns what is still unknown about reads by a property.
+/// function adds the transactions whose effect only the registers show. Returns what is still unknown about
+/// reads by a property.
 pub fn add_edges(
     history: &[Tx],
     counts: &mut [bool],

@@ -26,7 +26,7 @@ impl fmt::Display for Op {
     }
 }
 
-/// A list, of which the text shows only the end, because only the end matters to people.
+/// A list. The text shows only its end, because only the end matters to people.
 struct End<'a>(&'a [u64]);
 
 impl fmt::Display for End<'_> {

@@ -1,4 +1,4 @@
-//! Tests that what a process reports of its transactions is exactly what they did.
+//! Tests that the lines of a process report exactly what its transactions did.
 #![allow(clippy::unwrap_used)] // a failed helper is a failed test
 
 use duralite_histories::{Fate, Op, Property, Told, commits, ended};

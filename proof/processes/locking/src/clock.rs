@@ -16,8 +16,8 @@ use crate::grain;
 use crate::me::process;
 use crate::watch;
 
-/// The shortest sleep. Because of it, a loop that polls at short intervals reaches its time limit after fewer
-/// steps.
+/// The shortest sleep in nanoseconds. A shorter sleep takes this long too, so that a loop that polls at
+/// short intervals reaches its time limit after few steps.
 const SHORTEST_NS: u64 = 250_000;
 /// The longest total time in nanoseconds for which an operation may wait. The busy handler of its connection gives up
 /// far sooner. But if a process has stopped while it recovers the wal-index, SQLite itself waits for it for ten seconds

@@ -1,5 +1,5 @@
-//! Runs many schedules of a scenario. These are all schedules with few deviations or a seeded sample of them,
-//! and random schedules.
+//! Runs many schedules of a scenario: all schedules with few deviations, or a random sample of them, and
+//! then schedules with random deviations.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -40,8 +40,8 @@ pub struct Report {
     pub findings: BTreeMap<String, (Plan, u64)>,
 }
 
-/// A schedule to run. It extends another one by a deviation. The hash is that of the steps of the other one
-/// before the deviation.
+/// A schedule to run. It adds a deviation to a schedule that has already run. `begins` is the hash of that
+/// schedule's steps before the new deviation.
 struct Candidate {
     plan: Plan,
     begins: u64,
@@ -82,13 +82,13 @@ fn beginning(steps: &[Step]) -> u64 {
     steps.iter().fold(NO_STEPS, |hash, step| with_step(hash, step, 0))
 }
 
-/// Returns for each step whether a deviation at this step is worthwhile. A waiting process repeats the same
-/// steps between two sleeps; such a repetition is a round. If a process makes the same calls with the same
-/// results in several rounds, and no process does anything new meanwhile, only the first round counts.
+/// Returns for each step whether a deviation at this step is worthwhile. The steps of a process between two
+/// sleeps are a round, and a waiting process repeats its round. If a process makes the same calls with the
+/// same results in several rounds, and no process does anything new meanwhile, only the first round counts.
 fn worth_leaving_at(steps: &[Step]) -> Vec<bool> {
     let mut worth = vec![false; steps.len()];
-    // The present round of each process. It has the round's hash, the amount that was known when the round
-    // began, and the round's steps.
+    // The present round of each process. It has the round's hash, the number of different rounds that were
+    // known when the round began, and the round's steps.
     let mut rounds: HashMap<u8, (u64, usize, Vec<usize>)> = HashMap::new();
     let (mut kinds, mut seen) = (HashSet::new(), HashSet::new());
     let mut end =

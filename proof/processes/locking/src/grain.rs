@@ -34,8 +34,8 @@ const MOST: u32 = 80;
 thread_local! {
     /// Whether this process races.
     static RACES: Cell<bool> = const { Cell::new(false) };
-    /// For three places, the number of times that this operation has come there. With [`Grain::Coarse`] the
-    /// process stops at each of these places only once.
+    /// How many times this operation has come to each of three places. With [`Grain::Coarse`] the process
+    /// stops at each place only once.
     static TIMES: Cell<[u32; 3]> = const { Cell::new([0; 3]) };
 }
 
@@ -64,8 +64,8 @@ pub fn operation_begins() {
     TIMES.set([0; 3]);
 }
 
-/// Counts that this process has come to the place, and returns whether the process stops there. With
-/// [`Grain::Coarse`] it stops only when it comes there for the time with the number `counts`.
+/// Counts that this process has come to a place, and returns whether the process stops there. With
+/// [`Grain::Coarse`] the process stops only when the count is `counts`.
 fn stops(place: usize, counts: u32) -> bool {
     if !RACES.get() {
         return false;

@@ -53,8 +53,8 @@ struct Player {
     is_second_life: bool,
 }
 
-/// The number of the first row of the process that makes a scenario's files. The next constant is that of the
-/// process that the leader then interrupts.
+/// `MADE` is the number of the first row that the maker of a scenario's files inserts. `INTERRUPTED` is the
+/// first row of the process that the leader then interrupts.
 const MADE: usize = 0;
 const INTERRUPTED: usize = 3;
 

@@ -11,9 +11,10 @@
 //! duralite-locking race replay MIX 'coarse 0011' [engine=nvwal]
 //! ```
 //!
-//! Every process is real and runs the real code. A VFS below the process stops it before each call that other
-//! processes can notice. One process runs at a time, and time passes only in sleeps. So a schedule is a list of
-//! choices, each of which says which process continues next. The text of a schedule reproduces it.
+//! Every process is real and runs the real code. A VFS below SQLite and Duralite stops the process before
+//! each call that other processes can notice. One process runs at a time, and time passes only in sleeps.
+//! So a schedule is a list of choices, and each choice says which process continues. The text of a schedule
+//! is enough to run the schedule again.
 //!
 //! The scenarios are about the locks of files. The races, in [`race`], are about transactions that commit at
 //! the same time.

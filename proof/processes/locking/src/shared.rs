@@ -3,8 +3,8 @@
 
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 
-/// A type of which all-zero bytes are a valid value. All of its fields are atomic, so its values change
-/// through shared references only.
+/// A type for which all-zero bytes are a valid value. All fields are atomic, so processes need only shared
+/// references to change a value.
 pub trait Zeroable: Sync {}
 
 /// Maps new shared memory, full of zeros. The memory is never unmapped.

@@ -44,7 +44,7 @@ pub struct Seat {
     pub handle: usize,
 }
 
-/// The state of a database, opened through Duralite, as SQLite believes it to be.
+/// What SQLite believes about a database that it has opened through Duralite.
 #[derive(Debug, Clone, Copy)]
 struct Belief {
     held: i32,

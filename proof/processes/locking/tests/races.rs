@@ -4,8 +4,8 @@
 //!
 //! A test that fails prints the schedules in which something was wrong. `duralite-locking race replay MIX
 //! 'SCHEDULE'` shows such a schedule step by step. `make test-long` sets `LOCKING_LONG=1`. Without that
-//! variable a test runs at most the first coarse schedules of a race, and draws a third of the random ones.
-//! With `LOCKING_RACES=N` a test explores N times as many, and with `LOCKING_SEED` it draws others.
+//! variable a test runs at most the first 250 coarse schedules of a race, and draws a third of the random
+//! ones. With `LOCKING_RACES=N` a test explores N times as many, and with `LOCKING_SEED` it draws others.
 
 #![allow(clippy::unwrap_used)] // a failed helper is a failed test
 
@@ -37,8 +37,8 @@ fn explore(mix: &str, settings: &[String], control: Option<&str>) -> Output {
     output
 }
 
-/// Explores a race in which nothing may be wrong. Runs coarse schedules without deaths, and then random
-/// schedules. Then runs some more random schedules on the default engine, and on `ppl`, whose processes also
+/// Explores a race in which nothing may be wrong. On `nvwal`, runs coarse schedules without deaths, and
+/// then random schedules. Then runs fewer random schedules on `waldio`, and on `ppl`, whose processes also
 /// wait for a lock in the segment. If `all` is set, `limit` must be enough for all coarse schedules.
 fn inv59_one_order_explains(mix: &str, limit: u64, all: bool, random: u64) {
     let (limit, all, random) = if is_long() {
@@ -73,7 +73,7 @@ fn is_explained(mix: &str, engine: &str, limit: u64, deaths: u64, random: u64) -
     String::from_utf8_lossy(&output.stdout).contains(": all ")
 }
 
-/// Checks that the exploration finds `what` with a fault put back.
+/// Checks that the exploration finds `what` if the fault `control` is put back into Duralite.
 fn finds(mix: &str, control: &str, what: &str) {
     let settings = ["limit=2000", "deaths=0", "random=0", &format!("until={what}")].map(str::to_owned);
     let output = explore(mix, &settings, Some(control));

@@ -77,8 +77,8 @@ fn check(conn: &Connection, paths: &Paths, database: usize) -> Result<()> {
 }
 
 /// Checks that no writer has more commits than it can have tried. A writer may be one commit ahead of its
-/// last acknowledgement, because it begins the next commit only after it has recorded the acknowledgement of
-/// the last one, unless that one failed.
+/// last recorded acknowledgement, but not more. The reason is that it begins a commit only when it has
+/// recorded the acknowledgement of the previous one, or when that one has failed.
 fn no_more_than_tried(view: &View, floors: &HashMap<(usize, i64), i64>, database: usize) -> Result<()> {
     for (writer, found) in &view.newest {
         let acknowledged = floors.get(&(database, *writer)).copied().unwrap_or(0);

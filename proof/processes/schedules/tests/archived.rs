@@ -101,8 +101,9 @@ fn inv70_no_acknowledgement_is_missed_in_schedules_with_few_switches() {
 fn inv70_commits_go_on_when_processes_die_at_any_operation() {
     std::panic::set_hook(Box::new(|_| {}));
     let at = AtomicU64::new(0);
-    // Every schedule kills the processes at different operations. If a sidecar dies between its two steps,
-    // nobody wakes the sleeping processes, so they have to look by themselves.
+    // Every schedule kills the processes at different operations. If a sidecar dies after its
+    // acknowledgement and before the wake-up, nobody wakes the sleeping processes. So they have to look by
+    // themselves.
     shuttle::check_random(
         move || {
             let at = at.fetch_add(1, Ordering::SeqCst);

@@ -11,7 +11,7 @@ use duralite_locks::{CHECKPOINT, Holder, LAYOUT_BYTES, LockError, Table, WRITE};
 use duralite_schedules::{Death, Memory, Sleep, rounds};
 
 const READ: usize = 4;
-/// The length of a turn. The clock advances by it within a few readings.
+/// The length of a turn. It is so short that a few readings of the clock end it.
 const TURN: Duration = Duration::from_micros(10);
 
 /// Counts the processes in each critical section. The counts check the exclusion itself, independently of the
@@ -159,8 +159,8 @@ fn inv11_a_process_that_dies_at_any_operation_leaves_no_lock_behind() {
     shuttle::check_random(move || a_process_dies(at.fetch_add(1, Ordering::SeqCst) % 270), rounds(8000));
 }
 
-/// Lets some processes start the log over while others checkpoint. No process may do the one while another
-/// does the other.
+/// Lets some processes start the log over while others checkpoint. The two must never happen at the same
+/// time.
 fn nobody_starts_over_beside_a_checkpoint() {
     let memory = Memory::new(LAYOUT_BYTES, Sleep::MayEnd);
     let inside = Arc::new(AtomicU32::new(0));

@@ -83,7 +83,8 @@ fn unless_it_dies(work: impl FnOnce()) {
     }
 }
 
-/// Lets a writer die at an operation, and another one follow it. Also lets one of two followers die.
+/// Lets a writer die at an operation, and lets another writer take its place. Also lets one of two
+/// followers die.
 fn a_log_starts_over_while_it_is_pinned(writer_dies: Option<u64>, follower_dies: Option<u64>) -> Arc<Log> {
     let memory = Memory::new(PINS_BYTES, Sleep::MayEnd);
     let log = Arc::new(Log::default());
@@ -152,8 +153,8 @@ fn inv16_nothing_that_is_pinned_is_recycled_when_processes_die_at_any_operation(
     );
 }
 
-/// A control. Without the announcement, or without the second look at the log, some schedule finds the
-/// violation.
+/// A control: the follower ignores the answer of `pin`. In some schedule the log then starts over past the
+/// pin.
 #[test]
 #[should_panic(expected = "is gone")]
 fn control_a_pin_that_is_only_stored_does_not_hold() {

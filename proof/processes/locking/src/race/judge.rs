@@ -10,10 +10,10 @@
 //! 3. At the end every process finds the rows that the whole order leaves. So a transaction that was refused
 //!    has left nothing.
 //! 4. A transaction whose process died in its commit, after it had begun to write to the log, may be in the
-//!    order or not. If the transaction was sealed but not published, other processes do not see it until one of
-//!    them rebuilds the wal-index, as with stock SQLite. If another transaction commits before that, the other
-//!    one takes its place in the log. So only the last transaction of the order may appear late, and once that
-//!    transaction has appeared it stays.
+//!    order or not. If the transaction was sealed but not published, other processes do not see it until
+//!    one of them rebuilds the wal-index, as with stock SQLite. If another transaction commits before that,
+//!    it takes the place in the log of the sealed transaction. So only the last transaction of the order
+//!    may appear late, and once that transaction has appeared it stays.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -140,8 +140,8 @@ impl Judge {
     }
 }
 
-/// Returns how many commits of the order a transaction that is not in it may have seen, as the range from the
-/// least number to the greatest.
+/// Returns how many commits of the order may have come before a transaction that is not in the order, as a
+/// range.
 fn places(one: &Seen, order: &[&Seen]) -> std::ops::RangeInclusive<usize> {
     let returned = |other: &&&Seen| matches!(other.end, End::Committed { at, .. } if at < one.begun);
     let least = order.iter().rposition(|other| returned(&other)).map_or(0, |last| last + 1);

@@ -222,8 +222,8 @@ impl Rig {
     }
 }
 
-/// Returns whether the process stops at every change of the log, which is so if [`super::memory`] wraps the log's
-/// memory.
+/// Returns whether the process stops at every change of the log. That is so if [`super::memory`] wraps the
+/// log's memory.
 fn sees_log() -> bool {
     session::engine() == "nvwal"
 }

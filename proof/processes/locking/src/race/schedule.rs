@@ -63,7 +63,7 @@ impl FromStr for Schedule {
 /// The processes that can take the next step.
 #[derive(Debug, Clone, Copy)]
 pub struct Ready {
-    /// The processes that can take it, a bit for each.
+    /// The processes that can take the next step, a bit for each.
     pub bits: u8,
     /// The process that took the last step, if it can go on.
     pub last: Option<u8>,
@@ -163,7 +163,7 @@ pub struct Draw {
     switches: Switches,
 }
 
-/// The rule by which another process goes on.
+/// The rule that decides when a process has to let another one go on.
 enum Switches {
     /// Another process goes on after a step with a probability of one in this number.
     Often(u32),

@@ -1,7 +1,7 @@
 //! The logs of the store under the schedule explorer.
 //!
-//! When a commit returns, it is durable, whichever thread has made it durable. The log gives each number
-//! once. No thread reuses discarded log space too early.
+//! When a commit returns, it is durable, whichever thread has made it durable. The log gives each sequence
+//! number once. No thread reuses discarded log space too early.
 #![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 
 mod disk;

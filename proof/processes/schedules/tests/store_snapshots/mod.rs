@@ -39,7 +39,8 @@ enum Break {
     NotesLate,
     /// A snapshot does not note which changes the transactions in progress have made.
     NotesNothing,
-    /// A transaction releases the guard of its note before the step is in its undo list.
+    /// A transaction releases the lock under which it noted the old version, before the step is in its undo
+    /// list.
     LetsGo,
     /// One of the transactions releases its locks before it ends. The others do not.
     EndsLate,
