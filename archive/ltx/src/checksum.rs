@@ -28,7 +28,7 @@ impl Checksum {
     }
 }
 
-/// The checksum of a whole database, combined from the checksums of its pages. The lock page does not count.
+/// The checksum of a whole database, combined from the checksums of its pages. The lock page is left out.
 #[derive(Debug, Clone, Copy)]
 pub struct DatabaseChecksum(u64);
 

@@ -1,4 +1,5 @@
-//! The header of a file, its first 100 bytes. It says which transactions the file has, and of which database.
+//! The header of a file, its first 100 bytes. It says which transactions the file has, and how large the database is
+//! after them.
 
 use super::checksum::CHECKSUM_FLAG;
 use super::error::LtxError;

@@ -5,8 +5,8 @@ use std::fs::File;
 use std::io::{self, Read, Seek, Write};
 use std::path::PathBuf;
 
-/// The length in bytes at which the index begins to go to a temporary file. An index of some 400,000 pages has this
-/// length.
+/// The length in bytes from which on the index goes to a temporary file. The index of some 400,000 pages is this
+/// long.
 const IN_MEMORY: usize = 4 << 20;
 
 /// The length of the longest entry in bytes: three numbers of at most ten bytes.

@@ -39,7 +39,7 @@ pub enum Created {
     Before,
 }
 
-/// An archive in an object store. Clones are the same archive.
+/// An archive in an object store. A clone refers to the same archive.
 #[derive(Clone)]
 pub struct Archive {
     store: Arc<dyn ObjectStore>,

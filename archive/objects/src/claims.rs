@@ -1,9 +1,9 @@
 //! Takes a generation in three steps: the owner creates the claim, lists what it inherits, and creates the start
 //! record.
 //!
-//! The types keep the order. A [`Claimed`] exists only once the claim does. Only a [`Claimed`] lists what the new
-//! primary inherits, and only a [`Claimed`] becomes a [`Primary`], by creating the start record (invariants 65 and
-//! 67).
+//! The types enforce this order. A [`Claimed`] exists only once the claim exists. Only a [`Claimed`] can list what
+//! the new primary inherits. And only a [`Claimed`] can become a [`Primary`], by creating the start record
+//! (invariants 65 and 67).
 
 use bytes::Bytes;
 use serde::Serialize;
@@ -142,7 +142,7 @@ impl Archive {
         Ok(Resumed::Primary(Primary::new(self.clone(), owner.clone(), start, uploaded, has_base)))
     }
 
-    /// Tries whether the store refuses to create a key twice. Every guarantee of the archive depends on that.
+    /// Tests whether the store refuses to create a key twice. Every guarantee of the archive depends on that.
     ///
     /// # Errors
     ///
@@ -157,7 +157,7 @@ impl Archive {
             Ok(again == Created::Before && found == first)
         };
         let result = twice.await;
-        // If the deletion fails, the object that stays disturbs nobody.
+        // If the deletion fails, the leftover object does no harm.
         let deleted = owner.retry.ask(|| self.delete(&key)).await;
         match result {
             Ok(true) => deleted,
@@ -295,7 +295,7 @@ impl Claimed {
     ///
     /// # Errors
     ///
-    /// [`ArchiveError::Store`]; [`ArchiveError::Contradicted`] if the owner has begun the generation otherwise.
+    /// [`ArchiveError::Store`]; [`ArchiveError::Contradicted`] if the generation already has another start record.
     pub async fn start(
         self,
         inherited: Option<&Inherited>,

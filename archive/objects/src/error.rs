@@ -1,5 +1,5 @@
-//! The crate's one error. No text of an error has credentials: a location with credentials is refused, and
-//! credentials come only from the environment.
+//! The crate's one error. No error text contains credentials: this crate takes credentials only from the environment,
+//! and refuses a location that contains some.
 
 use std::io;
 use std::path::Path as FilePath;
@@ -53,7 +53,7 @@ pub enum ArchiveError {
         first: u64,
         /// The last transaction that is missing.
         last: u64,
-        /// The last transaction before the missing ones up to which the database can be restored.
+        /// The last transaction before the gap that a restore can reach.
         had: Option<u64>,
     },
     /// Others have changed the archive again and again while it was listed.
@@ -81,7 +81,7 @@ pub enum ArchiveError {
     Broken {
         /// The object and what is wrong with it.
         cause: Box<ArchiveError>,
-        /// The last transaction up to which the database can be restored without that object.
+        /// The last transaction that a restore can reach without that object.
         had: Option<u64>,
     },
     /// Another owner has taken a later generation, and is the primary.

@@ -1,8 +1,8 @@
 //! Finds a settled line of generations. A line is settled if every later line will contain everything that is in it.
 //!
-//! A line is settled if a look that began after its list finds no later claim. A later primary lists only after its
-//! own claim (invariant 66), so it finds everything that this list has shown. Followers and pruning use only settled
-//! lines.
+//! This code lists the archive, and then looks whether somebody has claimed a later generation. If nobody has, the
+//! line is settled: a later primary lists only after its own claim (invariant 66), so it finds everything that this
+//! list has shown. Followers and pruning use only settled lines.
 
 use super::archive::Archive;
 use super::confirm::confirmed;

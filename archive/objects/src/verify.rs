@@ -20,7 +20,7 @@ pub struct Finding {
     pub what: String,
 }
 
-/// What can be restored of a generation, without the objects with which something is wrong.
+/// What can be restored of a generation without its damaged or missing objects.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Intact {
     /// The generation; `None` if Litestream made the archive.
@@ -42,7 +42,7 @@ pub struct Verified {
     pub objects: u64,
     /// The bytes of these objects.
     pub bytes: u64,
-    /// A finding for each object with which something is wrong.
+    /// A finding for each damaged or missing object.
     pub findings: Vec<Finding>,
     /// What can be restored without these objects, the newest generation first.
     pub intact: Vec<Intact>,
@@ -109,7 +109,7 @@ impl Archive {
     }
 }
 
-/// Checks the next object. Returns what is wrong with the object. An error is an error of the store, and says nothing
+/// Checks the next object. Returns what is wrong with the object. Fails only if the store fails, which says nothing
 /// about the object.
 fn check(
     objects: &mut Objects,

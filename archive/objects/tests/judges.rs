@@ -220,7 +220,8 @@ fn ours_restores_litestreams(place: &Place, litestream: &Path, seed: u64) {
             200 => database.sql.execute_batch("DELETE FROM t; VACUUM").unwrap(),
             _ => database.sql.execute_batch(&work(&mut random)).unwrap(),
         }
-        // Litestream looks once a second. The test waits for it here, so that the archive has moments in between.
+        // Litestream checks the database once a second. The test waits for it here, so that the archive gets several
+        // moments.
         if at % 60 == 0 {
             let had = files_below(&place.files, ".ltx").len();
             replicate

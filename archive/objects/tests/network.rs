@@ -518,7 +518,7 @@ async fn inv74_compaction_goes_on_behind_what_was_pruned_and_not_over_a_gap() {
     let left = setup.archive.objects(&primary.replica()).await.unwrap();
     assert_eq!(left.iter().map(|object| (object.level, object.max)).collect::<Vec<_>>(), [(9, 11)]);
     setup.upload(&primary, 12..=45, DAY).await;
-    // Level 1 gets spans of three transactions each from 12 to 44. Level 2 gets the ones of the first 5 minutes.
+    // Level 1 gets spans of three transactions each from 12 to 44. Level 2 gets one object, for the first 5 minutes.
     assert_eq!(primary.compact(&mut times).await.unwrap(), 12);
     let spans: Vec<_> = (12..45).step_by(3).map(|first| (first, first + 2)).collect();
     assert_eq!(setup.on(&primary, 1).await, spans);

@@ -1,4 +1,4 @@
-//! A restore makes what was archived, at each moment that the archive has.
+//! A restore makes the database as it was archived, for each moment that the archive has.
 
 use std::sync::{Arc, Mutex};
 

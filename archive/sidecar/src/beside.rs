@@ -79,7 +79,7 @@ impl Beside {
         format!("{:032x}", self.token)
     }
 
-    /// Returns the generation that this database's primary has begun last.
+    /// Returns the newest generation that this database's primary has begun.
     #[must_use]
     pub fn generation(&self) -> Option<Generation> {
         format!("{:016x}", self.generation).parse().ok()

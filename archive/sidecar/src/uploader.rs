@@ -1,4 +1,5 @@
-//! Uploads groups of commits, and acknowledges them.
+//! Uploads groups of commits, and acknowledges them. Before the uploader acknowledges commits, it *looks* whether
+//! another primary has claimed the next generation of the archive.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -9,8 +9,8 @@ use rustix::process::Signal;
 
 use crate::common::{FOR_EVER, Machine, NAME, Place, Sidecar, assert_equal, done, patient, program, refused};
 
-/// Returns the last number that a writer has recorded. Returns 0 if the writer has acknowledged nothing. The first
-/// record does not count, because it is what the writer found.
+/// Returns the last number that a writer has recorded. Returns 0 if no commit of the writer was acknowledged. The
+/// first record does not count, because it is what the writer found.
 fn acknowledged(machine: &Machine) -> i64 {
     let bytes = std::fs::read(machine.fixture.path("acknowledged")).unwrap_or_default();
     bytes.as_chunks().0.iter().skip(1).map(|number| i64::from_le_bytes(*number)).next_back().unwrap_or(0)

@@ -157,7 +157,7 @@ fn kill_and_restore(engine: Engine, seed: u64, settings: &str, rounds: u64) -> K
         }
         std::thread::sleep(Duration::from_millis(rng.below(200)));
         scene.end(&mut rng, writer);
-        // The archive need not have what a writer finds when it starts.
+        // The first record of a writer is what it found at its start. The archive need not have that.
         let recorded = recorded(&acknowledgements, known + 1);
         scene.killed.acknowledged += recorded.len() as i64;
         acknowledged = recorded.last().copied().unwrap_or(0).max(acknowledged);

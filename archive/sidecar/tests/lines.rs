@@ -109,7 +109,7 @@ fn what_stock_sqlite_changes_begins_another_line() {
         run(&plain, "INSERT INTO t VALUES(7, randomblob(5000))").unwrap();
         plain.close().unwrap();
         archived(&machine, &place, &["first", "other"]);
-        // A session through Duralite before the sidecar comes makes no difference.
+        // A session through Duralite before the sidecar runs again makes no difference.
         machine.session(&["INSERT INTO t VALUES(8, 8)"]);
         let plain = stock(&machine.database());
         run(&plain, "DELETE FROM t WHERE x = 7").unwrap();

@@ -33,7 +33,7 @@ enum Lists {
     Pass,
     /// The proxy holds the next list back.
     Hold,
-    /// The proxy holds a list back until lists may pass again.
+    /// The proxy is holding a list back. It goes on holding it until the test lets lists pass again.
     Held,
 }
 
