@@ -95,8 +95,8 @@ impl Beside {
     }
 
     /// Remembers that another primary has taken the archive over, for programs that open the database when no sidecar
-    /// runs. When this returns, the file is durable. A database that was never the primary of the archive remembers
-    /// nothing.
+    /// runs. When this returns, the file is durable. Does nothing if the database was never the primary of the
+    /// archive.
     ///
     /// # Errors
     /// The file cannot be written.

@@ -188,7 +188,7 @@ pub async fn copy(stage: Stage, plan: Plan) {
             Ok(Resumed::Primary(primary)) if primary.uploaded() == stage.disk().txid() => {
                 serve(&stage, &plan, primary).await
             }
-            // In this schedule the copy would have been made later, so this actor does nothing.
+            // Otherwise the copy is too old for this schedule, so it does nothing.
             _ => Ok(()),
         }
     };

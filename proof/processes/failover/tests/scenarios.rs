@@ -97,7 +97,8 @@ pub fn seldom(limits: Limits) -> Scenario {
     let plan = Plan { compacts: true, looks_each: 3, ..Plan::of(6) };
     let actors = vec![first(plan), standby(Plan::of(1)), pruner(policy(1000, 0), 1)];
     let mut scenario = scenario(actors, limits);
-    // The newest acknowledged transaction may be compacted with later ones that are settled.
+    // Compaction may merge the newest acknowledged transaction with later settled ones, so a restore need
+    // not be able to end with it.
     scenario.kept = 0;
     scenario
 }

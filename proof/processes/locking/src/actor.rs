@@ -14,8 +14,8 @@ use crate::scenario::{Actor, Via};
 const BUSY_MS: u64 = 30;
 /// The number of attempts that a process makes at an operation.
 const TRIES: u32 = 3;
-/// The largest number of rows that exist when a schedule begins. The next constant is the number of rows that
-/// each process may insert.
+/// `ROWS_BEFORE` is the largest number of rows that exist when a schedule begins. `ROWS` is the number of
+/// rows that each process may insert.
 const ROWS_BEFORE: usize = 4;
 const ROWS: usize = 10;
 /// The number of rows that a process may insert in its first life, before it is restarted.

@@ -2,7 +2,8 @@
 //! the exploration can run all interleavings. Or they stop at each call and each store that other processes
 //! could notice.
 //!
-//! This module has no effect outside a race, or in a process that does not race yet, or no longer races.
+//! This module has an effect only in a race, and only in a process that has begun to race and has not
+//! stopped.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU8, Ordering::SeqCst};
@@ -13,9 +14,9 @@ use crate::call::{Call, Kind};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Grain {
-    /// A process stops before each operation. In a commit it also stops before the first store into the log,
-    /// which follows validation, and after the transaction is sealed, before it is published. In a checkpoint
-    /// the process stops before it writes the first page home.
+    /// A process stops before each operation. In a commit it also stops after validation, before the first
+    /// store into the log. It stops again when the transaction is sealed and not yet published. In a
+    /// checkpoint the process stops before it writes the first page home.
     Coarse = 1,
     /// A process stops before each lock of the wal-index, each read and write of the database file, each
     /// store into the log, and each store to the header of the wal-index. It also stops before and after each
@@ -26,9 +27,9 @@ pub enum Grain {
 /// The [`Grain`] of the race, as a number; 0 if there is no race. Forked processes inherit it.
 static GRAIN: AtomicU8 = AtomicU8::new(0);
 
-/// The largest number of stops of one operation at one place. It is limited because an engine that recovers
-/// what a dead process has left may store thousands of words. A process that waits for this recovery gets a
-/// turn after each stop.
+/// How many times one operation stops at one place, at most. Without this limit, an engine that recovers
+/// what a dead process has left could stop thousands of times. A process that waits for this recovery gets
+/// a turn after each stop.
 const MOST: u32 = 80;
 
 thread_local! {

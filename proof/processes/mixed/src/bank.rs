@@ -1,9 +1,9 @@
 //! The content of the two databases, the changes of one numbered transaction, and the conditions that every
 //! snapshot must meet.
 //!
-//! A database has accounts, whose sum no transfer changes. For each commit of each writer it has a row. The
-//! rows of a writer are numbered without gaps. It also has the newest number of each writer, and a counter of
-//! all commits.
+//! A database has accounts, whose sum no transfer changes. It has a row for each commit of each writer, and
+//! the rows of a writer are numbered without gaps. It also has the newest number of each writer, and a
+//! counter of all commits.
 
 use std::collections::HashMap;
 

@@ -54,7 +54,7 @@ pub struct Death;
 pub struct Memory {
     words: LocalSegment,
     steps: shuttle::sync::atomic::AtomicU64,
-    /// The process that is to stop when it reaches a certain point, as its slot plus 1; 0 for none.
+    /// The slot, plus 1, of the process that is to stop when it reaches a certain point; 0 for none.
     stops: shuttle::sync::atomic::AtomicU64,
     /// Whether that process has reached the point.
     stopped: shuttle::sync::atomic::AtomicBool,

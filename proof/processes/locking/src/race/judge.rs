@@ -12,7 +12,7 @@
 //! 4. A transaction whose process died in its commit, after it had begun to write to the log, may be in the
 //!    order or not. If the transaction was sealed but not published, other processes do not see it until
 //!    one of them rebuilds the wal-index, as with stock SQLite. If another transaction commits before that,
-//!    it takes the place in the log of the sealed transaction. So only the last transaction of the order
+//!    it takes the place of the sealed transaction in the log. So only the last transaction of the order
 //!    may appear late, and once that transaction has appeared it stays.
 
 use std::cell::RefCell;

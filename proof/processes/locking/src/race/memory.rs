@@ -179,8 +179,9 @@ impl Nvm for Stopping {
     }
 }
 
-/// The memory that processes share. A process that waits in it for another one sleeps by its own clock, and
-/// so hands over its turn. Otherwise the other process, which may be at a stop, would never go on.
+/// The memory that processes share. A process that waits at this memory for another process sleeps by its
+/// own clock, and so hands over its turn. Otherwise the other process, which may be at a stop, would never
+/// go on.
 struct Yielding {
     process: usize,
     below: Arc<dyn Segment>,

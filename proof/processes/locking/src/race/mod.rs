@@ -1,12 +1,12 @@
 //! Races of concurrent transactions (`concurrent=on` and `concurrent=upgrade`): runs many schedules of their
 //! steps, and reports what was wrong.
 //!
-//! Each process has one connection, through which it runs small transactions ([`mix`]). A process stops where
-//! other processes could notice what it does next ([`crate::grain`]). The stops are in the VFS above
+//! Each process has one connection, through which it runs small transactions ([`mix`]). A process stops
+//! where other processes could notice what it does next ([`crate::grain`]). The stops are in the VFS above
 //! Duralite's, in the VFS below it, in the log's memory ([`memory`]) and in the memory of the wal-index
-//! ([`trap`]). So the product itself is the one that users run. At each stop the leader ([`lead`]) lets any
-//! process go on, or kills one or all of them, as the schedule says ([`schedule`]). The [`ledger`] holds what
-//! all processes have seen, and the [`judge`] runs the transactions again, one after another.
+//! ([`trap`]). So the tested code is the code that users run. At each stop the leader ([`lead`]) lets any
+//! process go on, or kills one or all of them, as the schedule says ([`schedule`]). The [`ledger`] holds
+//! what all processes have seen, and the [`judge`] runs the transactions again, one after another.
 
 mod judge;
 mod lead;

@@ -36,7 +36,7 @@ mod here {
     const PAGE: usize = 4096;
     /// The size in bytes of the two copies of the committed state.
     const COPIES: usize = 96;
-    /// The size in bytes of the header, together with the page number of the first frame after it.
+    /// The number of watched bytes: the header, and after it the page number of the first frame.
     const HEADER: usize = 136 + 4;
     /// The alignment of the wal-index in bytes. In the file of the shared memory, the wal-index begins at a
     /// multiple of this number, but not at 0.
