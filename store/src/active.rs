@@ -10,8 +10,7 @@ use crate::steps::Undoable;
 
 const PARTS: usize = 16;
 
-/// A transaction, and a lower bound (`first`) of the log objects that it still needs. It needs no object older than
-/// `first`.
+/// A transaction. The oldest log object that it still needs has the number `first` or a higher one.
 #[derive(Clone, Debug)]
 pub(crate) struct Entry {
     pub(crate) tx: TxId,
@@ -21,8 +20,8 @@ pub(crate) struct Entry {
 
 type Part = Mutex<FxHashMap<TxId, (Lsn, Arc<Undoable>)>>;
 
-/// Each transaction in progress, with a lower bound of the log objects that it still needs. The map is split by
-/// transaction number, so that threads rarely contend for a mutex.
+/// All transactions in progress. Each entry has a lower bound on the numbers of the log objects that its transaction
+/// still needs. The map is split by transaction number, so that threads rarely contend for a mutex.
 #[derive(Debug)]
 pub(crate) struct Active(Box<[Part]>);
 
@@ -37,8 +36,8 @@ impl Active {
         &self.0[(tx % PARTS as u64) as usize]
     }
 
-    /// Enters a transaction. The caller does this before the transaction's first log object gets its number, which will
-    /// be `next` or higher.
+    /// Adds a transaction. The caller does this before the transaction's first log object gets its number. That number
+    /// will be `next` or higher.
     pub(crate) fn enter(&self, tx: TxId, next: Lsn, undoable: Arc<Undoable>) {
         self.part(tx).lock().insert(tx, (next, undoable));
     }

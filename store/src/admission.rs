@@ -1,4 +1,4 @@
-//! Admits steps to the log, so that every change can be undone.
+//! Reserves log space for a transaction's step before the step changes anything, so that every change can be undone.
 //!
 //! Invariant 38: before a transaction changes anything, the log has room for that change and for the undo of everything
 //! that transactions in progress have changed. So a rollback never fails for lack of room.
@@ -12,7 +12,7 @@ use parking_lot::{Condvar, Mutex};
 use crate::error::Error;
 use crate::log::{Log, Space};
 
-/// The time for which a thread waits beyond the caller's limit when checkpoints are slow.
+/// The extra time beyond the caller's limit that a thread waits for space while checkpoints are slow.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
 const MIB: u128 = 1 << 20;
@@ -107,8 +107,8 @@ impl Admission {
         Err(space)
     }
 
-    /// Returns whether something other than a step may use this much of the log. What is then left has to be enough to
-    /// undo every transaction.
+    /// Returns whether a user of the log other than a step may take this much of it. Enough space must remain to undo
+    /// every transaction in progress.
     pub(crate) fn may_spend(&self, room: Room) -> bool {
         let space = self.log.space();
         space.free_bytes >= self.bytes.load(Ordering::SeqCst) + room.bytes

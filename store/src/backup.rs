@@ -69,7 +69,7 @@ fn copy(engine: &Engine, dir: &Path, (begin, start): (Lsn, Lsn)) -> Result<Lsn, 
     })?;
     pages.sync_all().map_err(writing)?;
     // Each change in the copied pages has a number below `end`, because it was durable in the log before its page went
-    // home. So the log up to `end` brings all pages to the same moment.
+    // home. So applying the log up to `end` brings all copied pages to the same moment.
     let log = &engine.pager.log;
     let end = log.next();
     engine.force(end - 1)?;

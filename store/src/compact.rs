@@ -1,8 +1,8 @@
 //! Gives free space in the page file back to the file system, while transactions continue.
 //!
-//! Invariant 52: the file is cut only after the last page in use, while the space maps of the removed pages are
-//! latched. No object that recovery would redo refers to a removed page. The cut always leaves enough pages to undo the
-//! open transactions.
+//! Invariant 52: only pages behind the last page in use are cut off, while the space maps of these pages are latched.
+//! No log object that recovery would redo refers to a removed page. Enough pages always remain to undo the open
+//! transactions.
 
 use std::ops::Bound;
 use std::time::{Duration, Instant};
@@ -14,8 +14,8 @@ use crate::format::{PageId, Value, leaf_value};
 use crate::table::Table;
 use crate::tree::MOST_MOVES;
 
-/// The longest time for which `cut` repeats checkpoints. It repeats them until the store has given up the log that
-/// refers to pages at the end of the file.
+/// The longest time for which `cut` repeats checkpoints. It repeats them until the store has discarded the log objects
+/// that refer to pages at the end of the file.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The result of compacting a store.
@@ -76,9 +76,9 @@ pub(crate) fn long_rows(engine: &Engine, table: &Table) -> Result<Vec<Vec<u8>>, 
     Ok(keys)
 }
 
-/// Cuts the file after the last page in use.
+/// Removes the pages behind the last page in use from the file.
 pub(crate) fn cut(engine: &Engine) -> Result<(), Error> {
-    // The file can be cut only after the log of all moves so far, and of earlier frees, has been given up.
+    // These pages can be removed only after the store has discarded the log objects of all moves and frees so far.
     let last = engine.pager.log.next();
     let begun = Instant::now();
     loop {
@@ -89,7 +89,7 @@ pub(crate) fn cut(engine: &Engine) -> Result<(), Error> {
         if head >= last || begun.elapsed() > PATIENCE {
             return Ok(());
         }
-        // An open transaction still needs that log. The transaction may end soon, so wait and try again.
+        // An open transaction still needs some of these log objects. It may end soon, so wait and try again.
         std::thread::sleep(Duration::from_millis(20));
     }
 }

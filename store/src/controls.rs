@@ -18,7 +18,8 @@ pub enum Rule {
     NoteVersions,
     /// The first snapshot notes the old versions of rows that transactions in progress have already changed.
     NoteWhatWasChanged,
-    /// Before a transaction releases its locks, it gets the moment from which on snapshots show its changes.
+    /// Before a transaction releases its locks, it gets its moment. Snapshots opened from that moment on show its
+    /// changes.
     EndBeforeRelease,
     /// A snapshot shows the old version of a row that was changed after the snapshot.
     LookAtVersions,
@@ -26,7 +27,8 @@ pub enum Rule {
     DoubleWrite,
     /// The double-write area is flushed before its pages are written home.
     FlushDoubleWrite,
-    /// Pages written home are flushed before the double-write area is written again, and before their log is given up.
+    /// Pages written home are flushed before the double-write area is written again. They are also flushed before the
+    /// log objects of their changes are discarded.
     FlushHome,
     /// Opening a store repairs torn pages.
     RestoreTorn,
@@ -40,7 +42,7 @@ pub enum Rule {
     ChangesHoldLog,
     /// The log keeps the oldest object that an open transaction may need, and every later object.
     OpenHoldsLog,
-    /// The commits and rollbacks of transactions are durable before the log of their changes is given up.
+    /// The commit or rollback of a transaction is durable before the log objects of its changes are discarded.
     EndsBeforeGivingUp,
     /// Recovery redoes the changes that a page lacks.
     Redo,
@@ -67,7 +69,7 @@ pub(crate) struct Controls {
 
 #[cfg(feature = "controls")]
 impl Controls {
-    /// Breaks this rule from the start.
+    /// Returns controls that break this rule from the start.
     pub(crate) fn breaking(rule: Option<Rule>) -> Self {
         Self { broken: AtomicU8::new(rule.map_or(0, |rule| rule as u8)) }
     }

@@ -56,8 +56,8 @@ pub(crate) struct Engine {
     /// The newest commit in the log since the store was opened, or 0. A transaction writes the number before snapshots
     /// can show its changes.
     pub(crate) newest_commit: AtomicU64,
-    /// For each backup that still needs log, the first log object that it needs. A checkpoint holds the mutex while it
-    /// gives up log, so that no backup that needs this log begins at the same time.
+    /// For each backup that still needs part of the log, the first log object that it needs. A checkpoint holds the
+    /// mutex while it discards log objects, so that no backup that needs them begins at the same time.
     pub(crate) pinned: Mutex<Vec<Lsn>>,
     /// The number of backups that have begun. A backup holds the mutex while it begins, and a bulk load while it
     /// commits, so each of them knows whether the other came first.
@@ -92,7 +92,7 @@ impl Engine {
         self.pager.log.force(upto).map_err(|error| self.poison.set(&error))
     }
 
-    /// Writes dirty pages home, and gives up the log that is no longer needed. Transactions continue during a
+    /// Writes dirty pages home, and discards the log objects that are no longer needed. Transactions continue during a
     /// checkpoint.
     ///
     /// # Errors
@@ -122,9 +122,9 @@ impl Engine {
             head = head.min(self.active.oldest(next));
         }
         let head = pinned.iter().copied().fold(head, Lsn::min);
-        // A transaction that has ended since `next` was read no longer holds the log. Its end has to be durable before
-        // the log of its changes is given up. Otherwise a crash could lose the end, and recovery would find the changes
-        // at home but no log to undo them.
+        // A transaction that has ended since `next` was read no longer keeps objects in the log. Its end has to be
+        // durable before the log objects of its changes are discarded. Otherwise a crash could lose the end, and
+        // recovery would find the changes at home but no log objects to undo them.
         if self.controls.keep(Rule::EndsBeforeGivingUp) {
             self.force(log.next() - 1)?;
         }

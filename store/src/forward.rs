@@ -1,4 +1,4 @@
-//! Moves the undo of old transactions forward in the log, so that older log can be given up.
+//! Moves the undo of old transactions forward in the log, so that the older part of the log can be discarded.
 //!
 //! Invariant 49: an open transaction prevents no other transaction from writing, however long it stays idle. For an old
 //! transaction, the keeper logs the undo of all steps again, without the steps' changes. One more object records the
@@ -15,10 +15,9 @@ use crate::pager::{Author, Pager};
 
 /// The time to wait for a transaction that is in the middle of a step.
 const PATIENCE: Duration = Duration::from_millis(10);
-/// The factor by which a move of transactions has to pay off: it must free at least this many times as much log as it
-/// writes.
+/// Moving transactions must free at least this many times as much log as it writes.
 const GAIN: u64 = 2;
-/// The smallest part of the used log that moving transactions must free: one part in this many.
+/// Moving transactions must free at least one part in this many of the used log.
 const PART: u64 = 4;
 
 /// Moves the oldest transactions forward, if that frees a good part of the log. Does so only if less than half of the

@@ -1,4 +1,4 @@
-//! Does the work in the background: makes log objects persistent, writes pages home, and gives up log.
+//! Does the work in the background: makes log objects persistent, writes pages home, and discards old log objects.
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -42,7 +42,7 @@ fn persist(engine: &Engine, stop: &Stop) {
     }
 }
 
-/// Returns whether a checkpoint is due, that is, whether a given part of the log has been consumed (section 4.5).
+/// Returns whether a checkpoint is due, because half of the log is in use (section 4.5), or a thread waits for room.
 fn is_checkpoint_due(engine: &Engine) -> bool {
     let space = engine.pager.log.space();
     engine.admission.is_short()

@@ -1,5 +1,5 @@
-//! Notes old row versions for snapshots. While a snapshot is open, each transaction notes the rows that it changes. The
-//! opening of the first snapshot notes the rows that transactions in progress have already changed.
+//! Notes old row versions for snapshots. While a snapshot is open, each transaction notes the rows that it changes.
+//! When the first snapshot is opened, it notes the rows that transactions in progress have already changed.
 
 use std::sync::Arc;
 

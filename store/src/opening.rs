@@ -186,8 +186,8 @@ pub(crate) fn make_log(
     // If this process may not remove the old log, the log stays and takes space. Nothing in it is needed.
     let _ = media.remove_log(file.head().log_seed);
     let seed = u64::from_le_bytes(random()?);
-    // Record the number of the new log before making the log. If this attempt fails, the next one finds by the number
-    // what this one has left.
+    // Record the number of the new log before making the log. If this attempt fails, the next one finds the unfinished
+    // log by that number.
     file.write_head(|head| head.log_seed = seed)?;
     let which = WhichLog::New(seed);
     let scheme = options.chosen_scheme();
@@ -274,7 +274,8 @@ pub(crate) fn open(media: &dyn Media, options: &Options, path: &Path) -> Result<
         .then(|| open_log(media, &head, options, &poison, &mut refuse))
         .transpose()
         .map_err(|error| file.explain_misfit(error))?;
-    // Writes to the page file only now. If it is an older copy, which does not fit its log, `open_log` has failed.
+    // This is the first write to the page file. If the page file is an older copy, which does not fit its log,
+    // `open_log` has already failed.
     file.restore_torn()?;
     // Invariant 76: what the superblock says is durable before the log relies on it.
     file.write_head_again()?;
@@ -286,7 +287,8 @@ pub(crate) fn open(media: &dyn Media, options: &Options, path: &Path) -> Result<
         first = found.next();
         let is_kept =
             head.log_kind == log_kind(options.chosen_scheme()) && is_as_wanted(&*found, options, &file);
-        // Invariant 76: an older copy that does not say what is home would fit this log, so the copy must not find it again.
+        // Invariant 76: if the superblock does not record what is home, older copies of the page file do not record it
+        // either, and would seem to fit this log. So do not keep the log.
         log = (is_kept && head.home != 0).then_some(found);
     }
     let last_tx = report.last_tx.max(head.last_tx);

@@ -49,8 +49,8 @@ pub enum Scheme {
     NvDiskDecentralized,
     /// In memory: each log object is persistent before its page is changed.
     FlushOnInsert,
-    /// In memory: a daemon makes log objects persistent in the background, and a commit makes its remaining ones
-    /// persistent.
+    /// In memory: a daemon makes log objects persistent in the background. A commit makes those objects of its
+    /// transaction persistent that are not yet.
     FlushOnCommit,
     /// In memory: a log for each thread. The numbers of the objects put all logs in one order. A commit flushes and
     /// fences (after Wang and Johnson).
@@ -238,7 +238,7 @@ impl Options {
         Self { lock_inheritance: inherits, ..self }
     }
 
-    /// Sets the directory to which the store moves log that it no longer needs itself. With the archive, a backup can
+    /// Sets the directory to which the store copies log objects before it discards them. With the archive, a backup can
     /// be restored to any later moment. The store makes the directory if it does not exist. Default: no archive.
     #[must_use]
     pub fn archive(self, dir: impl Into<PathBuf>) -> Self {

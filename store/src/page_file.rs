@@ -1,7 +1,8 @@
 //! The file of pages: superblocks, the double-write area, and the pages.
 //!
-//! Invariant 31: a page is written home only after its image is durable in the double-write area, together with the list that names it. The
-//! area is overwritten only after its pages are durable at home. So opening the store can repair a page that a power loss has torn.
+//! Invariant 31: a page is written home only after its image is durable in the double-write area, together with a list
+//! of the pages there. The area is overwritten only after its pages are durable at home. So opening the store can
+//! repair a page that a power loss has torn.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -31,8 +32,8 @@ pub(crate) struct PageFile {
     seed: u64,
     head: Mutex<PageFileHead>,
     growing: Mutex<()>,
-    /// The failure to make the file durable, if there was one. A thread holds the mutex while it makes the file
-    /// durable. The reason is that the kernel reports a failure to only one of two callers, and the other one must not
+    /// The failure of an earlier flush, if one has failed. A thread holds the mutex while it makes the file durable. If
+    /// two threads flushed at once, the kernel might report a failure to only one of them, and the other would wrongly
     /// rely on its own flush.
     flush_failed: Mutex<Option<MediumError>>,
     area: Mutex<AlignedBuf>,
@@ -126,8 +127,8 @@ impl PageFile {
         Ok(next.number)
     }
 
-    /// Writes the superblock again, in its own place. It may be only in the system's cache, because the process that wrote it
-    /// died before it flushed the superblock, or because its flush failed. Durable on return.
+    /// Writes the superblock again, in its own place. It may be only in the system's cache, because the process that
+    /// wrote it died before it flushed the superblock, or because its flush failed. Durable on return.
     pub(crate) fn write_head_again(&self) -> Result<(), Error> {
         let head = self.head.lock();
         self.commit(SLOT_OFFSETS[(head.number % 2) as usize], &head.encode())
@@ -135,8 +136,8 @@ impl PageFile {
 
     /// Records in the superblock that all changes below this log object are home. Durable on return.
     ///
-    /// A superblock that does not say what is home stays like that until the log is replaced. So if an opening is cut short
-    /// before it replaces the log, the next one does.
+    /// If the superblock does not record what is home, this function leaves it unchanged, until the log is replaced. So
+    /// if an opening is interrupted before it replaces the log, the next opening replaces it.
     pub(crate) fn note_home(&self, home: Lsn) -> Result<(), Error> {
         let has = self.head().home;
         if has == 0 || home <= has {
@@ -145,7 +146,8 @@ impl PageFile {
         self.write_head(|head| head.home = head.home.max(home)).map(|_| ())
     }
 
-    /// Adds to the error for a log that does not fit this file that a damaged superblock may be the cause.
+    /// Takes the error for a log that does not fit this file. If a superblock is damaged, adds that this may be the
+    /// cause.
     pub(crate) fn explain_misfit(&self, error: Error) -> Error {
         let is_damaged = |at: &u64| {
             let mut bytes = vec![0; SUPERBLOCK_BYTES];
@@ -207,8 +209,8 @@ impl PageFile {
         grown.map_err(|error| Error::medium("the page file cannot grow", error))
     }
 
-    /// Makes the file large enough like [`grow_to`](Self::grow_to), for a caller that will write the new pages itself. If the medium allows
-    /// it, nothing is written into them here. The new size becomes durable with the next flush.
+    /// Makes the file large enough like [`grow_to`](Self::grow_to), for a caller that will write the new pages itself.
+    /// If the medium allows it, nothing is written into them here. The new size becomes durable with the next flush.
     pub(crate) fn reserve(&self, pages: PageId) -> Result<(), Error> {
         let _one_at_a_time = self.growing.lock();
         if self.pages() >= pages {
@@ -285,16 +287,16 @@ impl PageFile {
         check(into, id, self.seed).map_err(|error| Error::page(id, error))
     }
 
-    /// Begins a batch of pages that will be written home together. The batch keeps the double-write area locked, so there is only one batch
-    /// at a time.
+    /// Begins a batch of pages that will be written home together. The batch keeps the double-write area locked, so
+    /// there is only one batch at a time.
     pub(crate) fn batch(&self) -> Batch<'_> {
         let mut area = self.area.lock();
         area.resize((1 + DOUBLE_WRITE_PAGES) * self.page_bytes);
         Batch { area, page_bytes: self.page_bytes, list: BatchList { pages: Vec::new() } }
     }
 
-    /// Writes a batch of pages home, and grows the file if necessary. The pages are durable on return. After a crash at any point, opening
-    /// the store can repair every page. After an error, the pages may or may not be home.
+    /// Writes a batch of pages home, and grows the file if necessary. The pages are durable on return. After a crash at
+    /// any point, opening the store can repair every page. After an error, the pages may or may not be home.
     pub(crate) fn write(&self, batch: Batch<'_>) -> Result<(), Error> {
         let Batch { mut area, page_bytes: size, list } = batch;
         self.grow_to(list.pages.iter().max().map_or(0, |last| last + 1))?;
@@ -383,7 +385,7 @@ impl PageFile {
         let mut page = vec![0; size];
         self.block.read(self.area_page() * size as u64, &mut page).map_err(reading)?;
         let Some(list) = BatchList::decode(&page, self.seed) else { return Ok(()) };
-        // The area may be only in the system's cache, if its flush had failed.
+        // If the flush of the area failed, the area may be only in the system's cache. So write it durably again.
         let mut area = vec![0; (1 + list.pages.len()) * size];
         self.block.read(self.area_page() * size as u64, &mut area).map_err(reading)?;
         self.commit(self.area_page() * size as u64, &area)?;
@@ -452,8 +454,8 @@ pub(crate) fn newest_head(block: &dyn Block) -> Result<PageFileHead, FormatOrErr
         match PageFileHead::decode(&bytes) {
             Ok(head) if newest.is_none_or(|newest| newest.number < head.number) => newest = Some(head),
             Ok(_) => {}
-            // Prefer the other slot's error, because a slot that was never written says less than a slot that is damaged or of another
-            // version.
+            // Prefer the other slot's error, because a slot that was never written says less than a slot that is
+            // damaged or of another version.
             Err(FormatError::Magic) => {
                 first_error.get_or_insert(FormatError::Magic);
             }

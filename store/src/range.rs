@@ -38,8 +38,8 @@ pub(crate) fn is_above(key: &[u8], from: Edge<'_>) -> bool {
     }
 }
 
-/// Returns whether a range that began at `before` and now begins at `now` has become smaller. If rows are out of order,
-/// the range has not become smaller. The caller then has to stop, because the scan would never end.
+/// Returns whether a range that began at `before` and now begins at `now` has become smaller. If it has not, rows are
+/// out of order. The caller then has to stop, because the scan would never end.
 pub(crate) fn is_later(before: Edge<'_>, now: Edge<'_>) -> bool {
     match (before, now) {
         (_, Bound::Unbounded) => false,

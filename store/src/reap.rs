@@ -1,7 +1,8 @@
 //! Frees the pages of dropped tables, in the background.
 //!
 //! A dropped table keeps a row in the catalog (the table that lists all tables), under a name that no program can use.
-//! By this row, the reaper finds after a crash what is left of the table, and continues. It frees leaves, then the
+//! After a crash, the reaper finds the rest of the table by this row, and continues. It frees the leaves first, then
+//! the pages above them, and finally the root together with the row.
 //! pages above them, and at last the root together with the row.
 
 use std::ops::Bound;
@@ -25,7 +26,7 @@ use crate::tree::{Reaped, chain_pages};
 const HIDDEN: u8 = 0;
 /// The prefix of a dropped table's name. The number of the table's root page follows, with the largest byte first.
 const DROPPED: &[u8] = b"\0dropped ";
-/// The bytes of log that freeing a page of a chain takes.
+/// The bytes of log that the reaper reserves for freeing one page of an overflow chain.
 const OBJECT_BYTES: u64 = 128;
 /// The time for which the reaper waits for a lock on a dropped table before it goes on to the next table.
 const PATIENCE: Duration = Duration::from_millis(20);

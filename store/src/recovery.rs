@@ -31,12 +31,13 @@ pub(crate) struct Report {
     pub(crate) steps_visited: u64,
 }
 
-/// A transaction that, as far as the log was read, has not ended.
+/// A transaction whose end is not in the part of the log that was read so far.
 #[derive(Debug, Default)]
 struct Unfinished {
     /// The steps to undo, the oldest first.
     steps: Vec<(Lsn, Vec<u8>)>,
-    /// The chains that are still to be freed, each by its next page. `None` if the transaction did not commit.
+    /// The overflow chains that are still to be freed, each given by its next page. `None` if the transaction did not
+    /// commit.
     chains: Option<VecDeque<PageId>>,
     /// Steps that were moved forward in the log. They replace `steps` once all of them have been read.
     moved: Vec<(Lsn, Vec<u8>)>,
@@ -196,8 +197,8 @@ fn redo(engine: &Engine, id: PageId, change: &Change<'_>, lsn: Lsn) -> Result<()
     Ok(())
 }
 
-/// Redoes the whole log, and then undoes the transactions that did not commit. The caller passes the number that the
-/// page file's superblock had when the file was opened.
+/// Redoes the whole log, and then undoes the transactions that did not commit. `superblock` is the number that the page
+/// file's superblock had when the file was opened.
 pub(crate) fn recover(engine: &Engine, superblock: u64) -> Result<Report, Error> {
     let log = &engine.pager.log;
     let mut analysis = Analysis::default();

@@ -59,8 +59,8 @@ struct Span {
     begin: Lsn,
     /// The number after the last object.
     end: Lsn,
-    /// A log object. The backup has all pages of bulk loads that committed before it. Such pages were written home
-    /// without being logged.
+    /// The backup has the pages of all bulk loads that committed before this log object. A bulk load writes its pages
+    /// home without logging them.
     start: Lsn,
 }
 
@@ -169,7 +169,7 @@ fn last_wanted(history: &History, Span { begin, end, .. }: Span, to: RestoreTo) 
                 Ok(())
             })?;
             // If no commit after the requested time was found, and log is missing after the last object, the missing
-            // log may contain commits from before that time. So fail with the gap.
+            // log may contain commits from before that time. So report the gap as an error.
             match history.gap_at(next).filter(|_| found == next) {
                 Some(gap) => return Err(gap),
                 None => found,

@@ -65,10 +65,10 @@ impl Drop for Running {
             }
         }
         if !self.engine.poison.is_set() {
-            // If this checkpoint fails, recovery does its work when the store is opened again.
+            // If this checkpoint fails, recovery does the checkpoint's work when the store is opened again.
             if self.engine.checkpoint(&|| false).is_ok() {
-                // Now both superblocks say what is home. So the closed store survives the damage of either. If this fails, it
-                // needs the one that the checkpoint wrote.
+                // After this write, both superblocks record what is home. So the closed store can be opened even if one
+                // of them is damaged. If the write fails, the store needs the superblock that the checkpoint wrote.
                 let _ = self.engine.pager.pool.file().write_head(|_| ());
             }
         }

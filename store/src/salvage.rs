@@ -109,7 +109,7 @@ fn salvage_on(
     })
 }
 
-/// Checks that no page has a change from after the damage. Without its log, such a change could not be undone.
+/// Checks that no page has a change from after the damage. Without its log object, such a change could not be undone.
 fn check_pages(file: &PageFile, missing: Lsn) -> Result<(), Error> {
     let mut page = vec![0; file.page_bytes()];
     for id in file.first_page()..file.pages() {

@@ -1,9 +1,9 @@
-//! The archive: a directory that keeps the log that the store has given up. From a backup and the archive together, the
-//! store can be restored to any moment after the backup.
+//! The archive: a directory that keeps the log objects that the store discards. From a backup and the archive together,
+//! the store can be restored to any moment after the backup.
 //!
-//! Invariant 47: a restore never skips log that the archive lacks. Each segment names its predecessor, and the file
-//! `reached` says how far the store's history goes. The archive refuses log from another history of the same store. All
-//! of this survives a crash.
+//! Invariant 47: a restore never skips log objects that the archive lacks. Each segment names its predecessor, and the
+//! file `reached` says how far the store's history goes. The archive refuses log objects from another history of the
+//! same store. All of this survives a crash.
 
 mod prune;
 mod segment;
@@ -54,8 +54,8 @@ impl Line {
 
 impl Archive {
     /// Opens the archive in a directory, and makes the directory if there is none. `log_first` is the first object of
-    /// the store's current log. If the store has given up log that the archive lacks, the archive records that gap
-    /// durably.
+    /// the store's current log. If the store has discarded log objects that the archive lacks, this function durably
+    /// records that gap.
     pub(crate) fn open(dir: &Path, store_id: [u8; 16], log: &dyn Log, log_first: Lsn) -> Result<Self, Error> {
         fs::create_dir_all(dir).map_err(|error| Error::io("making the archive", dir, error))?;
         let segments = list(dir)?;

@@ -1,10 +1,10 @@
 //! Reads pages into the cache before a scan needs them.
 //!
-//! Invariant 54: a scan that reads ahead waits only for the reads themselves. Only a thread that needs one of the pages
-//! that a scan reads ahead waits for that scan. The scan takes only frames that are free, or whose pages can be evicted
-//! at once. It takes all of its frames before it maps the first one, so it never waits for a frame while it holds a
-//! latch. In all scans together, at most one frame in [`AHEAD_PART`] holds a page that was read ahead and is still
-//! unused. In the long run at most one page is read ahead needlessly for every four that are needed.
+//! Invariant 54: a scan that reads ahead waits only for the reads themselves. Another thread waits for the scan only if
+//! it needs one of the pages that the scan is reading. The scan takes only frames that are free, or whose pages can be
+//! evicted at once. It takes all of its frames before it maps the first one, so it never waits for a frame while it
+//! holds a latch. All scans together keep at most one frame in [`AHEAD_PART`] filled with pages that were read ahead
+//! and are still unused. In the long run at most one page is read ahead needlessly for every four that are needed.
 //!
 //! Reading a page ahead does not count as a use. The first use of such a page counts as the access that brought it in,
 //! and the cache does not remember a page that was evicted unused. If a page cannot be read ahead, the scan leaves it
@@ -40,10 +40,10 @@ struct Coming<'p> {
 }
 
 impl Pool {
-    /// Reads the first pages of `first` into the cache, except those that are already there. Returns how many pages
-    /// from the start of `first` are now in the cache. While this function reads, the system may already fetch the
-    /// pages in `then`. `is_fetched` says that an earlier call told the system to fetch `first`. The caller must not
-    /// hold latches.
+    /// Reads pages into the cache, except those that are already there: the first [`MOST_AHEAD`] pages of `first`, or
+    /// fewer if there is no room for so many. Returns how many pages of `first` it has dealt with; 0 if there were too
+    /// few frames. It also asks the operating system to fetch the pages in `then` meanwhile. `is_fetched` says that an
+    /// earlier call has already asked the system to fetch `first`. The caller must not hold latches.
     pub(crate) fn read_ahead(&self, first: &[PageId], then: &[PageId], is_fetched: bool) -> usize {
         let mut count = first.len().min(MOST_AHEAD);
         let mut missing: Pages = first[..count].iter().copied().filter(|id| self.is_missing(*id)).collect();
@@ -102,7 +102,7 @@ impl Pool {
         frames.len() == pages.len()
     }
 
-    /// Maps a frame for a page, unless the page has come into the cache by now.
+    /// Maps a frame for a page, unless another thread has brought the page into the cache in the meantime.
     fn begin(&self, id: PageId, at: u32) -> Option<Coming<'_>> {
         let frame = self.frame(at);
         // No other thread knows the frame yet, so its latch is free.

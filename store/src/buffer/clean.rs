@@ -1,7 +1,7 @@
-//! Writes pages home.
+//! Writes changed pages home, that is, into the page file.
 //!
-//! Invariant 35: a page is written home as it was at one moment, and everything in the log up to the page's LSN is
-//! durable before that.
+//! Invariant 35: the page file gets a page as it was at one moment, never a mix of two versions. Before the page is
+//! written, the log is durable up to the page's LSN.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;

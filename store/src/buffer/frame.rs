@@ -58,7 +58,7 @@ impl Frame {
         self.first_change.load(Ordering::SeqCst)
     }
 
-    /// Marks the page as dirty, before an object with the number `next` or a higher one changes the page.
+    /// Marks the page as dirty, before a log object changes it. The object's number will be `next` or higher.
     fn announce(&self, next: Lsn, tallies: &Tallies) {
         if self.first_change() != 0 {
             return;
@@ -142,7 +142,7 @@ pub(crate) struct Pinned<'p> {
     pub(super) tallies: &'p Tallies,
 }
 
-/// The numbers of the cache's frames by state, and the debt of reading ahead.
+/// Counts of the cache's frames by state, and the penalty for pages that were read ahead in vain.
 #[derive(Debug, Default)]
 pub(super) struct Tallies {
     /// The number of frames with a dirty page.
@@ -151,8 +151,8 @@ pub(super) struct Tallies {
     pub(super) inner: AtomicUsize,
     /// The number of frames whose page was read ahead and is still unused, or that are about to get such a page.
     pub(super) ahead: AtomicUsize,
-    /// The number of pages that threads must still need before the cache reads ahead at full depth again. Each page
-    /// that was read ahead but evicted unused adds [`VAIN_COSTS`].
+    /// A penalty that lowers how much the cache reads ahead. Each page that was read ahead but evicted unused adds
+    /// [`VAIN_COSTS`]. Each call of `needed` takes off one.
     pub(super) owed: AtomicUsize,
 }
 
@@ -160,17 +160,17 @@ pub(super) struct Tallies {
 const VAIN_COSTS: usize = 4;
 
 impl Tallies {
-    /// Pays off one owed page. The cache calls this when a thread needs a page that was read ahead or is not in the
+    /// Reduces the penalty by one. The cache calls this when a thread needs a page that was read ahead or is not in the
     /// cache.
     pub(super) fn needed(&self) {
         if self.owed.load(Ordering::Relaxed) > 0 {
             let one_less = |owed: usize| owed.checked_sub(1);
-            // If nothing is owed any more, the update fails. That does not matter.
+            // If the penalty is already zero, the update fails. That does not matter.
             let _ = self.owed.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less);
         }
     }
 
-    /// Adds to the owed pages. The cache calls this when it evicts a page that was read ahead and never used.
+    /// Adds to the penalty. The cache calls this when it evicts a page that was read ahead and never used.
     pub(super) fn was_in_vain(&self) {
         self.owed.fetch_add(VAIN_COSTS, Ordering::Relaxed);
     }

@@ -76,7 +76,7 @@ pub(crate) struct Pool {
     frames: Box<[Frame]>,
     map: Box<[Mutex<Part>]>,
     queues: Mutex<Queues>,
-    /// The number of pages that have come in.
+    /// The number of pages that have come into the cache so far.
     came: AtomicU32,
     /// The number of pages that must come in after a page before a use of that page counts.
     moment: u32,
@@ -283,9 +283,9 @@ impl Pool {
         self.queues.lock().free.push(at);
     }
 
-    /// Returns the oldest object whose change may be missing at home; `next` if every page is home. The result does not
-    /// cover changes that are announced during the call. The objects of these changes have numbers from `next` on if
-    /// the caller has read `next` before the call (see [`Writing::announce`]).
+    /// Returns the oldest object whose change may be missing at home; `next` if every page is home. The result may
+    /// leave out a change that is announced during the call. If the caller has read `next` before the call, the object
+    /// of that change has the number `next` or a higher one (see [`Writing::announce`]).
     pub(crate) fn first_change(&self, next: Lsn) -> Lsn {
         let changes = self.frames.iter().map(Frame::first_change).filter(|lsn| *lsn != 0);
         changes.min().map_or(next, |first| first.min(next))

@@ -14,8 +14,8 @@ use std::sync::atomic::Ordering;
 use super::frame::Frame;
 use crate::format::PageId;
 
-/// The share of the frames that is for pages on probation: one frame in this many. After a page has come in, its uses
-/// count only once half as many other pages have come in as the probation queue holds.
+/// One frame in this many is for pages on probation. A use of a page counts only some time after the page has come in:
+/// half as many other pages as the probation queue holds must have come in since.
 const PROBATION_PART: usize = 8;
 /// The largest number of used pages in a row that get a second chance. The cache evicts the next page even if that page
 /// was used.
@@ -211,8 +211,8 @@ mod tests {
             let mut random = fastrand::Rng::with_seed(seed);
             let mut cache = Cache::new(frames);
             let hot = frames as u64 / 2;
-            // Between the uses, other pages come and go, which are never used again. This goes on until the cache knows
-            // which pages are hot.
+            // Between the uses of the hot pages, each of many other pages comes in once and is evicted. After enough
+            // rounds the cache knows which pages are hot.
             for round in 0..20 {
                 cache.touch_hot(hot, &mut random);
                 (0..frames as u64).for_each(|page| cache.touch(1_000_000 + round * 100_000 + page, false));

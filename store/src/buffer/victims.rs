@@ -116,7 +116,7 @@ impl Pool {
         if !is_mapped || frame.pins.load(Ordering::Acquire) != 0 || is_kept {
             return false;
         }
-        // Shared copies become outdated before the page can be in another frame, and be changed there.
+        // Makes shared copies outdated before the page can get another frame, where a thread may change it.
         frame.has_changed();
         part.frames.remove(&id);
         frame.pins.store(1, Ordering::Release);

@@ -45,7 +45,8 @@ impl<'p> Way<'p> {
         is_current
     }
 
-    /// Follows an inner page by this thread's copy. Returns `None` if the thread has no current copy.
+    /// Adds an inner page to the path, using this thread's copy of it. Returns `None` if the thread has no current
+    /// copy.
     pub(crate) fn by_copy(&mut self, id: PageId) -> Option<&Snapshot> {
         if self.is_pinning {
             return None;
@@ -55,7 +56,7 @@ impl<'p> Way<'p> {
         self.pages.last().map(|page| &**page)
     }
 
-    /// Follows an inner page that the caller has latched.
+    /// Adds an inner page that the caller has latched to the path, and returns a copy of it.
     pub(crate) fn by(&mut self, page: &impl Latched) -> &Snapshot {
         let at = self.pages.len();
         let copy = page.snapshot(self.pool);

@@ -18,8 +18,8 @@ pub const DISK_SLOT_OFFSETS: [u64; 2] = [4096, 8192];
 pub const DISK_DATA_OFFSET: u64 = 12288;
 /// The size of a batch's header in bytes.
 pub const BATCH_HEADER_BYTES: usize = 64;
-/// The largest block size of a device, in bytes. If a log came to a device with larger blocks, the first batch there
-/// begins at a multiple of this size.
+/// The largest block size of a device, in bytes. If a log is moved to a device with larger blocks, the first batch that
+/// is written there begins at a multiple of this size.
 pub const LARGEST_BLOCK: u64 = 4096;
 
 /// The head of the log. It never changes while the log exists.

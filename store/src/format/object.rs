@@ -18,8 +18,8 @@ const BYTES_AT: usize = 36;
 const KIND_AT: usize = 40;
 const DURABLE_AT: usize = 41;
 const UNDO_BYTES_AT: usize = 44;
-/// The largest claim that an object can store. A claim is stored as the distance from the object's number back to the
-/// number below which everything was durable.
+/// The largest claim that an object can store. A claim says below which number all objects are durable. It is stored as
+/// the distance from the object's own number back to that number, plus one.
 const LARGEST_CLAIM: u64 = (1 << 24) - 1;
 
 const UNDO_ROW: u8 = 1;
@@ -44,7 +44,8 @@ pub enum ObjectKind {
     System,
     /// The transaction has committed.
     Commit,
-    /// The transaction is complete, because it was rolled back, or because all pages that it gave up are free.
+    /// The transaction is complete, because it was rolled back, or because all pages that it no longer needs have been
+    /// freed.
     End,
     /// The undo of an earlier step of an open transaction, logged again without the step's changes.
     Moved,

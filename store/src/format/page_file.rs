@@ -45,8 +45,8 @@ pub struct PageFileHead {
     pub last_tx: TxId,
     /// The number of times that the store has been opened.
     pub opened: u64,
-    /// The log object below which all changes are home, so that the log may have been given up to here. 0 if this is
-    /// not known, because an earlier build has written the superblock.
+    /// The changes of all log objects below this number are home, so the log may begin here. 0 if the number is not
+    /// known, because an earlier build has written the superblock.
     pub home: Lsn,
 }
 

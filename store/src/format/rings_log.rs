@@ -8,8 +8,8 @@ use duralite_format::bytes::{array, put, u32_le, u64_le};
 const RINGS_MAGIC: [u8; 8] = *b"DURALRGS";
 const RINGS_VERSION: u32 = 1;
 const RINGS_CHECKED_BYTES: usize = 48;
-/// The offset of the first ring's word. A ring's word holds a place (see [`RingsHead::offset`]), from which on the ring
-/// is needed. Each word has a cache line of its own.
+/// The offset of the first ring's word. A ring's word holds the place (see [`RingsHead::offset`]) from which on the
+/// ring's content is still needed. Each word has a cache line of its own.
 pub const RING_WORDS_OFFSET: u64 = 256;
 /// The offset of a word with the number of the first object of an even epoch. The next word is for odd epochs.
 pub const RINGS_BEGAN_OFFSET: u64 = 200;

@@ -31,7 +31,7 @@ pub fn first_clear(page: &[u8], from: u32) -> Option<u32> {
     None
 }
 
-/// Returns how many pages are in use, by this map.
+/// Returns how many pages are in use according to this map.
 #[must_use]
 pub fn pages_in_use(page: &[u8]) -> u64 {
     page.get(PAGE_HEADER_BYTES..).unwrap_or_default().iter().map(|byte| u64::from(byte.count_ones())).sum()

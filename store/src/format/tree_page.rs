@@ -1,5 +1,5 @@
-//! Cells of a tree's pages. The slots follow the header, in key order. Cells are allocated from the page's end
-//! downwards.
+//! The cells of a tree's page. Slots, each with the offset of a cell, follow the header in key order. Cells are
+//! allocated from the page's end downwards.
 //!
 //! A page that has passed its checksum is well formed. The code here does not rely on that, but checks each slot's
 //! offset before use.
@@ -20,7 +20,7 @@ pub const LEAF_CELL_HEAD: usize = 6;
 pub const INNER_CELL_HEAD: usize = 10;
 /// A flag in the value's length. It says that the value is in overflow pages.
 const LONG_VALUE: u32 = 1 << 31;
-/// The number of bytes that a cell has in place of a value in overflow pages. They hold the value's length, and the
+/// If a value is in overflow pages, its cell holds this many bytes instead of the value: the value's length, and the
 /// first page of its chain.
 const LONG_VALUE_BYTES: usize = 16;
 const SLOT_BYTES: usize = 2;
@@ -202,8 +202,8 @@ pub fn child_for(page: &[u8], key: &[u8]) -> Result<usize, FormatError> {
     })
 }
 
-/// Returns how many bytes a new cell and its slot may have together to fit into the page, if necessary after
-/// compaction.
+/// Returns how many bytes a new cell and its slot may have together if they are to fit into the page. The page may have
+/// to be compacted first.
 #[must_use]
 pub fn free_bytes(page: &[u8]) -> usize {
     (heap(page) + dead(page)).saturating_sub(slot_at(count(page)))

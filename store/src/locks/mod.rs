@@ -227,8 +227,8 @@ impl Locks {
                 held.owner.begin();
                 part.wait(&held.owner, target, mode);
                 self.sections[at].waiting.store(part.waiting(), Ordering::SeqCst);
-                // An inherited lock that was in use when it was checked may be unused now. So let the waiting requests
-                // through.
+                // An inherited lock that was in use when it was checked may be unused now. So grant the queued requests
+                // that no longer conflict with any lock.
                 part.let_through();
                 drop(part);
                 self.waited.fetch_add(1, Ordering::Relaxed);
@@ -311,8 +311,8 @@ impl Locks {
         self.leave(held, inherited);
     }
 
-    /// Releases the lock on a table whose creation was undone. The transaction goes on. It keeps its locks on rows of
-    /// the table. The reason is that the versions of these rows that it has noted for snapshots count until it ends.
+    /// Releases the lock on a table whose creation was undone. The transaction goes on, and keeps its locks on the
+    /// table's rows until it ends. Until then, snapshots use the old versions of these rows that it has noted.
     pub(crate) fn release_table(&self, held: &mut Held, table: u64) {
         let at = part_of(table, &[]);
         let is_it = |held: &(usize, Target)| matches!(held.1, Target::Table(found) if found == table);
@@ -332,7 +332,7 @@ impl Locks {
             *is_used = false;
             left.by.end();
             let at = part_of(left.table, &[]);
-            // If a transaction already waits for this lock, the count is not 0, and the transaction is let through
+            // If a transaction already waits for this lock, the count is not 0, and `let_through` grants its request
             // here. A transaction that begins to wait later finds the lock unused.
             if self.sections[at].waiting.load(Ordering::SeqCst) > 0 {
                 self.part(at).let_through();

@@ -26,7 +26,7 @@ impl Mode {
         }
     }
 
-    /// Returns the weakest mode that permits what both modes permit.
+    /// Returns the weakest mode that permits everything that either of the two modes permits.
     pub(crate) fn and(self, other: Self) -> Self {
         use Mode::{
             Exclusive as X, IntentionExclusive as IX, IntentionShared as IS, Shared as S,

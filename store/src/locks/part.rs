@@ -146,8 +146,8 @@ impl Part {
         against
     }
 
-    /// Returns whether the owner already holds a lock that covers the target. Other owners may be waiting for that
-    /// lock.
+    /// Returns whether the owner already holds a lock that covers the target. If so, the request must not queue behind
+    /// owners that wait for that lock.
     fn is_upgrade(&self, owner: u64, target: &Target) -> bool {
         let holds = self.holders(target).is_some_and(|holders| holders.iter().any(|held| held.0 == owner));
         holds

@@ -328,7 +328,7 @@ fn inv51_the_lock_on_a_table_that_was_not_made_is_released_alone() {
     for target in &kept {
         assert_eq!(locks.take(&mut other, target, Mode::Shared, Duration::ZERO), Err(Refused::Timeout));
     }
-    // The maker does not hold the table's lock any more, so it gets no lock on another table that has the page by now.
+    // The maker no longer holds a lock on table 9. Another table may have that number by now, so the maker has to wait.
     assert_eq!(
         locks.take(&mut maker, &Target::Table(9), Mode::Exclusive, Duration::ZERO),
         Err(Refused::Timeout)

@@ -1,9 +1,9 @@
-//! Objects beyond the end of a log, and whether they prove that the log went on.
+//! Searches for objects beyond the apparent end of a log, and decides whether they prove that the log is damaged.
 //!
-//! Invariant 48: each object or batch claims up to which object everything was durable before it was written. If such a
-//! claim covers an object that is missing, the log is damaged, whenever the claim was written. The reason is that a
-//! durable object stays durable, and that no claim ever covers an object that a recovery has cut off. Without such a
-//! proof, the log counts as ending where a crash may have cut it.
+//! Invariant 48: each object or batch claims below which number all objects were durable before it was written. If a
+//! claim covers a missing object, the log is damaged, no matter when the claim was written. The reason is that a
+//! durable object stays durable, and that no claim ever covers an object that a recovery has cut off. If no claim
+//! covers a missing object, a crash may have cut the log at this place, and the log ends there.
 
 use duralite_medium::Nvm;
 
@@ -37,7 +37,7 @@ pub(crate) struct Beyond {
     /// (`at`).
     pub(crate) first: Lsn,
     pub(crate) at: u64,
-    /// The number below which, by the claims of the valid objects, all objects were durable.
+    /// According to the claims of the valid objects and batches, all objects below this number were durable.
     durable: Lsn,
 }
 
@@ -52,7 +52,7 @@ impl Beyond {
         self.claim(header.durable);
     }
 
-    /// Takes in what a valid object or batch claims about earlier objects.
+    /// Takes into account what a valid object or batch claims about earlier objects.
     pub(crate) fn claim(&mut self, durable: Lsn) {
         self.durable = self.durable.max(durable);
     }

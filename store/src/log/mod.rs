@@ -40,8 +40,8 @@ impl Named {
 
     /// Checks that a log that begins with the object `head` still has every change that the page file may lack.
     ///
-    /// Invariant 76: the page file records that changes are home before the log gives them up. So if the log has given
-    /// up more, this is an older copy of the page file.
+    /// Invariant 76: the page file records that changes are home before the log discards them. So if the log has
+    /// discarded more changes than that, this is an older copy of the page file.
     fn check_head(self, head: Lsn) -> Result<(), Error> {
         let Self { home, .. } = self;
         if home == 0 || head <= home {
@@ -51,8 +51,8 @@ impl Named {
         }
     }
 
-    /// Returns whether the page file proves that a log that ends before the object `next` lacks durable objects. It
-    /// does so by saying that the changes of these objects are home.
+    /// Returns whether a log that ends before the object `next` lacks durable objects. It lacks some if the page file
+    /// says that the changes of later objects are home.
     fn proves(self, next: Lsn) -> bool {
         self.home > next
     }
@@ -125,7 +125,7 @@ pub(crate) trait Log: Send + Sync + fmt::Debug {
     /// [`Error::Corrupt`], an error of the medium, or an error of `visit`.
     fn scan(&self, from: Lsn, to: Lsn, visit: &mut Visit<'_>) -> Result<(), Error>;
 
-    /// Gives up all objects below `head`, which must be durable. The new head is durable on return.
+    /// Discards all objects below `head`, which must be durable. The new head is durable on return.
     ///
     /// # Errors
     /// Errors of the medium.
@@ -149,8 +149,8 @@ pub(crate) trait Log: Send + Sync + fmt::Debug {
     /// Returns the seed of the objects' checksums.
     fn seed(&self) -> u64;
 
-    /// Returns whether the log was made for a medium like this one. If not, it can be used here, but another log suits
-    /// better.
+    /// Returns whether the log was made for a medium like this one. If not, the log works, but a newly made one would
+    /// suit the medium better.
     fn fits_medium(&self) -> bool {
         true
     }

@@ -1,9 +1,10 @@
 //! A store in a directory. The pages are in the file `pages`, the log is in `log` or `log.nvram`, and `lock` keeps
 //! other processes out.
 //!
-//! Invariant 75: if the log is in another directory, its name has the number of the log, which the store draws at
-//! random and keeps in its page file. So a store never writes to the log of another store, and never replaces or deletes
-//! it, even if both stores were at the same path one after the other, or one was restored from a backup of the other.
+//! Invariant 75: if the log is in another directory, its name contains the log's number, which the store draws at
+//! random and keeps in its page file. So a store never writes to the log of another store, and never replaces or
+//! deletes it. This holds even if the other store was at the same path earlier, or if one store was restored from a
+//! backup of the other.
 
 use std::any::Any;
 use std::fs::{self, File, OpenOptions};
@@ -26,8 +27,8 @@ use crate::page_file::newest_head;
 
 const PAGES: &str = "pages";
 const UNFINISHED: &str = "pages.new";
-/// What pages are called that are being copied from a backup or from another store. Nobody chooses this name by hand, so
-/// a file of this name can be removed.
+/// The name of the page file while it is being copied from a backup or from another store. Nobody chooses this name by
+/// hand, so a file of this name can be removed.
 const COPY: &str = "pages.unfinished-copy";
 /// The name of a file that is in every backup, and in no store.
 pub(crate) const BACKUP: &str = "backup";
@@ -68,7 +69,7 @@ impl Directory {
         Ok(it)
     }
 
-    /// Removes what an earlier attempt to make a store has left, as far as possible.
+    /// Removes the files that an earlier attempt to make a store has left, as far as possible.
     fn clear_unfinished(&self) {
         if !is_unfinished(&self.dir) {
             return;
@@ -77,8 +78,9 @@ impl Directory {
         let has_pages = path.exists();
         // A log is made here only after these pages. So without them, a log here belongs to a store.
         let logs: &[&str] = if has_pages { &KINDS } else { &[] };
-        // Pages that were copied name the log of another store, but only as long as they are called `COPY`. Builds that did not
-        // record what is home called such copies `UNFINISHED` too; pages that were never opened are no copies.
+        // Copied pages name the log of another store, which must stay, until they are renamed from `COPY` to
+        // `UNFINISHED`. Earlier builds, which did not record `home`, named copies `UNFINISHED` from the start. So the
+        // log may be removed only if the pages record `home`, or if they were never opened, and so are no copy.
         if has_pages
             && let Ok(block) = self.file(&path, false).and_then(|file| blocks(file, &path))
             && let Ok(head) = newest_head(&*block)
@@ -86,12 +88,13 @@ impl Directory {
         {
             let _ = self.remove_log(head.log_seed);
         }
-        // The pages go last. So if this is interrupted, the next attempt still finds what they name.
+        // Removes the pages last. If a crash interrupts this, the next attempt can still read in the pages which log to
+        // remove.
         self.remove_in_order(logs, &[COPY, UNFINISHED]);
     }
 
-    /// Removes files of a store that is being made, as far as possible. Even after a power failure, a file of the second
-    /// list is gone only if all of the first list are.
+    /// Removes files of a store that is being made, as far as possible. Even after a power failure, the files of the
+    /// second list are gone only if all files of the first list are.
     fn remove_in_order(&self, first: &[&str], then: &[&str]) {
         for names in [first, then] {
             for name in names {
@@ -118,8 +121,8 @@ impl Directory {
             if let Some(log) = self.made_log.lock().take() {
                 let _ = fs::remove_file(log);
             }
-            // Without the pages, the next attempt would take a log for that of a store. The lock goes last, because without
-            // its file another process can take the lock.
+            // Removes the logs before the pages, because the next attempt would take a log without pages for that of a
+            // store. Removes the lock file last, because without it another process can take the lock.
             self.remove_in_order(&KINDS, &[COPY, UNFINISHED, DirectoryLock::NAME]);
         }
         made
@@ -142,8 +145,8 @@ impl Directory {
         blocks(self.file(&path, false)?, &path)
     }
 
-    /// Makes the copied pages those of the store that is being made. From now on, `clear_unfinished` removes the log
-    /// that they name. The change is durable on return.
+    /// Renames the copied pages, so that they belong to the store that is being made. From now on, `clear_unfinished`
+    /// removes the log that they name. The change is durable on return.
     pub(crate) fn has_copied(&self) -> Result<(), Error> {
         let path = self.dir.join(UNFINISHED);
         fs::rename(self.dir.join(COPY), &path).map_err(|error| Error::io("making", &path, error))?;
@@ -240,7 +243,7 @@ fn check_content(dir: &Path) -> Result<(), Error> {
         if !NAMES.iter().any(|own| *own == name) {
             return Err(not(&format!("it contains {shown}, and no file `pages`")));
         }
-        // Invariant 75: a store that was made here would overwrite the log of the one whose pages are elsewhere now.
+        // Invariant 75: a store made here would overwrite the log of the store whose pages are now elsewhere.
         if KINDS.iter().any(|log| *log == name) && !is_being_made {
             return Err(not(&format!(
                 "it contains {shown}, the log of a store whose file `pages` is not there; put `pages` back, or move \
@@ -273,16 +276,17 @@ impl Media for Directory {
     }
 
     fn can_make_log(&self) -> Result<(), Error> {
-        // A log in the store's own directory takes the place of the one before it.
+        // A log in the store's own directory replaces the previous one, so nothing needs to be checked.
         let LogMedium::Nvram(dir) = &self.log else { return Ok(()) };
         let logs = LogsOf::new(dir, &self.dir)?;
         logs.remove_old_probes();
         let path = logs.probe()?;
         let making = |error| Error::io("making a log in", dir, error);
-        // Others may write in the directory too, so this never opens what somebody has put there, such as a symbolic link.
+        // Other users may write in the directory too. `create_new` never opens what they have put there, such as a
+        // symbolic link.
         OpenOptions::new().write(true).create_new(true).open(&path).map_err(making)?;
         match fs::remove_file(&path) {
-            // Another process, to which its store has the same path, has taken the probe for an old one.
+            // Another process, whose store has the same path, took the probe for an old one and removed it.
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
             removed => removed.map_err(making),
         }
@@ -293,7 +297,7 @@ impl Media for Directory {
             LogMedium::Nvram(dir) => Some(LogsOf::new(dir, &self.dir)?),
             LogMedium::Disk | LogMedium::Emulated => None,
         };
-        // In the store's own directory, the next log takes the place of this one only if it is of the same kind.
+        // In the store's own directory, the next log replaces this one only if both are of the same kind.
         let find = |kind| match &logs {
             Some(logs) => logs.find(number, kind),
             None => Some(self.dir.join(kind)).filter(|path| number_in(path) == Some(number)),
@@ -320,7 +324,7 @@ impl Media for Directory {
 
 /// The longest part of a log's name that is derived from the store's path. A longer one would leave no room for the rest.
 const LONGEST_NAME: usize = 200;
-/// What the names of probes end with.
+/// The ending of the names of probes, which are empty files that are made only to try whether that is possible.
 const PROBE: &str = ".probe";
 
 /// The logs of one store, in a directory that many stores may share.
@@ -353,14 +357,14 @@ impl<'a> LogsOf<'a> {
         self.dir.join(format!("{}.{}", self.stem, ending(number, kind)))
     }
 
-    /// The path of an empty file that shows, while it exists, that a file can be made in the directory. No other attempt uses
-    /// the same path.
+    /// Returns the path for a probe: an empty file that is made only to show that files can be made in the directory.
+    /// No other attempt uses the same path.
     fn probe(&self) -> Result<PathBuf, Error> {
         let number = u64::from_le_bytes(random()?);
         Ok(self.dir.join(format!("{}.{}-{number:016x}{PROBE}", self.stem, std::process::id())))
     }
 
-    /// Removes the probes that killed attempts have left, as far as possible.
+    /// Removes the probes that interrupted attempts have left, as far as possible.
     fn remove_old_probes(&self) {
         let Ok(entries) = fs::read_dir(self.dir) else { return };
         for entry in entries.flatten() {
@@ -371,7 +375,7 @@ impl<'a> LogsOf<'a> {
         }
     }
 
-    /// Whether a file of this name may be a probe of this store.
+    /// Returns whether a file of this name may be a probe of this store.
     fn names_probe(&self, name: &str) -> bool {
         let rest = name.strip_prefix(&self.stem).and_then(|rest| rest.strip_prefix('.')?.strip_suffix(PROBE));
         rest.and_then(|rest| rest.split_once('-')).is_some_and(|(process, number)| {

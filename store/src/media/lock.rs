@@ -30,7 +30,7 @@ impl DirectoryLock {
         })
     }
 
-    /// Takes the lock, and opens its file by `open`.
+    /// Takes the lock. Calls `open` to open the lock file.
     fn take_by(dir: &Path, open: &mut dyn FnMut(&Path) -> io::Result<File>) -> Result<Self, Error> {
         let path = dir.join(Self::NAME);
         let mut file = loop {
@@ -48,7 +48,8 @@ impl DirectoryLock {
                 }
                 Err(TryLockError::Error(error)) => return Err(Error::io("locking", &path, error)),
             }
-            // The holder before may have removed this file after it was opened here. Then other processes lock another one.
+            // The previous holder may have removed this file after this process opened it. Other processes then lock a
+            // new file, so this lock would not keep them out.
             if is_at(&file, &path).map_err(|error| Error::io("reading", &path, error))? {
                 break file;
             }
@@ -64,7 +65,7 @@ impl DirectoryLock {
     }
 }
 
-/// Whether the path leads to this file.
+/// Returns whether the path still leads to this file.
 fn is_at(file: &File, path: &Path) -> io::Result<bool> {
     let own = file.metadata()?;
     match fs::metadata(path) {
@@ -103,8 +104,8 @@ mod tests {
         drop(of_the_child);
     }
 
-    /// The holder gives up making a store, and removes the file between the moments at which another process opens and
-    /// locks it.
+    /// The holder fails to make a store, and removes the lock file after another process has opened it, but before that
+    /// process locks it.
     #[test]
     fn a_file_that_its_holder_has_removed_is_no_lock() {
         let dir = tempfile::tempdir().unwrap();

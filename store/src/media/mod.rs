@@ -18,8 +18,8 @@ pub(crate) use self::in_memory::InMemory;
 use self::lock::DirectoryLock;
 use crate::error::Error;
 
-/// A log of a store, by the number that the store has drawn for it at random. Media that have room for only one log, and
-/// that no other store uses, need not distinguish logs.
+/// Says which log of a store is meant. The store has drawn the log's number at random. Media that have room for only
+/// one log, and that no other store uses, need not distinguish logs.
 ///
 /// ```
 /// use duralite_store::WhichLog;
@@ -77,7 +77,7 @@ pub trait Media: fmt::Debug {
     fn memory_log(&self, log: WhichLog, bytes: u64) -> Result<Arc<dyn Nvm>, Error>;
 
     /// Checks that a new log can be made, as far as that can be told without making it. The store calls this before it
-    /// gives up the log that it has.
+    /// discards its present log.
     ///
     /// # Errors
     /// Errors of the system. The store then keeps its log.

@@ -106,7 +106,7 @@ impl Circle {
         }
     }
 
-    /// Gives up all objects below `oldest`.
+    /// Frees the space of all objects below `oldest`.
     pub(super) fn give_up(&mut self, oldest: Lsn) {
         let begin = self.place_of(oldest);
         self.oldest = oldest;

@@ -100,7 +100,7 @@ struct State {
     flushes: Flushes,
 }
 
-/// The writes that are being made durable, by numbers in the order in which they began.
+/// The writes that are being made durable. They are numbered in the order in which they began.
 #[derive(Debug, Default)]
 struct Flushes {
     begun: u64,
@@ -208,12 +208,12 @@ impl DiskLog {
         Ok(())
     }
 
-    /// Writes blocks, and makes them durable, beside other threads that do the same.
+    /// Writes blocks, and makes them durable, while other threads may do the same.
     ///
-    /// Direct writes report their failures to the threads that make them. But if threads flush writes through the page
-    /// cache at the same time, the kernel reports a failure to only one of them, and that may be the wrong one. So this
-    /// thread relies on its own flush only when every other write that was open beside it has ended, and none of them
-    /// has failed.
+    /// Direct writes report their failures to the threads that make them. But if several threads flush writes through
+    /// the page cache at the same time, the kernel reports a failure to only one of them, perhaps the wrong one. So
+    /// this thread relies on its own flush only after every other write that was open at the same time has ended, and
+    /// if none of them has failed.
     ///
     /// # Errors
     /// [`Error::Poisoned`], or an error of the medium, which has poisoned the store.

@@ -86,8 +86,8 @@ impl DiskLog {
                     let last = batch.first_lsn + u64::from(batch.objects);
                     let continues = batch.first_lsn == circle.next;
                     let has_head = is_first && batch.first_lsn < slot.head && last > slot.head;
-                    // The batches that an earlier recovery cut off are still on the disk. If a newer batch was written
-                    // in the place of one of them, the next one may seem to continue the newer batch. So the batch's
+                    // The batches that an earlier recovery cut off are still on the disk. If a newer batch has replaced
+                    // one of them, the old batch after that one may seem to continue the newer batch. So the batch's
                     // epoch has to be checked.
                     let is_of_epoch = if place < slot.began {
                         batch.epoch >= epoch && batch.epoch < slot.epoch
@@ -152,8 +152,8 @@ impl DiskLog {
         }
     }
 
-    /// Counts the whole batches beyond the end, in the rest of the circular area. If a batch shows that the log has
-    /// wrapped around since the slot was written, a newer slot is damaged.
+    /// Counts the whole batches beyond the end, in the rest of the circular area. A batch found there may be from a
+    /// later round of the circular area. In that case a newer slot was written, and is damaged.
     fn beyond(&self, circle: &Circle) -> Result<Beyond, Error> {
         let circle_bytes = self.head.circle_bytes;
         let block_bytes = self.head.block_bytes as usize;
@@ -186,8 +186,8 @@ impl DiskLog {
     /// before it flushed them, or because its flush failed.
     fn make_durable(&self, batches: &VecDeque<Placed>) -> Result<(), Error> {
         let mut aligned = AlignedBuf::default();
-        // A block of this device may have several batches, and the end of what an earlier recovery has cut off. Writing the
-        // block again changes none of them.
+        // A block of this device may contain several batches, and the rest of a batch that an earlier recovery has cut
+        // off. Writing the block again changes none of them.
         let unit = u64::from(self.block_bytes);
         for placed in batches.iter().rev().take(REWRITTEN) {
             let from = placed.place / unit * unit;

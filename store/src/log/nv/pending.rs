@@ -56,7 +56,7 @@ impl Pending {
             return None;
         }
         let place = slot.place.load(Ordering::Relaxed);
-        // If the number is unchanged, so is the place, because a slot is refilled only after such an exchange has
+        // If the number is unchanged, so is the place, because a slot is refilled only after this exchange has
         // emptied it.
         slot.lsn.compare_exchange(lsn, 0, Ordering::AcqRel, Ordering::Relaxed).ok()?;
         let lines = place & ((1 << LENGTH_BITS) - 1);

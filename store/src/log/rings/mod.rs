@@ -31,7 +31,7 @@ use crate::sync::thread_number;
 
 /// The largest number of logs. The paper's comparison uses this many.
 const RINGS: u64 = 16;
-/// The largest number of objects that the logs may hold before some are given up.
+/// The largest number of objects that all logs together may hold.
 const MOST_OBJECTS: u64 = 1 << 20;
 
 /// Returns how many objects the logs have room for, at most [`MOST_OBJECTS`].
@@ -126,7 +126,7 @@ impl RingsLog {
         thread_number() % self.rings.len()
     }
 
-    /// Returns the seed of the checksum of an object at this place. Places go on to grow when the ring wraps around, so
+    /// Returns the seed of the checksum of an object at this place. Places keep growing when the ring wraps around, so
     /// older objects are not valid.
     fn seed_at(&self, ring: u64, place: u64) -> u64 {
         self.layout.seed ^ place.rotate_left(20) ^ ring.rotate_left(56)

@@ -1,4 +1,4 @@
-//! Opens the logs of threads. Follows each ring. The objects of all rings together form one run.
+//! Opens the logs of threads: follows each ring, and joins the objects of all rings into one run.
 
 use crate::sync::atomic::Ordering;
 use std::collections::BTreeMap;
@@ -190,8 +190,8 @@ impl RingsLog {
         ring.begin = ring.begin_at(head);
         self.nvm.store_u64(self.layout.word_at(number), ring.begin);
         self.nvm.flush(self.layout.word_at(number), 8);
-        // The object that is cut off here may be valid, and follow the kept objects directly. If the next object goes
-        // to the ring's beginning, it does not overwrite that object. So clear the object that is cut off.
+        // The first object that is cut off may be valid, and may directly follow the kept objects. If the next new
+        // object goes to the ring's beginning, it does not overwrite that object. So clear the object here.
         let end = self.layout.offset(number, ring.end);
         self.nvm.store_u64(end, 0);
         self.nvm.flush(end, 8);
@@ -210,8 +210,8 @@ struct Epoch {
 
 impl Epoch {
     /// Returns whether an object of this epoch can be part of the log. The objects that an earlier recovery cut off are
-    /// still in memory. If a newer object was written in the place of one of them, the next one may seem to follow the
-    /// newer object. So the epoch decides whether the object counts.
+    /// still in memory. If a newer object has replaced one of them, the old object after that one may seem to follow
+    /// the newer object. So the epoch decides whether the object counts.
     fn counts(self, lsn: Lsn, epoch: u32) -> bool {
         if lsn < self.began { epoch < self.number } else { epoch == self.number }
     }

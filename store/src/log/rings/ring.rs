@@ -49,7 +49,7 @@ impl Ring {
         self.objects.get(first).map_or(self.end, |object| object.place)
     }
 
-    /// Gives up everything before the place `begin`. Returns how many bytes that frees.
+    /// Frees everything before the place `begin`. Returns the number of freed bytes.
     pub(super) fn give_up(&mut self, begin: u64) -> u64 {
         while self.objects.front().is_some_and(|object| object.place < begin) {
             self.objects.pop_front();

@@ -220,8 +220,8 @@ fn append(log: &DiskLog, count: u64) {
     }
 }
 
-/// A log that is copied to a device with other blocks, and back, is continued there. `RecordingBlock` panics if a write
-/// does not consist of whole blocks.
+/// A log is copied to devices with other block sizes, and back, and continues on each of them. `RecordingBlock` panics
+/// if a write does not consist of whole blocks.
 #[test]
 fn inv33_a_log_goes_on_on_devices_with_other_blocks() {
     let block = Arc::new(RecordingBlock::new(512));
@@ -242,7 +242,7 @@ fn inv33_a_log_goes_on_on_devices_with_other_blocks() {
         };
         log.scan(log.head(), next, &mut count).unwrap();
         assert_eq!(seen, next - log.head());
-        // In some turns nothing is appended. In some turns nothing is given up, and in others everything is given up.
+        // In some turns nothing is appended. In some turns the log is not truncated, and in others all of it is.
         append(&log, turn as u64 % 4);
         next += turn as u64 % 4;
         if turn % 3 == 1 {
