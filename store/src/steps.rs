@@ -24,10 +24,10 @@ pub(crate) struct Undoable {
     /// transaction holds the mutex until it has logged the undo and removed the step from the list. The keeper locks
     /// the mutex to move the steps. No thread waits for room in the log while it holds the mutex.
     pub(crate) busy: Mutex<()>,
-    /// The mutex that excludes the thread that notes what the transaction has changed. The transaction locks this mutex
-    /// before it checks whether it has to note a row. It holds the mutex until the step that changes the row is on the
-    /// list. It also holds the mutex while it undoes a step. A thread that holds the mutex reads pages only to undo a
-    /// step.
+    /// The mutex that excludes a thread that notes the transaction's changes for snapshots. The transaction locks this
+    /// mutex before it checks whether it has to note a row. It holds the mutex until the step that changes the row is
+    /// on the list. It also holds the mutex while it undoes a step. A thread that holds the mutex reads pages only to
+    /// undo a step.
     pub(crate) noting: Mutex<()>,
     pub(crate) list: Mutex<Steps>,
     /// Whether and when the transaction ended, from the point of view of snapshots.

@@ -330,7 +330,8 @@ impl Store {
         if waits { self.engine().force(upto) } else { Ok(()) }
     }
 
-    /// Writes dirty pages home, and gives up the log that is no longer needed. Transactions continue during the checkpoint.
+    /// Writes dirty pages home, and discards the log objects that are no longer needed. Transactions continue during
+    /// the checkpoint.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -416,10 +417,11 @@ impl Store {
         })
     }
 
-    /// Returns free space in the page file to the file system, while transactions continue. The store moves pages from the end of the file
-    /// to free pages nearer to its beginning, and writes long values there again. Then it cuts the file. The store cannot move the root
-    /// page of a table, nor a long value whose row another transaction has locked. A transaction or a backup that stays open for long may
-    /// prevent the cut; in that case, call `compact` again later. `compact` needs two pages of log for each page that it moves.
+    /// Returns free space in the page file to the file system, while transactions continue. The store moves pages from
+    /// the end of the file to free pages nearer to its beginning, and rewrites long values there. Then it cuts the
+    /// file. The store cannot move the root page of a table, nor a long value whose row another transaction has locked.
+    /// A transaction or a backup that stays open for long may prevent the cut; in that case, call `compact` again
+    /// later. `compact` needs two pages of log for each page that it moves.
     ///
     /// See [`Compacted`] for an example.
     ///
@@ -473,9 +475,10 @@ impl Store {
         backup(self.engine(), dir.as_ref())
     }
 
-    /// Removes the oldest segments of the [archive](method@Options::archive), and returns how much that freed. If a backup ends before the
-    /// oldest remaining segment, restoring it to a later moment fails with [`Error::Gap`] from now on. The archive continues only backups
-    /// that reach the object [`Metrics::archived_from`]. The removal is durable on return.
+    /// Removes the oldest segments of the [archive](method@Options::archive), and returns how much that freed. The
+    /// removal is durable on return. From now on, only backups that reach the object [`Metrics::archived_from`] can be
+    /// restored to a later moment. For a backup that ends before the oldest remaining segment, such a restore fails
+    /// with [`Error::Gap`].
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;

@@ -183,9 +183,9 @@ impl Snapshot {
             ForSnapshots::None => false,
             ForSnapshots::Dropped => {
                 let dropped = self.image(self.engine().catalog(), &dropped_key(table.root()))?;
-                // The snapshot must not see the table as dropped. It does not see the row that names a dropped table if
-                // the table was dropped later. But the row is also absent once the reaper has freed the pages and
-                // removed the row, which `for_snapshots` shows.
+                // The row with this key says that the table was dropped. If the table was dropped after the snapshot's
+                // moment, the snapshot does not see the row. But the row is also absent once the reaper has freed the
+                // table's pages and removed the row. In that case, `for_snapshots` now returns `None`.
                 dropped == Image::Absent && table.for_snapshots() != ForSnapshots::None
             }
         };
@@ -224,7 +224,7 @@ impl Snapshot {
         Ok(if self.is_before_load(table) { Image::Absent } else { image })
     }
 
-    /// Returns the row as this snapshot shows it, apart from bulk loads.
+    /// Returns the row as this snapshot shows it, without regard to bulk loads.
     fn image(&self, root: PageId, key: &[u8]) -> Result<Image, Error> {
         let page = self.engine().tree(root).get(key)?;
         let image = match self.version(root, key) {

@@ -22,8 +22,8 @@ pub(crate) struct Run {
 pub(super) struct Runs {
     /// For each group of pages, the newest object that has freed one of its pages since the store was opened.
     pub(super) freed: FxHashMap<u64, Lsn>,
-    /// The end (`known`) of the pages to which objects up to `opened` may refer. When the store was opened, it did not
-    /// know which of these pages had been freed lately.
+    /// Log objects up to `opened` may refer to any page below `known`. When the store was opened, it did not know
+    /// which of these pages had been freed recently.
     known: PageId,
     opened: Lsn,
     /// The runs of loads that have not committed: each by its first page and its length.

@@ -170,8 +170,8 @@ impl Transaction {
         self.change_row(intent, |tree, may| tree.remove(intent.author, key, may)).map(|_| ())
     }
 
-    /// Reverts what all steps after the first `steps` ones have changed in the handles of tables. The caller has undone
-    /// these steps.
+    /// Reverts what steps have changed in the handles of tables, for all steps after the first `steps`. The caller has
+    /// undone these steps.
     pub(super) fn tables_back(&mut self, steps: usize) {
         if self.renamed.is_empty() {
             return;

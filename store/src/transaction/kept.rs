@@ -32,8 +32,8 @@ struct Leaf {
     pages: u64,
 }
 
-/// Returns how many times a leaf has to be split, at most, until `freed` bytes fit in again. After a split, each half
-/// has a quarter of a page free.
+/// Returns how many splits of a leaf are needed at most until `freed` bytes fit in again. After a split, each half has
+/// a quarter of a page free.
 fn splits(page_bytes: u64, freed: u64) -> u64 {
     if freed == 0 { 0 } else { 1 + freed / (page_bytes / 4) }
 }
@@ -69,8 +69,8 @@ impl Kept {
         Ok(())
     }
 
-    /// Gives back the room in the log for all steps after the first `steps` ones, which have been undone. Gives back
-    /// reserved pages only if no step is left.
+    /// Gives back the room in the log for the steps after the first `steps`. The caller has undone these steps. Gives
+    /// back reserved pages only if no step is left.
     pub(super) fn back_to(&mut self, engine: &Engine, steps: usize, room: Room) {
         engine.admission.give_back(Room {
             bytes: self.room.bytes - room.bytes,

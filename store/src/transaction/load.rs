@@ -163,7 +163,8 @@ impl Transaction {
         let mut body = now_ns().to_le_bytes().to_vec();
         if !is_in_log {
             body.push(COMMIT_OF_PAGES_AT_HOME);
-            // Invariant 76: a copy of the page file that lacks the pages has a superblock with a smaller number.
+            // Invariant 76: the commit names the number of a new superblock. A copy of the page file that lacks the
+            // pages has a superblock with a smaller number.
             let number =
                 engine.pager.pool.file().write_head(|_| ()).map_err(|error| engine.poison.set(&error))?;
             body.extend(number.to_le_bytes());

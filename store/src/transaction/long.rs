@@ -15,7 +15,8 @@ use crate::tree::{Chain, ChainPage, add_to_chain, chain_pages, chain_piece, end_
 use crate::value_reader::ValueReader;
 
 /// The number of pages for which a transaction reserves room in the log at a time. Between reservations, the store may
-/// write earlier pages home and give up their log, so a long value does not need room for all of its pages at once.
+/// write earlier pages home and discard their log objects. So the log need not have room for all pages of a long value
+/// at once.
 const PAGES_AHEAD: u64 = 16;
 
 /// A reader of a value, which fails once its transaction has ended or failed.
@@ -101,7 +102,7 @@ impl Transaction {
         })
     }
 
-    /// Writes a long value again, if any of its pages is not before `limit`.
+    /// Writes a long value again, if one of its pages has the number `limit` or a higher one.
     pub(crate) fn rewrite_long(&mut self, table: &Table, key: &[u8], limit: PageId) -> Result<(), Error> {
         let Some(cell) = self.cell(table, key, Mode::Exclusive)? else { return Ok(()) };
         let Value::Long { first, bytes } = leaf_value(&cell).map_err(|_| Error::corrupt("a row"))? else {

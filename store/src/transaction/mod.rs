@@ -264,8 +264,8 @@ impl Transaction {
             self.refused.set(Some(refused));
             return Err(refused.into());
         }
-        // If the undo failed, the locks were released all the same, but the store was poisoned before that. So reports
-        // the poison.
+        // If a transaction cannot be undone, the store is poisoned, and then the transaction's locks are released all
+        // the same. So the lock that was just taken may be one of these. Then reports the poison.
         self.engine().poison.check()
     }
 

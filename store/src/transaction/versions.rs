@@ -10,8 +10,8 @@ use crate::steps::Undoable;
 use crate::tree::read_chain;
 use crate::versions::{Image, Place};
 
-/// A row of which a version with a long value is noted. The pages of the value are about to be freed. The fields are
-/// the table, the key, and the version's cell.
+/// A noted version of a row, with a long value whose pages are about to be freed. The fields are the table, the key,
+/// and the version's cell.
 type Gone = (PageId, Vec<u8>, Vec<u8>);
 
 impl Transaction {

@@ -11,13 +11,14 @@ const FROM_LEAF: u32 = 2;
 /// The number of leaves that are read ahead the first time. The number then doubles each time.
 const FIRST: usize = 2;
 
-/// The leaves that come next, as many as the page above names.
+/// The next leaves in the order of the scan, as far as the parent page points to them.
 pub(super) type Coming = SmallVec<[PageId; 2 * MOST_AHEAD]>;
 
 /// The state of reading ahead, for a scan in one direction.
 #[derive(Debug, Default)]
 pub(crate) struct Ahead {
-    /// The leaf that the scan has reached (0 before the first one), and the leaf after it, if the page above names one.
+    /// The leaf that the scan has reached (0 before the first one), and the next leaf, if the parent page points to
+    /// one.
     leaf: PageId,
     next: Option<PageId>,
     in_order: u32,
@@ -58,7 +59,7 @@ impl Ahead {
         let is_fetched = self.fetched >= first.len();
         self.left = pool.read_ahead(first, then, is_fetched);
         // If there was no room for all of these leaves, the window starts small again. If there were fewer leaves only
-        // because the page above names no more, the window keeps its size.
+        // because the parent page points to no more, the window keeps its size.
         self.window = if self.left < first.len() { self.left } else { window };
         self.fetched = then.len();
     }

@@ -23,7 +23,7 @@ pub(crate) struct LeafCopy {
 #[derive(Debug, Default)]
 pub(crate) struct Rows(Option<LeafCopy>, Range<usize>);
 
-/// What the page above a leaf shows about that leaf: its fence, and the leaves that come next.
+/// What the inner pages above a leaf show about it: its fence, and the next leaves in the order of the scan.
 #[derive(Debug, Default)]
 struct Beside {
     fence: Option<Vec<u8>>,

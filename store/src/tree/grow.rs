@@ -82,7 +82,7 @@ impl<'a> Tree<'a> {
         set_extra(&mut new_root, first.id);
         let pointer = inner_cell(&halves.separator, second.id);
         Change::Put { cell: &pointer }.apply(&mut new_root).map_err(damaged(root.id()))?;
-        // The new pages may have one map or two, so the maps come after the three pages.
+        // The two new pages may be covered by one map or by two, so the maps come after the three pages.
         let changes = [
             (first.map + 3, first.set),
             (second.map + 3, second.set),
@@ -107,7 +107,7 @@ fn not_in_use(given: &[GivenPage], latched: &[PageId]) -> Result<(), Error> {
     }
 }
 
-/// Returns whether a page has to be split before a cell can be added below or in it.
+/// Returns whether a page has to be split before a cell can be added to it, or to a page below it.
 fn is_full(page: &Writing<'_>, key: &[u8], bytes: usize) -> Result<bool, Error> {
     if kind(page.bytes()) == PageKind::Inner {
         return Ok(free_bytes(page.bytes()) < ROOM_FOR_A_CHILD);

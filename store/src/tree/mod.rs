@@ -33,8 +33,8 @@ pub(crate) use self::overflow::{
 pub(crate) use self::reap::Reaped;
 pub(crate) use self::relocate::MOST_MOVES;
 
-/// The limit on the splits that make room for one row. So many are never needed, even if other transactions keep taking
-/// the new room.
+/// The limit on the splits that make room for one row. An undamaged tree never needs so many, even if other
+/// transactions keep taking the new room.
 const MOST_SPLITS: u32 = 1000;
 /// The size of a slot in bytes.
 const SLOT: usize = 2;

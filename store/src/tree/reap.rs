@@ -32,7 +32,7 @@ impl<'a> Tree<'a> {
     /// Frees some leaves, from the left. No other thread uses the tree, and the caller has reserved room for the
     /// largest log object. Nothing here is undone, because the transaction that dropped the tree has committed.
     pub(crate) fn reap(&self) -> Result<Reaped, Error> {
-        // The path down to the lowest inner page. It begins at the last page that keeps another child, or at the root.
+        // The path down to the lowest inner page. It begins at the last page that has another child, or at the root.
         let mut path = vec![self.pager.pool.write(self.root)?];
         let mut above = None;
         while let Some(page) = path.last() {

@@ -13,7 +13,7 @@ use crate::pager::Author;
 impl<'a> Tree<'a> {
     /// Frees the leaf that covers a key, if the leaf is empty and is not the root.
     pub(super) fn give_empty_back(&self, key: &[u8]) -> Result<(), Error> {
-        // The path down to the leaf. It begins at the last page that keeps another child, or at the root.
+        // The path down to the leaf. It begins at the last page that has another child, or at the root.
         let mut path = vec![(self.pager.pool.write(self.root)?, 0)];
         let mut above = None;
         while let Some((page, place)) = path.last_mut() {

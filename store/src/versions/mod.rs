@@ -73,8 +73,8 @@ impl Versions {
     }
 
     /// Returns whether transactions have to note their changes. A transaction asks before each change, while it holds
-    /// the leaf's latch and `noting`. If the answer is no, the first snapshot, which then waits for `noting`, finds the
-    /// change on the transaction's list.
+    /// the leaf's latch and `noting`. If the answer is no, the first snapshot to be opened waits for `noting`, and then
+    /// finds the change on the transaction's list.
     pub(crate) fn is_on(&self) -> bool {
         self.is_on.load(Ordering::SeqCst)
     }

@@ -35,8 +35,8 @@ struct Open<R> {
     rows: Vec<R>,
 }
 
-/// The moments. The moment advances whenever a transaction ends whose changes were noted. That happens under the lock
-/// under which snapshots are opened. `R` is the type of a row.
+/// The moments. The moment advances whenever a transaction ends whose changes were noted. The same lock is held for
+/// that and for opening a snapshot. `R` is the type of a row.
 #[derive(Debug)]
 pub(super) struct Moments<R> {
     now: u64,
@@ -112,8 +112,8 @@ impl<R> Moments<R> {
         (open.seen.len(), open.rows)
     }
 
-    /// Returns the moment of the oldest snapshot that needs a version. It is not before `from`, and is before `until`,
-    /// the moment at which the version's transaction ended.
+    /// Returns the moment of the oldest snapshot that needs a version. That moment is at or after `from`, and before
+    /// `until`, the moment at which the version's transaction ended.
     pub(super) fn oldest(&self, from: u64, until: u64) -> Option<u64> {
         // A test that breaks a rule may let transactions end out of order. Then `until` is below `from`, and the range
         // would panic.
