@@ -1,5 +1,5 @@
-//! Makes a backup of an open store: copies the pages one after another, and adds the log that brings all of them to the
-//! same moment.
+//! Makes a backup of an open store: copies the pages one after another, and adds the log objects that bring all pages
+//! to the same moment.
 
 use std::fs::{self, File};
 use std::io::Write;

@@ -1,5 +1,5 @@
-//! Rules that a test breaks on purpose, to show that other tests notice. Without the feature `controls` no rule can be
-//! broken.
+//! Rules of the store. A test breaks one of them on purpose, to show that other tests notice it. Without the feature
+//! `controls` no rule can be broken.
 
 #[cfg(feature = "controls")]
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -32,7 +32,7 @@ pub enum Rule {
     FlushHome,
     /// Opening a store repairs torn pages.
     RestoreTorn,
-    /// A page is written home only after the log of all its changes is durable.
+    /// A page is written home only after the log objects of all its changes are durable.
     LogBeforePages,
     /// A page that changes while it is being written home stays dirty, and is written home again.
     ChangedMeanwhile,

@@ -53,8 +53,8 @@ pub(crate) struct Engine {
     pub(crate) counts: Counts,
     pub(crate) archive: Option<Archive>,
     pub(crate) next_tx: AtomicU64,
-    /// The newest commit in the log since the store was opened, or 0. A transaction writes the number before snapshots
-    /// can show its changes.
+    /// The number of the newest commit in the log since the store was opened, or 0. A transaction stores the number of
+    /// its commit here before snapshots can show its changes.
     pub(crate) newest_commit: AtomicU64,
     /// For each backup that still needs part of the log, the first log object that it needs. A checkpoint holds the
     /// mutex while it discards log objects, so that no backup that needs them begins at the same time.
@@ -131,8 +131,8 @@ impl Engine {
         if let Some(archive) = &self.archive {
             archive.take(&**log, head)?;
         }
-        // Invariant 76: before the log is given up, the page file records that these changes are home. So a later
-        // opening recognises an older copy of the page file, which lacks some of these changes.
+        // Invariant 76: before the log objects below `head` are discarded, the page file records that their changes are
+        // home. So a later opening recognises an older copy of the page file, which lacks some of these changes.
         let head = head.min(log.durable());
         self.pager.pool.file().note_home(head).map_err(|error| self.poison.set(&error))?;
         log.truncate(head).map_err(|error| self.poison.set(&error))?;

@@ -49,8 +49,8 @@ pub enum Scheme {
     NvDiskDecentralized,
     /// In memory: each log object is persistent before its page is changed.
     FlushOnInsert,
-    /// In memory: a daemon makes log objects persistent in the background. A commit makes those objects of its
-    /// transaction persistent that are not yet.
+    /// In memory: a daemon makes log objects persistent in the background. A commit does so for the objects of its
+    /// transaction that are not persistent yet.
     FlushOnCommit,
     /// In memory: a log for each thread. The numbers of the objects put all logs in one order. A commit flushes and
     /// fences (after Wang and Johnson).

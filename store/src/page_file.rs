@@ -209,8 +209,9 @@ impl PageFile {
         grown.map_err(|error| Error::medium("the page file cannot grow", error))
     }
 
-    /// Makes the file large enough like [`grow_to`](Self::grow_to), for a caller that will write the new pages itself.
-    /// If the medium allows it, nothing is written into them here. The new size becomes durable with the next flush.
+    /// Like [`grow_to`](Self::grow_to), makes the file large enough, but for a caller that will write the new pages
+    /// itself. If the medium allows it, this writes nothing into the new pages. The new size becomes durable with the
+    /// next flush.
     pub(crate) fn reserve(&self, pages: PageId) -> Result<(), Error> {
         let _one_at_a_time = self.growing.lock();
         if self.pages() >= pages {

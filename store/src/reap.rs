@@ -3,7 +3,6 @@
 //! A dropped table keeps a row in the catalog (the table that lists all tables), under a name that no program can use.
 //! After a crash, the reaper finds the rest of the table by this row, and continues. It frees the leaves first, then
 //! the pages above them, and finally the root together with the row.
-//! pages above them, and at last the root together with the row.
 
 use std::ops::Bound;
 use std::sync::Arc;

@@ -19,7 +19,7 @@ use crate::error::Error;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Keep {
-    /// The newest segments, of at most this many bytes together.
+    /// The newest segments, which have at most this many bytes in total.
     Bytes(u64),
     /// Segments whose files were modified within this time.
     For(Duration),

@@ -41,9 +41,9 @@ struct Coming<'p> {
 
 impl Pool {
     /// Reads pages into the cache, except those that are already there: the first [`MOST_AHEAD`] pages of `first`, or
-    /// fewer if there is no room for so many. Returns how many pages of `first` it has dealt with; 0 if there were too
-    /// few frames. It also asks the operating system to fetch the pages in `then` meanwhile. `is_fetched` says that an
-    /// earlier call has already asked the system to fetch `first`. The caller must not hold latches.
+    /// fewer if there is no room for so many. Returns how many pages of `first` this covers; 0 if there were too few
+    /// frames. Also asks the operating system to fetch the pages in `then` meanwhile. `is_fetched` says that an earlier
+    /// call has already asked the system to fetch `first`. The caller must not hold latches.
     pub(crate) fn read_ahead(&self, first: &[PageId], then: &[PageId], is_fetched: bool) -> usize {
         let mut count = first.len().min(MOST_AHEAD);
         let mut missing: Pages = first[..count].iter().copied().filter(|id| self.is_missing(*id)).collect();

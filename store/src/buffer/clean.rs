@@ -26,9 +26,8 @@ struct Copied<'p> {
 }
 
 impl Pool {
-    /// Writes home every page that has a change older than the log object `upto`, if the page file does not have that
-    /// change yet. Returns when all of these pages are home, or when `is_over` returns true. The caller must not hold
-    /// latches.
+    /// Writes home every page with a change that is older than the log object `upto` and is not in the page file yet.
+    /// Returns when all of these pages are home, or when `is_over` returns true. The caller must not hold latches.
     ///
     /// # Errors
     /// Errors of the log or the page file, which have poisoned the store.

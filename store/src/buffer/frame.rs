@@ -149,7 +149,8 @@ pub(super) struct Tallies {
     pub(super) dirty: AtomicUsize,
     /// The number of frames with an inner page of a tree.
     pub(super) inner: AtomicUsize,
-    /// The number of frames whose page was read ahead and is still unused, or that are about to get such a page.
+    /// The number of frames with a page that was read ahead and is still unused, and of frames reserved for further
+    /// pages to be read ahead.
     pub(super) ahead: AtomicUsize,
     /// A penalty that lowers how much the cache reads ahead. Each page that was read ahead but evicted unused adds
     /// [`VAIN_COSTS`]. Each call of `needed` takes off one.

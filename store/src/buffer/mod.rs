@@ -42,9 +42,9 @@ const FRAME_BYTES: u64 = 248;
 /// keeper. One step of recovery pins at most the pages of one path down a tree, and the two pages that a split makes.
 /// The step also pins a space map for each page that it makes or frees. In a tree of 24 levels, that is 50 pages.
 ///
-/// No tree that is used with so small a cache is higher. An inner page that is split has at least three children. So
-/// even with the longest keys and the smallest pages, a tree of 24 levels has at least 2^24 leaves (64 GiB). With keys
-/// of 16 bytes that much data has 4 levels.
+/// A tree that is used with so small a cache never has more levels. An inner page that is split has at least three
+/// children. So even with the longest keys and the smallest pages, a tree of 24 levels has at least 2^24 leaves (64
+/// GiB). With keys of 16 bytes, a tree with that much data has 4 levels.
 ///
 /// In an open store the other threads find room in the remaining frames, because nearly every step pins only one leaf.
 const FEWEST_FRAMES: usize = 64;

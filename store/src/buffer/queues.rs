@@ -17,8 +17,8 @@ use crate::format::PageId;
 /// One frame in this many is for pages on probation. A use of a page counts only some time after the page has come in:
 /// half as many other pages as the probation queue holds must have come in since.
 const PROBATION_PART: usize = 8;
-/// The largest number of used pages in a row that get a second chance. The cache evicts the next page even if that page
-/// was used.
+/// The largest number of used pages in a row to which one search gives a second chance. After that, the search takes
+/// the next page even if that page was used.
 const MOST_CHANCES: usize = 128;
 
 /// An evicted page, and the number of pages that had come in when it was evicted.

@@ -134,8 +134,8 @@ impl Pool {
     }
 
     /// Makes up to `count` frames ready, namely those that are next to be evicted. Writes their dirty pages home.
-    /// Returns how many frames are ready. Does nothing if, while it waited for the mutex, other threads have made
-    /// `enough` frames ready. Skips latched pages, so the caller may hold latches.
+    /// Returns how many frames are ready. Does nothing if other threads have made `enough` frames ready while this
+    /// thread waited for the mutex. Skips latched pages, so the caller may hold latches.
     ///
     /// # Errors
     /// Errors of the log or the page file, which have poisoned the store.

@@ -9,8 +9,8 @@ use super::frame::{Frame, Latched};
 use super::snapshot::{Snapshot, kept};
 use crate::format::PageId;
 
-/// The inner pages on a thread's path down a tree. The thread moves the copies that it keeps into this path, and back
-/// afterwards. It does not clone them, because counting references would write to a word that all threads share.
+/// The inner pages on a thread's path down a tree. The thread moves its copies from its own slots into this path, and
+/// back afterwards. It does not clone them, because counting references would write to a word that all threads share.
 #[derive(Debug)]
 pub(crate) struct Way<'p> {
     /// The number of the cache that the tree is in.

@@ -36,8 +36,7 @@ pub enum Change<'a> {
         /// The key.
         key: &'a [u8],
     },
-    /// Replaces the page's content: `front` goes to byte 24 and after, `tail` to the end of the page, and zeros between
-    /// them.
+    /// Replaces the page's content: puts `front` at byte 24, `tail` at the end of the page, and zeros between them.
     Image {
         /// The bytes after the page's LSN and number.
         front: &'a [u8],
@@ -108,8 +107,8 @@ impl<'a> Change<'a> {
         into.extend(second);
     }
 
-    /// Decodes the change at the beginning of `bytes`, and its page, and moves `bytes` past it. Returns `None` if
-    /// `bytes` is empty.
+    /// Decodes the change at the beginning of `bytes` and the number of its page, and moves `bytes` past both. Returns
+    /// `None` if `bytes` is empty.
     ///
     /// # Errors
     /// [`FormatError`] if the bytes are not a valid change.

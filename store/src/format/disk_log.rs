@@ -91,8 +91,8 @@ pub struct DiskSlot {
     pub number: u64,
     /// The oldest object that is still needed.
     pub head: u64,
-    /// The place (see [`DiskHead::offset`]) of the batch that contains the object `head`, or, if the log has no such
-    /// batch yet, the place at which that batch will be written.
+    /// The place (see [`DiskHead::offset`]) of the batch that contains the object `head`. If the log has no such batch
+    /// yet, the place at which it will be written.
     pub place: u64,
     /// The number of times that the log has been opened.
     pub epoch: u32,
@@ -195,7 +195,7 @@ impl Batch {
         (header.len() >= BATCH_HEADER_BYTES && u32_le(header, 0) == BATCH_MAGIC && is_padded).then_some(it)
     }
 
-    /// Returns whether `bytes`, header and objects, are this batch, complete and undamaged.
+    /// Returns whether `bytes` contain the header and all objects of this batch, undamaged.
     #[must_use]
     pub fn is_whole(&self, bytes: &[u8], seed: u64) -> bool {
         bytes.len() as u64 >= self.bytes.saturating_add(BATCH_HEADER_BYTES as u64)

@@ -26,8 +26,8 @@ const UNDO_ROW: u8 = 1;
 const UNDO_PAGE: u8 = 2;
 const UNDO_PAGES: u8 = 3;
 
-/// The value of the byte after a commit's time, if the commit makes pages reachable that were written home without
-/// being logged.
+/// The value of the byte after the time in a commit that makes unlogged pages reachable. A bulk load has written these
+/// pages home without logging them.
 pub const COMMIT_OF_PAGES_AT_HOME: u8 = 1;
 
 const DAMAGED: FormatError = FormatError::Damaged { what: "a log object" };

@@ -124,7 +124,7 @@ pub fn payload(page: &[u8]) -> &[u8] {
     page.get(PAGE_HEADER_BYTES..PAGE_HEADER_BYTES.saturating_add(len)).unwrap_or_default()
 }
 
-/// Fills an overflow page with the first bytes of `bytes`, as many as fit.
+/// Fills an overflow page with bytes from the beginning of `bytes`, as far as they fit.
 pub fn set_payload(page: &mut [u8], bytes: &[u8]) {
     let len = bytes.len().min(page.len() - PAGE_HEADER_BYTES);
     put(page, PAYLOAD_AT, &(len as u32).to_le_bytes());
@@ -140,7 +140,7 @@ pub(super) fn set_count(page: &mut [u8], count: usize) {
     put(page, COUNT_AT, &(count as u16).to_le_bytes());
 }
 
-/// Returns the offset of the cell that begins first.
+/// Returns the offset of the cell that is nearest to the page's beginning.
 #[inline]
 pub(super) fn heap(page: &[u8]) -> usize {
     u16_le(page, HEAP_AT).into()

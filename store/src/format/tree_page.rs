@@ -190,7 +190,7 @@ pub fn child_at(page: &[u8], place: usize) -> Result<PageId, FormatError> {
     }
 }
 
-/// Returns which child covers this key, as [`child_at`] counts children.
+/// Returns the index of the child that covers this key, as [`child_at`] takes it.
 ///
 /// # Errors
 /// [`FormatError::Damaged`] if a slot or a cell is not within the page.

@@ -162,8 +162,8 @@ fn those_who_wait_are_let_through_in_order() {
     assert!(locks.is_idle());
 }
 
-/// Lets the first owner get its lock, and the second one wait for its own. The third one, whose request conflicts only
-/// with the second one's, has to wait too.
+/// Lets the first owner get its lock, and the second owner wait for a lock. The third owner's request conflicts only
+/// with the second owner's request, and has to wait too.
 fn waits_behind([has, second, third]: [(Target, Mode); 3]) {
     let locks = Locks::new(false);
     let (mut first_held, mut third_held) = (Held::new(1), Held::new(3));

@@ -51,8 +51,8 @@ impl Named {
         }
     }
 
-    /// Returns whether a log that ends before the object `next` lacks durable objects. It lacks some if the page file
-    /// says that the changes of later objects are home.
+    /// Returns whether a log that ends before the object `next` lacks durable objects. That is so if the page file says
+    /// that the changes of the object `next` are home.
     fn proves(self, next: Lsn) -> bool {
         self.home > next
     }

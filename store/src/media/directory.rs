@@ -78,9 +78,10 @@ impl Directory {
         let has_pages = path.exists();
         // A log is made here only after these pages. So without them, a log here belongs to a store.
         let logs: &[&str] = if has_pages { &KINDS } else { &[] };
-        // Copied pages name the log of another store, which must stay, until they are renamed from `COPY` to
-        // `UNFINISHED`. Earlier builds, which did not record `home`, named copies `UNFINISHED` from the start. So the
-        // log may be removed only if the pages record `home`, or if they were never opened, and so are no copy.
+        // If the pages are a copy, the log that they name may belong to another store. A copy gets the name
+        // `UNFINISHED` only when it no longer names that log. But earlier builds, which did not record `home`, named a
+        // copy `UNFINISHED` from the start. So remove the log only if the pages record `home`, or if they were never
+        // opened, which shows that they are no copy.
         if has_pages
             && let Ok(block) = self.file(&path, false).and_then(|file| blocks(file, &path))
             && let Ok(head) = newest_head(&*block)
@@ -324,7 +325,7 @@ impl Media for Directory {
 
 /// The longest part of a log's name that is derived from the store's path. A longer one would leave no room for the rest.
 const LONGEST_NAME: usize = 200;
-/// The ending of the names of probes, which are empty files that are made only to try whether that is possible.
+/// The ending of the names of probes; see `probe`.
 const PROBE: &str = ".probe";
 
 /// The logs of one store, in a directory that many stores may share.

@@ -87,9 +87,10 @@ impl Snapshot {
             engine.active.by_age().iter().for_each(|entry| note_all(versions, &entry.undoable));
         }
         let seen = versions.open();
-        // Each transaction that the snapshot shows wrote the number of its commit before `open` returned. So the number
-        // that is read here is not below the number of any of these commits. The snapshot does not force later objects.
-        // Such a force would write them in a block for which no transaction has reserved room in the log.
+        // Each transaction that the snapshot shows stored the number of its commit in `newest_commit` before
+        // `versions.open` returned. So the number that is read here is not below the number of any of these commits.
+        // The snapshot does not force later objects. Such a force would write them in a block for which no transaction
+        // has reserved room in the log.
         let upto = engine.newest_commit.load(Ordering::SeqCst);
         let is_certain = AtomicBool::new(engine.tuning.durability == Durability::Eventual);
         Self(Arc::new(Inner { running: Arc::clone(running), seen, upto, is_certain }))

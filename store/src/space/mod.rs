@@ -20,8 +20,8 @@ use crate::error::Error;
 use crate::format::{Change, Lsn, PageId, bits_of, first_clear, is_set, pages_in_use};
 use crate::pager::{Author, Logged, Pager};
 
-/// The number of pages that changes leave free for undo and its reservations. Thanks to these pages, transactions can
-/// remove rows even when the disk is full.
+/// The number of free pages that a change has to leave for undo and for its reservations. With these pages,
+/// transactions can remove rows even when the disk is full.
 const SPARE_PAGES: u64 = 32;
 /// The largest number of searches for free pages in one call. A search is repeated if it fails because other
 /// transactions freed pages before the place where it began. In practice this is no limit.
@@ -41,7 +41,7 @@ pub(crate) enum Purpose {
 pub(crate) struct Space {
     first_map: PageId,
     bits: u64,
-    /// A lower bound of the numbers of free pages, counted from the first map.
+    /// No free page has a smaller number than this. The number is counted from the first map.
     hint: AtomicU64,
     /// The number of pages other than maps that are in use or have been found for use.
     used: AtomicU64,

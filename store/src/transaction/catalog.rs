@@ -24,8 +24,8 @@ fn check_name(name: &str) -> Result<(), Error> {
 
 impl Transaction {
     /// Returns the table of this name, or makes it if there is none. If the transaction does not commit, a table that
-    /// it made disappears again, so other transactions that use the table wait until this one ends. A table that
-    /// [`Store::table`](crate::Store::table) makes stays.
+    /// it made disappears again. So other transactions that use the table wait until this one ends. A table that
+    /// [`Store::table`](crate::Store::table) makes is committed at once.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;

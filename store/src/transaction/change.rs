@@ -20,7 +20,7 @@ pub(super) const OBJECT_OVERHEAD: u64 = 128;
 pub(super) struct Intent<'k> {
     pub(super) author: Author,
     pub(super) key: &'k [u8],
-    /// The size of the change's log object in bytes, without splits.
+    /// The size of the change's log object in bytes, without the objects of page splits.
     pub(super) bytes: u64,
     /// The root of the row's tree.
     pub(super) root: PageId,

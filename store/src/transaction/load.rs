@@ -1,9 +1,9 @@
 //! A bulk load as a transaction. The transaction allocates pages, and its caller writes them home. One log object
 //! commits the load and adds the pages to the table.
 //!
-//! Invariant 53: the commit is logged only when the pages are durable at home, and no earlier object refers to them.
-//! Before the commit, undo frees the pages like those of any other step. If there is an archive, or if a backup may
-//! lack the pages, images of the pages are logged before the commit.
+//! Invariant 53: the commit is logged only when the pages are durable at home. No earlier object makes them
+//! reachable. If the load does not commit, undo frees the pages like those of any other step. If there is an
+//! archive, or if a backup may lack the pages, images of the pages are logged before the commit.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

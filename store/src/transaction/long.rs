@@ -75,7 +75,8 @@ impl Transaction {
 
     /// Sets a row's value to everything that `value` yields, like [`put`](Self::put). Returns the value's length in
     /// bytes. At most two pages of the value are in memory. A value of any size up to [`VALUE_LIMIT`] takes about 1,200
-    /// bytes of [`log_bytes`](method@crate::Options::log_bytes) for each page: 12 MiB for 64 MiB, in pages of 8 KiB.
+    /// bytes of [`log_bytes`](method@crate::Options::log_bytes) for each page. A value of 64 MiB in pages of 8 KiB
+    /// takes 12 MiB.
     ///
     /// See [`get_stream`](Self::get_stream) for an example.
     ///

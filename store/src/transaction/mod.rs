@@ -265,7 +265,7 @@ impl Transaction {
             return Err(refused.into());
         }
         // If a transaction cannot be undone, the store is poisoned, and then the transaction's locks are released all
-        // the same. So the lock that was just taken may be one of these. Then reports the poison.
+        // the same. So the lock that was just taken may be one of these. In that case, report the poison.
         self.engine().poison.check()
     }
 

@@ -87,8 +87,8 @@ impl Transaction {
         let engine = &self.running.engine;
         engine.locks.release(self.held.get_mut(), early);
         self.kept.give_up(engine);
-        // If the store is poisoned, the transaction stays active. So the store keeps the log that recovery needs to
-        // undo the transaction.
+        // If the store is poisoned, the transaction stays active. So the store keeps the log objects that recovery
+        // needs to undo the transaction.
         if std::mem::take(&mut self.is_active) && !engine.poison.is_set() {
             engine.active.leave(self.id);
         }

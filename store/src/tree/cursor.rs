@@ -100,10 +100,9 @@ impl Tree<'_> {
         Ok(leaf)
     }
 
-    /// Returns whether it is certain that a leaf has not changed since it was copied, and still has all rows up to the
-    /// end of its range. That is certain if the copy has rows, and the leaf has no newer change
-    /// ([`Found`](super::Found)). The leaf's range may have grown, because a leaf takes over the range of a neighbour
-    /// that is freed.
+    /// Returns whether a leaf has certainly not changed since it was copied, and so still has all rows up to the end
+    /// of its range. That is certain if the copy has rows, and the leaf has no newer change ([`Found`](super::Found)).
+    /// The leaf's range may have grown, because a leaf takes over the range of a neighbour that is freed.
     pub(crate) fn is_current(&self, leaf: &LeafCopy) -> bool {
         // If the page cannot be read, this returns false, and the scan's next descent from the root reports the error.
         let now = self.pager.pool.read(leaf.id).ok();

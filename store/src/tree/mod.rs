@@ -55,7 +55,8 @@ pub(crate) struct Tree<'a> {
 }
 
 /// A leaf in which a row was found, and the leaf's LSN at that moment. As long as the leaf has this LSN, the row is
-/// still in the leaf, because a leaf with rows is not freed, and a step that moves rows changes the LSN.
+/// still in the leaf. The reason is that a leaf with rows is not freed, and that a step that moves rows changes the
+/// LSN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Found {
     leaf: PageId,

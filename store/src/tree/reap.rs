@@ -30,7 +30,8 @@ pub(crate) enum Reaped {
 
 impl<'a> Tree<'a> {
     /// Frees some leaves, from the left. No other thread uses the tree, and the caller has reserved room for the
-    /// largest log object. Nothing here is undone, because the transaction that dropped the tree has committed.
+    /// largest log object. The log object is never undone, because a committed transaction has dropped the tree, or
+    /// because the tree has no rows.
     pub(crate) fn reap(&self) -> Result<Reaped, Error> {
         // The path down to the lowest inner page. It begins at the last page that has another child, or at the root.
         let mut path = vec![self.pager.pool.write(self.root)?];

@@ -21,8 +21,8 @@ pub(crate) struct Moved {
 }
 
 impl<'a> Tree<'a> {
-    /// Moves some pages to free pages before `limit`. Considers the pages on the path to a key, and their neighbours.
-    /// Moves those that are not before `limit` already. The root stays where it is.
+    /// Moves some pages to free pages before `limit`. Considers the inner pages on the path to a key, and all children
+    /// of the lowest one. Moves those that are not before `limit` already. The root stays where it is.
     pub(crate) fn relocate(&self, key: &[u8], limit: PageId) -> Result<Moved, Error> {
         let mut moved = Moved { pages: 0, next: None };
         let mut page = self.pager.pool.write(self.root)?;

@@ -1,5 +1,5 @@
-//! The version chain of a row. For each transaction that changed the row, it has the row's content before that
-//! transaction.
+//! The version chain of a row. For each noted transaction that changed the row, the chain has the row's content before
+//! that transaction's first change.
 
 use std::sync::Arc;
 

@@ -53,7 +53,7 @@ pub(crate) struct Changed {
     pub(crate) cut: Option<Key>,
 }
 
-/// The smallest length at which writers search the list of unordered places for removed ones.
+/// Writers remove places that are gone from the list of unordered places only if the list is longer than this.
 const AT_LEAST: usize = 64;
 /// The number of parts. A row's hash selects the part.
 const PARTS: usize = 64;
@@ -134,7 +134,7 @@ impl Noted {
     }
 
     /// Drops those versions of a row that no snapshot needs. Looks at the moments while the row is locked. A snapshot
-    /// that is opened after that needs no versions of transactions that had already ended.
+    /// that is opened later needs no versions of transactions that have already ended.
     pub(super) fn look_at(&self, place: &Arc<Place>, moments: &Mutex<Moments<Arc<Place>>>) {
         let mut kept = place.kept.lock();
         let freed = kept.chain.prune(&mut moments.lock(), |moments, oldest| {
@@ -166,7 +166,7 @@ impl Noted {
         }
         let place = Arc::new(Place { row: row.clone(), kept: Mutex::default() });
         part.rows.insert(row.clone(), Arc::clone(&place));
-        // If there are no scans, nothing else removes dead places from this list.
+        // If there are no scans, nothing else removes places that are gone from this list.
         if part.fresh.len() > 2 * part.rows.len() + AT_LEAST {
             let Places { rows, fresh } = &mut *part;
             fresh.retain(|place| rows.get(&place.row).is_some_and(|other| Arc::ptr_eq(other, place)));

@@ -2,8 +2,8 @@
 //!
 //! Invariant 33: a batch begins at a block boundary, at a place that only grows, so no write touches blocks that are
 //! already durable. A batch counts only if it is whole, is at the place that it names, and continues the batch before
-//! it. The batch must also be of the newest epoch, unless its place is before the place where that epoch began. In that
-//! case it must be of an earlier epoch. So what a recovery has cut off never comes back.
+//! it. From the place on where the newest epoch began, a batch must also be of that epoch. Before that place, it must
+//! be of an earlier one. So what a recovery has cut off never comes back.
 
 mod buffer;
 mod circle;
@@ -79,7 +79,7 @@ pub(crate) struct DiskLog {
     buffer: Buffer,
     durable: AtomicU64,
     oldest: AtomicU64,
-    /// The number of free bytes in the circular area, by the last check.
+    /// The number of free bytes in the circular area, as of the last check.
     free: AtomicU64,
     waiting_bytes: AtomicU64,
     bytes: AtomicU64,
@@ -237,8 +237,8 @@ impl DiskLog {
         written.and_then(|()| self.poison.check())
     }
 
-    /// Leads a group: takes the waiting objects, and writes them. The caller passes the locked state; the leader
-    /// unlocks it while it writes.
+    /// Leads a group: takes the waiting objects, and writes them. The caller passes the locked state, and this function
+    /// unlocks it before it writes.
     fn lead(&self, mut state: MutexGuard<'_, State>, upto: Lsn) -> Result<(), Error> {
         let from = state.circle.next;
         let to = if self.grouping == Grouping::Apart { upto + 1 } else { self.buffer.next() };

@@ -16,8 +16,8 @@ use crate::log::damage::{Beyond, Damage, OnDamage, PIECE};
 use crate::log::{BEYOND, Log, Named};
 use crate::poison::Poison;
 
-/// The number of batches, counted from the end, that are written again when the log is opened. There were never so many
-/// in flight at once.
+/// The number of batches, counted from the end, that are written again when the log is opened. No log ever has so many
+/// batches in flight at once.
 const REWRITTEN: usize = 256;
 
 impl DiskLog {

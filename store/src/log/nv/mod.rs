@@ -30,9 +30,9 @@ use crate::poison::Poison;
 /// The number of bytes of log for each index entry.
 const BYTES_PER_ENTRY: u64 = 128;
 const FEWEST_ENTRIES: u64 = 1024;
-/// The number of slots that the log has for objects that have a number but may not be persistent yet. A thread that
-/// finds half of them taken makes older objects persistent before it takes a number. The other half is for threads that
-/// have already checked, but have not taken their numbers yet.
+/// The largest number of objects that may have a number without being persistent. Once there are half as many, a thread
+/// makes older objects persistent before it takes a number. The other half is for threads that have already checked,
+/// but have not taken their numbers yet.
 const MOST_WAITING: u64 = 16384;
 
 /// The time at which the log makes objects persistent.
