@@ -151,8 +151,8 @@ fn inv54_a_read_that_fails_once_fails_only_who_needs_the_page() {
     assert!(told > 0 && passed > 100, "{told} scans were told, {passed} were not");
 }
 
-/// Changes some neighbouring rows, each in a transaction of its own: either puts rows, which may split a leaf, or
-/// deletes rows, which may empty one.
+/// Changes some neighbouring rows, each in a transaction of its own. Either puts rows, which may split a leaf, or
+/// deletes rows, which may empty a leaf.
 fn change(store: &Store, table: &Table, model: &mut Model, random: &mut fastrand::Rng) {
     // Because the rows are neighbours, some leaves fill up, and others become empty and are freed.
     let from = random.u32(0..ROWS);
@@ -180,7 +180,7 @@ fn change(store: &Store, table: &Table, model: &mut Model, random: &mut fastrand
     }
 }
 
-/// Continues a scan, from the front, or at random from either end. Returns `false` if the scan has ended.
+/// Reads some more rows of a scan, from the front only or also from the back. Returns `false` if the scan has ended.
 fn step<S: DoubleEndedIterator<Item = Result<Row, Error>>>(
     scan: &mut S,
     (front, back): &mut (Vec<Row>, Vec<Row>),

@@ -24,7 +24,7 @@ fn course(data: Data, scheme: Scheme, seed: u64, threads: u64, count: u64, crash
     Course { data, options: small(scheme), seed, threads, count, crashes }
 }
 
-/// Checks as many states as `STORE_STATES` says, on all processors, with seeds from `DURALITE_SEED` on. Does nothing if
+/// Checks at least `STORE_STATES` states on all processors, with seeds from `DURALITE_SEED` on. Does nothing if
 /// `STORE_STATES` is not set.
 #[test]
 fn inv30_crash_states_at_length() {

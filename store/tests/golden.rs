@@ -112,8 +112,8 @@ fn stores_of_each_version_are_opened() {
     }
 }
 
-/// Superblocks before version 4 did not say what is home. So the first opening by this build gives the store another log,
-/// even if the power fails at any step of it, and a copy that was made before does not find its log again.
+/// Superblocks before version 4 do not say what is home. So when this build first opens such a store, it replaces the
+/// log, even if the power fails at any step of the opening. A copy that was made before no longer finds its log.
 #[test]
 fn inv76_an_older_copy_that_does_not_say_what_is_home_is_refused() {
     let open = |images: &Images, scheme| {
@@ -127,7 +127,7 @@ fn inv76_an_older_copy_that_does_not_say_what_is_home_is_refused() {
         let mut left = vec![rig.death()];
         if scheme == Scheme::Auto {
             let rig = Rig::new(Some(old.clone()));
-            // So many crashes leave none of the steps out.
+            // With 2000 random crashes among 100 steps, hardly any step is left out.
             rig.crash(2000, 100, u64::from(version));
             drop(Store::open_on(OnRig(Arc::clone(&rig)), small(scheme)).unwrap());
             left.extend(rig.crashes().into_iter().map(|crash| crash.images));

@@ -14,7 +14,8 @@ use duralite_medium::block::Block;
 use duralite_medium::{MediumError, Nvm};
 use duralite_store::{Error, Media, Scheme, Store, WhichLog};
 
-/// A page file. When a thread makes it grow, the growth waits until another thread has read.
+/// A page file that delays its growth. When the thread `writer` makes the file grow, that thread waits until another
+/// thread has read a row of the store.
 #[derive(Debug)]
 struct Growing {
     below: RecordingBlock,

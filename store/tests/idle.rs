@@ -96,7 +96,7 @@ fn inv49_writers_go_on_beside_an_idle_transaction_however_it_ends() {
     }
 }
 
-/// Crashes at many moments while the undo of an idle transaction is moved forward in the log.
+/// Crashes at many moments while the store moves the undo data of an idle transaction forward in the log.
 #[test]
 fn inv49_a_crash_while_what_takes_back_moves_on_takes_back_the_same() {
     for scheme in schemes() {
@@ -110,7 +110,7 @@ fn inv49_a_crash_while_what_takes_back_moves_on_takes_back_the_same() {
             let mut idle = store.begin();
             put(&mut idle, 2).unwrap();
             write(&store, 500).unwrap();
-            // With a log in memory there are more steps, because each write to the memory is one.
+            // With a log in memory there are more steps, because each write to the memory is a step of its own.
             let among = if options(scheme).log == LogMedium::Disk { 3000 } else { 30_000 };
             rig.crash(40, among, seed);
             for n in 0..8 {

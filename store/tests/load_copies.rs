@@ -93,8 +93,9 @@ fn inv53_a_backup_during_a_load_has_all_rows_or_none() {
     }
 }
 
-/// A backup that begins during a load may end after it, so the load has to log its rows. In this test the backup ends
-/// first. So a restore without the archive has none of the rows, and a restore with the archive has all of them.
+/// A backup that begins during a load may end after the load, so the load has to log its rows. In this test the backup
+/// ends before the load. So a restore without the archive has none of the rows, and a restore with the archive has all
+/// of them.
 #[test]
 fn inv53_a_load_that_a_backup_began_in_is_in_the_log() {
     for has_archive in [false, true] {

@@ -1,5 +1,5 @@
-//! Logs in a directory that is not the store's own, as in NVRAM. Stores come and go at one path, and each finds its own
-//! log again.
+//! Stores whose logs are in a separate directory, as with NVRAM. Several stores have the same path one after another,
+//! and each one finds its own log again.
 #![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 
 use crate::common;
@@ -28,8 +28,8 @@ impl Place {
         self.dir.path().join(name)
     }
 
-    /// Returns options with the log on blocks, because a test has no NVRAM. Logs in memory get their names from the
-    /// same code.
+    /// Returns options for a log on a block medium in the separate directory. A test has no NVRAM, but the same code
+    /// names logs in memory.
     fn options(&self) -> Options {
         options(Scheme::NvDisk).log(LogMedium::Nvram(self.path("logs")))
     }
@@ -50,8 +50,7 @@ impl Place {
         logs.into_keys().next().unwrap()
     }
 
-    /// Makes a store, and leaves it and its log as a crash after the commit of `row` leaves them: the row is only in
-    /// the log.
+    /// Makes a store, and leaves its files as a crash just after the commit of `row` would: the row is only in the log.
     fn crashed(&self, name: &str, row: &[u8]) {
         let store = self.open(name).unwrap();
         let table = store.table("t").unwrap();
@@ -108,7 +107,7 @@ fn inv75_a_new_store_leaves_the_log_of_the_one_that_was_moved_away() {
     assert!(!has(&place.open("s").unwrap(), b"old"));
 }
 
-/// The restored store has the identity of the store that was moved away, and replaces it at its path.
+/// The restored store has the same identity as the store that was moved away, and takes over its path.
 #[test]
 fn inv75_a_restore_leaves_the_log_of_the_store_that_it_replaces() {
     let place = Place::new();
@@ -134,7 +133,7 @@ fn inv75_a_log_of_an_earlier_name_is_used_only_by_the_store_that_it_belongs_to()
     let log = place.only_log();
     let earlier = earlier_name(&log);
     fs::rename(&log, &earlier).unwrap();
-    // Another store at that path neither uses nor deletes the log, even if that store gets another log itself.
+    // Another store at that path neither uses nor deletes the log, even if that store replaces its own log.
     let before = fs::read(&earlier).unwrap();
     place.rename("s", "moved");
     drop(place.open("s").unwrap());
@@ -146,7 +145,7 @@ fn inv75_a_log_of_an_earlier_name_is_used_only_by_the_store_that_it_belongs_to()
     let store = place.open("s").unwrap();
     assert!(has(&store, b"old"));
     drop(store);
-    // The store to which the log belongs deletes it when that store gets another log.
+    // The store that owns the log deletes it when the store gets another log.
     let store = Store::open(place.path("s"), place.options().log_bytes(32 << 20)).unwrap();
     assert!(has(&store, b"old") && !earlier.exists());
     assert_eq!(place.logs().len(), 2);
@@ -172,7 +171,7 @@ fn a_store_whose_log_is_missing_says_which_file_it_needs() {
     let error = place.open("moved").unwrap_err().to_string();
     assert!(error.contains(&name(&log)), "{error}");
     assert!(place.logs().is_empty());
-    // The log is not in the store's own directory either, where a store without NVRAM has it.
+    // Without NVRAM in the options, the store looks for the log in its own directory. The log is not there either.
     let error = Store::open(place.path("moved"), options(Scheme::NvDisk)).unwrap_err().to_string();
     let own = place.path("moved").join("log");
     assert!(error.contains(own.to_str().unwrap()) && !error.contains("damaged"), "{error}");
@@ -197,7 +196,7 @@ fn a_salvage_without_the_log_says_which_file_it_needs() {
     assert!(place.logs().is_empty() && !own.exists());
 }
 
-/// Until the page file gets its last name, the store does not exist.
+/// The store does not exist until its page file has been renamed to the final name.
 #[test]
 fn no_log_is_left_behind_when_making_a_store_is_killed() {
     let place = Place::new();
@@ -218,7 +217,7 @@ fn no_log_is_left_behind_when_making_a_store_is_killed() {
         || Store::restore(place.path("backup"), None, place.path("r"), RestoreTo::End, place.options());
     restore().unwrap();
     killed_at_the_end("r");
-    // What is left does not make another attempt fail.
+    // The files that the killed restore left do not make another restore fail.
     restore().unwrap();
     assert_eq!(place.logs().len(), 2, "{:?}", place.logs().keys());
     assert!(has(&place.open("r").unwrap(), b"new"));
@@ -227,7 +226,7 @@ fn no_log_is_left_behind_when_making_a_store_is_killed() {
     assert_eq!(place.logs().len(), 2, "{:?}", place.logs().keys());
 }
 
-/// Pages that are being copied from a backup name the log of the store that was backed up.
+/// While a restore copies the pages of a backup, the copy still names the log of the store that was backed up.
 #[test]
 fn inv75_a_restore_that_is_killed_while_it_copies_takes_no_log_away() {
     let place = Place::new();
@@ -237,7 +236,8 @@ fn inv75_a_restore_that_is_killed_while_it_copies_takes_no_log_away() {
     let log = place.only_log();
     place.rename("s", "moved");
     let backup = fs::read(place.path("backup").join("pages")).unwrap();
-    // Earlier builds, whose superblocks did not say what is home, gave the copy another name.
+    // The superblocks of earlier builds did not say what is home. Those builds also gave the unfinished copy another
+    // name.
     let mut earlier = backup.clone();
     let slot = |at: u64| PageFileHead::decode(&backup[at as usize..]).ok();
     let mut head = SLOT_OFFSETS.into_iter().filter_map(slot).max_by_key(|head| head.number).unwrap();
@@ -258,8 +258,8 @@ fn inv75_a_restore_that_is_killed_while_it_copies_takes_no_log_away() {
     assert!(has(&place.open("s").unwrap(), b"old"));
 }
 
-/// The path of the directory is so long that no longer file name than that of a log fits after it. So the store cannot make
-/// the file by which it finds out whether it can make a log, whatever rights it has.
+/// The path of the log directory is so long that the name of a log just fits after it, but no longer name. Before it
+/// makes a log, the store makes a probe file with a longer name. This fails even for a user who may write everywhere.
 #[test]
 fn a_store_keeps_its_log_while_no_other_can_be_made() {
     let place = Place::new();
@@ -272,7 +272,7 @@ fn a_store_keeps_its_log_while_no_other_can_be_made() {
     let error = Store::open(place.path("s"), other.clone().log(LogMedium::Nvram(dir.into()))).unwrap_err();
     assert!(matches!(error, Error::Io { .. }), "{error}");
     assert!(error.to_string().contains(place.path("logs").to_str().unwrap()), "{error}");
-    // The store is not worse off than before.
+    // The failed attempt does the store no harm.
     assert_eq!(place.only_log(), log);
     assert!(has(&place.open("s").unwrap(), b"old"));
     assert_eq!(place.only_log(), log);
@@ -280,7 +280,8 @@ fn a_store_keeps_its_log_while_no_other_can_be_made() {
     assert_ne!(place.only_log(), log);
 }
 
-/// The directory has empty files of attempts that were killed, and files and a link of somebody else.
+/// The directory contains empty probe files of killed attempts. It also contains files and a link that do not belong to
+/// the store.
 #[test]
 fn a_store_that_gets_another_log_removes_old_probes_and_nothing_of_anybody_else() {
     let place = Place::new();
@@ -299,14 +300,14 @@ fn a_store_that_gets_another_log_removes_old_probes_and_nothing_of_anybody_else(
     assert!(!elsewhere.exists(), "the store made a file elsewhere");
     old.iter().for_each(|path| assert!(!path.exists(), "{path:?}"));
     others.iter().chain([&letter]).for_each(|path| assert!(path.exists(), "{path:?}"));
-    // Of the store itself, only the new log is there.
+    // Of the store's own files, only the new log is left.
     let left = fs::read_dir(place.path("logs")).unwrap().count();
     assert_eq!(left, others.len() + 3);
     assert!(link.is_symlink() && !log.exists());
 }
 
-/// The directory lets a file be made, but is no DAX file system. The store finds that out only when the old log is
-/// gone.
+/// The store can make files in the directory, but the directory is not on a DAX file system. The store finds that out
+/// only after it has removed the old log.
 #[test]
 fn a_store_that_could_not_get_another_log_loses_nothing() {
     let place = Place::new();

@@ -1,6 +1,6 @@
-//! Mutation tests. Each breaks one rule of recovery, of the cache, or of writing pages home. Some run must notice that:
-//! either a walk through the whole interface, or transactions beside checkpoints. There is ten times as much data as
-//! the smallest cache holds.
+//! Mutation tests. Each test breaks one rule of recovery, of the cache, or of writing pages home, and repeats a run
+//! until the run fails. A run is either a random walk through the whole interface, or transactions beside checkpoints.
+//! The store has ten times as much data as its cache holds, and the cache has the smallest possible size.
 #![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 
 use crate::common;
@@ -73,7 +73,7 @@ fn beside_checkpoints(rule: Rule, scheme: Scheme, seed: u64) -> Result<u64, Stri
     Ok(looked)
 }
 
-/// A control. If the broken rule does not matter here, the test must notice nothing.
+/// A control: this test breaks a rule that does not matter here, and must notice nothing.
 #[test]
 fn inv40_what_ends_beside_checkpoints_is_as_it_ended() {
     for (seed, scheme) in (0..4).zip([Scheme::Auto, Scheme::FlushOnInsert].into_iter().cycle()) {

@@ -1,4 +1,4 @@
-//! A page file and a log that are not of the same moment, because one of the two was put back from a copy.
+//! A page file and a log from different moments, because somebody has replaced one of them by an older copy.
 #![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 
 use crate::common;
@@ -40,7 +40,8 @@ fn is_refused(images: &Images, scheme: Scheme, what: &str) {
     assert!(memory.starts_with(&images.memory), "{scheme:?}: {what}");
 }
 
-/// The copies are of the same opening before its last checkpoint, of an earlier opening, and of a store that was closed.
+/// The copies were made at four moments: before the first checkpoint, after it, at the end of the first opening, and
+/// after the store was closed.
 #[test]
 fn inv76_an_older_page_file_is_refused_once_its_log_was_given_up() {
     for scheme in schemes() {
@@ -104,8 +105,8 @@ fn inv76_an_older_page_file_is_refused_if_it_lacks_the_pages_of_a_load() {
         drop((tables, store));
         for (what, pages) in copies {
             let rig = Rig::new(Some(Images { pages, ..images.clone() }));
-            // Tries twice, because what the first recovery may have written before it failed must not make the copy
-            // fit.
+            // Tries twice. The first recovery may write something before it fails, and this must not make the copy fit
+            // the log.
             for _ in 0..2 {
                 let error = open(&rig, scheme).unwrap_err().to_string();
                 let is_right = error.contains("older than its log") && error.contains("bulk load");
@@ -120,7 +121,8 @@ fn inv76_an_older_page_file_is_refused_if_it_lacks_the_pages_of_a_load() {
     }
 }
 
-/// Returns the pages with a bit flipped in the superblock whose number is larger, or smaller.
+/// Flips a bit in one of the two superblocks, and returns the changed pages. Damages the superblock with the larger
+/// number if `newer`, and else the other one.
 fn with_a_damaged_superblock(pages: &[u8], newer: bool) -> Vec<u8> {
     let number = |at: &u64| PageFileHead::decode(&pages[*at as usize..]).unwrap().number;
     let newest = SLOT_OFFSETS.into_iter().max_by_key(number).unwrap();
@@ -166,7 +168,7 @@ fn a_store_that_needs_a_damaged_superblock_says_that_it_is_damaged() {
     }
 }
 
-/// The page file says that changes are home which the log has not seen yet.
+/// According to the page file, some changes are home that the older log does not contain.
 #[test]
 fn inv48_a_log_that_is_older_than_its_page_file_is_damaged() {
     for scheme in schemes() {
@@ -188,7 +190,8 @@ fn inv48_a_log_that_is_older_than_its_page_file_is_damaged() {
     }
 }
 
-/// Not even a salvage makes a mixture of the two, whether the log went on or was replaced by another one.
+/// Not even a salvage combines the old page file with the newer log. This holds whether the store kept its log after
+/// the copy, or replaced it.
 #[test]
 fn inv76_a_restored_page_file_beside_a_newer_log_stays_as_it_is() {
     for log_bytes in [4 << 20, 32 << 20] {
@@ -213,7 +216,7 @@ fn inv76_a_restored_page_file_beside_a_newer_log_stays_as_it_is() {
     }
 }
 
-/// The store got a log of another kind after the copy, beside the one that the copy names.
+/// After the copy was made, the store replaced its log by one of another kind. The log that the copy names is gone.
 #[test]
 fn inv76_a_page_file_that_is_older_than_a_change_of_the_log_finds_no_log() {
     let kinds = [(Scheme::Auto, "log"), (Scheme::FlushOnCommit, "log.nvram"), (Scheme::NvDisk, "log")];

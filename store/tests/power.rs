@@ -67,9 +67,8 @@ fn record(scheme: Scheme, seed: u64) -> (Ran, Vec<Event>) {
     (ran, events.take())
 }
 
-/// Checks what a power cut before a sync may leave, for `moments` of the run's syncs. The images have only whole
-/// blocks, because this test is not about what the file system makes of torn blocks. Returns how many images were
-/// checked.
+/// Checks what a power cut just before a sync may leave, for `moments` of the run's syncs. No image contains a torn
+/// block, because this test is not about how the file system handles torn blocks. Returns how many images were checked.
 fn explore(mounter: &mut ImageMounter, scheme: Scheme, seed: u64, moments: usize) -> u64 {
     let (ran, events) = record(scheme, seed);
     let mut random = fastrand::Rng::with_seed(seed);
@@ -100,7 +99,8 @@ fn explore(mounter: &mut ImageMounter, scheme: Scheme, seed: u64, moments: usize
     images
 }
 
-/// Checks a few images, or as many as `STORE_CUTS` says, on all processors, with seeds from `DURALITE_SEED` on.
+/// Checks images on all processors, with seeds from `DURALITE_SEED` on. `STORE_CUTS` sets the number of images. The
+/// default is small.
 #[test]
 fn inv30_what_was_acknowledged_survives_power_cuts_on_ext4() {
     if let Some(why) = missing_rig(KIND) {

@@ -67,7 +67,7 @@ fn tickets_are_awaited_by_many_at_once() {
     }
 }
 
-/// The program may tell others why its work failed, so no crash may take back what the work has read.
+/// A program may report why its work failed. So everything that the work has read must be durable by then.
 #[test]
 fn inv39_what_work_has_read_is_durable_also_if_it_fails() {
     let dir = tempfile::tempdir().unwrap();

@@ -74,7 +74,7 @@ fn a_directory_with_something_else_is_no_store() {
     assert!(matches!(Store::open(file, options(Scheme::Auto)), Err(Error::Io { .. })));
 }
 
-/// Somebody has put the page file aside. A store has no such name for a file that it may remove.
+/// Somebody has renamed the page file. Neither of the new names is one that a store gives to a file that it may remove.
 #[test]
 fn inv75_a_page_file_that_was_renamed_by_hand_stays_and_so_does_its_log() {
     let dir = tempfile::tempdir().unwrap();
@@ -101,8 +101,9 @@ fn inv75_a_page_file_that_was_renamed_by_hand_stays_and_so_does_its_log() {
     }
 }
 
-/// The page file is elsewhere, perhaps only for a while. The log may have commits that the page file lacks. What is left
-/// of a restore that was killed while it copied pages does not make the log a part of it.
+/// The page file is elsewhere, perhaps only for a while. The log may have commits that the page file lacks. A killed
+/// restore may have left a partial copy of pages. The store must not conclude from this copy that the log belongs to
+/// that restore.
 #[test]
 fn inv75_no_store_is_made_over_a_log_whose_pages_are_elsewhere() {
     for (scheme, log) in [(Scheme::Auto, "log"), (Scheme::FlushOnCommit, "log.nvram")] {
@@ -289,8 +290,8 @@ fn work_that_hides_a_deadlock_is_run_again() {
                 tries += 1;
                 tx.put(&table, b"a", b"run")?;
                 let _ = sender.send(());
-                // This causes a deadlock, because this transaction waits for the other one, which will wait for this
-                // one. This transaction is the younger one, so it has to give way.
+                // This put waits for the transaction `other`, which then waits for this transaction. That is a
+                // deadlock, and this transaction has to give way because it is the younger one.
                 let _ = tx.put(&table, b"b", b"run");
                 Ok::<_, Error>(())
             });

@@ -132,7 +132,7 @@ fn inv50_a_restore_with_too_small_a_cache_leaves_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let (source, backup, target) =
         (dir.path().join("store"), dir.path().join("backup"), dir.path().join("target"));
-    // Which cache is too small depends on the page size of the backup, not on the one in the options.
+    // The page size of the backup decides which cache is too small. The page size in the options does not matter.
     let page_bytes = 16384;
     let least = Options::smallest_cache_bytes(page_bytes);
     let made = smallest(Scheme::Auto).cache_bytes(least).page_bytes(page_bytes);

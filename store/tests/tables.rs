@@ -142,8 +142,8 @@ fn inv51_no_other_transaction_uses_a_table_before_its_creation_has_committed() {
     }
 }
 
-/// Returns a transaction that has made a table and undone its creation, and a table of another transaction. The latter
-/// table got the page of the former.
+/// Makes a table in a transaction and undoes its creation. Then makes a second table outside the transaction, which
+/// gets the page of the first. Returns the transaction and the second table.
 fn after_a_table_that_was_not_made(store: &Store) -> (Transaction, Table) {
     let mut maker = store.begin();
     let before = maker.savepoint();
@@ -158,8 +158,8 @@ fn after_a_table_that_was_not_made(store: &Store) -> (Transaction, Table) {
     (maker, next)
 }
 
-/// The page of a table whose creation was undone goes to the next table. The transaction that has undone the creation
-/// goes on, and must not keep others from the next table until its own end.
+/// After the creation of a table is undone, the next table gets its page. The transaction that has undone the creation
+/// is still open, and must not prevent others from using the next table.
 #[test]
 fn inv51_a_table_that_was_not_made_keeps_nobody_from_the_next_one() {
     let dir = tempfile::tempdir().unwrap();

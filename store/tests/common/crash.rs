@@ -25,7 +25,8 @@ pub struct Crash {
     pub step: u64,
 }
 
-/// The media of one store. A crash may be due before any step takes effect.
+/// The media of one store. Each write, flush, fence or change of length is a step, and a crash can be scheduled before
+/// any step.
 #[derive(Debug)]
 pub struct Rig {
     pub pages: RecordingBlock,
@@ -146,8 +147,8 @@ impl OverBlock for Stepped {
 
     fn write_durably(&self, at: u64, blocks: &[u8], durability: Durability) -> Result<(), MediumError> {
         self.rig.step(|| self.block().write(at, blocks))?;
-        // A durable write need not make other writes durable. No test here depends on that difference, so a flush
-        // simulates the durable write.
+        // A real durable write makes only its own bytes durable, but a flush makes all earlier writes durable too. No
+        // test here depends on that difference, so this calls a flush.
         match durability {
             Durability::Normal => Ok(()),
             Durability::Full | Durability::Fua => self.rig.step(|| self.block().flush()),

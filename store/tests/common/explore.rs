@@ -10,8 +10,8 @@ use super::crash::{Crash, Images, OnRig, Rig};
 use super::data::Data;
 use super::model::{Content, Walker, Witness, content};
 
-/// The number of commits that the store may have beyond the acknowledged ones: commits for which the walk has not
-/// waited yet, and one in progress.
+/// The largest number of unacknowledged commits that the store may contain: those for which the walk has not waited
+/// yet, and one in progress.
 const UNKNOWN: usize = 4;
 /// The largest number of page reads that a recovery may need. A recovery that needs more counts as endless.
 const READS: u64 = 1 << 20;
@@ -46,7 +46,7 @@ impl Witness for States<'_> {
     }
 }
 
-/// Returns about how many media steps one call takes. A crash happens before one of them.
+/// Returns roughly how many steps of the media one call takes. A crash is scheduled before a random one of these steps.
 fn steps_of(scheme: Scheme) -> u64 {
     match scheme {
         Scheme::FlushOnInsert | Scheme::FlushOnCommit => 900,

@@ -268,7 +268,7 @@ impl Own<'_> {
                 assert_eq!(found.as_ref(), own);
             }
             2 => {
-                // If there are few rows, the number is exact.
+                // The number is approximate, but it must be 0 for an empty table.
                 let len = self.tx.approximate_len(&table)?;
                 assert!(!rows.is_empty() || len == 0, "{len} rows of none");
             }
@@ -515,7 +515,7 @@ impl<'s> Walker<'s> {
                 break;
             }
             let (name, table, rows) = &tables[self.random.usize(0..tables.len())];
-            // The key may be of another table. This table must not have it.
+            // `read` may choose a key that only another table has. This table must not have it.
             read(snapshot, (name, table, rows), &mut self.random)?;
         }
         Ok(())

@@ -11,7 +11,8 @@ const PARTS: usize = 16;
 /// The answer to a lock request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Asked {
-    /// The thread has the lock. It may have seen changes of commits that are not durable yet, up to this number.
+    /// The thread has the lock. It may have seen changes of commits that are not durable yet, up to the commit with
+    /// this number.
     Granted(u64),
     Waits,
     /// If the thread waited, there would be a deadlock. So the thread must give way.

@@ -36,13 +36,13 @@ pub(crate) struct LogCosts {
     pub(crate) central: Time,
     /// The time to fetch the cache line of the next object number from another core.
     pub(crate) number: Time,
-    /// The cost of making objects durable: of a call (`force`), and of each object (`force_object`).
+    /// The cost of making objects durable: a fixed cost per call (`force`), and a cost per object (`force_object`).
     pub(crate) force: Time,
     pub(crate) force_object: Time,
     /// The cost of checking an object that another thread has made durable or is making durable.
     pub(crate) look: Time,
-    /// The cost of writing a file: of a call (`write`), and of each byte (`write_byte`). The added delays follow: for
-    /// each byte of whole blocks (`added_byte`), and for each call (`added_call`).
+    /// The cost of writing a file: per call (`write`), and per byte (`write_byte`). The next two are delays that the
+    /// measurement adds: per byte of whole blocks (`added_byte`), and per call (`added_call`).
     pub(crate) write: Time,
     pub(crate) write_byte: f64,
     pub(crate) added_byte: f64,
@@ -168,8 +168,7 @@ struct Store<'a> {
     cleaning: Time,
 }
 
-/// The number of counted transactions for each transaction that is not counted. Those that are not counted run first,
-/// to warm the model up.
+/// The ratio of counted transactions to uncounted ones. The uncounted transactions run first, to warm the model up.
 const WARM: u64 = 10;
 
 /// Simulates this many threads until they have committed this many transactions.

@@ -1,9 +1,9 @@
 //! Cores, mutexes and cache lines, for which threads queue in simulated time.
 //!
-//! - The cores are a single station with as many servers. Ready threads wait in one queue. A thread runs until it
-//!   blocks, or until its time slice has ended and another thread is ready. The slice may end at any point. If the
-//!   thread holds a mutex at that point, it keeps the mutex, and threads that want the mutex wait until the holder gets
-//!   a core again.
+//! - All cores together are one station, with one server for each core. Ready threads wait in one queue. A thread runs
+//!   until it blocks, or until its time slice has ended and another thread is ready. The slice may end at any point. If
+//!   the thread holds a mutex at that point, it keeps the mutex, and threads that want the mutex wait until the holder
+//!   gets a core again.
 //! - A free mutex goes to the next thread that tries to take it, as with `parking_lot`. A thread that finds the mutex
 //!   taken spins if no other thread is ready, and otherwise yields its core. If yielding does not help, the thread
 //!   sleeps until it is woken.
@@ -54,8 +54,8 @@ pub(crate) enum Answer {
 
 /// The program, which says what the threads do.
 pub(crate) trait Program {
-    /// Adds what the thread does next, or nothing if the thread has ended. The simulation calls this when a thread has
-    /// nothing left to do.
+    /// Adds the acts that the thread does next. Adds none if the thread has ended. The simulation calls this when a
+    /// thread has nothing left to do.
     fn next(&mut self, thread: usize, world: &mut World);
     /// Answers whether the thread may continue. May also add acts for it to do first.
     fn ask(&mut self, thread: usize, what: u32, world: &mut World) -> Answer;

@@ -217,7 +217,7 @@ const SCHEMES: [Scheme; 5] = [
 
 #[test]
 fn a_thread_alone_takes_what_its_parts_take() {
-    // A single thread takes the time of the work, then of the end of the transaction, and then of making it durable.
+    // With a single thread, a transaction takes the sum of three times: its work, its end, and making it durable.
     for (scheme, force) in SCHEMES.into_iter().zip([1000.0, 1000.0, 0.0, 500.0, 500.0]) {
         let rate = of(&model(scheme), 2, 1).per_second;
         // The daemon may already have made some objects durable, so the rate is not exact.
