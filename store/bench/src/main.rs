@@ -1,5 +1,5 @@
-//! `duralite-storebench`: measures the store under TPC-B, TATP and TPC-C, beside other stores, and with the experiments
-//! of the NV-Logging paper.
+//! `duralite-storebench`: measures the store under TPC-B, TATP and TPC-C, compares it with other stores, and repeats
+//! the experiments of the NV-Logging paper.
 //!
 //! Exit status: 0 if all went well, 1 if a measurement failed or rows contradicted each other, 2 for wrong usage.
 

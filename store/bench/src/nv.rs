@@ -1,4 +1,4 @@
-//! Duralite's store. It either uses the media of a directory, or has its log elsewhere, in memory that the benchmark
+//! Duralite's own store. Its files are in one directory, or the benchmark keeps the log elsewhere, in memory that it
 //! slows down.
 
 use std::fs::OpenOptions;
@@ -28,7 +28,7 @@ impl NvDb {
         Ok(Self { store, tables, loads_in_bulk: true })
     }
 
-    /// Returns the same store, which then loads sorted rows by ordinary transactions too.
+    /// Returns the same store, but makes it load sorted rows by ordinary transactions instead of in bulk.
     pub(crate) fn by_transactions(self) -> Self {
         Self { loads_in_bulk: false, ..self }
     }
@@ -114,8 +114,8 @@ impl Session for NvSession<'_> {
         work(&mut NvView(store.snapshot(), tables))
     }
 
-    // The store itself repeats a transaction that gave way, and the transaction keeps its age. So this function repeats
-    // nothing.
+    // If a transaction has to give way, the store itself repeats it, and the transaction keeps its age. So this
+    // function repeats nothing.
     fn attempt(&mut self, _writes: bool, work: &mut Work<'_>) -> Done<()> {
         let NvDb { store, tables, .. } = self.0;
         let mut failure = None;

@@ -36,7 +36,7 @@ pub(crate) struct Ycsb {
     pub(crate) row_bytes: usize,
     /// The distribution from which rows are drawn. `None` means the uniform distribution.
     pub(crate) zipf: Option<Zipf>,
-    /// The distribution of the number of rows that are newer than the row that is read.
+    /// For reads of new rows: the distribution of how many newer rows there are than the row that is read.
     latest: Zipf,
     /// A number that distinguishes the rows inserted in this run from those of other runs.
     run: u64,
@@ -223,8 +223,8 @@ mod tests {
         for _ in 0..100_000 {
             drawn[zipf.draw(&mut rng) as usize] += 1;
         }
-        // According to the distribution, the first rank is drawn once in 12.7 times, and one of the first thousandth of
-        // the ranks in 41 of 100 times.
+        // By the distribution, one draw in 12.7 is the first rank. 41 draws in 100 are among the first thousandth of
+        // the ranks.
         let first = f64::from(drawn[0]) / 1e5;
         assert!((0.07..0.09).contains(&first), "{first}");
         let head = f64::from(drawn[..100].iter().sum::<u32>()) / 1e5;

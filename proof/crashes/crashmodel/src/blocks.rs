@@ -3,7 +3,7 @@
 //! The medium keeps two images: the one that programs see, and the durable one. For each sector it also keeps
 //! the versions written since the sector was last durable. From these [`RecordingBlock::crash`] builds one of
 //! the states that a power failure may leave, by the rules of [`Sectors`]. [`Crashes::crash_before`] takes
-//! such a state in the middle of whatever runs on the medium.
+//! such a state while a program is still using the medium.
 //!
 //! After a failed flush, the written sectors stay in doubt until a program writes and flushes them again.
 //! Their data may or may not have reached the device, and the operating system has marked these sectors
@@ -41,8 +41,8 @@ struct State {
     /// The faults that tests have asked for. Each has the operation, the number of operations of this kind
     /// that succeed before the fault, and the error.
     faults: Vec<(BlockOp, u64, MediumError)>,
-    /// The flushes that the medium leaves out. For each, the number of flushes that the medium carries out
-    /// before it.
+    /// The flushes that the medium leaves out. Each number says how many flushes the medium still carries out
+    /// before it leaves one out.
     omitted: Vec<u64>,
     counters: BlockCounters,
 }

@@ -4,8 +4,8 @@
 #[derive(Debug)]
 pub struct Chance {
     random: fastrand::Rng,
-    /// The number of pieces in eight that on average stay in their durable state. Each crash draws its own
-    /// number, so that crashes differ in how much they lose.
+    /// How many pieces out of eight stay in their durable state, on average. Each crash draws its own number,
+    /// so that crashes differ in how much they lose.
     lost: u8,
 }
 

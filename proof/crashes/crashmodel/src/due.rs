@@ -1,4 +1,4 @@
-//! A crash in the middle of whatever runs on a recording medium.
+//! A crash that a recording medium simulates while a program is using it.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

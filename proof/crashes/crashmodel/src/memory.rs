@@ -10,7 +10,7 @@
 //! - memory that is [durable on store](RecordingNvm::durable_on_store): the same as with epochs. No store
 //!   needs a flush, but a store that no fence has followed may still be in the processor.
 //!
-//! In a model with flushes, streamed lines are in doubt until a fence, like flushed lines.
+//! In a model with flushes, lines written by streaming stores are in doubt until a fence, like flushed lines.
 //!
 //! [`Crashes::crash_before`] takes such a state in the middle of whatever runs on the medium. A test can
 //! leave out the n-th flush or fence to show that its checks would notice the omission.

@@ -1,7 +1,7 @@
 //! Cuts a range into aligned pieces: words, cache lines, sectors or pages.
 
-/// Returns the aligned pieces of `unit` bytes that the `len` bytes at `at` touch. Each item is the offset of
-/// the range's first byte in the piece, and the number of the range's bytes in the piece.
+/// Cuts the range of `len` bytes at `at` along multiples of `unit` bytes. Each item is one part of the range:
+/// its offset, counted from the same origin as `at`, and its length in bytes.
 pub fn pieces(at: u64, len: usize, unit: usize) -> impl Iterator<Item = (u64, usize)> {
     let end = at + len as u64;
     let mut next = at;

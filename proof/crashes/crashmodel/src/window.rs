@@ -1,5 +1,5 @@
-//! Chooses which crash states of a window a test builds. A window is what lies between two barriers. A state
-//! of a window is one state for each of its pieces in doubt.
+//! Chooses which crash states of a window a test builds. A window is the part of a recording between two
+//! barriers. A state of a window consists of one state for each of its pieces in doubt.
 
 use std::collections::HashSet;
 
@@ -14,10 +14,10 @@ pub struct Bounds {
     pub exhaustive_pieces: usize,
 }
 
-/// Picks the states of a window to build, each once. `pieces` holds the number of states of each piece. The
-/// second value that the function returns says whether the picked states are exhaustive. They are exhaustive
-/// if they are every combination. Where that would be too many, they are exhaustive if they are every subset
-/// of the pieces with each piece in its first or last state, plus samples with pieces in intermediate states.
+/// Picks the states of a window to build, each once. `pieces` holds the number of states of each piece. Also
+/// returns whether the picked states are exhaustive, that is, every combination. If there are too many
+/// combinations, the states also count as exhaustive if they are every combination of first and last states.
+/// Samples with intermediate states are then added.
 #[must_use]
 pub fn pick(pieces: &[usize], bounds: Bounds, seed: u64) -> (Vec<Vec<usize>>, bool) {
     let subsets = 1_usize.checked_shl(pieces.len() as u32).unwrap_or(usize::MAX);

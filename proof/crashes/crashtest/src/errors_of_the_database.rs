@@ -17,8 +17,8 @@ use crate::workload::under_hook;
 const ROWS: u32 = 30;
 const STATES: usize = 40;
 
-/// Commits a transaction. On a concurrent connection the transaction is validated when it commits. On any
-/// other connection it takes its turn to write.
+/// Commits a transaction. On a concurrent connection the transaction is validated when it commits. Any other
+/// connection takes the WRITE lock when the transaction begins.
 fn commit(conn: &Connection, setup: &Setup, statement: &str) -> rusqlite::Result<()> {
     if setup.concurrent { sql::commit_beside(conn, statement) } else { sql::commit(conn, statement) }
 }

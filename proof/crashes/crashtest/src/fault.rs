@@ -26,9 +26,9 @@ pub struct FaultPlan {
     pub seed: u64,
     /// The number of steps of the workload.
     pub length: Length,
-    /// One call in this many fails, each in a run of its own.
+    /// The test makes one out of this many calls fail, each in a run of its own.
     pub every: u64,
-    /// One memory allocation in this many fails, each in a run of its own.
+    /// The test makes one out of this many memory allocations fail, each in a run of its own.
     pub every_allocation: u64,
     /// The number of crash states that the test checks after each fault.
     pub crashes: usize,

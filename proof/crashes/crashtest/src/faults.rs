@@ -44,8 +44,8 @@ pub fn inject(plan: &FaultPlan) -> Verdict<FaultTally> {
     })
 }
 
-/// Makes each sync fail that would make the lifting of a guard durable. After a successful sync of this kind
-/// the database names no log.
+/// Makes each sync fail that is to make the lifting of a guard durable. After a successful sync of this kind
+/// the database on the disk names no log.
 ///
 /// # Errors
 /// The errors of [`inject`]. Also fails if the workload has no such sync.

@@ -2,8 +2,8 @@
 //!
 //! SQLite reports the error to the connection whose statement failed. The other transactions go on, or get an
 //! error too. Once the fault is gone, each connection commits one more transaction. The database must then
-//! contain the transactions whose `COMMIT` succeeded, in this order. The same must hold after a close, and
-//! after a power loss. Transactions whose `COMMIT` has failed may or may not be among them.
+//! contain the transactions whose `COMMIT` succeeded, in the order of their commits. The same must hold after
+//! a close, and after a power loss. Transactions whose `COMMIT` has failed may or may not be among them.
 
 use std::collections::BTreeSet;
 
@@ -161,8 +161,8 @@ impl Possible {
         Ok(Self(histories.collect()))
     }
 
-    /// Recovers the state on a stage. The state must contain all transactions of `must`, and may contain
-    /// further ones only of `may`. Returns the transactions that the state contains.
+    /// Recovers the state on a stage. The state must contain all transactions of `must`, and may contain no
+    /// others than those of `may`. Returns the transactions that the state contains.
     fn find(
         &self,
         stage: &Stage,

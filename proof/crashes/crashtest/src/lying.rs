@@ -3,11 +3,11 @@
 //! be salvaged.
 //!
 //! Nothing in a log can show that its end is lost, so an image may open without commits that were
-//! acknowledged. The tally counts these images. Duralite may have written pages home in the meantime because
-//! it believed the flush. Then the database file may hold a part of a lost transaction, and the tally counts
-//! that image too. If no page was written home, an image with a part of a transaction is a violation. With a
-//! log for each page (`ppl`) it is none, because a flush covers parts of several page logs, and nothing says
-//! which pages a transaction has changed.
+//! acknowledged. The tally counts these images. Because it believed the flush, Duralite may have written
+//! pages home in the meantime. Then the database file may hold a part of a lost transaction, and the tally
+//! counts that image too. If no page was written home, an image with a part of a transaction is a violation.
+//! `ppl`, which keeps a log for each page, is an exception: a flush covers parts of several page logs, and
+//! nothing says which pages a transaction has changed.
 
 use std::fmt;
 use std::fs::File;
@@ -55,8 +55,8 @@ pub struct LyingTally {
     pub images: u64,
     /// The number of images that opened with every transaction that was acknowledged.
     pub whole: u64,
-    /// The number of images that opened in the state after an earlier transaction than the last acknowledged
-    /// one.
+    /// The number of images that opened in the state after some transaction, but without the last
+    /// acknowledged transaction.
     pub ends_earlier: u64,
     /// The number of images that opened in a state that is not the state after any transaction.
     pub mixed: u64,
@@ -359,7 +359,7 @@ impl Rig {
         Ok(salvage::create(&self.out)?)
     }
 
-    /// Salvages the database file alone, where nothing of the log can be read.
+    /// Salvages the database file alone, because nothing of the log can be read.
     fn save_alone(&self, database: &DatabaseAt, image: Image, tally: &mut LyingTally) -> Result<()> {
         salvage::write_file_alone(database, (&self.new_file()?, &self.out))?;
         tally.unreadable += 1;

@@ -7,7 +7,7 @@
 pub const AREAS: u32 = 3;
 /// The number of rows that each area has in the common table.
 const SLOTS: u32 = 6;
-/// The age up to which rows stay in an area's own table, as a difference of transaction numbers.
+/// An area's own table loses its rows when they reach this age, as a difference of transaction numbers.
 const WINDOW: u32 = 30;
 /// The number of keys that are reserved for one transaction.
 const KEYS: u32 = 8;

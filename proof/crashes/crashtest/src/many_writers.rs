@@ -19,14 +19,14 @@ use crate::transactions;
 
 /// The number of attempts after which a transaction counts as one that cannot commit.
 const ATTEMPTS: u32 = 12;
-/// The number of connections that write concurrently. The connection after them in the list takes its turn to
-/// write.
+/// The number of connections that write concurrently. The connection after them in the list does not, so it
+/// needs the WRITE lock.
 const BESIDE: usize = AREAS as usize;
 
 const CHECKPOINTS: [&str; 4] = ["PASSIVE", "FULL", "RESTART", "TRUNCATE"];
 const BEGIN: &str = "BEGIN";
 
-/// The numbers of transactions of a run that met others, by outcome.
+/// How many transactions of a run met other transactions, by outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Overlaps {
     /// The number of transactions that were validated, and committed on top of others that had committed

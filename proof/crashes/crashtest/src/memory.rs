@@ -24,19 +24,20 @@ use crate::workload::{self, Bounds, Length, Run};
 
 /// A window with at most this many lines, sectors, sizes and names in doubt is explored exhaustively.
 const EXHAUSTIVE_LINES: usize = 12;
-/// The same as [`EXHAUSTIVE_LINES`] for connections that write concurrently. One of their windows has the
-/// same kinds of states in doubt as a window of one writer. So exploring few states of each of many windows
-/// finds more than exploring all states of a few windows.
+/// Like [`EXHAUSTIVE_LINES`], but for connections that write concurrently. One of their windows has the same
+/// kinds of states in doubt as a window of one writer. So exploring few states of each of many windows finds
+/// more than exploring all states of a few windows.
 const EXHAUSTIVE_LINES_OF_MANY: usize = 4;
-/// If connections write concurrently, one window in this many is explored.
+/// If connections write concurrently, the explorer explores only one out of this many windows.
 const SPREAD: u8 = 3;
-/// One state in this many is recovered twice. In the same way the next two constants say on how many states
-/// the test commits another transaction, and in how many recoveries another crash comes.
+/// The explorer recovers one out of `TWICE_EVERY` states twice. On one out of `USE_ON_EVERY` states, it
+/// commits another transaction. For one out of `CRASH_AGAIN_EVERY` states, it also simulates crashes during
+/// the recovery.
 const TWICE_EVERY: u64 = 4;
 const USE_ON_EVERY: u64 = 24;
 const CRASH_AGAIN_EVERY: u64 = 128;
-/// At one point in this many, every process dies, and power fails only after other processes have committed
-/// on top of the state that the dead ones left.
+/// At one out of this many states, the explorer lets every process die. Other processes then commit on top of
+/// what the dead ones left, and the power fails only after that.
 const DIE_EVERY: u64 = 192;
 
 /// The extent of an exploration.
@@ -46,11 +47,11 @@ pub struct Plan {
     pub engine: Engine,
     /// The first run's seed. The next runs use the next seeds.
     pub seed: u64,
-    /// The number of states after whose recovery the exploration stops.
+    /// The exploration stops after it has recovered this many states.
     pub states: u64,
     /// The length of a run.
     pub length: Length,
-    /// The number of states to build of a window that is too large to be explored exhaustively.
+    /// The number of states to build from a window that is too large to be explored exhaustively.
     pub window_states: usize,
     /// Whether connections write concurrently.
     pub concurrent: bool,
@@ -63,7 +64,7 @@ pub struct Tally {
     pub runs: u64,
     /// The number of windows between two barriers.
     pub windows: u64,
-    /// The number of windows of which every state was recovered.
+    /// The number of windows that were explored exhaustively: every state of the window was recovered.
     pub exhaustive: u64,
     /// The number of states recovered.
     pub states: u64,
@@ -225,7 +226,8 @@ impl Explorer {
                 if let Some(violation) = self.window(&model, bounds, position, limits, tally)? {
                     return Ok(Some(violation));
                 }
-                // A sync of the database raises the guard, and another one lifts it.
+                // Syncs of the database make the guard durable, both when it is raised and when it is lifted.
+                // So let every process die at each of these syncs.
                 if self.is_of_database(recording, event)
                     && let Some(violation) = self.die(&model, bounds, position, tally)?
                 {

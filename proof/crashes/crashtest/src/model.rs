@@ -1,9 +1,9 @@
 //! What is durable after a part of a recording, and what a crash may leave then.
 //!
-//! - Memory: each line holds any prefix, word by word, of the stores since it was last flushed and fenced.
-//!   The processor may write a line back at any time, and a line that is flushed but not yet fenced may or
-//!   may not have reached the medium. Words of 8 bytes are atomic. Lines that are never flushed hold data
-//!   that need not survive: either all of them have reached the medium, or none.
+//! - Memory: each line holds everything up to its last flush and fence, and any prefix of the later stores,
+//!   word by word. The processor may write a line back at any time, and a line that is flushed but not yet
+//!   fenced may or may not have reached the medium. Words of 8 bytes are atomic. Lines that are never flushed
+//!   hold data that need not survive: either all of them have reached the medium, or none.
 //! - Files on a device: each sector of 512 bytes holds any version since the last sync, and the file has any
 //!   of its sizes since then. A place that no chosen version fills holds its old content, or zeros. If such a
 //!   file is also mapped as memory, its lines are in doubt like those of memory, until they are flushed and

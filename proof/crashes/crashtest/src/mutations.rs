@@ -88,7 +88,7 @@ const EXPLAINED_OF_NVWAL: [(&str, &str, &str); 1] = [(
     "the fence behind the new block's state follows at once, before the block holds anything",
 )];
 
-/// The same for functions of `ppl`.
+/// Functions of `ppl` in which a call may be left out unnoticed, in the form of `EXPLAINED_OF_NVWAL`.
 const EXPLAINED_OF_PPL: [(&str, &str, &str); 11] = [
     (
         "fence",
@@ -124,7 +124,7 @@ const EXPLAINED_OF_PPL: [(&str, &str, &str); 11] = [
     ("", "retire", "it says of a log without records that it may be deleted, which is seen without it"),
 ];
 
-/// The same for functions of `scratchpad`.
+/// Functions of `scratchpad` in which a call may be left out unnoticed, in the form of `EXPLAINED_OF_NVWAL`.
 const EXPLAINED_OF_SCRATCHPAD: [(&str, &str, &str); 11] = [
     (
         "fence",
@@ -150,7 +150,7 @@ const EXPLAINED_OF_SCRATCHPAD: [(&str, &str, &str); 11] = [
     ("fence", "store_beginning < write", IN_ONE_LINE),
     ("", "flush_words < pages", AFTER_A_DEATH),
     ("", "uncount < release", COUNTS_TOO_MANY),
-    // This is the last fence of the same release.
+    // This is the last fence of `release` too, but its stack shows only the caller `retire`.
     ("fence", "retire < log.rs", COUNTS_TOO_MANY),
     (
         "flush",
@@ -185,7 +185,7 @@ impl Mutation {
         let Self::Omit { kind, site } = self else { return None };
         let frames: Vec<&str> =
             site.split(" < ").map(|frame| frame.rsplit_once(':').map_or(frame, |(name, _)| name)).collect();
-        // `names` is one function, or several that call each other.
+        // `names` is one function, or a chain of functions that call each other, innermost first.
         let explains = |names: &str| {
             let names: Vec<&str> = names.split(" < ").collect();
             frames.windows(names.len()).any(|frames| frames == names)
@@ -318,8 +318,8 @@ fn mutate(recording: &Recording, mutation: &Mutation) -> (Vec<Event>, Vec<usize>
     }
 }
 
-/// Moves each store of a single word, with its fence and the flush that it may need, before the flushes and
-/// the fence that precede it.
+/// A mark is a store of a single word, with its fence and the flush that it may need. Moves each mark before
+/// the flushes and the fence that precede it.
 fn early_marks(events: &[Event]) -> (Vec<Event>, Vec<usize>) {
     let (mut out, mut changed): (Vec<Event>, Vec<usize>) = (Vec::new(), Vec::new());
     let mut rest = events;
@@ -352,8 +352,8 @@ fn early_marks(events: &[Event]) -> (Vec<Event>, Vec<usize>) {
     (out, changed)
 }
 
-/// Holds the log's syncs back from the first commit on, each until the next sync of the database. Drops the
-/// acknowledgements in the meantime, so that the explorer can find only the wrong order.
+/// From the first commit on, delays each sync of the log until after the next sync of the database. Drops the
+/// acknowledgements before that sync, so that the wrong order is all that the explorer can find.
 fn home_first(recording: &Recording) -> (Vec<Event>, Vec<usize>) {
     let is_log = |file: crate::event::FileId| crate::event::is_log(&recording.files[file.0 as usize].path);
     let is_home = |event: &Event| {
@@ -384,7 +384,8 @@ fn home_first(recording: &Recording) -> (Vec<Event>, Vec<usize>) {
     (out, changed)
 }
 
-/// Returns the barriers at which a change may have an effect.
+/// Returns the first barriers after each change, and the end of the recording. The explorer looks there for
+/// the effects of the change.
 fn reach(recording: &Recording, changed: &[usize]) -> BTreeSet<usize> {
     let mut near = BTreeSet::new();
     for from in changed {

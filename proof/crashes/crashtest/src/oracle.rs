@@ -19,7 +19,8 @@ pub enum Depth {
     Recover,
     /// Do the same as `Recover`, with a last close that writes everything home.
     Close,
-    /// Do the same as `Close` after committing another transaction, then read the file with stock SQLite.
+    /// Do the same as `Recover`, then commit another transaction, close everything, and read the file with
+    /// stock SQLite.
     UseOn,
 }
 
@@ -34,8 +35,8 @@ pub fn check(
     bounds: Bounds,
     depth: Depth,
 ) -> Result<u32, String> {
-    // A connection of the setup's kind recovers the states that are recovered once. A connection that is not
-    // concurrent recovers all other states. So the test covers both kinds.
+    // With `Depth::Once`, a connection of the setup's kind recovers the state. With every other depth, a
+    // connection that is not concurrent does. So the test covers both kinds.
     let others = Setup { concurrent: false, ..setup.clone() };
     let recovers = if depth == Depth::Once { setup } else { &others };
     let first = stage.connect(recovers).map_err(|error| format!("cannot be opened: {error}"))?;

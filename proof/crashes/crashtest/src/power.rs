@@ -4,7 +4,8 @@
 //! The log of `waldio` is on that disk. The log of `nvwal` is in recorded memory, and the rig chooses
 //! together what a crash leaves of the disk and of the memory. The same holds for a mapped database. The disk
 //! decides its names and its length, and its content is recorded memory, as on a file system with direct
-//! access. In each image, the rig overwrites the content that the emulated mapping has written to the disk.
+//! access. The emulated mapping also writes content to the disk. In each image, the rig replaces that content
+//! by the content of the recorded memory.
 
 use std::fmt;
 use std::fs::File;
@@ -35,9 +36,9 @@ const DISK_BYTES: u64 = 16 << 20;
 /// The number of images that the rig builds at each sync. They differ in which unsynced writes have reached
 /// the disk.
 const IMAGES_PER_SYNC: u32 = 6;
-/// If connections write concurrently, the rig cuts the power at one moment in this many.
+/// If connections write concurrently, the rig cuts the power at only one out of this many moments.
 const SPREAD: u8 = 4;
-/// After the recovery of one image in this many, the test commits another transaction.
+/// The test commits another transaction after the recovery of every image whose number is a multiple of this.
 const USE_ON_EVERY: u64 = 8;
 
 /// The extent of a test.
@@ -47,11 +48,11 @@ pub struct PowerPlan {
     pub engine: Engine,
     /// The file system.
     pub file_system: FileSystemKind,
-    /// More mount options for the run. With `nobarrier`, for example, commits must be lost.
+    /// More mount options for the run. With `nobarrier`, for example, the test must find lost commits.
     pub mount_options: String,
     /// The first run's seed.
     pub seed: u64,
-    /// The number of images after whose recovery the test stops.
+    /// The test stops after it has recovered this many images.
     pub images: u64,
     /// The length of a run.
     pub length: Length,
@@ -217,8 +218,8 @@ impl Cut {
                 Event::Fence { .. } | Event::Acknowledged { .. } => random.u8(..4) == 0,
                 _ => false,
             };
-            // Transactions overlap only after the workload has made the tables. Cut at some moments of the
-            // whole rest of the run.
+            // Transactions overlap only after the workload has made the tables. So cut only after that, at
+            // some moments of the whole rest of the run.
             let mut is_for_many = || bounds.begun > TABLES && random.u8(..SPREAD) == 0;
             if cuts_here && bounds.begun > 0 && (!plan.concurrent || is_for_many()) {
                 tally.syncs += 1;
@@ -233,8 +234,8 @@ impl Cut {
                     let judged = recover(mounter, &image, memory, setup, reference, bounds, depth)?;
                     let what = match judged {
                         Judged::Sound => None,
-                        // The file system's superblock is larger than a sector, and the file system checks it
-                        // before it reads the journal.
+                        // A power cut may tear the file system's superblock, which is larger than a sector.
+                        // The file system checks it before it reads the journal, and may refuse the mount.
                         Judged::Refused if torn => {
                             tally.images -= 1;
                             tally.refused += 1;

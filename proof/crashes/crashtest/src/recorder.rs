@@ -40,8 +40,8 @@ pub enum Failure {
 pub struct Fault {
     /// The first call that fails, counted from 0 over calls of any kind.
     pub nth: u64,
-    /// The number of calls that fail. After the first, these are the following calls of its kind. No call
-    /// fails once the fault is removed.
+    /// The number of calls that fail: the first one, and after it the next calls of the same kind. Removing
+    /// the fault ends the failures.
     pub times: u64,
 }
 
@@ -49,8 +49,8 @@ pub struct Fault {
 /// order in which they happened.
 pub struct Recorder {
     state: Mutex<State>,
-    /// The disk's requests since the newest event. They have a lock of their own. When a recorded file is
-    /// synced, the syncing thread holds the recorder's lock until the disk has carried out the requests.
+    /// The disk's requests since the newest event. They have a lock of their own, because a thread that syncs
+    /// a recorded file holds the recorder's lock until the disk has carried out the requests.
     requests: Mutex<Vec<DiskEvent>>,
 }
 
@@ -58,7 +58,7 @@ pub struct Recorder {
 struct State {
     recording: Recording,
     current: HashMap<PathBuf, FileId>,
-    /// For each event, the number of calls up to then.
+    /// For each event, the number of calls that had been counted when it was recorded.
     calls_at: Vec<u64>,
     sites: Option<Sites>,
     running: bool,
@@ -113,7 +113,8 @@ impl Recorder {
         step.0.failures = 0;
     }
 
-    /// Makes the next syncs of a file fail. SQLite must sync the file, or the file must be a log of blocks.
+    /// Makes the next syncs of a file fail. This works for files that SQLite syncs, and for logs on a block
+    /// medium.
     #[cfg(test)]
     pub fn fail_syncs_of(&self, path: &Path, count: u32) {
         self.step().0.failing_syncs = Some((path.to_path_buf(), count));
@@ -126,7 +127,7 @@ impl Recorder {
         self.step().0.failing_syncs.is_none()
     }
 
-    /// Returns the number of calls since the fault was set that could have failed.
+    /// Returns the number of calls since the fault was set. Only calls that can fail count.
     #[must_use]
     pub fn calls(&self) -> u64 {
         self.step().0.calls

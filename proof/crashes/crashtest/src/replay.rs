@@ -74,7 +74,7 @@ fn replay_disk(
     })
 }
 
-/// Changes the database that a log names, because the copied database has another inode.
+/// Makes a log name the copied database, which has another inode than the original.
 fn give_to(log: &Path, database: &Path) -> Result<()> {
     let identity = DatabaseIdentity::of(database)?;
     let bytes = fs::read(log)?;

@@ -99,8 +99,8 @@ impl Stage {
         Ok(())
     }
 
-    /// Returns the same contents with paths relative to the directory that holds the stage's directories, as a kept
-    /// state has them.
+    /// Returns the contents with relative paths, as in a kept state. The paths are relative to the directory above the
+    /// database's directory.
     #[must_use]
     pub fn relative(&self, contents: &Contents) -> Contents {
         let root = self.home.parent().unwrap_or(&self.home);

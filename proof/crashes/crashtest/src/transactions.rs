@@ -18,7 +18,7 @@ pub fn text(setup: &Setup, seed: u64, number: u32) -> String {
     }
 }
 
-/// Returns the SQL of a transaction of connections that write one after the other.
+/// Returns the SQL of a transaction for the workload in which connections write one after the other.
 #[must_use]
 pub fn sql(seed: u64, number: u32) -> String {
     if number == 1 {
@@ -108,7 +108,7 @@ pub fn digest_of(conn: &Connection, queries: &[String]) -> Result<u64> {
     Ok(hash.digest())
 }
 
-/// Hashes the rows of a query. Returns the names of the tables among them.
+/// Hashes the rows of a query. If the query reads the schema, returns the names of the tables in it.
 fn add_rows(conn: &Connection, sql: &str, hash: &mut Xxh3) -> Result<Vec<String>> {
     let mut tables = Vec::new();
     let mut statement = conn.prepare(sql)?;

@@ -77,7 +77,7 @@ pub fn under_hook<T>(stage: &Stage, recorder: &Arc<Recorder>, body: impl FnOnce(
     under_this_hook(stage, recorder, DirectoryHook::new(Arc::clone(recorder)), body)
 }
 
-/// Does the same as [`under_hook`], with a hook of the caller's.
+/// Like [`under_hook`], but with a hook that the caller provides.
 pub fn under_this_hook<T>(
     stage: &Stage,
     recorder: &Arc<Recorder>,
@@ -285,10 +285,10 @@ impl<'a> Script<'a> {
         Ok(())
     }
 
-    /// Changes to another journal mode and back, at `synchronous=FULL` or EXTRA. Leaves rollback journals at
-    /// NORMAL out, because at NORMAL SQLite syncs the journal's header together with its content. Under this
-    /// model even stock SQLite ends with "file is not a database" when such a transaction leaves a TRUNCATE
-    /// or PERSIST journal.
+    /// Changes to another journal mode and back, at `synchronous=FULL` or EXTRA. Does not test rollback
+    /// journals at NORMAL, because there SQLite syncs the journal's header together with its content. If such
+    /// a transaction leaves a TRUNCATE or PERSIST journal, even stock SQLite fails under this model with
+    /// "file is not a database".
     fn change_mode(&mut self) -> Result<()> {
         self.close()?;
         self.recorder.note(Event::Acknowledged { number: self.committed });

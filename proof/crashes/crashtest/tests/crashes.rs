@@ -1,6 +1,6 @@
-//! Explores crashes through real SQLite, for as long as every test run can afford, and runs controls that
-//! must fail. With `CRASHTEST_LONG=1`, as in `make test-long`, the tests explore four times as many states.
-//! `make proof` explores at length.
+//! Explores crashes through real SQLite, as far as an ordinary test run has time for it, and runs controls
+//! that must fail. With `CRASHTEST_LONG=1`, as in `make test-long`, the tests explore four times as many
+//! states. `make proof` explores at length.
 #![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 
 use std::fmt::Display;

@@ -10,7 +10,7 @@ pub(crate) const RECORD: u64 = duralite_testkit::Acks::<2>::RECORD_BYTES as u64;
 /// The number of acknowledgements in memory above which it is worthwhile to forget old ones.
 const MANY: usize = 1 << 14;
 
-/// The file of acknowledgements, to whose end a process appends its own.
+/// The file of acknowledgements. Each process appends its own to the end.
 pub(crate) struct Acks(duralite_testkit::Acks<2>);
 
 impl Acks {

@@ -19,7 +19,7 @@ use crate::site::Site;
 use crate::worker::{Answer, Orders, Question};
 use crate::{Phase, Plan, Role, Worker, stacks};
 
-/// The time between two checks of the other processes while the killing process waits for one of them.
+/// While the killing process waits for one process, it checks the others at this interval.
 const GLANCE: Duration = Duration::from_millis(50);
 /// The time for which the killing process waits until a victim reaches the phase in which it is to be killed.
 const AIM: Duration = Duration::from_millis(8);
@@ -373,7 +373,8 @@ impl<'a> Crowd<'a> {
         let first = text.lines().position(|line| line.starts_with("failure: "));
         let reasons = text.lines().take(first.map_or(usize::MAX, |at| at + 1));
         let reasons: Vec<&str> = reasons.filter(|line| !line.trim().is_empty()).collect();
-        // The library's refusal is the line before the error that SQLite made of it.
+        // SQLite turns the library's error into one of its own. The line before SQLite's error has the
+        // library's reason, so this returns both lines.
         let last = reasons[reasons.len().saturating_sub(2)..].join("; ");
         anyhow::anyhow!("{what}: {last}")
     }

@@ -1,9 +1,10 @@
 //! Makes the transactions of processes that write concurrently, and checks what the database holds of them.
 //!
 //! Each process has a *lane*: a table, and a row with the number of the lane's transactions, in a page of its
-//! own. So most transactions of different lanes do not meet. Several processes may share a lane. Now and then
-//! a transaction reads how many transactions another lane has, or adds 1 to a row that all lanes share. These
-//! transactions let the check decide whether the database holds a prefix of one order of all transactions.
+//! own. So most transactions of different lanes do not conflict. Several processes may share a lane. Now and
+//! then a transaction reads how many transactions another lane has, or adds 1 to a row that all lanes share.
+//! These transactions let the check decide whether the database holds a prefix of one order of all
+//! transactions.
 
 use std::path::Path;
 
@@ -16,11 +17,11 @@ use crate::ledger::payload;
 pub(crate) const LANES: i64 = 4;
 /// The number of newest rows that a lane keeps.
 const WINDOW: i64 = 40;
-/// One in this many of a lane's transactions reads how many transactions another lane has.
+/// A transaction whose number is a multiple of this also reads how many transactions another lane has.
 const LOOKS_EVERY: i64 = 5;
-/// One in this many of a lane's transactions adds 1 to the row that all lanes share.
+/// A transaction whose number is a multiple of this adds 1 to the row that all lanes share.
 const COUNTS_EVERY: i64 = 9;
-/// One in this many of a lane's transactions has a row that takes several pages.
+/// A transaction whose number is a multiple of this has a row that takes several pages.
 const LARGE_EVERY: i64 = 11;
 const LARGE_BYTES: usize = 20_000;
 

@@ -10,12 +10,13 @@ use duralite_testkit::{Acknowledge, Arguments, Engine, engine_named};
 use crate::Role;
 
 /// The plan of a run. Its text consists of `name=value` pairs with spaces between them, and [`Plan::parse`]
-/// reads it. The seed decides everything except when the system lets processes run.
+/// reads it. The seed decides everything except the moments at which the system lets processes run.
 #[derive(Debug, Clone)]
 pub struct Plan {
     /// The engine that keeps the log.
     pub engine: Engine,
-    /// The number of processes to kill. The run kills a few more if the last strike hits several processes.
+    /// The number of processes to kill. The run kills in strikes. If the last strike hits several processes,
+    /// the run kills a few more than this number.
     pub kills: u32,
     /// The seed of all random decisions.
     pub seed: u64,
@@ -112,8 +113,8 @@ const SCRATCHPAD: [&str; 5] = [
 /// its defaults.
 const CHOICES: [(&str, &[&str]); 4] =
     [("nvwal", &NVWAL), ("waldio", &WALDIO), ("ppl", &PPL), ("scratchpad", &SCRATCHPAD)];
-/// The numbers of frames in the log at which SQLite makes a checkpoint. They are for engines whose pages
-/// SQLite's checkpoints write home.
+/// The numbers of frames in the log at which SQLite makes a checkpoint. They are for engines with which
+/// SQLite's checkpoints write the pages home.
 const CHECKPOINT_FRAMES: [u32; 4] = [3, 8, 100, 1000];
 /// The longest time between two strikes in milliseconds, if the plan gives none.
 const LONGEST_MS: u64 = 20;
@@ -188,7 +189,8 @@ impl Plan {
         plan
     }
 
-    /// Returns a plan in which several processes write concurrently, and one process takes its turn to write.
+    /// Returns a plan in which several processes write concurrently, and one process writes with the WRITE
+    /// lock.
     #[must_use]
     pub fn concurrent(engine: Engine, kills: u32, seed: u64) -> Self {
         let usual = Self::new(engine, kills, seed);

@@ -26,7 +26,7 @@ pub struct Report {
     pub continued: u64,
     /// The number of processes that the run stopped together with others and then let continue.
     pub paused: u64,
-    /// The number of strikes while the database had another name.
+    /// The number of strikes while the database had another name. In a strike, the run kills some processes.
     pub renamed: u64,
     /// The largest number of bytes that the logs took.
     pub log_bytes: u64,

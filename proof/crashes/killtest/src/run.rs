@@ -11,7 +11,7 @@ use crate::site::Site;
 use crate::worker::Question;
 use crate::{Plan, Report, Role, Worker};
 
-/// The length of the end of a wait in which the process spins, because a sleep is not exact enough.
+/// How long the process spins at the end of a wait, because a sleep is not exact enough.
 const SPIN: Duration = Duration::from_micros(150);
 
 /// Carries out a plan, and reports after each step. Every process that this function has started has ended

@@ -1,4 +1,5 @@
-//! Decides by the seed alone which processes the run kills when, and what the auditor checks.
+//! Decides which processes the run kills, when it kills them, and what the auditor checks. Only the seed and
+//! the plan affect these decisions.
 
 use std::time::Duration;
 
@@ -66,8 +67,8 @@ pub enum Step {
     },
 }
 
-/// The ranges from which the seed draws the number of kills between two wipes. If there are few, the run
-/// kills the process that recovers the log while others wait to attach it.
+/// The seed chooses one of these ranges, and from it the number of kills between two wipes. A small number
+/// makes the run kill the process that recovers the log while others wait to attach it.
 const ROUNDS: [std::ops::RangeInclusive<u32>; 3] = [1..=3, 1..=8, 15..=70];
 const LONGEST_AIMED: u64 = 3_000;
 const LONGEST_STOP: u64 = 250;
@@ -138,8 +139,8 @@ impl Schedule {
         cast
     }
 
-    /// Returns a random delay. Its upper limit is `longest`, a tenth of it or a hundredth of it, each as
-    /// often as the others.
+    /// Returns a random delay. Its upper limit is `longest`, a tenth of `longest`, or a hundredth of it, each
+    /// with the same chance.
     fn short_delay(&mut self, longest: u64) -> Duration {
         let longest = [longest, longest / 10, longest / 100][self.rng.usize(..3)];
         Duration::from_micros(self.rng.u64(..=longest))

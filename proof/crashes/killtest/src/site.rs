@@ -208,7 +208,7 @@ pub(crate) fn check_plain(database: &Path, log_dir: &Path, allow_segments: bool)
     if log_dir != dir {
         left.extend(names_in(log_dir)?);
     }
-    // A region keeps the pages that a dead process had taken until it runs short of space, so regions may be
+    // Pages that a dead process had taken stay in use until the region runs short of space. So regions may be
     // left.
     left.retain(|name| !name.starts_with(REGION));
     left.retain(|name| !(allow_segments && name.contains("-duralite") && name.ends_with("-shm")));

@@ -16,9 +16,9 @@ const SECONDS: u64 = 45;
 const PROCESSES: u32 = 8;
 /// The number of pages in the log at which every process makes a checkpoint.
 const AUTOCHECKPOINT: u32 = 8;
-/// The space that all logs of the database may take, in pages. A plan allows at least [`LOG_BYTES`]. A
-/// process that is stopped while it reads delays checkpoints for up to 1.5 s, and VACUUM writes all pages at
-/// once.
+/// The space that all logs of the database may take, in pages. A plan allows at least [`LOG_BYTES`]. The
+/// limits are large, because a process that is stopped while it reads delays checkpoints for up to 1.5 s, and
+/// because VACUUM writes all pages at once.
 const LOG_PAGES: u64 = 64 << 10;
 const LOG_BYTES: u64 = 256 << 20;
 

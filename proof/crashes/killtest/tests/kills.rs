@@ -37,8 +37,8 @@ fn inv07_150_kills_on_ppl() {
 }
 
 /// Kills processes that write concurrently while they begin, read, validate and publish. Another process
-/// takes its turn to write. An unfinished transaction of a dead process must have no effect, and no process
-/// may wait for a dead one.
+/// writes with the WRITE lock. An unfinished transaction of a dead process must have no effect, and no
+/// process may wait for a dead one.
 fn concurrent_writers_are_killed(engine: Engine) {
     // The database of this seed has no pointer maps, so that connections lease free pages.
     let seed = seed(6);

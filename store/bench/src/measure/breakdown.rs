@@ -13,8 +13,8 @@ use super::schemes::Dirs;
 use crate::nv::Setup;
 use crate::workload::{Workload, run};
 
-/// Texts that occur in function names, each with the part of the store to which such a function belongs. The first text
-/// that occurs counts.
+/// Each entry is a text and a part of the store. A function belongs to the part of the first entry whose text occurs in
+/// the function's name.
 const PARTS: [(&str, usize); 15] = [
     ("duralite_store::log", LOG),
     ("as duralite_store::log::Log", LOG),

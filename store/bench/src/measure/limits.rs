@@ -212,8 +212,8 @@ pub(crate) fn figure11(plan: &Plan) -> Result<Table> {
     Ok(table)
 }
 
-/// The environment variable that holds a child process's task. Its name does not begin with `DURALITE`, because such
-/// variables are settings.
+/// The environment variable that holds a child process's task. Its name does not begin with `DURALITE`, because
+/// variables with that prefix are settings.
 pub(crate) const CHILD: &str = "STOREBENCH_CHILD";
 
 /// The task of a child process.

@@ -17,8 +17,8 @@ use super::schemes::Dirs;
 
 /// The shortest time for a turn. It must be long enough for the scan to read all rows.
 const SHORTEST: Duration = Duration::from_secs(2);
-/// The longest time for a turn without a scan. Only the turns with a scan are compared with each other, so this one may
-/// be shorter.
+/// The longest time for a turn without a scan. It may be shorter than the other turns, because only the turns with a
+/// scan are compared with each other.
 const LONGEST_WITHOUT: Duration = Duration::from_secs(60);
 const ROW_BYTES: usize = 100;
 /// The balance with which each row begins.

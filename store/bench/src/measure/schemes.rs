@@ -16,8 +16,8 @@ pub(crate) const SCHEMES: [Scheme; 5] = [
     Scheme::FlushOnCommit,
     Scheme::Distributed,
 ];
-/// The cost of a cache line of memory, in nanoseconds (section 4.1 of the paper). Each step of slowdown adds this cost
-/// once more.
+/// The time that writing a cache line to memory takes, in nanoseconds (section 4.1 of the paper). For a slowdown of N,
+/// the benchmark adds this time N - 1 times.
 const LINE_NS: u32 = 60;
 
 /// For each scheme, makes a store, loads it, and closes it.

@@ -26,8 +26,9 @@ pub(super) fn open(dir: &Path, log_dir: &Path, schema: Schema, memory: Memory) -
     if let Some(bytes) = memory.buffer_bytes {
         options.set_db_write_buffer_size(bytes as usize);
         options.set_write_buffer_size(bytes as usize / 4);
-        // By default, RocksDB keeps two written buffers of each family for transactions that validate against them. The
-        // transactions here lock their rows instead, so they need no such buffers.
+        // By default, RocksDB keeps two flushed buffers of each column family in memory, so that optimistic
+        // transactions can validate against them. The transactions here lock their rows instead, so they need no such
+        // buffers.
         options.set_max_write_buffer_size_to_maintain(1);
     }
     let mut blocks = BlockBasedOptions::default();

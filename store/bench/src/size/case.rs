@@ -1,5 +1,5 @@
-//! The rows of the table. Each is a workload, the size of the data relative to the cache, the number of threads, and
-//! the size of a row.
+//! The rows of the table of results. Each row combines a workload, the size of the data relative to the cache, the
+//! number of threads, and the size of a data row.
 
 use anyhow::{Result, bail};
 use serde::{Deserialize, Serialize};
@@ -115,7 +115,7 @@ impl Case {
         self.data_bytes(cache_bytes) / (self.row_bytes + 8)
     }
 
-    /// Returns the name of the data. All rows of the table that use the same data have the same name for it.
+    /// Returns the name of the data set that this row of the table uses. Rows with the same name use the same data set.
     pub(super) fn data(self) -> String {
         match self.kind {
             Kind::TpcB | Kind::TpcC => format!("{}-{}x", self.title(), self.multiple),
@@ -148,8 +148,8 @@ impl Case {
         })
     }
 
-    /// Returns how many bytes of keys and values a transaction changes, as the mean over the mix; `None` if this number
-    /// depends on anything else.
+    /// Returns how many bytes of keys and values a transaction, or the load of a row, changes on average; `None` if the
+    /// workload has no such fixed number.
     pub(super) fn user_bytes(self) -> Option<f64> {
         let row = (self.row_bytes + 8) as f64;
         match self.kind {

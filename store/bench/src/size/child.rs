@@ -162,7 +162,7 @@ pub(crate) fn child(task: &Task) -> Result<()> {
     if !task.is_load && matches!(task.case.kind, Kind::TpcB | Kind::TpcC) {
         workload.check(&mut *db.session()?)?;
     }
-    // Closes the store inside the measured time, so that work that it has deferred until then counts too.
+    // Closes the store within the measured time, so that the time includes the work that the store has deferred.
     drop(db);
     found.insert("seconds".to_owned(), begun.elapsed().as_secs_f64());
     found.insert("read_bytes".to_owned(), read);

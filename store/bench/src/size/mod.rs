@@ -18,7 +18,7 @@ const SHARE_BYTES: u64 = 64 << 20;
 #[derive(Clone, Debug)]
 pub(crate) struct Sizes {
     pub(crate) cache_bytes: u64,
-    /// The time for which a store is measured for a row, in seconds, in all turns together.
+    /// How long a store runs for one row of the table, in seconds. All turns together take this time.
     pub(crate) seconds: f64,
     /// The number of turns that each store gets for a row.
     pub(crate) turns: u32,

@@ -33,7 +33,7 @@ const COLUMNS: [&str; 16] = [
     "failed",
 ];
 
-/// The time that a turn that scans may take, in seconds.
+/// The longest time for a turn that scans, in seconds.
 const LONGEST_SCANNING: f64 = 5.0;
 
 /// The results of one store in a row, turn by turn.

@@ -36,10 +36,10 @@ impl DirectoryHook {
         Self { recorder, on_disk: None }
     }
 
-    /// Returns the hook for a mapped database on a disk whose power is cut. When the database grows, the hook
-    /// makes the database's new length durable through the descriptor `database`, which the caller must close
-    /// after all connections. On a file system with direct access, the first fault of a page makes the length
-    /// durable (`MAP_SYNC`).
+    /// Returns a hook for a mapped database on a disk whose power is cut. When the database grows, the hook
+    /// syncs the descriptor `database`, so that the new length is durable. On a file system with direct
+    /// access, the first fault of a page makes the length durable instead (`MAP_SYNC`). The caller must close
+    /// `database` after all connections.
     #[must_use]
     pub fn on_disk(self, database: Arc<File>) -> Self {
         Self { on_disk: Some(database), ..self }

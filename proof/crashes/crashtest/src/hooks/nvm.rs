@@ -13,8 +13,8 @@ use crate::recorder::{Call, Failure, Recorder};
 /// Records the accesses to the wrapped memory.
 pub struct TappedNvm {
     pub inner: Arc<dyn Nvm>,
-    /// Whether the hook presents the memory as one that survives a power loss. Here the model decides what
-    /// survives.
+    /// Whether the hook reports that the memory survives a power loss. What survives in the test is up to the
+    /// model.
     pub survives: bool,
     /// The file whose sync makes a new length durable, if the memory maps a file on a disk.
     pub on_disk: Option<Arc<File>>,

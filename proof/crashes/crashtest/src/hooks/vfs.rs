@@ -35,7 +35,8 @@ struct Registry {
     directories: Vec<(PathBuf, Arc<Recorder>)>,
     /// Open files, by the address of SQLite's file structure.
     open: HashMap<usize, Open>,
-    /// For each method table of the base VFS, by its address, the table made from it.
+    /// The method tables that this VFS has made. The key is the address of the base VFS's table that was
+    /// copied.
     tables: HashMap<usize, &'static IoMethods>,
 }
 
@@ -104,7 +105,8 @@ fn register_once() -> anyhow::Result<()> {
         anyhow::ensure!(code == ffi::OK, "SQLite took no extension (code {code})");
         let opened = rusqlite::Connection::open_in_memory();
         sqlite::sqlite3_cancel_auto_extension(Some(enter));
-        // Makes the found VFS the default again, so that nothing else that this process opens is recorded.
+        // Makes the base VFS the default again, so that the recording covers nothing else that this process
+        // opens.
         sqlite::sqlite3_vfs_register(found.cast(), 1);
         opened?;
     }
@@ -249,7 +251,7 @@ unsafe extern "C" fn write(file: *mut File, data: *const c_void, len: c_int, at:
     let (Ok(bytes), Ok(from)) = (usize::try_from(len), u64::try_from(at)) else { return ffi::IOERR_WRITE };
     let mut step = open.recorder.step();
     let failure = step.due(Call::Write);
-    // A failed write has written whole sectors of its first half.
+    // A write that fails still writes the whole sectors of its first half.
     let reached = if failure.is_some() { bytes / 2 / SECTOR * SECTOR } else { bytes };
     if reached > 0 {
         let Some(write) = open.methods.write else { return ffi::IOERR_WRITE };

@@ -160,8 +160,8 @@ impl Auditor<'_> {
         Ok(self.seen)
     }
 
-    /// Writes, because in rollback mode a reader makes no log. So a reader would not delete the log of a
-    /// process that died before the database named that log.
+    /// Writes once. In rollback mode this makes a new log, and so deletes the log of a process that died
+    /// before the database named that log. A reader makes no log in this mode.
     fn write_once(&self) -> Result<()> {
         let Some(conn) = self.conn.as_ref().filter(|_| self.orders.journal != WAL) else { return Ok(()) };
         let version = "PRAGMA user_version=1; PRAGMA user_version=0";

@@ -28,17 +28,18 @@ pub(crate) struct Session<'a> {
     acknowledged: i64,
 }
 
-/// Returns whether SQLite did not find the database because the run has renamed it for a moment. Stock SQLite returns
-/// `IOERR_FSTAT` if the renaming comes after it has opened the database and before it makes the `-wal` file, because it
-/// copies the mode for `-wal` from the file of that name.
+/// Returns whether SQLite did not find the database because the run has renamed it for a moment. To make the `-wal`
+/// file, stock SQLite looks up the database file by name, and copies its mode. If the run has renamed the file since
+/// stock SQLite opened it, this look-up fails with `IOERR_FSTAT`.
 fn is_away(error: &rusqlite::Error) -> bool {
     matches!(error, rusqlite::Error::SqliteFailure(failure, _)
         if failure.code == ErrorCode::CannotOpen
             || failure.extended_code == rusqlite::ffi::SQLITE_IOERR_FSTAT)
 }
 
-/// Returns whether the process may succeed if it tries again. A user who may only read cannot roll back what a dead
-/// process has left. As with stock SQLite, this user gets an error until a user who may write has rolled it back.
+/// Returns whether the process may succeed if it tries again. A user who may only read cannot roll back the journal
+/// that a dead process has left. As with stock SQLite, this user gets an error until a user who may write has rolled
+/// the journal back.
 pub(super) fn is_busy(error: &rusqlite::Error) -> bool {
     matches!(error, rusqlite::Error::SqliteFailure(failure, _)
         if matches!(failure.code, ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked)
@@ -76,8 +77,8 @@ pub(super) fn when_there_is_room<T>(
     }
 }
 
-/// Tries again while the database is busy. Fails if the database is busy for longer than `limit`. No process holds a
-/// lock or is stopped for that long, so the process starves.
+/// Tries again while the database is busy, for at most `limit`. No process holds a lock or is stopped for that long, so
+/// a failure means that this process starves.
 pub(crate) fn patiently<T>(
     limit: Duration,
     what: &str,
@@ -99,8 +100,8 @@ pub(crate) fn patiently<T>(
     }
 }
 
-/// A connection that only [`close`] closes. If a process that has found a loss ends, it must not checkpoint the log
-/// into the database and delete the log.
+/// A connection that only [`close`] closes. When a process ends because it has found a loss, its connection must not
+/// checkpoint the log into the database and delete the log.
 pub(crate) type Kept = ManuallyDrop<Connection>;
 
 /// Opens a connection by one of the database's names, and attaches the log. If the database has several names, it may

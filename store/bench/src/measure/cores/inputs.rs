@@ -124,8 +124,8 @@ pub(super) struct Recorded {
     pieces: LogPieces,
 }
 
-/// Numbers the rows, and numbers the pages in the order of the keys. If a table was empty, each thread's new rows count
-/// as being in a page of that thread.
+/// Gives each row a number, and each page a number in the order of the keys. If a table is empty at first, the new rows
+/// of each thread count as one page of that thread.
 fn places(tables: &[Vec<Vec<u8>>], rows_of_a_page: u64, traces: &[Vec<Trace>]) -> Places {
     let (mut places, mut pages) = (Places::default(), HashMap::new());
     for (thread, traces) in traces.iter().enumerate() {
@@ -170,8 +170,8 @@ impl Recorded {
         };
         let changes = |trace: &Trace| trace.ops.iter().filter(|op| op.kind == Kind::Change).count() as f64;
         let work = |trace: &Trace| trace.ops.iter().map(of).sum::<f64>() + self.end(trace);
-        // The simulated threads run the recorded transactions, but not equally often. Scale the times so that, on
-        // average, the transactions take what was measured.
+        // The simulated threads run the recorded transactions, but not equally often. Scale the times so that the
+        // transactions take the measured time on average.
         let all = self.traces.iter().flatten();
         let count = all.clone().count() as f64;
         let latched: f64 = all.clone().map(|trace| changes(trace) * change).sum();
@@ -197,8 +197,9 @@ impl Recorded {
         if kind == Kind::Change { (ns - self.pieces.change).max(ns / 4.0) } else { ns }
     }
 
-    /// Returns how long a transaction takes to end, without the wait for its objects: the transaction's time minus that
-    /// of its operations. Limits the result, because something may have disturbed the transaction.
+    /// Returns the part of a transaction's time that its operations and its wait for durability do not use. The model
+    /// adds this time to the end of the transaction. Limits the result, because something may have disturbed the
+    /// transaction.
     fn end(&self, trace: &Trace) -> f64 {
         let ops: f64 = trace.ops.iter().map(|op| op.ns).sum();
         let is_change = trace.ops.iter().any(|op| op.kind == Kind::Change);

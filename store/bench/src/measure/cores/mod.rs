@@ -30,8 +30,8 @@ const ADDED: [(Added, bool); 4] = [
     (Added { line_ns: 420, call_ns: 0 }, true),
     (Added { line_ns: 0, call_ns: 5000 }, false),
 ];
-/// The time in nanoseconds for which Linux lets a thread run while other threads are ready (`SLICE_NS`), and for which
-/// a thread spins for a mutex (`SPIN_NS`).
+/// `SLICE_NS` is the time for which Linux lets a thread run while other threads are ready. `SPIN_NS` is the time for
+/// which a thread spins for a mutex. Both are in nanoseconds.
 const SLICE_NS: f64 = 3e6;
 const SPIN_NS: f64 = 1500.0;
 /// The largest number of rounds. There are many rows, so more rounds would take too long.
@@ -73,7 +73,7 @@ fn sheet(plan: &Plan, workload: &dyn Workload, parts: &Parts) -> Result<Sheet> {
     let mut rows = Vec::new();
     for (added, is_checked) in ADDED {
         for setup in &setups {
-            // Only a log file is written by calls, so skip the row for schemes without a log file.
+            // A delay per call affects only a log file, so skip the row for schemes without a log file.
             if added.call_ns == 0 || is_file(setup.options.scheme) {
                 rows.push(bench.row(setup, added, is_checked, &mut cleaning)?);
             }
@@ -82,7 +82,8 @@ fn sheet(plan: &Plan, workload: &dyn Workload, parts: &Parts) -> Result<Sheet> {
     Ok(Sheet { workload: workload.name(), contention, changing: bench.recorded.changing(), rows })
 }
 
-/// Measures how much two threads slow each other down: once with a store each, and once in the same store.
+/// Measures how much two threads slow each other down: once if each thread has a store of its own, and once if both use
+/// the same store.
 fn contention(plan: &Plan, workload: &dyn Workload, stores: [&NvDb; 2], parts: &Parts) -> Result<Contention> {
     let (mut alone, mut beside, mut both) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..plan.rounds.min(ROUNDS) * 2 {

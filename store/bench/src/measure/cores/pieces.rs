@@ -101,7 +101,8 @@ fn transfer(turns: u32) -> f64 {
     })
 }
 
-/// Lets two threads wake each other this often. Returns, per wake-up, the processor time and the remaining time.
+/// Lets two threads wake each other this often. Returns two times per wake-up: the processor time, and the rest of the
+/// elapsed time.
 fn switches(turns: u64) -> (f64, f64) {
     let (turn, changed) = (Mutex::new(0_u64), Condvar::new());
     let (turn, changed) = (&turn, &changed);
@@ -165,7 +166,7 @@ pub(super) fn seal(bytes: f64) -> f64 {
 /// The costs of a scheme's log, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct LogPieces {
-    /// The time by which changing a row takes longer than reading the row for a change.
+    /// How much longer it takes to change a row than to read it for a change.
     pub(super) change: f64,
     /// The time for which a commit waits until it is durable, after few and after many changes.
     pub(super) force: [f64; 2],

@@ -16,8 +16,8 @@ pub(super) const COMMITS: u64 = 3000;
 pub(super) struct Contention {
     /// The factor by which a transaction takes longer while the other core runs another store.
     pub(super) beside: f64,
-    /// The time by which a transaction takes longer if both cores run the same store, as a share of its time alone.
-    /// Does not include the modelled cache lines.
+    /// How much longer a transaction takes if both cores run the same store, as a share of its time alone. Does not
+    /// include the modelled cache lines.
     pub(super) sharing: f64,
     /// The measured cost of the modelled cache lines, as a share of what the model would charge for them.
     pub(super) lines: f64,
