@@ -116,8 +116,8 @@ fn inv47_a_missing_segment_is_an_error_that_names_the_last_moment_whichever_it_i
                 assert_eq!(before, (0..before.len() as u64).collect::<Vec<_>>());
                 assert!(before.len() < 6 && before.len() >= had, "{scheme:?}: {before:?}");
                 had = before.len();
-                // A moment after the gap cannot be restored; stopping before the gap would be wrong. A moment before
-                // the gap can be restored.
+                // A restore to a moment after the gap must fail, and must not stop before the gap instead. A moment
+                // before the gap can be restored.
                 let earlier = place.restore("backup", RestoreTo::Time(SystemTime::now()));
                 assert!(matches!(earlier, Err(Error::Gap { .. })), "{earlier:?}");
                 if before.len() > 2 {

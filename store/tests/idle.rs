@@ -96,7 +96,7 @@ fn inv49_writers_go_on_beside_an_idle_transaction_however_it_ends() {
     }
 }
 
-/// Crashes at many moments while the store moves the undo data of an idle transaction forward in the log.
+/// Crashes at many moments while the store copies the undo data of an idle transaction forward in the log.
 #[test]
 fn inv49_a_crash_while_what_takes_back_moves_on_takes_back_the_same() {
     for scheme in schemes() {

@@ -1,4 +1,5 @@
-//! Tests that prune the oldest part of an archive. The rest must still restore what it can.
+//! Tests that prune the oldest part of an archive. A restore must still work if the rest of the archive
+//! continues the backup.
 #![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 
 use crate::common;

@@ -64,8 +64,9 @@ fn inv38_a_small_log_has_the_room_that_was_promised() {
     }
 }
 
-/// A force writes whole blocks. A transaction reserves room only for the block of its own commit. If snapshots forced
-/// changes that have not committed, a rollback beside many snapshots could find the log full.
+/// Each force fills up a whole block of the log, but a transaction reserves room only for the block of its own commit.
+/// If a snapshot forced changes that have not committed, many snapshots could fill the log, and a rollback would find
+/// no room.
 #[test]
 fn inv38_a_snapshot_writes_nothing_that_has_not_committed() {
     for scheme in [Scheme::Auto, Scheme::NvDisk, Scheme::NvDiskDecentralized] {

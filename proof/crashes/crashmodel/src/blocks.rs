@@ -289,7 +289,8 @@ impl Block for RecordingBlock {
         let mut state = self.lock();
         self.before(&state);
         if (len as usize) < state.visible.len() {
-            // A power failure may bring the cut part back, so the durable image keeps it.
+            // After a power failure the file may have its old length again, so the durable image keeps the
+            // part that was cut off.
             state.visible.truncate(len as usize);
             state.sectors.cut(len);
         }

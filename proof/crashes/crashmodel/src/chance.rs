@@ -16,7 +16,7 @@ impl Chance {
         Self::drawn(&mut fastrand::Rng::with_seed(seed))
     }
 
-    /// Returns the choices of one of many crashes that share a random generator.
+    /// Returns the choices of the next crash, if many crashes share one random generator.
     #[must_use]
     pub fn drawn(random: &mut fastrand::Rng) -> Self {
         let mut random = random.fork();

@@ -12,8 +12,8 @@
 //!
 //! In a model with flushes, lines written by streaming stores are in doubt until a fence, like flushed lines.
 //!
-//! [`Crashes::crash_before`] takes such a state in the middle of whatever runs on the medium. A test can
-//! leave out the n-th flush or fence to show that its checks would notice the omission.
+//! [`Crashes::crash_before`] takes such a state while a program is still using the medium. A test can leave
+//! out the n-th flush or fence to show that its checks would notice the omission.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

@@ -10,7 +10,8 @@ use crate::Chance;
 pub struct Bounds {
     /// The largest number of states to build, unless the window is small enough to be explored exhaustively.
     pub states: usize,
-    /// The largest number of pieces in doubt that a window may have to be explored exhaustively.
+    /// A window with at most this many pieces in doubt is explored exhaustively, even if that takes more than
+    /// `states` states.
     pub exhaustive_pieces: usize,
 }
 

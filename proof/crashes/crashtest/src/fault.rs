@@ -98,8 +98,8 @@ pub enum Which {
 }
 
 impl Which {
-    /// Returns the violation that says which promise this fault has broken before any crash. `failed` is the
-    /// call that failed.
+    /// Returns the violation for a fault that has broken a promise before any crash. `failed` is the call
+    /// that failed.
     pub fn broken(self, setup: &Setup, seed: u64, failed: Option<&str>, what: &str) -> Violation {
         let what = format!("{self:?} ({}): {what}", failed.unwrap_or("nothing"));
         let (setup, bounds, contents) = (setup.clone(), Bounds::default(), Contents::new());
@@ -134,8 +134,8 @@ impl Which {
     }
 }
 
-/// Returns a recorder for a stage whose database is already in WAL mode. The tests of faults do not cover how
-/// SQLite handles a failing device with its own rollback journal.
+/// Puts a stage's database into WAL mode, and returns a recorder for the stage. The tests of faults do not
+/// cover how SQLite handles a failing device with its own rollback journal.
 pub(crate) fn recorder_of(stage: &Stage, setup: &Setup) -> Result<Arc<Recorder>> {
     let plain = Setup { engine: Engine::Stock, ..setup.clone() };
     let conn = stage.connect(&plain)?;

@@ -1,13 +1,13 @@
 //! Numbered transactions for connections that write concurrently. Most transactions stay within the area of
-//! their connection, which has pages of its own. Some transactions meet others: on a row that all may change,
-//! on rows that another transaction has written, on the schema, and on the free list.
+//! their connection, which has pages of its own. Some transactions can conflict with others: on a row that
+//! all may change, on rows that another transaction has written, on the schema, and on the free list.
 
 /// The number of areas. Each area has rows in a common table, and a table of its own. Transactions with
 /// consecutive numbers belong to different areas.
 pub const AREAS: u32 = 3;
 /// The number of rows that each area has in the common table.
 const SLOTS: u32 = 6;
-/// An area's own table loses its rows when they reach this age, as a difference of transaction numbers.
+/// A row leaves its area's own table at this age, which is a difference of transaction numbers.
 const WINDOW: u32 = 30;
 /// The number of keys that are reserved for one transaction.
 const KEYS: u32 = 8;

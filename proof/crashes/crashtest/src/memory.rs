@@ -24,8 +24,8 @@ use crate::workload::{self, Bounds, Length, Run};
 
 /// A window with at most this many lines, sectors, sizes and names in doubt is explored exhaustively.
 const EXHAUSTIVE_LINES: usize = 12;
-/// Like [`EXHAUSTIVE_LINES`], but for connections that write concurrently. One of their windows has the same
-/// kinds of states in doubt as a window of one writer. So exploring few states of each of many windows finds
+/// Like [`EXHAUSTIVE_LINES`], but for connections that write concurrently. Their windows have the same kinds
+/// of pieces in doubt as the windows of one writer. So exploring few states of each of many windows finds
 /// more than exploring all states of a few windows.
 const EXHAUSTIVE_LINES_OF_MANY: usize = 4;
 /// If connections write concurrently, the explorer explores only one out of this many windows.

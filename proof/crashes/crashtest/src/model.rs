@@ -174,9 +174,9 @@ impl Model {
         }
     }
 
-    /// Returns what remains when every process dies: everything that the processes did, durable or not. Since
-    /// power may fail later, also returns the same as a recording, which starts with what is durable and has
-    /// the rest as its first events.
+    /// Returns what remains when every process dies: everything that the processes did, durable or not. Power
+    /// may fail later, so this also returns a recording of the same state. The recording starts with what is
+    /// durable, and its first events make the rest.
     #[must_use]
     pub fn survive(&self) -> (Contents, Recording) {
         let mut recording = Recording::default();

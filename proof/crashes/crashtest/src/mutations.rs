@@ -74,7 +74,7 @@ const EXPLAINED: [(&str, &str); 19] = [
     ),
     ("settle", "needed after a flush that failed, which inv09 tests of the engine try"),
     ("flush_link", UNLINKED),
-    // This is the fence of `flush_link`, in a call that leaves no frame of its own.
+    // This is the fence of `flush_link`, whose call leaves no stack frame of its own here.
     ("recover_heap < attach", UNLINKED),
 ];
 const UNLINKED: &str = "needed when a process has died between an unlink and its flush, and the block is in use again at a power loss: \
@@ -299,7 +299,7 @@ fn omission(recording: &Recording, event: &Event) -> Option<Mutation> {
     Some(Mutation::Omit { kind, site: recording.sites.get(index as usize)?.clone() })
 }
 
-/// Returns the changed events, and the positions in them from which on the change has an effect.
+/// Returns the changed events, and the positions at which the changes begin to have an effect.
 fn mutate(recording: &Recording, mutation: &Mutation) -> (Vec<Event>, Vec<usize>) {
     match mutation {
         Mutation::Omit { .. } => {
@@ -337,7 +337,7 @@ fn early_marks(events: &[Event]) -> (Vec<Event>, Vec<usize>) {
             && let Some(Event::Fence { .. }) = out.last()
         {
             // Moves the mark to the place right after the last fence but one. The flushes of the data that
-            // the mark vouches for are between these two fences.
+            // the mark declares valid are between the last two fences.
             let last = out.len() - 1;
             let from = out[..last].iter().rposition(|event| matches!(event, Event::Fence { .. }));
             let at = from.map_or(0, |position| position + 1);

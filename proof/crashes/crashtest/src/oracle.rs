@@ -105,8 +105,8 @@ pub fn assert_plain(stage: &Stage, wanted: Option<u64>) -> Result<(), String> {
     }
 }
 
-/// Checks that after one more open and close no log and no shared memory of a log remains in either
-/// directory, whatever a crash has left.
+/// Checks that the last close has left no log and no shared memory of a log in either directory, even if an
+/// earlier crash left some there.
 fn leftovers(stage: &Stage) -> Result<(), String> {
     for dir in [stage.home(), stage.log_dir()] {
         let entries = std::fs::read_dir(dir).map_err(|error| error.to_string())?;

@@ -33,7 +33,7 @@ use crate::workers::{self, Verdict};
 use crate::workload::{Bounds, Length, perform, under_this_hook};
 
 const DISK_BYTES: u64 = 16 << 20;
-/// The number of images that the rig builds at each sync. They differ in which unsynced writes have reached
+/// The number of images that the rig builds for each cut. They differ in which unsynced writes have reached
 /// the disk.
 const IMAGES_PER_SYNC: u32 = 6;
 /// If connections write concurrently, the rig cuts the power at only one out of this many moments.
@@ -65,7 +65,8 @@ pub struct PowerPlan {
 pub struct PowerTally {
     /// The number of runs recorded.
     pub runs: u64,
-    /// The number of moments at which the power was cut: before a sync, or after an acknowledgement.
+    /// The number of moments at which the power was cut: before a sync of the disk, a fence or an
+    /// acknowledgement.
     pub syncs: u64,
     /// The number of images mounted and recovered.
     pub images: u64,
@@ -213,8 +214,8 @@ impl Cut {
         for (position, event) in self.recording.events.iter().enumerate() {
             let cuts_here = match event {
                 Event::Disk(DiskEvent::Sync) => disk.pending() > 0,
-                // Cut also at acknowledgements, to notice if something that had to be durable was not
-                // flushed.
+                // Cut also before some fences and acknowledgements, to notice if something that had to be
+                // durable was not flushed.
                 Event::Fence { .. } | Event::Acknowledged { .. } => random.u8(..4) == 0,
                 _ => false,
             };

@@ -4,8 +4,7 @@ use std::collections::HashMap;
 
 use crate::event::SiteId;
 
-/// The number of stack frames above the call that a site keeps. Two are enough to tell the callers of a
-/// helper apart.
+/// A site keeps this many stack frames above the call. Two are enough to tell the callers of a helper apart.
 const DEPTH: usize = 2;
 
 /// Call sites, numbered in the order in which they are first seen.

@@ -16,8 +16,8 @@ use crate::setup::Setup;
 const SHARED_MEMORY: &str = "/dev/shm";
 const PIECE: usize = 4096;
 
-/// The place where a workload runs and where its crash states are recovered. The directories are in memory if the
-/// machine has a file system there, since the model decides what is durable.
+/// The place where a workload runs and where its crash states are recovered. The directories are on a file system in
+/// memory if the machine has one, because the model decides what is durable.
 pub struct Stage {
     home: PathBuf,
     log_dir: PathBuf,

@@ -104,7 +104,7 @@ fn inv59_states_that_a_crash_leaves_of_concurrent_writers_recover() {
         let tally = hold(&format!("concurrent writers on {engine}"), || {
             explore(&memory_of_many(engine, share_of(8_000)))
         });
-        // Without these counts the run did not have the states that this test is for.
+        // If these counts are too small, the run did not have the states that this test is for.
         assert!(tally.merged > 9 && tally.overtaken > 0, "{engine}: {tally}");
     }
 }
@@ -209,7 +209,7 @@ fn inv08_what_a_dropped_flush_leaves_is_refused_and_saved_or_opens_as_of_a_trans
         match lie(&plan).unwrap() {
             Ok(tally) => {
                 println!("a dropped flush on {engine}: {tally}");
-                // Without these counts the images did not cover the cases that this test is for.
+                // If one of these counts is zero, the images did not cover the cases that this test is for.
                 assert!(tally.refused > 0 && tally.ends_earlier > 0, "{engine}: {tally}");
                 assert!(tally.later > 0, "{engine}: {tally}");
             }

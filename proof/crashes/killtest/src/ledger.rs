@@ -10,7 +10,7 @@ use rusqlite::{Connection, params};
 
 /// The number of newest rows that the table keeps.
 pub(crate) const WINDOW: i64 = 3000;
-/// The greatest age, as a difference of transaction numbers, of a row that a transaction changes.
+/// A transaction changes a row whose age is at most this. The age is a difference of transaction numbers.
 const REACH: i64 = 97;
 const BULK_EVERY: i64 = 40;
 const BULK_WINDOW: i64 = 400;

@@ -109,8 +109,8 @@ const SCRATCHPAD: [&str; 5] = [
     "scratchpad_bytes=8388608&background_checkpoint=on",
     "cache_bytes=0&home_sync=adaptive",
 ];
-/// For each engine, the settings from which the seed chooses. The tests use an engine without an entry with
-/// its defaults.
+/// For each engine, the settings from which the seed chooses. An engine without an entry runs with its
+/// defaults.
 const CHOICES: [(&str, &[&str]); 4] =
     [("nvwal", &NVWAL), ("waldio", &WALDIO), ("ppl", &PPL), ("scratchpad", &SCRATCHPAD)];
 /// The numbers of frames in the log at which SQLite makes a checkpoint. They are for engines with which

@@ -39,7 +39,7 @@ pub enum Step {
         aim: Option<Phase>,
         /// The time to wait before the kill.
         delay: Duration,
-        /// The way in which the run stops the first victim before the kill, if it stops it.
+        /// How the run stops the first victim before the kill; `None` if it does not stop the victim.
         stop: Option<Stop>,
         /// Whether the database has another name during the strike.
         renamed: bool,

@@ -53,9 +53,9 @@ impl LogDisk {
         config.mount_options = vec![MountOption::FSName("logdisk".into()), MountOption::NoAtime];
         let (report, mounted) = mpsc::sync_channel(1);
         let at = dir.path().to_owned();
-        // If the process is killed, /dev/fuse must be closed at once. Other threads of the process may wait
-        // for this disk, where no signal can end them, and keep all shared descriptors open. So only the
-        // server thread has this descriptor.
+        // If the process is killed, /dev/fuse must be closed at once. But other threads of the process may
+        // wait for this disk. No signal can end such a thread, and it keeps all shared descriptors open. So
+        // only the server thread has this descriptor.
         let serve = move || match sys::unshare_descriptors().and_then(|()| Session::new(server, at, &config))
         {
             Ok(session) => {

@@ -60,8 +60,8 @@ fn put(path: &Path, bytes: &[u8]) {
     File::open(path.parent().unwrap()).unwrap().sync_all().unwrap();
 }
 
-/// Makes crash images at every event after the mark `from`. At each event, makes one image for each of
-/// `chances`, in which each piece has reached the medium with that chance, in tenths.
+/// For each of `chances`, makes one crash image at every event after the mark `from`. In that image, each
+/// piece has reached the medium with this chance, in tenths.
 fn crash_images(events: &[Event], from: &'static str, chances: &[u8], mut visit: impl FnMut(&Pages)) {
     let mut random = random();
     let mut model = DiskModel::new(Pages::new(DISK));
@@ -215,8 +215,8 @@ fn the_log_is_complete() {
         let disk = LogDisk::new(DISK, log.clone()).unwrap();
         let volume = Volume::make(disk.file(), kind, &[], "discard").unwrap();
         put(&volume.path().join("file"), &[1; 100_000]);
-        // These requests ask the device to write zeros, and free blocks that ext4 discards if it is mounted
-        // with that option.
+        // These calls ask the device to write zeros, and free blocks of the file system. With the mount
+        // option `discard`, ext4 also discards these blocks on the device.
         let file = File::options().write(true).open(volume.path().join("file")).unwrap();
         rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::ZERO_RANGE, 5000, 50_000).unwrap();
         std::fs::write(volume.path().join("gone"), [1; 100_000]).unwrap();

@@ -19,7 +19,7 @@ use crate::workload::{Run, Workload, run};
 pub(crate) struct Plan {
     /// A directory on the disk that is measured.
     pub(crate) disk: PathBuf,
-    /// A directory in memory. The measurements use a log in it in place of a log in NVRAM.
+    /// A directory in memory. A log in this directory stands in for a log in NVRAM.
     pub(crate) memory: PathBuf,
     pub(crate) rounds: usize,
     pub(crate) time: Duration,

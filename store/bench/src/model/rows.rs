@@ -19,7 +19,7 @@ pub(super) enum Asked {
     Circle,
 }
 
-/// The locks that a thread holds, the lock for which it waits, and the time since which it waits.
+/// The locks that a thread holds, the lock for which it waits, and the time at which the wait began.
 #[derive(Debug, Default)]
 struct Owner {
     has: Vec<usize>,

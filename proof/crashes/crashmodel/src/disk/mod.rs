@@ -110,9 +110,9 @@ impl DiskModel {
         image
     }
 
-    /// Returns one of the images of whole pages that a power cut now may leave. `nth` selects the image.
-    /// Image 0 has no unsynced write, 1 has all of them, 2 has the oldest ones, and 3 has all but one. From 4
-    /// on, chance decides for each page whether the image has it.
+    /// Returns an image, in whole pages, that a power cut now may leave. `nth` selects the image. Image 0 has
+    /// no unsynced write, 1 has every unsynced write, 2 has the oldest ones, and 3 has all but one. From 4
+    /// on, chance decides for each page of an unsynced write whether the image has it.
     #[must_use]
     pub fn image_of_pages(&self, nth: u32, random: &mut fastrand::Rng) -> Pages {
         match nth {

@@ -1,5 +1,5 @@
-//! Hooks between the system under test and its media. The hooks record calls, and make those calls fail that
-//! the test has chosen.
+//! Hooks between the system under test and its media. The hooks record each call, and make a call fail if the
+//! test has chosen it.
 
 mod block;
 pub mod heap;

@@ -1,5 +1,5 @@
-//! Compares the database with the acknowledgements. The auditor is a separate process. So it can hang or die
-//! without the process that asks it.
+//! Compares the database with the acknowledgements. The auditor is a process of its own, so the process that
+//! asks it survives if the auditor hangs or dies.
 //!
 //! The auditor reads one [`Question`] from each line of input. It answers with one line, an [`Answer`], or
 //! fails.

@@ -20,9 +20,9 @@ use crate::workload::{Run, Workload, run};
 const PAGE_BYTES: u64 = 8192;
 /// The size in bytes of a cache line, for which a delay may be added.
 const LINE_BYTES: f64 = 64.0;
-/// The number of threads that are recorded, and the number of transactions that are recorded of each.
+/// How many threads are recorded, and how many transactions of each thread.
 const TRACED: (u64, usize) = (16, 200);
-/// The number of times per object that a thread uses the cache line of the next object number: to read the number, to
+/// How often a thread uses the cache line of the next object number when it makes one object: to read the number, to
 /// take it, and to publish it.
 pub(super) const NUMBER_USES: f64 = 3.0;
 
@@ -109,8 +109,8 @@ type Key = (usize, Vec<u8>);
 /// The places of rows: the numbers of the rows and of their pages.
 #[derive(Default)]
 struct Places {
-    /// For each row, the number of the row, and the number of the row's page. The former is `None` if the row did not
-    /// exist before the run.
+    /// For each row, the number of the row, and the number of its page. The row has no number if it did not exist
+    /// before the run.
     of: HashMap<Key, (Option<usize>, usize)>,
     rows: usize,
     pages: usize,
