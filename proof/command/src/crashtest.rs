@@ -17,9 +17,10 @@ use duralite_killtest::Report;
 use duralite_cli::output::print_text;
 use duralite_cli::progress::{self, HowFar};
 
-/// The number of crash states to try for each window of a workload that leaves out an operation on purpose.
+/// If the test leaves out an operation of a workload on purpose, it tries this many crash states in each
+/// window between two barriers.
 const MUTANT_WINDOW_STATES: usize = 24;
-/// The number of processes to kill before the settings change.
+/// The number of processes to kill with the same settings, before the next plan changes them.
 const KILLS_OF_A_PLAN: u64 = 500;
 /// The hidden command that runs a process for `crashtest` to kill.
 pub(crate) const WORKER: &str = "crashtest-worker";
@@ -112,7 +113,7 @@ struct Run<'a> {
     /// The table's rows for the operations that were left out.
     calls: String,
     broken: bool,
-    /// The index of the present engine, and the number of engines.
+    /// The position of the current engine, counted from 1, and the number of engines.
     at: (usize, usize),
 }
 

@@ -11,8 +11,8 @@ use crate::workload::median;
 const PAIRS: u64 = 200_000;
 const LINES: u64 = 1024;
 
-/// Measures the nanoseconds that the flush of one line and a fence take. Does so by turns through the medium
-/// and with bare instructions.
+/// Measures how many nanoseconds a store to a line, the line's flush and a fence take together. The rounds
+/// alternate between bare instructions and the medium.
 ///
 /// # Errors
 /// An error if the memory cannot be mapped.

@@ -427,10 +427,10 @@ const VARIANTS: [(&str, [(&str, &str); 3]); 6] = [
     ("UH+CS+Diff", [("sync", "async"), ("diff", "on"), ("heap", "user")]),
 ];
 
-/// The paper's persist barrier, which its board emulates, in nanoseconds.
+/// The latency in nanoseconds of the persist barrier that the paper's board emulates.
 const BARRIER_NS: u32 = 1000;
 
-/// Returns the parameters of one of these variants, at one write latency of a line.
+/// Returns the parameters of one of the six variants, at this write latency of a line.
 fn variant_parameters(settings: &[(&'static str, &str)], write_ns: u32) -> Parameters {
     let mut params = parameters(settings);
     params.push(("nvram_write_ns", write_ns.to_string()));
@@ -447,7 +447,7 @@ fn median_rate(dir: &Path, params: &Parameters, operation: Operation, effort: Ef
     Ok(median(rounds.collect::<Result<Vec<_>>>()?))
 }
 
-/// Measures figure 7: the throughput of the six variants over the write latency.
+/// Measures figure 7: the throughput of the six variants at several write latencies.
 ///
 /// # Errors
 /// An error of SQLite.

@@ -1,6 +1,6 @@
 //! Repeats the measurements of the paper on the single-level store (Xu et al., JCST 2016, figures 5 and 13 to
-//! 20), in both journal modes. The measurements show two effects: that of a log in memory that needs no
-//! flush, and that of each way to make the database's pages durable.
+//! 20), in both journal modes. The measurements show what a log gains from memory that needs no flush, and
+//! what each way to make the database's pages durable costs.
 
 use std::path::Path;
 
@@ -33,7 +33,7 @@ struct Config {
 const BASELINE: Config = Config { name: "baseline", scratchpad: "off", home_sync: "wb" };
 const ON_CHIP: Config = Config { name: "on-chip log", scratchpad: "emulate", home_sync: "wb" };
 const WRITE_THROUGH: Config = Config { name: "write-through", scratchpad: "off", home_sync: "wt" };
-/// The policy that the paper's rule describes.
+/// The paper's rule: pages that are written less often than the average page get non-temporal stores.
 const AVERAGE: Config = Config { name: "average", scratchpad: "off", home_sync: "average" };
 const ADAPTIVE: Config = Config { name: "adaptive", scratchpad: "off", home_sync: "adaptive" };
 const BOTH: Config = Config { name: "both", scratchpad: "emulate", home_sync: "adaptive" };
@@ -51,7 +51,7 @@ struct Memory {
 const MEMORY: Memory =
     Memory { whole_pages: false, write_ns: WRITE_NS, stream_ns: STREAM_NS, region_bytes: 64 << 20 };
 const WHOLE: Memory = Memory { whole_pages: true, ..MEMORY };
-/// The part of a page that the engine logs and stores.
+/// What the engine logs and stores of a page.
 const FORMS: [(&str, Memory); 2] = [("whole, as in the paper", WHOLE), ("what differs", MEMORY)];
 
 fn target(config: Config, mode: &'static str, memory: Memory) -> Target {
@@ -165,7 +165,8 @@ pub fn figures_13_14(dir: &Path, effort: Effort) -> Result<Vec<Table>> {
     )
 }
 
-/// Measures figures 17 and 18: how pages, and the log in the same memory, become durable.
+/// Measures figures 17 and 18: the ways to make pages durable. The log is in the same memory, and becomes
+/// durable in the same way.
 ///
 /// # Errors
 /// An error of SQLite.

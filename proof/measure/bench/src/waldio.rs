@@ -73,7 +73,7 @@ pub(crate) fn raw_overwrites(dir: &Path, block_bytes: u32, transactions: u32) ->
     Ok(rate)
 }
 
-/// Returns the sentence in a table's note that says what `durability=fua` comes to on the measured disk.
+/// Returns the sentence in a table's note that says how the measured disk carries out `durability=fua`.
 fn fua_note(dir: &Path) -> String {
     format!("`durability=fua` on this disk: {}.", fua(dir).map_or("unknown", Fua::in_words))
 }
@@ -177,8 +177,8 @@ pub fn crowds(dir: &Path, effort: Effort) -> Result<Table> {
     Ok(table)
 }
 
-/// The inserts per second of SQLite's WAL mode in the paper's figure 14. The next constant is the same for LS-MVBT, the
-/// fastest mode that was known before WALDIO.
+/// The inserts per second of SQLite's WAL mode in the paper's figure 14. The next constant is the number for LS-MVBT,
+/// the fastest mode that was known before WALDIO.
 const WAL_IN_PAPER: &str = "587";
 const LS_MVBT_IN_PAPER: &str = "1083";
 const LS_MVBT: &str = "LS-MVBT, not run";

@@ -1,5 +1,5 @@
-//! The block traces of the WALDIO paper: its figures 2, 11 and 12, and table 1. Each figure lists the requests that an insert, or
-//! a few inserts, send to the disk.
+//! The block traces of the WALDIO paper: its figures 2, 11 and 12, and table 1. Each figure lists the requests that an
+//! insert, or a few inserts, send to the disk.
 
 use std::path::Path;
 
@@ -18,7 +18,7 @@ use crate::workload::{Operation, Session, Target};
 const DISK_MIB: u64 = 256;
 /// The number of inserts in figure 12.
 const INSERTS: u32 = 10;
-/// The number of inserts within which a new log grows.
+/// A new log grows within this many inserts.
 const UNTIL_GROWTH: u32 = 200;
 /// The columns of the tables. `trace` names the panel of the picture.
 const COLUMNS: [&str; 6] = ["trace", "ms", "request", "address KiB", "KiB", "purpose"];
@@ -139,7 +139,8 @@ pub fn figure2(_: &Path, _: Effort) -> Result<Vec<Table>> {
     };
     for (name, target, paper) in modes() {
         let mut session = Session::open(&disk.path(), &target, false, false)?;
-        // The first insert makes the journal. The later ones delete it, truncate it or write it again.
+        // The first insert makes the journal. Each later insert deletes it, truncates it or writes it again, as the
+        // journal mode says.
         session.fill(1)?;
         session.run(Operation::Insert, 1, 1)?;
         let trace = traced_inserts(&disk, &mut session, 1)?;

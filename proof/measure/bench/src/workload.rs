@@ -161,7 +161,7 @@ impl Session {
         Connection::open_with_flags(&name, flags).with_context(|| name)
     }
 
-    /// Closes the connection, which is the last one of its database and removes the log.
+    /// Closes the connection. It is the last one of its database, so SQLite removes the log.
     pub fn close(&mut self) {
         self.conn = None;
     }

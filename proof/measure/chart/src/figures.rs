@@ -57,8 +57,8 @@ pub(crate) struct Plot {
 pub(crate) enum Along {
     /// A line for each of these columns, over the numbers in the column `over`.
     Column { over: &'static str, of: &'static [&'static str] },
-    /// A line for each row. The column `name` has the line's name. The x values are the numbers in those
-    /// headings that consist of `before`, the number, and `unit`.
+    /// A line for each row. The column `name` has the line's name. Each column whose heading consists of `before`, a
+    /// number and `unit` has a point. The number in the heading is the point's x value.
     Headings { name: &'static str, before: &'static str, unit: &'static str },
     /// Marks instead of lines: one for each row that has a number in each of the columns `over` and `of`. Rows with the
     /// same cell in the column `name` share a colour. The radius of a mark is proportional to the number in the column
@@ -359,8 +359,8 @@ const ARCHIVE_LAG: Kind = Kind::Lines {
     )],
 };
 
-/// Addresses over time, as the traces of the WALDIO paper. The axis of addresses is logarithmic, because the journal of a file
-/// system is far away from the files.
+/// Addresses over time, as in the traces of the WALDIO paper. The axis of addresses is logarithmic, because the journal
+/// of a file system is far away from the files.
 const INSERTS: Kind = Kind::Lines {
     per_row: 2,
     plots: &[plot(

@@ -19,8 +19,8 @@ pub(crate) struct Legend<'a> {
 }
 
 impl<'a> Legend<'a> {
-    /// Places the names, beginning at this corner, in as many lines as the width of the picture
-    /// requires.
+    /// Places the names, beginning at this corner. A name that would exceed the width of the picture
+    /// begins a new line.
     pub(crate) fn new(names: &'a [String], (left, top): (i32, i32), width: i32) -> Self {
         let (mut x, mut y) = (left, top);
         let mut entries = Vec::new();

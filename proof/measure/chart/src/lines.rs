@@ -60,7 +60,8 @@ pub(crate) struct Lines {
 
 const TOP: i32 = 40;
 const GAP: i32 = 12;
-/// The radius in pixels that a mark has for each unit of its size. The next constants are the bounds of the radius.
+/// The radius of a mark in pixels is the mark's size times this number. The next constants are the bounds of the
+/// radius.
 const PIXELS: f64 = 0.75;
 const LEAST: f64 = 2.0;
 const MOST: f64 = 30.0;

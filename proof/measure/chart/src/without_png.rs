@@ -1,4 +1,4 @@
-//! Stands in for `png.rs` in a build without the feature.
+//! Stands in for `png.rs` in a build without the feature `png`.
 
 use std::path::{Path, PathBuf};
 

@@ -1,5 +1,5 @@
-//! Reports new files, because a rollback journal may appear and disappear in the time between two scans of
-//! the directory by the collector.
+//! Reports new files to the collector. Without these reports, the collector would miss a rollback journal
+//! that appears and disappears between two of its scans.
 
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;

@@ -48,7 +48,7 @@ const FONT: i64 = 18;
 const LETTER: i64 = 11;
 /// The approximate number of ticks on the time axis.
 const TICKS: f64 = 6.0;
-/// The largest number of requests at which the picture labels them with their sizes.
+/// If a trace has at most this many requests, the picture labels each request with its size.
 const LABELLED: usize = 32;
 
 struct Canvas<'a>(SVGBackend<'a>);
@@ -198,8 +198,8 @@ impl AxisPart {
     }
 }
 
-/// The time axis. Its values are the time at which the first request or flush began, and the length of the
-/// trace, both in seconds.
+/// The time axis. `start` is the time at which the first request or flush began, and `seconds` is the time
+/// from there to the last one.
 struct Times {
     start: f64,
     seconds: f64,

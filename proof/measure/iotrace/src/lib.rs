@@ -46,7 +46,8 @@ use watch::{Atlas, Target, directory_of};
 /// The time between two scans of the files. The collector scans them repeatedly, because logs appear and
 /// disappear while the body runs.
 const LOOK: Duration = Duration::from_millis(20);
-/// The divisor that limits the time for scans: they take at most the running time divided by this number.
+/// Scans take at most one part in this many of the time. To keep this limit, the collector waits after a long
+/// scan.
 const IDLE_PARTS: u32 = 9;
 
 /// Traces what is written to a device while `body` runs.

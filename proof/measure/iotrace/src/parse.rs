@@ -47,7 +47,8 @@ pub struct Event {
     pub task: String,
 }
 
-/// Parses a line of a block tracepoint. Returns `None` for any other line, and for requests that read:
+/// Parses a line of a block tracepoint. Returns `None` for any other line, and for requests that read. An
+/// example:
 ///
 /// `  python3-123  [001] d..1.  12.345678: block_rq_issue: 7,0 WS 4096 () 8216 + 8 be,0,4 [python3]`
 #[must_use]
@@ -104,7 +105,8 @@ pub struct Mapping {
     pub blocks: u64,
 }
 
-/// Parses a line of ext4's `ext4_ext_map_blocks_exit`. Returns `None` for any other line, and for holes:
+/// Parses a line of ext4's `ext4_ext_map_blocks_exit`. Returns `None` for any other line, and for holes. An
+/// example:
 ///
 /// `  python3-123  [001] d..1.  12.345678: ext4_ext_map_blocks_exit: dev 7,0 ino 22 flags CREATE|UNWRIT
 /// lblk 0 pblk 6540 len 3 mflags NMU ret 3`

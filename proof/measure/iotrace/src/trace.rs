@@ -16,7 +16,8 @@ const JOURNAL_THREAD: &str = "jbd2/";
 /// The first letters of the names of the kernel's worker threads, which issue requests that had to wait for a
 /// flush.
 const WORKER: &str = "kworker/";
-/// The longest time in seconds between the other blocks of a transaction of ext4 and its commit record.
+/// The commit record of an ext4 transaction follows the transaction's other blocks within this number of
+/// seconds.
 const COMMIT: f64 = 1.0;
 
 /// A request that wrote.
@@ -239,7 +240,7 @@ struct Owners {
 }
 
 impl Owners {
-    /// Returns the write of an event, `at` seconds after the start.
+    /// Turns an event, `at` seconds after the start, into a write. Adds the write to the sums of its files.
     fn write(&mut self, event: Event, at: f64, took: Option<f64>, map: &Map) -> Write {
         let by_thread = event.task.starts_with(JOURNAL_THREAD);
         let parts = map.parts((event.offset, event.offset + event.bytes), event.seconds);

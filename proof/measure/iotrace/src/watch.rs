@@ -291,7 +291,7 @@ pub fn directory_of(file: &Path) -> &Path {
 /// The places of all files over the whole trace.
 pub struct Map {
     pub files: Vec<(PathBuf, Class)>,
-    /// The sightings, sorted by first byte. With each is the greatest end of this sighting and of all
+    /// The sightings, sorted by first byte. Beside each sighting is the greatest end among it and all
     /// sightings before it.
     sightings: Vec<(Sighting, u64)>,
     journal: Vec<Range>,
@@ -301,7 +301,7 @@ pub struct Map {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Part {
     pub bytes: u64,
-    /// The class of the file that has these bytes; `None` if no such file is known.
+    /// The class of these bytes; `None` if no file or journal is known to have them.
     pub class: Option<Class>,
     pub file: Option<usize>,
 }
@@ -362,8 +362,9 @@ impl Map {
 
 /// Chooses the owner of a place among the files that were seen there.
 fn owner_of<'a>(seen: impl Iterator<Item = &'a &'a Sighting>, seconds: f64) -> Option<usize> {
-    // The best choice is a file that looks saw there both before and after the time. The next best is the
-    // file that ext4 put there last. Otherwise it is the file that a look saw there closest in time.
+    // The best choice is a file that one look saw there before the time, and another look after it. The next
+    // best is the file that ext4 put there last. Otherwise it is the file that a look saw there closest in
+    // time.
     let rank = |sighting: &Sighting| {
         let far = distance(sighting.first, sighting.last, seconds);
         match sighting.placed {

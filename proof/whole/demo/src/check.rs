@@ -57,7 +57,7 @@ pub(crate) fn examine(conn: &Connection, expected: &[Row]) -> Result<Found> {
     Ok(Found { rows, differs, integrity })
 }
 
-/// Checks that a closed database is a plain one, and that it holds the `expected` rows.
+/// Opens a closed database with plain SQLite, and checks that it holds the `expected` rows.
 ///
 /// # Errors
 /// An error that names the row that differs, or an error of SQLite.

@@ -81,7 +81,8 @@ fn measure(scene: &Scene, mode: &Mode) -> Result<Vec<Share>> {
             }
             share.worst = share.worst.max(begun.elapsed());
         }
-        // A connection may still wait for a lock when the time is over, so its own time counts.
+        // A connection may still wait for a lock when the time is over, so the rate uses the time of each
+        // connection.
         share.seconds = start.elapsed().as_secs_f64();
         Ok(share)
     };

@@ -48,7 +48,7 @@ fn cell(source: &str) -> Result<String, String> {
     }
 }
 
-/// Returns a number, without the unit after it.
+/// Returns the number at the beginning of a cell, without the unit after it.
 fn value(cell: &str) -> Result<f64, String> {
     let end = cell.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(cell.len());
     cell[..end].parse().map_err(|_| format!("`{cell}` is no number"))

@@ -9,8 +9,9 @@ use duralite_wal::engines::ENGINES;
 
 use super::limits::{File, constants, dependencies, files, functions};
 
-/// The largest number of lines in a file. The next constant is that in a function. Nobody reads a longer file
-/// or function as a whole. `make check` already asks of far shorter ones whether they tell one story.
+/// The largest number of lines in a file. The next constant is the limit for a function. Nobody reads a
+/// longer file or function as a whole. For far shorter files, `make check` already asks whether they tell one
+/// story.
 const FILE_LINES: usize = 1200;
 const FUNCTION_LINES: usize = 120;
 

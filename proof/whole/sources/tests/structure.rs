@@ -226,7 +226,7 @@ impl Modules {
         }
     }
 
-    /// Returns the module that owns the item that a path from the root names.
+    /// Returns the module that defines the item at `path`, which begins at the crate's root.
     fn owner(&self, path: &[String], depth: u32) -> Module {
         let len = (0..=path.len()).rev().find(|len| self.0.contains_key(&path[..*len])).unwrap_or(0);
         let (module, rest) = (path[..len].to_vec(), &path[len..]);

@@ -23,8 +23,8 @@ const WORDS: [&str; 16] = [
     "call", "before", "arrival", "thanks",
 ];
 
-/// Makes a database of about `bytes` bytes, in WAL mode and closed. Its rows are orders with their lines as
-/// JSON, a note, and a checksum that does not compress. It also has an index.
+/// Makes a database of about `bytes` bytes in WAL mode, and closes it. Its rows are orders with their lines
+/// as JSON, a note, and a checksum that does not compress. It also has an index.
 pub(super) fn make(path: &Path, bytes: u64) -> Result<()> {
     let conn = Connection::open(path)?;
     conn.execute_batch(
@@ -34,7 +34,7 @@ pub(super) fn make(path: &Path, bytes: u64) -> Result<()> {
     )?;
     let mut random = Rng::with_seed(bytes);
     let size = || Ok::<_, anyhow::Error>(std::fs::metadata(path)?.len());
-    // The index, which comes later, takes a part of the size too.
+    // The index is made after this loop, and takes the rest of the size.
     while size()? < bytes / 100 * 96 {
         conn.execute_batch("BEGIN")?;
         let mut insert =
@@ -102,8 +102,8 @@ pub(super) struct Took {
     pub(super) most_mib: f64,
 }
 
-/// Replicates a database, beginning with a first snapshot, and commits to it meanwhile. Calls `then` with the
-/// connection before the end.
+/// Starts a program that replicates a database. Commits to the database after the first snapshot. When the
+/// archive has these commits, calls `then` with the connection.
 pub(super) fn replicate(
     (programs, server): (&Programs, &Server),
     database: &Database,

@@ -28,8 +28,8 @@ pub(super) struct Programs {
 }
 
 impl Programs {
-    /// Finds the programs. Names the missing ones on standard error. Returns `None` if one is missing without
-    /// which nothing can be measured.
+    /// Finds the programs. Names the missing ones on standard error. Returns `None` if a program is missing
+    /// that all measurements need.
     pub(super) fn find() -> Result<Option<Self>> {
         let beside = std::env::current_exe()?.with_file_name("duralite-archive");
         let dir = Path::new(JUDGES);
@@ -54,7 +54,8 @@ impl Programs {
         if litestream.is_none() {
             eprintln!("so the rows of Litestream are left out");
         }
-        // The file has the program's name in Go's form, with the version at the end.
+        // This file has the program's name and version as Go writes them, such as
+        // `github.com/x/litestream@v0.5.0`.
         let version = std::fs::read_to_string(dir.join("litestream.version")).unwrap_or_default();
         let version = version.trim().rsplit_once("@v").map_or("", |(_, version)| version);
         let litestream_version = match &litestream {
@@ -83,8 +84,8 @@ pub(super) fn command(program: &Path) -> Command {
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Usage {
     pub(super) cpu_seconds: f64,
-    /// The largest resident memory of the program in MiB. It is that of the process, and the memory that only
-    /// the processes started by it have.
+    /// The largest resident memory of the program in MiB. It is the peak of the program's own process, plus
+    /// the memory that its child processes do not share with it.
     pub(super) most_mib: f64,
 }
 
@@ -164,7 +165,7 @@ impl Drop for Running {
     }
 }
 
-/// Returns the sum of these values of a process in KiB; 0 if the process is gone.
+/// Returns the sum of the fields `names` of a process's status in KiB; 0 if the process is gone.
 fn memory_kib(pid: u32, names: &[&str]) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let figures =

@@ -24,9 +24,9 @@ pub(super) struct Traffic {
     pub(super) uploaded: u64,
     /// The number of all other requests.
     pub(super) others: u64,
-    /// The milliseconds of each upload of transactions that were just committed (level 0). The next field has the
-    /// milliseconds of each request that looks for a claim of a later generation. Both times run from the request's
-    /// head to the answer, as the client sees it.
+    /// The duration in milliseconds of each upload of transactions that were just committed (level 0). The next field
+    /// has the durations of the requests that look for a claim of a later generation. A duration runs from the
+    /// request's head to the beginning of the answer that the client gets.
     pub(super) put_ms: Vec<f64>,
     pub(super) look_ms: Vec<f64>,
 }

@@ -15,8 +15,8 @@ use duralite_ltx::Decoder;
 
 /// The time between two listings of the directory.
 const LOOK: Duration = Duration::from_millis(10);
-/// The first byte of a leaf page of a table, in a file of SQLite. The next constants are offsets in that page: of the
-/// number of cells, and of the array with the positions of the cells.
+/// The first byte of a leaf page of a table, in a file of SQLite. The next constants are offsets in that page. One is
+/// the offset of the number of cells, and the other is the offset of the array with the cells' positions.
 const LEAF_OF_TABLE: u8 = 13;
 const CELLS: usize = 3;
 const PLACES: usize = 8;

@@ -28,8 +28,8 @@ const ADDED: Duration = Duration::from_millis(20);
 const PIECE: usize = 1 << 20;
 const PREFIX: &str = "restored";
 
-/// Measures restores of a large database, beside Litestream's from the same bucket, and the memory for replicating
-/// databases of several sizes.
+/// Measures how fast Duralite and Litestream restore a large database from the same bucket. Also measures how much
+/// memory they need to replicate databases of several sizes.
 ///
 /// # Errors
 /// An error of SQLite or of starting a program, or a restored database that differs from the original.
@@ -126,7 +126,7 @@ fn restores(
         for turn in 0..ways.len() {
             let place = (round + turn) % ways.len();
             let (side, address, added) = ways[place];
-            // A restore through a proxy that adds time takes long, and the times of several restores differ little.
+            // A restore through a proxy that adds time takes long. Its time varies little, so one round suffices.
             if added > 0 && round > 0 {
                 continue;
             }

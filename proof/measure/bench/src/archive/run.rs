@@ -17,7 +17,7 @@ use crate::workload::{median, percentile};
 
 /// The number of rows that each connection prepares. They differ, so that they are no easier to compress than text.
 const TEXTS: usize = 256;
-/// The time between two checks, after the run, of whether everything can be restored.
+/// After the run, the benchmark checks at this interval whether everything can be restored.
 const LOOK: Duration = Duration::from_millis(200);
 
 /// The work of the connections.

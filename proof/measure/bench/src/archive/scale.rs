@@ -6,14 +6,14 @@ use anyhow::{Context as _, Result};
 
 use crate::nvwal::Effort;
 
-/// The largest number of rounds of which the benchmark takes a median.
+/// The largest number of rounds. The benchmark reports the median of the rounds.
 const ROUNDS: usize = 3;
 
 pub(super) fn rounds(effort: Effort) -> usize {
     effort.rounds.min(ROUNDS)
 }
 
-/// Returns how much of the processors other programs use, over a second, in percent.
+/// Measures for a second, and returns the percentage of processor time that other programs use.
 pub(super) fn load_before() -> Result<f64> {
     let read = || -> Result<(f64, f64)> {
         let text = std::fs::read_to_string("/proc/stat")?;

@@ -115,7 +115,8 @@ impl Database {
         Ok(Replicating { program, transactions: files.join("0000") })
     }
 
-    /// Returns the prefix of the replica below a prefix of the archive. Duralite has such a prefix for each generation.
+    /// Returns the prefix under which the replica is, if `prefix` is the prefix of the archive. Duralite has a prefix
+    /// of its own for each generation, and this is the first one.
     pub(super) fn replica(&self, prefix: &str) -> String {
         match self.side {
             Side::Duralite => format!("{prefix}/g0000000000000001"),

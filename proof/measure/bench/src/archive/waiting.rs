@@ -19,8 +19,8 @@ const WAITING: u32 = 4;
 /// proxy adds to each request.
 const CROWDS: [(usize, u64); 4] = [(16, 0), (256, 0), (16, 20), (256, 20)];
 
-/// Measures commits that wait for the archive, beside the times of a PUT, and of a request that looks for a
-/// later claim.
+/// Measures commits that wait for the archive. Compares their times with those of a PUT, and of a request
+/// that looks for a later claim.
 ///
 /// # Errors
 /// An error of SQLite or of starting a program, or a program that does not do its work.

@@ -11,7 +11,7 @@ use crate::nvwal::{self, Effort};
 use crate::waldio;
 use crate::workload::{Operation, Session, Target, median};
 
-/// The size in bytes of the block whose durable overwrite characterises a disk.
+/// The size in bytes of the durable overwrites by which the benchmark characterises a disk.
 const BLOCK_BYTES: u32 = 4096;
 /// The factor by which runs in memory have more transactions than runs on disk. A transaction in memory takes
 /// only microseconds.

@@ -5,7 +5,7 @@ use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
 
-/// The first argument of the program that makes it run a single task. The other arguments go to
+/// The first argument with which this program runs a single task. The other arguments go to
 /// [`super::work`].
 pub const WORKER: &str = "bench-task";
 

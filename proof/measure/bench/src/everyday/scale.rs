@@ -1,5 +1,5 @@
-//! Says how much a run measures, which is less than everything if the user asked for less. Also has the
-//! settings that runs use.
+//! Decides how much a run measures. If the user asks for few transactions, the run measures less than a
+//! full run. This module also has the settings that runs use.
 
 use std::time::Duration;
 

@@ -21,7 +21,7 @@ const WRITERS: usize = 16;
 /// The time between two samples of the log's size.
 const LOOK: Duration = Duration::from_millis(20);
 const MIB: f64 = (1 << 20) as f64;
-/// The log size in MiB that the log should not exceed. It is four times the size at which stock SQLite
+/// The size in MiB that the log should not exceed. It is four times the size at which stock SQLite
 /// checkpoints its log, which is 1,000 pages.
 const ROOM_MIB: f64 = 16.0;
 

@@ -22,8 +22,8 @@ pub(super) const RECOVER: &str = "recover";
 /// Fills a database to a number of bytes. Prints inserts and updates per second, and the resident memory in
 /// MiB.
 pub(super) const SIZE: &str = "size";
-/// Does the same as [`SIZE`], but makes the log as many frames long as the number says, instead of filling
-/// the database.
+/// Does the same as [`SIZE`], but on a small database. Each round first makes the log as long as the number
+/// says, in frames.
 pub(super) const LENGTH: &str = "length";
 
 /// The number of rows in a transaction of [`COMMIT`].

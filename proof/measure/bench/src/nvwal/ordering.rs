@@ -43,8 +43,8 @@ enum Work {
     Fence,
 }
 
-/// Returns the microseconds that a transaction of so many bytes, lines and fences spends on memory, without
-/// its SQL. Each transaction writes behind the one before, as in a log.
+/// Returns how many microseconds a transaction spends on memory if it writes these numbers of bytes, lines
+/// and fences. The SQL is left out. Each transaction writes to the place after the previous one, as in a log.
 fn on_memory(nvm: &FileNvm, of: &PerTransaction, work: Work, transactions: u32) -> f64 {
     let [bytes, lines, fences] = [of.bytes, of.lines, of.fences].map(|count| (count.round() as u64).max(1));
     let bytes = vec![0x5A; bytes as usize];

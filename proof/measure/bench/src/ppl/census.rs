@@ -33,8 +33,8 @@ pub struct Census {
     pub writing: usize,
     /// The number of pages per transaction that SQLite writes to its log.
     pub pages_per_transaction: f64,
-    /// The number of different pages that the workload writes to the log. A log that is checkpointed only
-    /// once, at the end, writes this many pages home.
+    /// The number of different pages that the workload writes to the log. If SQLite checkpoints only once,
+    /// at the end, it writes this many pages into the database file.
     pub different_pages: usize,
     /// The size of the database at the end, in megabytes of 1,048,576 bytes.
     pub megabytes: f64,

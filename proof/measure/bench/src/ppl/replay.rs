@@ -174,7 +174,7 @@ fn execute(prepared: &mut rusqlite::Statement<'_>, statement: &Statement) -> Res
     Ok(())
 }
 
-/// The statements to prepare. For each step, it also has the index of the step's statement.
+/// The distinct SQL texts to prepare. For each step, the plan also has the index of the step's text.
 struct Plan {
     texts: Vec<&'static str>,
     steps: Vec<usize>,

@@ -20,7 +20,7 @@ pub(super) const BUSY_SNAPSHOT: i32 = 517;
 /// The reason why a transaction failed.
 #[derive(Debug)]
 pub(super) enum Failure {
-    /// The transaction met another one, and SQLite returned this code. The writer runs its transaction again.
+    /// SQLite returned this code because of another transaction. The writer runs its own transaction again.
     Lost(i32),
     /// Any other error. It ends the measurement.
     Broken(anyhow::Error),
@@ -91,8 +91,8 @@ pub(super) fn fresh(dir: &Path, mode: Mode) -> Result<Box<dyn Base>> {
 
 struct Sqlite {
     uri: String,
-    /// A connection that stays open while others work. So none of the others is the last to close, which
-    /// would delete the log.
+    /// A connection that stays open while others work. It prevents the others from deleting the log, which
+    /// the last connection to close would do.
     _kept: Mutex<Connection>,
 }
 

@@ -68,8 +68,8 @@ fn cpu_seconds() -> f64 {
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
-/// Commits transactions until the time is over. Runs a transaction again if it loses to others, as the
-/// packages do.
+/// Commits transactions until the time is over. If a transaction fails because of other transactions, runs
+/// it again, as Duralite's packages for applications do.
 fn commit_for(client: &mut dyn Client, job: &Job, writer: usize) -> Result<Share> {
     let workload = job.work.workload();
     let mut random = Rng::with_seed(writer as u64 + 1);

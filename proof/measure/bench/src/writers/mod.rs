@@ -27,10 +27,10 @@ use works::{Place, Work};
 
 pub use drive::{WORKER, writer};
 
-/// The largest number of rounds of which the benchmark takes a median.
+/// The largest number of rounds. The benchmark reports the median of the rounds.
 const ROUNDS: usize = 3;
-/// The numbers of writers of cases that are measured with all of these numbers. The next constant has the
-/// numbers for cases that are measured with few.
+/// The numbers of writers for most cases. The next constant has the numbers for cases that are measured with
+/// only a few.
 const EVERY: [usize; 6] = [1, 2, 4, 8, 16, 32];
 const SOME: [usize; 3] = [1, 8, 32];
 /// The columns after those that describe the case.

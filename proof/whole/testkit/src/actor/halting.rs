@@ -1,5 +1,5 @@
-//! Runs statements, and stops its own process before the file lock with the given number. After `.close`
-//! closes the connection, the next statement opens another.
+//! Runs statements. Stops its own process just before SQLite takes or releases the file lock with the given
+//! number. After `.close` has closed the connection, the next statement opens a new one.
 
 use std::io::{BufRead, Write};
 

@@ -1,4 +1,5 @@
-//! `AndroBench`: 1,024 inserts, updates and deletes on one table of 17 columns. Each is a transaction.
+//! `AndroBench`: 1,024 inserts, updates and deletes on one table of 17 columns. Each statement is a
+//! transaction.
 
 use crate::ppl::app::{App, Order, update};
 use crate::ppl::model::Model;
