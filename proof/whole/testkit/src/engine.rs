@@ -39,10 +39,9 @@ impl Engine {
     /// The engine for tests of behaviour that only `scratchpad` has.
     pub const SCRATCHPAD: Self = Self(&scratchpad::DESCRIPTOR);
 
-    /// Returns the engines on which a test of the product's engines runs. These are all of them, unless the environment
-    /// names an engine. If the environment names an engine, this run comes in addition to a run for all engines, and
-    /// the test runs on one engine only. This is the named engine if it is one of the product's. If it is one of the
-    /// tests' own, it is the default engine.
+    /// Returns the product's engines on which a test of all engines runs. Without the environment variable these are
+    /// all of them. With the variable, this run only adds to a run on all engines, so the test runs on one engine. That
+    /// is the named engine, or the default engine if the variable names one of the tests' own engines.
     #[must_use]
     pub fn all() -> Vec<Self> {
         let all = engines::ENGINES.iter().copied().map(Self);

@@ -10,8 +10,8 @@ use rusqlite::ffi;
 
 use crate::fixture::{GUARD, VERSIONS};
 
-/// The size of the database's header in bytes. To raise or lift the guard, Duralite first writes only the
-/// header, without the guard. To keep the guard stuck, this module refuses only this write. SQLite's writes
+/// The size of the database's header in bytes. Before Duralite raises or lifts the guard, it writes only the
+/// header, without the guard. A guard is stuck if this module refuses exactly these writes. SQLite's writes
 /// pass, because SQLite writes whole pages. If Duralite writes only the header of page 1 for SQLite, that
 /// write passes too, because this header has the guard in it.
 const HEADER_BYTES: usize = 100;
@@ -93,7 +93,7 @@ pub fn with_stuck_guard<T>(body: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Runs `body`. Returns how many bytes SQLite's own VFS wrote on this thread by each write.
+/// Runs `body`. Returns the size in bytes of each write that SQLite's own VFS made on this thread.
 pub fn noting_writes(body: impl FnOnce()) -> Vec<usize> {
     replace_writes_once();
     NOTED.set(Some(Vec::new()));

@@ -14,10 +14,10 @@ use crate::{Engine, SideFile, sql};
 
 /// The offsets in a database's header of the bytes that hold the guard.
 pub const VERSIONS: std::ops::Range<usize> = 18..20;
-/// The content of these bytes while a log holds the newest commits.
+/// The content of the bytes at `VERSIONS` while a log holds the newest commits.
 pub const GUARD: [u8; 2] = [2, 0xd7];
 
-/// The content of these bytes while a log holds the rollback journal.
+/// The content of the bytes at `VERSIONS` while a log holds the rollback journal.
 pub const ROLLBACK_GUARD: [u8; 2] = [1, 0xd8];
 
 /// The databases and logs of one test. Dropping this value deletes them.

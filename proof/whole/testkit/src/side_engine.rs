@@ -1,7 +1,8 @@
 //! Engines for tests. They are `nvwal` with more files beside the log:
 //!
-//! - `side` has a home that keeps every page written home, including the header, until the home is drained.
-//!   So SQLite finds a database file that is as old as the guard.
+//! - `side` has a home that keeps all pages, including the header, out of the database file until the home
+//!   is drained. Until then, a program that bypasses the home finds a database file that is as old as the
+//!   guard.
 //! - `undo` keeps rollback journals.
 //! - `sideundo` does both.
 //!

@@ -32,7 +32,7 @@ fn inv14_children_commit_beside_their_parent_on_ppl() {
     family(Engine::PPL);
 }
 
-/// A child closes the last connection, although its parent has opened an older one. The log must stay for the
+/// The parent and its children have connections, and a child closes the last one. The log must stay for the
 /// next open.
 #[test]
 fn inv14_a_child_that_closes_last_keeps_the_log() {

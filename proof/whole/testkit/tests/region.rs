@@ -128,7 +128,7 @@ fn what_a_deleted_log_has_had_is_given_back_by_name() {
     let before = fill(&open(&fixture, "full.db"));
     let given = reclaim(fixture.log_dir(), true).unwrap();
     assert!(given[0].missing_bytes > 0 && given[0].used_bytes == 0, "{given:?}");
-    // No process uses the region, and the region holds no log's pages.
+    // The region was deleted, because no process uses it and it holds no log's pages.
     assert_eq!(region_file(&fixture), None);
     let after = fill(&open(&fixture, "full.db"));
     assert!(after > before, "{after} after {before}");

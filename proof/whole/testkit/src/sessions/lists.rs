@@ -204,9 +204,9 @@ fn operation(session: &mut Session<'_>, ops: &mut Vec<Op>) -> Result<(), Overtak
     }
 }
 
-/// Runs one operation of a transaction that reads on another connection. The transaction uses each key only
-/// once, because the other connection does not see what the transaction wrote, and may see a later value than
-/// an earlier read. So each single read is right, but the reads of the transaction together are not.
+/// Runs one operation of a transaction that reads on another connection. That connection does not see what
+/// the transaction has written, and each of its reads may see newer values. So the transaction uses each key
+/// only once. Then each single read is right, but the reads together do not come from one snapshot.
 fn torn(session: &mut Session<'_>, key: u64, ops: &mut Vec<Op>) -> Result<(), Overtaken> {
     let uses = |op: &Op| matches!(op, Op::Append(of, _) | Op::Read(of, _) | Op::Write(of, _) | Op::Look(of, _) if *of == key);
     if ops.iter().any(uses) {

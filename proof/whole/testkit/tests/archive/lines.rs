@@ -50,7 +50,7 @@ fn session(fixture: &Fixture, statement: &str) {
     conn.close().unwrap();
 }
 
-/// Makes a database with an archive and a closed log. Returns the id of that log too.
+/// Makes a database with an archive and a closed log. Also returns the log's id.
 fn begun(engine: Engine) -> (Fixture, LogId) {
     let fixture = Fixture::on(engine);
     session(&fixture, "CREATE TABLE t(x, y)");
@@ -183,7 +183,7 @@ fn inv72_what_duralite_commits_and_reads_keeps_the_line() {
         let _: i64 = one(&plain, "SELECT count(*) FROM t");
         plain.close().unwrap();
         assert!(goes_on(&fixture, first), "{engine:?}");
-        // A process that dies leaves the log to the next one.
+        // A process that dies leaves the log to the next process.
         let mut killed = Actor::sql(&fixture.uri(NAME, ""));
         killed.run("INSERT INTO t VALUES(9, 9)");
         killed.kill();

@@ -15,7 +15,7 @@ const STOCK: bool = true;
 const OURS: bool = false;
 
 /// The statement that makes SQLite drop its cache. A connection that leaves WAL mode may continue with
-/// outdated pages in its cache, so a test runs this statement before that.
+/// outdated pages in its cache, so a test runs this statement before `LEAVE`.
 const FORGET: &str = "PRAGMA shrink_memory";
 const LEAVE: &str = "PRAGMA journal_mode=DELETE";
 /// The statement that changes more pages than a small cache holds, so that the database file changes before

@@ -137,7 +137,7 @@ fn leasing(fixture: &Fixture) -> (Connection, Connection) {
     (conn, reader)
 }
 
-/// If a transaction holds WRITE, it leaves the database as large as stock SQLite would.
+/// A transaction that holds WRITE adds no free pages for leases. It leaves the database as large as stock SQLite would.
 #[test]
 fn inv64_only_a_transaction_that_is_validated_adds_free_pages() {
     let fixture = Fixture::new();
@@ -173,7 +173,8 @@ fn inv64_a_leased_page_that_another_one_has_taken_is_a_conflict() {
     integrity(&b);
 }
 
-/// A commit does not write the free list in the order in which the connection keeps it.
+/// The connection keeps the free list in an order of its own. A commit does not write that order to the database, so it
+/// does not write a page that stays free.
 #[test]
 fn inv64_a_page_that_stays_free_is_not_written() {
     let fixture = Fixture::new();
@@ -253,8 +254,8 @@ fn two_transactions_that_allocate_both_commit() {
 }
 
 /// A transaction takes a page after the end of the database, enters it in the pointer map, and cuts it off again.
-/// Meanwhile another transaction has put a page at the same place. That transaction did not write the pointer map,
-/// because an earlier one had left the same entry there.
+/// Meanwhile another transaction has put a page at the same place. The other transaction did not write the pointer map,
+/// because an earlier transaction had left the same entry there.
 #[test]
 fn inv64_a_page_that_was_taken_and_cut_off_again_was_allocated() {
     let fixture = Fixture::new();
@@ -332,7 +333,7 @@ fn a_conflict_on_a_page_that_was_cut_off_is_a_conflict() {
         for sql in ["DELETE FROM t", "VACUUM", "PRAGMA wal_checkpoint"] {
             other.run(sql);
         }
-        // The home of `ppl` keeps pages of its own.
+        // With `ppl` the file may stay long, because the home of `ppl` keeps pages of its own.
         assert!(bytes() < long || engine == Engine::PPL, "{engine:?}: {} of {long} bytes", bytes());
 
         run(&conn, "BEGIN").unwrap();

@@ -84,9 +84,9 @@ fn a_database_that_is_attached_when_the_transaction_has_written() {
     }
 }
 
-/// A transaction that would have been validated takes WRITE in its COMMIT, after SQLite has opened the
-/// super-journal. The archive cannot hold the part of one database in a transaction that SQLite commits with
-/// a super-journal.
+/// A transaction that Duralite would validate takes WRITE only in its COMMIT, when SQLite has already opened
+/// the super-journal. With `replicated=on` Duralite refuses this COMMIT. The archive cannot hold one
+/// database's part of a transaction that SQLite commits with a super-journal.
 #[test]
 fn inv62_a_super_journal_counts_also_if_the_databases_were_attached_in_the_transaction() {
     for mode in MODES {

@@ -97,7 +97,7 @@ fn the_log_starts_over_under_concurrent_connections_alone() {
     }
     let mut most = 0;
     for round in 0..300 {
-        // At least one of two transactions is open at any time, as far as a single thread can do that.
+        // The two transactions overlap, so at least one of them is always open.
         let k = round % 40;
         assert_eq!(codes(&a, &format!("BEGIN; UPDATE t SET v=v+1 WHERE k={k}")), OK);
         if round > 0 {
@@ -197,7 +197,7 @@ fn inv10_who_writes_for_long_is_asked_to_end_and_who_only_reads_is_not() {
         grow(by, 2_000);
         assert!(frames(by) < 2_000, "{}", frames(by));
     }
-    // Duralite does not ask a transaction that begins now to end because of an earlier one.
+    // Duralite has asked only the earlier transaction to end. A transaction that begins now may continue.
     assert_eq!(codes(&old, "BEGIN; UPDATE t SET v=5 WHERE k=1; SELECT count(pad) FROM t; COMMIT"), OK);
     assert_eq!(one::<i64>(&plain, "SELECT v FROM t WHERE k=1"), 5);
     integrity(&new);

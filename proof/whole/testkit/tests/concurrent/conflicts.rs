@@ -7,8 +7,9 @@ use rusqlite::Connection;
 
 use super::{BUSY, OK, OVERTAKEN, codes, with_rows};
 
-/// Cases of two transactions. The second commits while the first is open. Each case has the statements of the
-/// first, the statements of the second, the result code of the first one's COMMIT, and `sum(v)` after it.
+/// Cases of two transactions. The second commits while the first is open. Each case has a name, the
+/// statements of the first, the statements of the second, the result code of the first one's COMMIT, and
+/// `sum(v)` after it.
 const CASES: &[(&str, &str, &str, i32, i64)] = &[
     ("other pages", "UPDATE t SET v=1 WHERE k=1", "UPDATE t SET v=2 WHERE k=90", OK, 3),
     ("the same row", "UPDATE t SET v=1 WHERE k=1", "UPDATE t SET v=2 WHERE k=1", OVERTAKEN, 2),

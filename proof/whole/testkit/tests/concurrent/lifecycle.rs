@@ -147,8 +147,8 @@ fn tear_header(fixture: &Fixture) {
     overwrite(&path, at + 8, &[byte ^ 0xff]);
 }
 
-/// The wal-index is in its state from before the commit, as if a process had died between its commit and the
-/// publication.
+/// The wal-index is in its state from before the commit, as if a process had died after it committed, but before it
+/// published the commit in the wal-index.
 #[test]
 fn a_commit_that_its_process_could_not_publish_does_not_keep_the_last_close_from_its_work() {
     for engine in Engine::all() {
@@ -201,8 +201,8 @@ fn inv15_a_commit_that_its_process_could_not_publish_is_not_written_home() {
     }
 }
 
-/// A process has died while it started the log over. The wal-index has no frames, but still says that as many frames as
-/// before are in the database. Another process completes the start over while this connection is in a transaction.
+/// A process has died while it started the log over. The wal-index has no frames, but its count of the frames in the
+/// database is still the old one. Another process completes the start over while this connection is in a transaction.
 #[test]
 fn inv15_a_start_over_that_was_cut_short_hides_no_commit_from_a_transaction() {
     let (fixture, [a, b, c]) = with_rows("on");

@@ -82,7 +82,8 @@ fn inv60_it_fails_at_the_write_if_a_page_has_changed_that_it_read() {
 }
 
 /// The other transaction frees as many pages as it takes, so page 1 does not show its changes. The interior
-/// page that leads to the rows does show them. SQLite would continue with what it has read of that page.
+/// page that leads to the rows does show them. If SQLite continued, it would use the old content of that
+/// page.
 #[test]
 fn inv60_it_fails_at_the_write_if_an_interior_page_has_changed_that_it_read() {
     let (_fixture, [a, b]) = with_rows("upgrade");

@@ -101,8 +101,8 @@ fn pages_with_reserved_bytes_go_home_by_sqlite_only() {
     }
 }
 
-/// Only SQLite starts the log of such a database over. So a connection must not wait for Duralite to do it: the log
-/// fills up where nobody checkpoints, and a checkpoint makes room.
+/// If pages have reserved bytes, only SQLite starts the log over, and Duralite does not. So a connection must not
+/// wait for Duralite to do it. Without checkpoints the log fills up, and a checkpoint makes room.
 #[test]
 fn a_limited_log_of_pages_with_reserved_bytes_becomes_full_and_never_busy() {
     for engine in [Engine::NVWAL, Engine::WALDIO] {
@@ -129,8 +129,8 @@ fn a_limited_log_of_pages_with_reserved_bytes_becomes_full_and_never_busy() {
     }
 }
 
-/// The same rule holds for an ordinary `-wal` that stock SQLite has left. Duralite serves the `-wal`
-/// unchanged until SQLite closes it through the VFS above.
+/// An ordinary `-wal` that stock SQLite has left follows the same rule: its pages may go home only through a VFS
+/// that fills the reserved bytes. Duralite serves the `-wal` unchanged until SQLite closes it through that VFS.
 #[test]
 fn an_ordinary_wal_with_reserved_bytes_goes_home_by_its_users_only() {
     let fixture = Fixture::new();

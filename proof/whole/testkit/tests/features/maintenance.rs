@@ -143,8 +143,7 @@ fn mapped_reads_never_show_the_guard() {
     fill(&conn, 2000);
     let before = content(&conn);
     run(&conn, "PRAGMA wal_checkpoint(TRUNCATE)").unwrap();
-    // The log is empty, so the reader's pages come from the mapped database
-    // file.
+    // The log is empty, so the reader's pages come from the mapped database file.
     let reader = fixture.open("m.db");
     run(&reader, "PRAGMA mmap_size=268435456").unwrap();
     assert_eq!(content(&reader), before);

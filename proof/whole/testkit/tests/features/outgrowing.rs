@@ -68,8 +68,8 @@ fn inv10_vacuum_and_an_update_of_everything_fit_beside_a_reader_of_an_old_snapsh
     assert!(space(&fixture, &conn) <= USUAL_SPACE, "{} bytes", space(&fixture, &conn));
     let after = reader.run("SELECT sum(version), count(*) FROM t");
     assert!(after.contains(&(2 * ROWS).to_string()), "{after}");
-    // The log grows again into memory that it gave back, even if the process that makes it grow last knew it to be
-    // large.
+    // The log grows again into memory that it gave back. This works even if the process that makes it grow does not
+    // know yet that the log has shrunk.
     reader.run(&update(3));
     assert_eq!(version(&conn), 3);
     drop(conn);

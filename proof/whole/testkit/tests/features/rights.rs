@@ -1,4 +1,4 @@
-//! Tests users who may only read a database. Each user's process is separate.
+//! Tests users who may only read a database. Each user has a process of its own.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -133,7 +133,7 @@ fn inv13_who_may_only_read_reads_what_a_crash_left_and_then_what_others_make_of_
     writer(&fixture).kill();
     let (mut early, mut idle) = (reader(&fixture), reader(&fixture));
     assert_eq!((early.run(COUNT), idle.run(COUNT)), ("11".into(), "11".into()));
-    // No other process is connected, so the reader has built an index of the log of its own.
+    // No other process is connected, so the reader has built its own index of the log.
     assert_eq!(early.run("BEGIN"), "");
     let first = early.run(SUM);
     let conn = fixture.open("r.db");
@@ -321,7 +321,7 @@ fn inv13_who_may_only_read_never_sees_half_of_a_state() {
             assert_eq!(writer.line(), "done");
             writer.finish();
         }
-        // After this close, no process has a slot for a moment.
+        // For a moment after this close, no process has a slot.
         conn.close().unwrap();
         conn = fixture.open("r.db");
     }

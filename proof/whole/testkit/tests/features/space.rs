@@ -237,8 +237,8 @@ fn inv10_a_transaction_that_is_larger_than_what_is_left_finds_room_when_it_is_tr
     assert_eq!(one::<String>(&conn, "PRAGMA integrity_check"), "ok");
 }
 
-/// In this mode no other connection can make a checkpoint. So SQLite's own automatic checkpoints, which
-/// depend on the number of frames, must make room.
+/// In exclusive locking mode no other connection can make a checkpoint. So SQLite's own automatic
+/// checkpoints, which depend on the number of frames, must make room.
 #[test]
 fn inv10_in_exclusive_locking_mode_sqlite_checkpoints() {
     let fixture = Fixture::new();

@@ -4,7 +4,7 @@ use std::sync::mpsc;
 
 use duralite_testkit::{Fixture, one, run, stock, when_thread_ends};
 
-/// A thread-local value in C or C++ may own a connection and close it so late.
+/// A thread-local value in C or C++ may own a connection, and may close it only when the thread ends.
 #[test]
 fn a_connection_is_used_and_closed_in_the_last_destructors_of_its_thread() {
     let fixture = Fixture::new();

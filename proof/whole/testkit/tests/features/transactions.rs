@@ -81,8 +81,8 @@ fn writers_exclude_each_other() {
     assert_eq!(content(&second).len(), 9);
 }
 
-/// Statements on two connections, each with its connection's number. With them the first connection takes the
-/// database for itself.
+/// Statements that let the first connection take the database for itself. Each has the number of the
+/// connection that runs it.
 const EXCLUSIVE: &[(usize, &str)] = &[
     (0, "PRAGMA locking_mode=EXCLUSIVE"),
     (0, "PRAGMA journal_mode=WAL"),
@@ -112,7 +112,8 @@ const EXCLUSIVE: &[(usize, &str)] = &[
     (0, "SELECT * FROM t"),
 ];
 
-/// Statements as above. The log was opened in normal mode, and no other connection exists.
+/// Statements with the numbers of their connections. The log was opened in normal mode, and no other
+/// connection exists.
 const FOR_A_WHILE: &[(usize, &str)] = &[
     (0, "PRAGMA journal_mode=WAL"),
     (0, "CREATE TABLE t(a)"),

@@ -62,7 +62,7 @@ fn inv09_nothing_more_is_committed_to_a_log_that_was_deleted() {
     delete(&fixture.log());
     let (rows, refusal) = insert_until_refused(|row| insert_here(&conn, row));
     assert_says_so(&refusal);
-    // The first process has told the other one.
+    // The first process has told the other one that the log was deleted.
     assert_says_so(&insert_there(&mut other, -1).unwrap());
     assert_says_so(&insert_here(&conn, -1).unwrap());
     // Readers can continue, including connections of this process that open now.
@@ -82,8 +82,8 @@ fn inv09_nothing_more_is_committed_to_a_log_that_was_deleted() {
     fixture.assert_plain("d.db");
 }
 
-/// Returns whether a checkpoint writes pages to the database file. It does not with `ppl`, or with a home
-/// that holds pages. Then the pages stay in or beside the log until the log is closed.
+/// Returns whether a checkpoint writes pages to the database file. With `ppl`, and with a home that holds
+/// pages, the pages stay in or beside the log until the log is closed.
 fn goes_home_at_once() -> bool {
     !["ppl", "side", "sideundo"].contains(&Engine::under_test().name())
 }
@@ -182,7 +182,7 @@ fn inv26_no_transaction_begins_whose_rollback_journal_would_be_in_a_deleted_log(
     }
 }
 
-/// If one log had two shared memories, each of them would have an index of the log of its own.
+/// If one log had two shared memories, each of them would have a separate index of the log.
 #[test]
 fn inv15_who_does_not_find_the_shared_memory_of_a_log_in_use_is_refused() {
     let fixture = Fixture::new();

@@ -164,8 +164,8 @@ fn fill_up(uri: &str) {
     conn.close().unwrap();
 }
 
-/// A user copies a directory while its database is closed. The copy of the log has ended, but is still in the
-/// directory under its name.
+/// A user copies a directory while the last connection closes the database. The copied log has already ended,
+/// but it still lies in the copied directory under its name.
 #[test]
 fn a_copy_of_a_log_that_has_ended_goes_with_the_next_log() {
     let fixture = Fixture::new();

@@ -134,7 +134,8 @@ fn a_hot_rollback_journal_is_rolled_back_first() {
     fixture.assert_plain("hot.db");
 }
 
-/// SQLite also plays the journal back if the database's header says WAL mode, so that Duralite makes a log.
+/// The database's header says WAL mode, so Duralite makes a log. SQLite must play the journal back all the
+/// same.
 #[test]
 fn inv44_a_hot_journal_beside_a_database_in_wal_mode_is_rolled_back_first() {
     let fixture = Fixture::new();

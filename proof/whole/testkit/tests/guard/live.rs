@@ -103,7 +103,8 @@ fn inv01_a_reader_elsewhere_keeps_guard_and_log() {
     assert_eq!(one::<i64>(&conn, "SELECT sum(a) FROM t"), 5);
 }
 
-/// SQLite finds that the WAL still exists, and commits the new mode through it.
+/// The journal mode changes while the guard cannot be lifted. SQLite finds that the WAL still exists, and
+/// commits the new mode through the WAL.
 #[test]
 fn inv01_a_mode_that_changed_while_the_guard_was_stuck_lets_the_last_close_lift_it() {
     for pages_follow in [false, true] {
@@ -156,8 +157,8 @@ fn inv46_leaving_wal_mode_in_exclusive_locking_mode_loses_no_commit() {
     }
 }
 
-/// The connection has closed the WAL, but cannot open a journal. Later it finds that the mode has not
-/// changed.
+/// The connection has tried to leave WAL mode. It has closed the WAL, but cannot open a journal. Later it
+/// finds that the mode has not changed.
 #[test]
 fn inv46_who_could_not_leave_wal_mode_keeps_nobody_out() {
     for engine in [Engine::NVWAL, Engine::WALDIO, Engine::PPL] {

@@ -117,8 +117,9 @@ fn remove_memory(fixture: &Fixture) {
     }
 }
 
-/// Only a power loss can have torn the log. If there cannot have been one, Duralite uses the log again. For
-/// another log it would need EXCLUSIVE, which a connection that opens at the same time prevents.
+/// Only a power loss can have torn the log. If there was certainly no power loss, Duralite uses the log
+/// again. To make another log it would need EXCLUSIVE, which a connection that opens at the same time
+/// prevents.
 #[test]
 fn a_log_goes_on_that_no_power_loss_can_have_torn() {
     for engine in [Engine::WALDIO, Engine::NVWAL, Engine::PPL] {

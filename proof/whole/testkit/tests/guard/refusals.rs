@@ -34,8 +34,9 @@ fn a_path_that_is_not_there_is_named_and_no_medium_advised() {
     }
 }
 
-/// A process without free file descriptors must get this error and no other. If it cannot open a file, it
-/// must not conclude that the file is missing, and must neither replace nor discard the file.
+/// A process without free file descriptors must get an error that says so, and no other error. If it
+/// cannot open a file, it must not conclude that the file is missing, and must neither replace nor
+/// discard the file.
 #[test]
 fn inv03_who_is_out_of_file_descriptors_is_told_so() {
     for engine in Engine::all() {

@@ -61,9 +61,9 @@ fn compare_on(fixture: &Fixture, mut rng: Rng, settings: &str, mode: &str, conne
     for _ in 0..STATEMENTS {
         let connection = writer.choose(connections);
         match writer.next(pair.in_transaction(connection)) {
-            // An idle connection may have its rollback journals in a log. When the last connection closes
-            // that has the log's WAL open, the log therefore stays, whereas a `-wal` file would be deleted.
-            // So the test skips this statement.
+            // An idle connection may have its rollback journals in a log. So the log may stay after the last
+            // connection to the log's WAL has closed, whereas stock SQLite deletes its `-wal` file. Because
+            // of this difference the test skips this statement.
             Some(sql) if mode != "WAL" && connections > 1 && sql.starts_with("PRAGMA journal_mode") => {}
             Some(sql) => pair.run(connection, &sql),
             None => pair.reopen(connection),

@@ -150,7 +150,7 @@ fn inv21_a_recovery_that_dies_is_repeated() {
     });
 }
 
-/// An idle connection that survives recovers at once.
+/// A connection that was idle while another process died recovers the database at once.
 #[test]
 fn inv21_a_connection_that_was_there_rolls_back() {
     each(|fixture, mode| {

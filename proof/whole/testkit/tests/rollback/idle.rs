@@ -152,9 +152,9 @@ fn an_idle_connection_of_ours_keeps_nobody_from_leaving_wal_mode() {
     });
 }
 
-/// A connection keeps its journal open from one transaction to the next. After the journal's log was deleted,
-/// the journal is in another log. If a crash leaves it there, a connection that was idle all the time must
-/// find it hot.
+/// A connection keeps its journal open from one transaction to the next. If another connection deletes the
+/// log that holds this journal, the next journal is written to a new log. If a crash leaves that journal hot,
+/// a connection that was idle all the time must find it.
 #[test]
 fn inv21_an_idle_connection_finds_a_hot_journal_in_another_log() {
     each(|fixture, mode| {

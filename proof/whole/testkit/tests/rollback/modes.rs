@@ -195,8 +195,8 @@ fn inv21_a_database_that_is_made_in_exclusive_locking_mode_is_served_from_its_se
     });
 }
 
-/// If the connection did not hold EXCLUSIVE, SQLite would keep the journal in memory until it opens the
-/// journal file.
+/// The second transaction fails because the connection holds EXCLUSIVE. Otherwise SQLite would keep the
+/// journal in memory until it opens the journal file.
 #[test]
 fn inv21_a_log_that_cannot_be_made_fails_the_second_transaction_in_exclusive_locking_mode() {
     for engine in Engine::keeping_rollback_journals() {
