@@ -1,4 +1,4 @@
-//! Measures what the metrics that `duralite top` shows cost each commit.
+//! Measures how much the metrics that `duralite top` shows add to the time of a commit.
 
 use std::fs::OpenOptions;
 use std::path::Path;

@@ -106,7 +106,7 @@ pub struct Trace {
     pub journal_by: JournalBy,
     /// The number of requests to the journal's place that neither the journal's thread nor a worker of the
     /// kernel issued. With fast commits, processes that wait for a commit write to that place themselves.
-    /// Otherwise this number is 0.
+    /// Without fast commits this number is 0.
     pub journal_by_others: u64,
     /// The kernel's lines, if the tracer kept them.
     pub raw: Option<String>,

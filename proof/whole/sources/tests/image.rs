@@ -25,8 +25,8 @@ fn stages(dockerfile: &str) -> Vec<Vec<String>> {
     stages
 }
 
-/// Returns the operands of the instructions that begin with `beginning`. These are all following words that
-/// are no options.
+/// Returns the operands of the instructions that begin with `beginning`: the words after it that are not
+/// options.
 fn operands<'a>(instructions: &'a [String], beginning: &str) -> Vec<Vec<&'a str>> {
     let of = |rest: &'a str| rest.split(' ').filter(|word| !word.starts_with('-')).collect();
     instructions.iter().filter_map(|line| line.strip_prefix(beginning)).map(of).collect()

@@ -1,5 +1,5 @@
-//! A VFS above Duralite's, in the place of one that encrypts or traces. In memory it puts a header of its own
-//! before each file object of Duralite. It passes every call on.
+//! A VFS above Duralite's. It stands in for a VFS that encrypts or traces, and passes every call on. In
+//! memory it puts a header of its own before each file object of Duralite.
 #![allow(unsafe_code)] // a VFS
 
 use std::ffi::{c_char, c_int, c_void};
@@ -94,7 +94,7 @@ pub fn register_above() {
     crate::register();
     ONCE.call_once(|| {
         // SAFETY: this is a copy of a registered VFS, and is never freed. `xOpen` is replaced. The other
-        // methods do not work on files, and stay those of the original.
+        // methods take no open file, and stay those of the original.
         unsafe {
             let mut vfs = *sqlite3_vfs_find(c"duralite".as_ptr());
             vfs.szOsFile += size_of::<Head>() as c_int;

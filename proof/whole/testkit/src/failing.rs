@@ -24,7 +24,7 @@ thread_local! {
     static REFUSED: Cell<Option<u32>> = const { Cell::new(None) };
     /// The number of writes of pages that were refused so far; `None` outside [`without_space_for_pages`].
     static PAGES_REFUSED: Cell<Option<u32>> = const { Cell::new(None) };
-    /// The bytes of each write so far; `None` outside [`noting_writes`].
+    /// The size in bytes of each write so far; `None` outside [`noting_writes`].
     static NOTED: RefCell<Option<Vec<usize>>> = const { RefCell::new(None) };
 }
 

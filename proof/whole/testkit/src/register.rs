@@ -4,8 +4,8 @@ use std::sync::Once;
 
 use crate::engine;
 
-/// Registers the VFS `duralite`, not as the default, and the tests' own engines. Further calls change
-/// nothing.
+/// Registers the VFS `duralite` without making it the default. Also registers the tests' own engines. Further
+/// calls change nothing.
 pub fn register() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {

@@ -1,4 +1,4 @@
-//! Tests real SQLite on a database file that the home of its log has mapped.
+//! Tests real SQLite on a database file that the home of its log has mapped into memory.
 #![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 #![allow(unsafe_code)] // file controls
 
@@ -129,8 +129,8 @@ fn inv18_locks_of_the_process_stay_whatever_connection_goes_first() {
     }
 }
 
-/// A connection without Duralite holds a lock when Duralite could close the mapping's descriptor. The close
-/// would release that lock.
+/// A connection without Duralite holds a lock on the file when Duralite could close the mapping's
+/// descriptor. Closing it would release that lock.
 #[test]
 fn inv18_locks_of_other_connections_stay_when_the_mapping_has_gone() {
     let fixture = fixture();

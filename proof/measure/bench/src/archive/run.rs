@@ -76,7 +76,7 @@ pub(super) fn alone(dir: &Path, side: Side, job: &Job<'_>) -> Result<f64> {
 }
 
 /// Lets connections commit on a fresh database. A program replicates the database into a prefix of the server's bucket,
-/// through a proxy that adds a time to each request.
+/// through a proxy that delays each request.
 pub(super) fn replicated(
     (programs, server, dir): (&Programs, &Server, &Path),
     side: Side,

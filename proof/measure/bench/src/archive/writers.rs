@@ -1,4 +1,4 @@
-//! Measures what a program that replicates costs 16 writers, how far it lags, and what it uploads.
+//! Measures how much a replicating program slows 16 writers down, how far it lags, and what it uploads.
 
 use std::path::Path;
 use std::time::Duration;
@@ -31,7 +31,7 @@ struct Runs {
     paced: Vec<Run>,
 }
 
-/// Measures what a program that replicates costs 16 writers, how far it lags, and what it uploads.
+/// Measures how much a replicating program slows 16 writers down, how far it lags, and what it uploads.
 ///
 /// # Errors
 /// An error of SQLite or of starting a program, or a program that does not do its work.

@@ -29,8 +29,8 @@ pub use drive::{WORKER, writer};
 
 /// The largest number of rounds. The benchmark reports the median of the rounds.
 const ROUNDS: usize = 3;
-/// The numbers of writers for most cases. The next constant has the numbers for cases that are measured with
-/// only a few.
+/// The numbers of writers for cases that are measured with many numbers. The next constant has the numbers
+/// for cases that are measured with only a few.
 const EVERY: [usize; 6] = [1, 2, 4, 8, 16, 32];
 const SOME: [usize; 3] = [1, 8, 32];
 /// The columns after those that describe the case.

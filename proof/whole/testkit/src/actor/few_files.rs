@@ -3,7 +3,7 @@
 use duralite_testkit::{code, connect, run as run_sql};
 use rustix::process::{Resource, getrlimit, setrlimit};
 
-/// A number of descriptors that is larger than the number needed to open a database.
+/// More descriptors than a process needs to open a database.
 const MOST: u64 = 60;
 
 fn run_with(left: u64, uri: &str, sql: &str) -> String {

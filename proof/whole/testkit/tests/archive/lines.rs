@@ -1,5 +1,5 @@
-//! Checks what a database with an archive records of its logs, and which backlogs closed logs leave (invariants 72 and
-//! 73).
+//! Checks what Duralite records about the logs of a database with an archive, and which commits it saves in a backlog
+//! when it closes a log (invariants 72 and 73).
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failed helper is a failed test
 
 use std::path::{Path, PathBuf};
@@ -106,7 +106,8 @@ fn inv73_a_backlog_has_what_was_committed() {
                     .unwrap();
                 match mode {
                     "" => {}
-                    // The checkpoint writes the pages up to here home, but the log does not start over.
+                    // Because of this reader, later checkpoints write only the pages up to here home, and the log does
+                    // not start over.
                     "beside a reader" if row == 5 => {
                         run(&reader, "BEGIN").unwrap();
                         let _: i64 = one(&reader, "SELECT count(*) FROM t");
@@ -241,7 +242,7 @@ fn inv72_a_copy_does_not_write_the_file_of_the_original() {
     conn.close().unwrap();
     assert_eq!(std::fs::read(path_of(&copied)).unwrap(), before);
     assert!(goes_on(&fixture, first));
-    // The original continues under another name, if the file beside it moves with it.
+    // The original keeps its line of logs under another name, if the archive's file beside it moves with it.
     let moved = fixture.path("moved.db");
     std::fs::rename(&database, &moved).unwrap();
     std::fs::rename(path_of(&database), path_of(&moved)).unwrap();
@@ -312,8 +313,8 @@ fn inv72_deaths_at_any_step_leave_a_line_that_is_true() {
         let whole = std::fs::read(fixture.path(NAME)).unwrap();
         if let Some(closed) = records(&fixture).since(first, LineEnd::File(rest(&fixture))) {
             kept += 1;
-            // After a process has given up a log and died, the log may have received more commits. The log's backlog
-            // then says that it begins later, and the archive needs a snapshot.
+            // If a process dies after it has given up a log, the log may still receive commits. Its backlog then does
+            // not begin with the log's first commit, and the archive needs a snapshot.
             let mut has_gap = false;
             for log in closed.iter().skip(1).filter(|log| log.backlog) {
                 let (first, commits) = replay(&backlog_of(&fixture.path(NAME), log.log), &mut base, |_| {});

@@ -193,8 +193,8 @@ fn inv64_a_page_that_stays_free_is_not_written() {
     assert_eq!(frames() - before, 5);
 }
 
-/// SQLite's cache does not have the trunks of the real free list that the connection's commit has changed. So these
-/// trunks are not in the read set.
+/// The connection's commit has changed trunks of the real free list. SQLite's cache does not have these trunks, so they
+/// are not in the read set.
 #[test]
 fn inv58_trunks_that_the_last_commit_has_changed_were_not_read() {
     let fixture = Fixture::new();
@@ -240,8 +240,7 @@ fn two_transactions_that_allocate_both_commit() {
         }
         false
     };
-    // From conflicts Duralite learns that each connection allocates pages, so it adds free pages to the database for
-    // both.
+    // Conflicts show Duralite that each connection allocates pages, so it adds free pages to the database for both.
     let lost = (0..100).filter(|_| !pair(&a, &b)).count();
     assert!(lost < 60, "{lost} of 100 pairs were overtaken");
     [&a, &b].into_iter().for_each(integrity);

@@ -129,7 +129,7 @@ fn inv64_a_commit_beside_an_open_select_adds_no_free_pages() {
         let tables = "CREATE TABLE t(a); CREATE TABLE u(a); INSERT INTO u VALUES(1),(2),(3)";
         assert_eq!(codes(&conn, tables), OK);
         assert_eq!(codes(&conn, before), OK, "{before}");
-        // If no other connection were in use, no commit would add free pages.
+        // A commit adds free pages only if another connection is in use, so this reader begins a transaction.
         assert_eq!(codes(&reader, "BEGIN; SELECT * FROM u"), OK);
         let mut statement = conn.prepare("SELECT a FROM u").unwrap();
         let mut cursor = statement.query([]).unwrap();

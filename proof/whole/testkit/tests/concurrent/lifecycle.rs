@@ -170,8 +170,9 @@ fn a_commit_that_its_process_could_not_publish_does_not_keep_the_last_close_from
     }
 }
 
-/// After a failed sync of the database, Duralite writes everything committed to the database once more. A transaction
-/// that a dead process has sealed but not published is not part of that, because the next commit replaces it.
+/// After a failed sync of the database, Duralite writes everything committed to the database once more. It must leave
+/// out a transaction that a dead process has sealed but not published, because the next commit replaces that
+/// transaction.
 #[test]
 fn inv15_a_commit_that_its_process_could_not_publish_is_not_written_home() {
     for engine in Engine::all() {

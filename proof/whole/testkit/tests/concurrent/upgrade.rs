@@ -25,8 +25,8 @@ fn it_goes_on_at_the_newest_commit_if_what_it_read_is_unchanged() {
     }
 }
 
-/// A program may use a connection on one thread after another, as pools of threads do. So if a connection has taken WRITE
-/// on this thread, it may give WRITE back on another one.
+/// A program may use a connection on one thread after another, as pools of threads do. So if a connection
+/// has taken WRITE on this thread, it may give WRITE back on another thread.
 #[test]
 fn it_waits_for_a_connection_that_took_the_lock_on_the_same_thread() {
     static WRITER: Mutex<Option<Connection>> = Mutex::new(None);

@@ -42,7 +42,7 @@ fn inv01_a_vfs_above_may_fill_reserved_bytes_on_the_way_home() {
     const RESERVED: usize = 8;
     let fixture = Fixture::new();
     if fixture.engine() == Engine::PPL {
-        // `ppl` refuses such a database (see `an_engine_that_writes_pages_by_itself_refuses_reserved_bytes`).
+        // `ppl` refuses reserved bytes (see `an_engine_that_writes_pages_by_itself_refuses_reserved_bytes`).
         return;
     }
     let conn = stock(&fixture.path("c.db"));
@@ -135,7 +135,7 @@ fn a_limited_log_of_pages_with_reserved_bytes_becomes_full_and_never_busy() {
 fn an_ordinary_wal_with_reserved_bytes_goes_home_by_its_users_only() {
     let fixture = Fixture::new();
     if fixture.engine() == Engine::PPL {
-        // `ppl` refuses such a database (see `an_engine_that_writes_pages_by_itself_refuses_reserved_bytes`).
+        // `ppl` refuses reserved bytes (see `an_engine_that_writes_pages_by_itself_refuses_reserved_bytes`).
         return;
     }
     let path = fixture.path("c.db");

@@ -237,8 +237,8 @@ fn inv07_a_process_that_is_killed_after_a_kept_close_loses_nothing() {
     kept(&fixture, "k.db");
     let uri = fixture.uri("k.db", KEEP);
     for round in 1..=5 {
-        // A process opens the kept database again. The test kills it before any checkpoint writes its commit
-        // home.
+        // A process opens the kept database again. The test kills it before any checkpoint writes the
+        // process's commit home.
         let mut actor = Actor::sql(&uri);
         assert_eq!(actor.run("INSERT INTO t(b) VALUES('x')"), "");
         actor.kill();

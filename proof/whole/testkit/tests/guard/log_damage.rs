@@ -38,7 +38,7 @@ fn expect_refusal_on(engine: Engine, what: &str, damage: impl FnOnce(&Path, &mut
 fn inv12_truncated_logs_are_refused() {
     for length in [0, 1, 100, 1152, 1348, 4095, 4096, 8192] {
         if length >= 4096 && Engine::under_test() == Engine::SCRATCHPAD {
-            // The whole log file of this engine has no more bytes than that.
+            // The log file of this engine has no more than 4096 bytes.
             continue;
         }
         expect_refusal(&format!("cut to {length}"), |_, bytes| bytes.truncate(length));

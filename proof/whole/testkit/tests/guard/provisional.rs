@@ -273,7 +273,7 @@ fn inv01_a_log_whose_guard_was_rolled_back_gets_no_commits() {
         assert_eq!(one::<i64>(&conn, "SELECT sum(a) FROM t"), 3);
         assert_eq!(one::<String>(&conn, "PRAGMA journal_mode"), "delete");
         run(&conn, "INSERT INTO t VALUES(4)").unwrap();
-        // A connection that opens the database now sees the row, because the database is an ordinary one.
+        // A connection that now opens the database sees the row, because the database is an ordinary one.
         assert_eq!(one::<i64>(&stock(&hot), "SELECT sum(a) FROM t"), 7);
         let mut other = Actor::sql(&fixture.uri("hot.db", ""));
         assert_eq!(other.run("SELECT sum(a) FROM t"), "7");

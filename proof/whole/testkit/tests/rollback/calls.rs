@@ -9,7 +9,7 @@ use super::{MODES, NAME, make};
 
 const ROUNDS: usize = 10;
 
-/// The number of calls, by kind of call and by the ending of the name of the database's file.
+/// The number of calls, by kind of call and by what follows the database's name in the file's name.
 type Calls = BTreeMap<(String, String), usize>;
 
 /// Counts the calls of `ROUNDS` transactions that read, and as many that write, after all files

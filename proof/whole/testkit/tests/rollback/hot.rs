@@ -8,7 +8,7 @@ use rusqlite::Connection;
 
 use super::{NAME, each, make, open};
 
-/// A number of steps that is larger than that of the transaction.
+/// More steps than the transaction has.
 const STEPS: u64 = 400;
 /// The statements of a transaction that changes, adds and frees pages, and spills some of them.
 const TRANSACTION: [&str; 5] = [

@@ -8,7 +8,7 @@ use rusqlite::ffi;
 use super::{MODES, NAME, each, make, open};
 
 const NAMES: [&str; 2] = ["a.db", "b.db"];
-/// A number of steps that is larger than that of the transaction.
+/// More steps than the transaction has.
 const STEPS: u64 = 400;
 
 type Uri = fn(&Fixture, &str) -> String;

@@ -1,4 +1,4 @@
-//! Tests that of many writers none starves, and none gets a busy error.
+//! Tests that none of many writers starves or gets a busy error.
 
 use std::sync::Barrier;
 use std::thread::JoinHandle;

@@ -1,4 +1,4 @@
-//! Tests promises of `waldio` beyond those of every engine.
+//! Tests the promises that `waldio` makes beyond those of every engine.
 #![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 
 mod crowd;

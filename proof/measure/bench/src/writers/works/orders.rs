@@ -9,9 +9,8 @@ use crate::writers::client::{Client, Done};
 const DISTRICTS: i64 = 10;
 const ITEMS: i64 = 1000;
 const CUSTOMERS: i64 = 100;
-/// The distance between the key of a district's first order and that of the next district's first order. The
-/// next constant is the distance between the key of an order's first line and that of the next order's first
-/// line.
+/// The number of keys that each district has for its orders. The next constant is the number of keys that
+/// each order has for its lines.
 const ORDERS: i64 = 1 << 32;
 const LINES: i64 = 16;
 /// The number of a district's last orders that a stock level looks at.
