@@ -115,8 +115,8 @@ pub enum LogError {
         database: PathBuf,
     },
     /// A file has replaced the database that the log belongs to, and programs that had the old file open have gone on
-    /// using the old file. The log has started over since it was made, or has merged changes into the old file. So the
-    /// log lacks changes that the new file may not have, and the two together would be a mixture.
+    /// using the old file. The log has started over since it was made, or has merged changes into the old file. So some
+    /// commits may be in neither the log nor the new file, and the log applied to the new file would give a mixture.
     #[error(
         "{} has replaced the database of {} while that was in use, and this log no longer has all commits that the new \
          file may lack: restore a backup, or write what the log has into the file by duralite checkpoint --adopt",

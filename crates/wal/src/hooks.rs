@@ -29,7 +29,7 @@ pub enum FileStep {
     MapShared,
     /// A log's name is removed.
     Remove,
-    /// A file beside a database that has an archive is written.
+    /// A file that belongs to a database's archive is written beside the database.
     Record,
 }
 

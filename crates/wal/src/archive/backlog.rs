@@ -105,7 +105,7 @@ fn newest_frames(engine: &dyn Engine, of: &Transaction) -> Result<Vec<(u32, u32)
             frames.push((frame.page_number, number));
         }
     }
-    // Among the frames of a page, the last frame comes first, and so stays.
+    // The last frame of each page comes first in this order, so `dedup` keeps it.
     frames.sort_unstable_by_key(|(page, frame)| (*page, u32::MAX - *frame));
     frames.dedup_by_key(|(page, _)| *page);
     Ok(frames)

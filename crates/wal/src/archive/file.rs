@@ -154,7 +154,7 @@ impl ArchiveFile {
         hooks::step(FileStep::Record, &self.path).map_err(failed)?;
         let written = self.file.write_all_at(&new, end).and_then(|()| self.file.sync_all());
         if let Err(error) = written {
-            // Cut off what was written of these lines. Otherwise a process could believe that what they record has
+            // Cut off what was written of these lines. Otherwise a process could believe that the recorded events have
             // happened.
             let _ = self.file.set_len(end);
             return Err(failed(error));
@@ -192,8 +192,9 @@ impl ArchiveFile {
         replace(database, &records)
     }
 
-    /// Forgets all logs that were closed before `log` was made or closed, and deletes their backlogs. The sidecar calls
-    /// this method once the archive holds all of these logs. The new file is durable on return.
+    /// Forgets the logs before `log`, and deletes their backlogs: those whose records precede the first record of
+    /// `log`. The sidecar calls this method once the archive holds all of these logs. The new file is durable on
+    /// return.
     ///
     /// # Errors
     /// `Io`.

@@ -53,10 +53,10 @@ pub fn new_token() -> Result<u128, LogError> {
 /// stamp.
 const TICKS: u32 = 100;
 
-/// Returns the stamp of a database file without a guard, whose first page has these bytes. Waits for the next tick of
-/// the clock by which the file system sets times, so that any later write to the file changes its time of modification.
-/// The caller keeps others from writing meanwhile. Returns `None` if the file system stores such times only in whole
-/// seconds, if the clock does not pass the file's time soon, or if the path leads to another file.
+/// Returns the stamp of a database file without a guard. `page_1` is the file's first page. Waits until the clock by
+/// which the file system sets times has passed the file's time of modification, so that any later write changes that
+/// time. The caller keeps others from writing during the call. Returns `None` if the file system stores such times only
+/// in whole seconds, if the clock does not pass the file's time soon, or if the path leads to another file.
 ///
 /// # Errors
 /// `Io`.
@@ -71,8 +71,8 @@ pub fn stamp(database: &DatabaseIdentity, page_1: &[u8]) -> Result<Option<Stamp>
     Ok(None)
 }
 
-/// The lock that the sidecar of a database holds as long as it runs. The lock belongs to the database file, whatever names
-/// the file has. The kernel releases it when the process ends.
+/// The lock that the sidecar of a database holds as long as it runs. The lock belongs to the database file, under
+/// whatever name the file was opened. The kernel releases it when the process ends.
 pub struct SidecarLock(#[allow(dead_code, reason = "holds the lock")] OwnFile);
 
 /// The offset of the lock, far beyond the content of any database, and beyond SQLite's locks.

@@ -110,7 +110,7 @@ impl Eq for Descriptor {}
 /// The size of an engine's part of the segment, the memory that the processes using a log share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SharedBytes {
-    /// The number of bytes, from the beginning of the part, that are set to zero whenever the segment begins again.
+    /// The number of bytes, from the beginning of the part, that are set to zero whenever the segment is initialised.
     pub zeroed: u64,
     /// The size of the whole part in bytes.
     pub all: u64,
@@ -151,7 +151,8 @@ pub struct Attaching<'a> {
     pub segment: Arc<FileSegment>,
     /// Offset of the engine's part of the segment in bytes.
     pub base: u64,
-    /// Whether no other process uses the log. The engine's part of the segment then begins again with zeros.
+    /// Whether no other process uses the log. If so, the first [`SharedBytes::zeroed`] bytes of the engine's part are
+    /// zeros.
     pub alone: bool,
     /// Whether the log belongs to another database, and this process attaches it only to apply it to a copy of that
     /// database. The engine then leaves unchanged what the log holds for the other database.
@@ -199,9 +200,10 @@ impl LogPlacement {
         Ok(Self { engine, dir, media: media.only(engine.needs) })
     }
 
-    /// Returns the placement of an engine's logs in the directory `dir`. The engine's first medium is in `dir`, and if it is
-    /// memory, it is treated as emulated. `media` supplies the other media that the engine needs. If `media` has no memory
-    /// for pages, that memory is emulated too, wherever the database is.
+    /// Returns the placement of an engine's logs in the directory `dir`. The engine's first medium is in `dir`, and if
+    /// it is memory, it is treated as emulated. `media` supplies the other media that the engine needs. If the engine
+    /// needs memory for pages and `media` has none, the database is mapped as emulated memory, whatever directory it is
+    /// in.
     #[must_use]
     pub fn at(engine: &'static Descriptor, dir: &Path, media: &MediaSet) -> Self {
         let media = media.only(engine.needs);

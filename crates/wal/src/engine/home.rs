@@ -15,10 +15,11 @@
 //! | the VFS, before it lifts the guard | `read`, `sync`, `drain` | EXCLUSIVE, the mutex of the log |
 //! | [`crate::log::offline`] | all | the database and the log to itself |
 //!
-//! SQLite's locks are those of the wal-index (WRITE, CHECKPOINT, read marks) and of the database file (SHARED, EXCLUSIVE).
-//! So writers exclude each other across processes. But a `read` may run beside a `write` of other pages. It may even run
-//! beside a `write` of the same page, in cases in which SQLite does not use the bytes that this `read` returns. Callers
-//! call a home on any thread, with or without their process's mutex of the log. A home never takes that mutex itself.
+//! SQLite's locks are those of the wal-index (WRITE, CHECKPOINT, read marks) and of the database file (SHARED,
+//! EXCLUSIVE). So writers exclude each other across processes. But a `read` may run beside a `write` of other pages. A
+//! `read` may even run beside a `write` of the same page; SQLite then does not use the bytes that this `read` returns.
+//! Callers call a home on any thread, with or without their process's mutex of the log. A home never takes that mutex
+//! itself.
 //!
 //! # The header
 //!
@@ -36,7 +37,7 @@
 //!
 //! | when | the header in the file |
 //! | --- | --- |
-//! | the guard is put on | that of the database, written again and synced before the first commit: SQLite has made page 1 without a log |
+//! | the guard is put on | that of the database, because SQLite has written page 1 without a log; it is written again, and synced, before the first commit |
 //! | under the guard | as the home last wrote it ([`write_past_guard`]), or as it was before; with the guard |
 //! | SQLite changes the page size or mode | what SQLite writes, with the guard for that mode |
 //! | after `drain` | that of the database, with the guard |
@@ -125,7 +126,7 @@ pub enum Header {
     File,
     /// In the home, like the pages. The file has an older header.
     Held,
-    /// In the file, which the home reads and writes.
+    /// In the file. The home reads and writes it there.
     Shared,
 }
 
@@ -194,12 +195,12 @@ pub trait Home: Send + Sync {
     /// Any; the checkpoint, or the statement, fails.
     fn truncate(&self, file: &dyn DatabaseFile, bytes: u64) -> Result<(), LogError>;
 
-    /// Writes to `file` everything that `read` shows and the file lacks, and makes the file durable. On return the file holds
-    /// the whole database, with the same size, for a program without this library, and the file survives a power loss. The
-    /// guard in `file` stays, because a home that holds the header writes it with [`write_past_guard`]. The caller excludes
-    /// all other users of the database. If the process crashes during the call, what `read` shows is unchanged. A second call
-    /// changes nothing. After the call the home may discard its own copy of what `file` now has. So as long as a log still
-    /// belongs to another database, nobody drains the log's home into a copy of that database ([`crate::log::offline`]
+    /// Writes to `file` everything that `read` shows and the file lacks, and makes the file durable. After that, a
+    /// program without this library finds the whole database in the file, and the file survives a power loss. The guard
+    /// in `file` stays, because a home that holds the header writes it with [`write_past_guard`]. The caller excludes
+    /// all other users of the database. If the process crashes during the call, what `read` shows is unchanged. A
+    /// second call changes nothing. After the call the home may discard its own copy of what `file` now has. So nobody
+    /// may drain the home into a copy of the database while the original still needs the log ([`crate::log::offline`]
     /// refuses to).
     ///
     /// # Errors
@@ -207,8 +208,8 @@ pub trait Home: Send + Sync {
     fn drain(&self, file: &dyn DatabaseFile) -> Result<(), LogError>;
 }
 
-/// The database as its users see it. All access to `file` goes through the log's home, if there is one. The guard is as it is
-/// on disk.
+/// The database as its users see it. All access to `file` goes through the log's home, if there is one. Users see the
+/// guard as it is on disk.
 pub struct Homed<'a> {
     file: &'a dyn DatabaseFile,
     home: Option<Arc<dyn Home>>,
@@ -259,7 +260,8 @@ pub fn write_past_guard(file: &dyn DatabaseFile, bytes: &[u8], offset: u64) -> R
     file.write(&bytes, offset)
 }
 
-/// Copies the guard in the file over the bytes of the guard that `bytes` covers. `bytes` begins at byte `offset`.
+/// Overwrites the bytes of the guard that are in `bytes` with those in the file. `bytes` begins at byte `offset` of
+/// page 1.
 fn show_guard(file: &dyn DatabaseFile, bytes: &mut [u8], offset: u64) -> Result<(), LogError> {
     let mut header = [0; HEADER_BYTES];
     let length = file.read(&mut header, 0)?;

@@ -107,8 +107,8 @@ pub struct Salvaged {
     pub checkpointed: Option<u64>,
     /// The number of intact transactions after the damage.
     pub later: u64,
-    /// Whether the log is one sequence of transactions. In a log that is not (`ppl`), a transaction after the damage may
-    /// have changed further pages, of which the log has no trace any more.
+    /// Whether the log is one sequence of transactions. In a log of `ppl`, which is not, a transaction after the damage
+    /// may also have changed pages of which the log has no trace any more.
     pub is_sequence: bool,
     /// The number of transactions that are lost between `point` and the last intact transaction, as far as the log numbers
     /// them.
@@ -199,14 +199,14 @@ pub(crate) fn read(
     Ok(salvaged)
 }
 
-/// What the reader knows of all transactions after the damage together.
+/// What the reader has learnt from all transactions after the damage.
 #[derive(Default)]
 struct Seen {
     count: u64,
     numbered: u64,
     newest: u64,
-    /// The pages whose contents in the database file are those that a transaction after the damage wrote, each with the
-    /// number of that transaction.
+    /// The pages that the database file has exactly as a transaction after the damage wrote them, each with the number
+    /// of that transaction.
     in_file: FxHashMap<u32, u64>,
     page: Vec<u8>,
 }

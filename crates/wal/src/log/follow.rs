@@ -1,9 +1,10 @@
 //! Follows a log from another process: reads every transaction in order, through all generations.
 //!
 //! A follower describes its progress by a *position*: the number of transactions that were sealed since the log was
-//! made. The follower gets a transaction only when that transaction is durable and can no longer be replaced. That is
-//! so once its commit was acknowledged, or once another transaction was committed after it (invariant 16). A follower
-//! may *pin* a position. The log then keeps the transactions after that position, until it comes near its limit.
+//! made. The follower gets a transaction only when that transaction is durable and can no longer be replaced. A
+//! transaction can no longer be replaced once its commit was acknowledged, or once another transaction was committed
+//! after it (invariant 16). A follower may *pin* a position. The log then keeps the transactions after that position,
+//! until it comes near its limit.
 //!
 //! A follower counts as a user of the database. So while a log is being followed, the log is not deleted, and the
 //! database keeps its guard.
@@ -311,9 +312,9 @@ impl Follower {
         Ok(())
     }
 
-    /// Returns how much the archive lacks, and shows it to [`duralite top`](crate::placement::Glance). The archive
-    /// lacks two parts. `held` is the part that the sidecar has already read, up to `position`, and that the log may no
-    /// longer have. The other part is what the log has after `position`.
+    /// Returns how much the archive lacks, and shows it to [`duralite top`](crate::placement::Glance). `held` is what
+    /// the sidecar has already read from the log, up to `position`, and has not stored in the archive; the log may no
+    /// longer have it. The result adds what the log has after `position`.
     ///
     /// # Errors
     /// `Corrupt`, `Poisoned`.
@@ -432,9 +433,9 @@ impl Log {
         })
     }
 
-    /// Returns the position after the newest transaction that a reader may see. The reader holds a read mark, and its
-    /// wal-index says that `frames` frames are committed. Also returns the name of that newest commit, if the log still
-    /// has the commit.
+    /// Returns the position after the newest transaction that a reader may see, and the name of that transaction's
+    /// commit if the log still has it. The reader holds a read mark, and its wal-index says that `frames` frames are
+    /// committed.
     ///
     /// # Errors
     /// `Corrupt`, `Poisoned`.
@@ -443,7 +444,8 @@ impl Log {
             stream.engine_mut().refresh()?;
             let engine = stream.engine();
             if frames == 0 {
-                // The log has just started over, or is about to start over. In both cases everything in the log counts.
+                // The log has just started over, or is about to start over. In both cases the reader may see everything
+                // in the log.
                 return Ok((engine.position(), None));
             }
             let origin = engine.origin();

@@ -46,12 +46,12 @@ pub struct Log {
     moved: Vec<(PathBuf, PathBuf)>,
     /// Whether this process made the log and has not made it durable yet.
     is_provisional: bool,
-    /// Why a sync does not make data survive a power loss; `None` if no such reason is known.
+    /// The reason why a sync does not make data survive a power loss; `None` if no such reason is known.
     unsynced: Option<String>,
     /// How a user who may only read the log has attached it; `None` for all other users.
     outside: Option<Arc<Outside>>,
     on_close: OnClose,
-    /// Why this process acknowledges no more commits (invariant 9).
+    /// The reason why this process acknowledges no more commits (invariant 9); `None` if it still acknowledges commits.
     poisoned: Option<String>,
     /// Whether an operation is running. If the operation panics, the caller catches the panic and the flag stays set,
     /// because the state of the log is then in doubt.
@@ -180,7 +180,7 @@ impl Log {
         if self.unsynced.is_some() { Guarantee::ProcessCrash } else { self.stream.engine().guarantee() }
     }
 
-    /// Returns why the guarantee is weaker than the medium's own; `None` if it is not weaker.
+    /// Returns the reason why this log promises less durability than its medium could provide; `None` if there is none.
     #[must_use]
     pub fn why_unsynced(&self) -> Option<&str> {
         self.unsynced.as_deref()
@@ -252,8 +252,8 @@ impl Log {
         self.outside.as_ref()
     }
 
-    /// Attaches the log again for a user who may only read it, if other processes have used the log since this process last
-    /// looked. Returns whether other processes use the log now.
+    /// Attaches the log again for a user who may only read it, if other processes have used the log since this reader
+    /// last checked. Returns whether other processes use the log now.
     ///
     /// # Errors
     /// `Busy` while a process attaches the log; as [`Log::attach`].
@@ -350,8 +350,8 @@ impl Log {
             stream.write(file, offset, data)
         });
         if written.as_ref().is_err_and(|error| error.kind() == ErrorKind::Full) {
-            // Permit the log to start over. A follower may then lose its place, but that is better than refusing every
-            // commit.
+            // Permit the log to start over. A follower may then lose the transactions that it reads next, but the
+            // alternative would be to refuse every commit.
             self.pins.press(self.stream.engine().origin().position);
         }
         written
@@ -383,7 +383,7 @@ impl Log {
     }
 
     /// Returns whether a write of `bytes` may make the open transaction so large that every transaction sealed before
-    /// has to be durable first. The write itself waits until they are durable, unless the caller has called
+    /// it has to be durable first. In that case the write waits until they are durable, so a caller may want to call
     /// [`DurabilityWaiter::wait_all`] before.
     #[must_use]
     pub fn outgrows(&self, bytes: usize) -> bool {
@@ -627,7 +627,7 @@ impl Log {
         if self.rollback_journal().is_some() { placement::sync_names(&path) } else { Ok(()) }
     }
 
-    /// Deletes the files of a log whose database has no name any more, if no process uses the log.
+    /// Deletes the files of a log if its database no longer has a name and no process uses the log.
     pub fn remove_unused(path: &Path, id: LogId) {
         placement::remove_unused(path, id);
     }

@@ -15,7 +15,7 @@ use crate::placement::{self, OpenLog, Pause};
 use crate::shared::identity;
 use crate::{DatabaseIdentity, EngineOptions, Log, LogError};
 
-/// SQLite itself recovers a log of at most this many frames if the last process that used the log kept it. Such a
+/// The most frames for which SQLite itself recovers a log that its last process kept ([`OnClose::Keep`]). Such a
 /// recovery needs no flush, and takes less time than a flush. (SQLite reads the log frame by frame, and for each frame
 /// the engine reads the records that make up the page.)
 const KEPT_FRAMES: u32 = 16;

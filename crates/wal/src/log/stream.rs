@@ -261,7 +261,7 @@ impl<E: Engine + ?Sized> WalStream<E> {
         Ok(())
     }
 
-    /// Returns whether a write at `offset` is the page of the frame whose header came last.
+    /// Returns whether a write at `offset` is the page of the frame whose header SQLite has just written.
     fn completes_frame(&self, offset: u64) -> bool {
         let expected = self.engine.wal_header().zip(self.pending);
         expected.is_some_and(|(header, (frame, _))| locate(header, offset) == (frame, FRAME_HEADER_BYTES))

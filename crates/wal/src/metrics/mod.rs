@@ -6,9 +6,9 @@
 //! half updated when it died, or even invented numbers. That does no harm, because no decision depends on them.
 //!
 //! **A slot that is used again continues** the counts of its earlier process. So the sums over all blocks only grow
-//! until the segment begins again. A block stores the number of the segment's beginning from which it counts
-//! ([`INCARNATION`](crate::placement)). A block with another number is old, and readers ignore it. So nobody has to
-//! clear anything when the segment begins again, because each process clears its own block when it joins.
+//! until the segment is initialised again. Each block stores the number of the initialisation after which it counts
+//! ([`INCARNATION`](crate::placement)); readers ignore a block with another number as stale. So nobody has to clear all
+//! blocks when the segment is initialised, because each process clears its own block when it joins.
 //!
 //! The blocks are at the end of the segment, after the engine's part. They are lost when the last process ends.
 
@@ -30,7 +30,7 @@ use crate::engine::{Fill, Led};
 pub const METRICS_BYTES: u64 = PROCESS_SLOTS as u64 * BLOCK_BYTES;
 const BLOCK_BYTES: u64 = LATENCIES + 8 * BUCKETS as u64;
 
-/// The tag, which says from which beginning of the segment on the block counts; see [`tag_of`].
+/// The tag, which identifies the initialisation of the segment after which the block counts; see [`tag_of`].
 const TAG: u64 = 0;
 const PID: u64 = 8;
 /// The time at which the process joined, by the segment's clock, in nanoseconds.
@@ -53,7 +53,7 @@ const _: () = assert!(COUNTERS + 8 * Counter::ALL.len() as u64 <= FILLED);
 /// The number that distinguishes a block from other bytes, such as those of a segment with another layout.
 const METRICS: u64 = u64::from_le_bytes(*b"DURAFIGS");
 
-/// Returns the tag of blocks that count from this beginning of the segment on.
+/// Returns the tag of blocks that count since the segment's initialisation with this number.
 fn tag_of(beginning: u64) -> u64 {
     METRICS ^ beginning
 }
@@ -187,8 +187,8 @@ impl Histogram {
 
 // Counting events, in a process that uses the log.
 
-/// The events that processes count besides commits. The sums over all processes only grow until the segment begins
-/// again.
+/// The events that processes count besides commits. The sums over all processes only grow until the segment is
+/// initialised again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Counter {
     /// Requests for locks of the wal-index that were refused.
@@ -237,7 +237,7 @@ impl Counter {
 /// The metrics block of this process.
 pub struct Recorder {
     words: Words,
-    /// The number of groups, and of transactions in them, that this process has led and has already counted.
+    /// The counts of [`Led`] (groups, and transactions in them) that this process has already added to its block.
     told: [AtomicU64; 2],
 }
 
@@ -250,8 +250,8 @@ impl Recorder {
         Self { words: Words::new(segment, block, (BLOCK_BYTES / 8) as usize), told: Default::default() }
     }
 
-    /// Takes over the block for a process that has just got its slot. `beginning` is the number of the segment's
-    /// beginning.
+    /// Takes over the block for a process that has just got its slot. `beginning` identifies the current initialisation
+    /// of the segment; a block with the tag of another one is stale, and is cleared.
     pub fn join(segment: Arc<dyn Segment>, base: u64, beginning: u64) {
         let own = Self::new(segment, base).words;
         let tag = tag_of(beginning);
@@ -290,7 +290,7 @@ impl Recorder {
     pub fn led(&self, led: Led) {
         let both = [(Counter::Groups, led.groups), (Counter::Grouped, led.transactions)];
         for ((counter, so_far), told) in both.into_iter().zip(&self.told) {
-            // Several threads may call this method at once. Each thread counts only what it is the first to report.
+            // Several threads may call this method at once. Each thread adds only what no other thread has added.
             if told.load(Ordering::Relaxed) < so_far {
                 let before = told.fetch_max(so_far, Ordering::Relaxed);
                 self.count(counter, so_far.saturating_sub(before));
@@ -354,8 +354,8 @@ fn read(segment: &dyn Segment, slot: usize, block: u64) -> Result<ProcessMetrics
     })
 }
 
-/// Returns the metrics of all processes that have counted since this beginning of the segment, including processes that
-/// have ended.
+/// Returns the metrics of all processes that have counted since this initialisation of the segment, including processes
+/// that have ended.
 ///
 /// # Errors
 /// If the kernel does not report which processes are alive.

@@ -1,7 +1,7 @@
-//! Attaches a log: finds its file, waits for other processes that attach it, locks it, and enters it alone or joins the
-//! processes that use it. [`attach`] takes these steps in order. [`super::whose`] decides whose the log is, and
-//! [`how_to_enter`] whether any other process uses the log. If none does, `log/recover.rs` then decides who recovers
-//! the log. `create` opens a new log with the same [`Place`].
+//! Attaches a log: finds its file, waits for other processes that attach it, and locks it. This process then enters the
+//! log alone, or joins the processes that use it. [`attach`] takes these steps in order. [`super::whose`] decides to
+//! which database the log belongs, and [`how_to_enter`] whether any other process uses the log. If none does,
+//! `log/recover.rs` then decides who recovers the log. `create` opens a new log with the same [`Place`].
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -99,15 +99,16 @@ pub(crate) fn attach(
 }
 
 /// Syncs a log in persistent memory, because somebody may have used the log as emulated memory on the same file system
-/// before. Blocks that were first written during that use may not be durable, nor stores that the emulated persistency
-/// model did not flush. Without this sync, a commit that survives a power loss might follow a commit that does not.
+/// before. Emulated memory may have left two things that are not durable: blocks written for the first time, and stores
+/// that its persistency model did not flush. Without this sync, a commit that survives a power loss might follow a
+/// commit that does not.
 fn sync_what_was_emulated(path: &Path, file: &File) -> Result<(), LogError> {
     file.sync_all().map_err(|error| LogError::io("sync", path, &error))
 }
 
 /// How a process enters a log.
 enum Entry {
-    /// Alone: this process has proved that no other process uses the log. The segment begins again.
+    /// Alone: this process has proved that no other process uses the log. It initialises the segment again.
     Alone {
         /// The engine's words as the last process that used the log left them; see [`left_of`].
         left: Option<Vec<u8>>,
@@ -117,19 +118,19 @@ enum Entry {
 }
 
 /// Determines whether no other process uses the log. If none does, this process holds the log's exclusive lock on
-/// return. A lock on the log alone does not prove that the log is in use: the kernel releases the locks of a dead
-/// process one after another, so the lock on the log may outlive the lock that attaching processes wait for. Only a
-/// living process, in a segment that was completed, proves that the log is in use.
+/// return. A lock on the log alone does not prove that the log is in use. The kernel releases the locks of a dead
+/// process one after another, so its lock on the log may outlive its lock on the segment's file, which excludes other
+/// attaching processes. Only a living process, in a segment that was completed, proves that the log is in use.
 ///
-/// A process that gets the exclusive lock reads no state older than what was acknowledged. Every descriptor through which an
-/// engine writes is a duplicate of the descriptor that holds the lock. So the lock of a dead process is released only with
-/// the last of these duplicates, when none of the process's operations is still running. The dead process had flushed
-/// everything that it acknowledged (or, under Group Synch, flushed it when it closed the log). The dead process may still
-/// hold the shared memory, whose locks have been released, and the lock of its own process slot. No other process takes that
-/// slot before it is free.
+/// A process that gets the exclusive lock reads no state older than what was acknowledged. Every descriptor through
+/// which an engine writes is a duplicate of the descriptor that holds the lock. So the lock of a dead process is
+/// released only with the last of these duplicates, when none of the process's operations is still running. The dead
+/// process had flushed everything that it acknowledged (or, under Group Synch, flushed it when it closed the log). The
+/// dead process may still have the segment mapped and hold the lock of its own process slot. No other process takes
+/// that slot before it is free.
 ///
-/// A process that does not get the exclusive lock joins the shared state as it is. The last other process that uses this
-/// state may end at any time. The transactions that it sealed and did not flush stay in the ring for the next leader.
+/// A process that does not get the exclusive lock joins the segment as it is. The other processes that use the segment
+/// may end at any time. The transactions that they sealed and did not flush stay in the ring for the next leader.
 fn how_to_enter(
     file: &File,
     place: &Place<'_>,
@@ -187,7 +188,7 @@ pub(crate) struct OpenLog {
     pub(crate) moved: Vec<(PathBuf, PathBuf)>,
     /// Whether the log was made just now, and neither its file nor its name is durable.
     pub(crate) is_provisional: bool,
-    /// The reason for which a sync does not make data survive a power loss; `None` if no such reason is known.
+    /// The reason why a sync does not make data survive a power loss; `None` if no such reason is known.
     pub(crate) unsynced: Option<String>,
     /// The log as a user who may only read it has attached it; `None` for all other users.
     pub(crate) outside: Option<Arc<Outside>>,
@@ -201,9 +202,9 @@ impl OpenLog {
         self.outside.is_none().then(|| Recorder::new(self.segment.clone(), base))
     }
 
-    /// Returns the same log, with what this process knows about the file systems of the log and of the database. For a log in
-    /// emulated memory the file systems do not matter, because such memory guarantees nothing that a file system could fail
-    /// to keep.
+    /// Returns the same log, with what this process knows about the file systems of the log and of the database. For a
+    /// log in emulated memory the file systems do not matter, because emulated memory promises nothing that depends on
+    /// them.
     pub(super) fn on_file_systems(mut self, database: &Path) -> Self {
         let is_of_blocks = self.kind.needs.first() == Some(&Medium::LogBlocks);
         let log = is_of_blocks.then(|| ("the log", &*self.path));

@@ -74,9 +74,9 @@ pub(crate) fn create(
         .map(|log| OpenLog { moved, is_provisional, ..log }.on_file_systems(&db.path))
 }
 
-/// Deletes what crashes have left of logs of this database, which names no log. First makes the database's header
-/// durable, so that the database also names no log after a power loss. No other process may be about to change the
-/// header.
+/// Deletes what crashes have left of logs of this database, which names no log. Before the first deletion, makes the
+/// database's header durable, so that the database names no log after a power loss either. No other process may be
+/// about to change the header.
 pub(crate) fn collect_leftovers(
     database: &dyn DatabaseFile,
     placement: &LogPlacement,
@@ -85,9 +85,9 @@ pub(crate) fn collect_leftovers(
     find::collect(&placement.dir, db, true, &|| settle_header(database).is_ok());
 }
 
-/// Makes the database's header durable as it is. The process that lifted the guard may have died before its sync, or its sync
-/// may have failed. After a failed sync, only bytes that were written again are sure to be synced. So this function writes
-/// the header again before the sync.
+/// Makes the database's header durable as it is. The process that lifted the guard may have died before its sync, or
+/// its sync may have failed. After a failed sync, a later sync is sure to cover only bytes that were written again in
+/// between. So this function writes the header again before the sync.
 fn settle_header(database: &dyn DatabaseFile) -> Result<(), LogError> {
     let mut header = [0; HEADER_BYTES];
     let len = database.read(&mut header, 0)?;

@@ -26,10 +26,10 @@ const DELETED: &[u8] = b" (deleted)";
 const NAMELESS: &[u8] = b"#";
 /// The time for which this process tries to copy a log while other processes write to it.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// The pause between two readings if writers were told to stop.
+/// The pause between two readings if this process could tell the writers to stop.
 const PAUSE: Duration = Duration::from_millis(10);
-/// The pause between two readings if nobody could tell the writers to stop. Within this pause each writer notices the
-/// deletion, because writers check for themselves every tenth of a second.
+/// The pause between two readings if this process could not tell the writers to stop. Within this pause each writer
+/// notices the deletion, because writers check for themselves every tenth of a second.
 const PAUSE_UNTOLD: Duration = Duration::from_millis(500);
 const PIECE_BYTES: usize = 1 << 20;
 
@@ -87,8 +87,8 @@ fn deleted_log_at(descriptor: &Path, id: LogId) -> Option<PathBuf> {
         Some(Kind::Plain) => true,
         Some(Kind::WithId(other)) => other == id,
         Some(Kind::Segment(_)) => false,
-        // If a process created the file without a name, the kernel shows such a name for that process's descriptor, even
-        // after the file got a name.
+        // The kernel shows the path under which a process opened the file. If the process created the file without a
+        // name, that path stays nameless after the file has got a name.
         None => name.as_bytes().starts_with(NAMELESS),
     };
     if !may_be {
@@ -187,9 +187,9 @@ impl DeletedLog {
         is_same(&from, &to).map_err(failed)
     }
 
-    /// Sets the word that every process checks before it writes, and again before it acknowledges. Returns whether there was
-    /// a segment, and the word could be set in every segment found. There may be two segments, because a process may have
-    /// made a new segment under the name of a deleted one. So this method sets the word in both.
+    /// Sets the word that every process checks before it writes, and again before it acknowledges. There may be two
+    /// segments, because a process may have made a new one under the name of a deleted one. So this method sets the
+    /// word in both. Returns `true` if it found a segment, and could set the word in every segment that it found.
     fn stop_writers(&self) -> Result<bool, LogError> {
         let path = names::segment(&self.path, self.id);
         let named = open_to_write(&path).filter(|file| is_complete(file));

@@ -3,10 +3,10 @@
 //!
 //! A crash leaves a log that its database does not name in two cases: after a new log has got its name but before its id is
 //! in the database, and after the guard was lifted but before the log is deleted. A power loss may leave the name of a
-//! provisional log, and a part of its contents. People also delete, replace and restore databases. A database that names no
-//! log needs no log. So [`collect`] deletes a log without commits that was made for this very file. If any other log has the
-//! name that a new log is to get, it stays under its longer name. [`super::whose`] decides whose a log is, and this module
-//! acts on that decision.
+//! provisional log, and a part of its contents. People also delete, replace and restore databases. A database that
+//! names no log needs no log. So [`collect`] deletes a log without commits that was made for this very file. Any other
+//! log is kept; if it has the name that a new log is to get, it is renamed to its longer name. [`super::whose`] decides
+//! to which database a log belongs, and this module acts on that decision.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -110,9 +110,9 @@ fn is_illegible(path: &Path) -> bool {
     matches!(open_and_read(path, false), Err(LogError::Format { .. }))
 }
 
-/// Returns whether a file is the log with this id in another version of the engine's format. Every version has the id in the
-/// same place. A caller that attaches the log learns the version. A damaged log does not count, because under a provisional
-/// guard it may be what a power loss left of a log without commits.
+/// Returns whether a file is the log with this id in another version of the engine's format. Every version has the id
+/// in the same place. A caller that attaches the log then gets an error that names the version. A damaged log does not
+/// count, because under a provisional guard it may be what a power loss left of a log without commits.
 fn is_of_other_version(path: &Path, engine: &Descriptor, id: LogId) -> bool {
     let Ok(file) = open_log(path, false) else { return false };
     let other = matches!(Head::read(path, &file), Err(error) if error.is_other_version());
@@ -187,8 +187,8 @@ pub(super) fn collect(dir: &Path, db: &DatabaseIdentity, scan: bool, make_sure: 
             log_file::remove_torn(&path, &|meta| is_named_after(name, meta, db), make_sure);
             continue;
         };
-        // With the lock, this process may delete the log. But since this process opened the log, another process may
-        // have deleted it, and made a new log of the same name. So check that the name is still that of the locked
+        // With the lock, this process may delete the log. But another process may have deleted the log after this
+        // process opened it, and made a new log of the same name. So check that the name still leads to the locked
         // file.
         let is_unused = || file.try_lock().is_ok() && is_in_place(&path, &file).unwrap_or(false);
         match fate(&path, &file, db) {
@@ -283,7 +283,7 @@ pub(super) fn free_plain_name(
     }
     std::fs::rename(plain, &aside).map_err(|error| LogError::io("put aside", plain, &error))?;
     // If the lifting of the guard was not durable, a power loss may make the database name this log again. So make the
-    // log's longer name durable, by which it can be found whatever file gets the plain name.
+    // log's longer name durable. By that name the log can be found, whatever file gets the plain name.
     sync_names(plain)?;
     Ok(Some((plain.to_path_buf(), aside)))
 }
@@ -297,7 +297,7 @@ fn may_exist(path: &Path) -> bool {
     !matches!(path.try_exists(), Ok(false))
 }
 
-/// Deletes a log whose database has no name any more, if no process uses the log. A log that has been moved to another
+/// Deletes a log if its database no longer has a name and no process uses the log. A log that has been moved to another
 /// path stays.
 pub(crate) fn remove_unused(path: &Path, id: LogId) {
     let Ok((file, head)) = open_and_read(path, true) else { return };

@@ -2,13 +2,13 @@
 //! and makes no process wait.
 //!
 //! A reading while others write may mix two states. So a reading counts only if nothing relevant changed during it
-//! ([`look`]). If processes use the log, the reading goes through their segment, and counts only if the log has not started
-//! over meanwhile. If no process uses the log, the reading counts only if no process began to use the log meanwhile. The
-//! observer, which is the inspecting process, repeats a reading that does not count. A contradiction counts as damage only if
-//! no process uses the log (invariant 12).
+//! ([`look`]). If processes use the log, the reading goes through their segment, and does not count if the log started
+//! over meanwhile. If no process uses the log, the reading does not count if a process began to use the log meanwhile.
+//! The observer, which is the inspecting process, repeats a reading that does not count. A contradiction counts as
+//! damage only if no process uses the log (invariant 12).
 //!
-//! Processes may come, go and die while an observer watches them ([`Watch`]), and the segment may begin again or be
-//! deleted. So each look checks whether the segment is still the one in use. Any user who may write the database may
+//! Processes may come, go and die while an observer watches them ([`Watch`]), and the segment may be initialised again
+//! or deleted. So each look checks whether the segment is still the one in use. Any user who may write the database may
 //! have written anything to the segment, so the observer uses its contents only as numbers to show.
 
 use std::path::{Path, PathBuf};
@@ -41,7 +41,8 @@ use crate::{DatabaseIdentity, EngineOptions, LogError};
 const PATIENCE: Duration = Duration::from_secs(20);
 /// The pause between two readings.
 const PAUSE: Duration = Duration::from_millis(2);
-/// The text in place of an offset or an order that only the walk of an unused log can determine.
+/// The text in place of [`WalkedTransaction::order`] while the log is in use. Only the walk of an unused log determines
+/// it.
 const LIVE: &str = "in use";
 
 /// What a log file says about itself.
@@ -169,7 +170,7 @@ fn read_along<T>(
     Ok(found.filter(|_| segment.load(0) == MAGIC))
 }
 
-/// What changes if processes begin or end to use a log, or its segment begins again.
+/// What changes if processes begin or end to use a log, or its segment is initialised again.
 #[derive(PartialEq, Eq)]
 struct Users {
     /// The word [`INCARNATION`] if living processes have a slot of the segment, otherwise `None`.
@@ -232,8 +233,8 @@ pub fn look_through(
     })
 }
 
-/// Does what [`walk`] does, for an engine that reads together with the processes that use the log. Returns `None` if the log
-/// has started over during the walk.
+/// Does what [`walk`] does, for a log in use: `engine` reads together with the processes that use the log. Returns
+/// `None` if the log has started over during the walk.
 fn walk_along(
     mut engine: Box<dyn Engine>,
     database: &dyn DatabaseFile,
@@ -291,15 +292,15 @@ pub struct Watch {
 pub struct Glance {
     /// The segment's clock in nanoseconds.
     pub clock_ns: u64,
-    /// The number of times that the segment has begun again. Counts are comparable only if this number is the same.
+    /// The number of the segment's current initialisation. Only counts with the same number are comparable.
     pub beginning: u64,
     /// The counts of processes, including processes that have ended.
     pub processes: Vec<ProcessMetrics>,
-    /// The number of writes to the database file since the segment began. They are the writes of pages in checkpoints,
-    /// and of the database's size at the ends of checkpoints.
+    /// The number of writes to the database file since the segment was initialised: writes of pages in checkpoints, and
+    /// of the database's size at the ends of checkpoints.
     pub home_writes: u64,
-    /// The number of times that writing or syncing the database has failed, since everything in the log was last written to
-    /// the database again, or since the log became empty.
+    /// The number of times that writing or syncing the database file has failed. The count begins again when everything
+    /// in the log is written to the database once more, or the log becomes empty.
     pub home_failures: u64,
     /// How much of the log the archive has.
     pub archived: Archived,
@@ -383,8 +384,8 @@ impl Watch {
             home_failures: self.segment.load(HOME_FAILURES),
             archived: ArchivedWords::new(&self.segment, ARCHIVED_OFFSET).look(),
         };
-        // The segment may have begun again during the look, so that this method has read blocks from before and after.
-        // In that case return nothing.
+        // The segment may have been initialised again during the look, so that this method has read blocks from before
+        // and after. In that case return nothing.
         fence(Ordering::SeqCst);
         let same = beginning == beginning_of(self.segment.load(INCARNATION));
         Ok(same.then_some(glance))

@@ -1,10 +1,10 @@
 //! The log directory: a directory of log files, and the rules by which a log and a database belong together (invariants
 //! 3 and 13).
 //!
-//! `whose` decides whose a log is, and changes nothing. The other modules act on these decisions. `create` makes a log,
-//! and `attach` opens one. Both use `names` for the names of its files, `find` to search and clear the directory, and
-//! `segment` for its shared memory. `outside` attaches a log for a user who may only read. `deleted` finds and copies a
-//! log that was deleted while in use, and `inspect` reads a log for tools.
+//! `whose` decides to which database a log belongs, and changes nothing. The other modules act on these decisions.
+//! `create` makes a log, and `attach` opens one. Both use `names` for the names of its files, `find` to search and
+//! clear the directory, and `segment` for its shared memory. `outside` attaches a log for a user who may only read.
+//! `deleted` finds and copies a log that was deleted while in use, and `inspect` reads a log for tools.
 
 mod attach;
 mod create;

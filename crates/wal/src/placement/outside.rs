@@ -2,13 +2,13 @@
 //!
 //! The process of such a user has no slot in the segment, because it maps the segment's memory without the right to
 //! change it. The process announces itself with locks of the kernel instead. While processes with slots are alive, it
-//! reads along with them. If there are none, the log is as a crash has left it. In that case this process reads for
-//! itself what recovery would find, and SQLite builds a private wal-index from that.
+//! reads the log together with them, through the segment. If there are none, the log is as a crash has left it. In that
+//! case this process reads for itself what recovery would find, and SQLite builds a private wal-index from that.
 //!
-//! A process that wants to open the database never waits for such a reader. So the segment may begin again while a
-//! reader has it mapped. There is one exception: if a reader that reads along is in the middle of a transaction, the
-//! process that would begin the segment again uses the segment as it is. If the segment has begun again,
-//! [`Outside::look_again`] adapts the reader.
+//! A process that wants to open the database never waits for such a reader. So it may initialise the segment again
+//! while a reader has it mapped. There is one exception: if a reader is in the middle of a transaction through the
+//! segment, the opening process uses the segment as it is. After the segment was initialised again,
+//! [`Outside::look_again`] gives the reader a new view of the log.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -36,7 +36,7 @@ pub struct Outside {
     pub(super) segment_path: PathBuf,
     pub(super) file: OwnFile,
     pub(super) segment: Arc<FileSegment>,
-    /// Whether the reader reads along with processes that have slots of the segment.
+    /// Whether the reader reads through the segment, together with processes that have slots of it.
     live: AtomicBool,
     /// The word [`INCARNATION`] of the segment when the reader last looked.
     incarnation: AtomicU64,
@@ -88,14 +88,14 @@ pub(super) fn attach(
 }
 
 impl Outside {
-    /// Returns whether the reader reads along with processes that have slots of the segment.
+    /// Returns whether the reader reads through the segment, together with processes that have slots of it.
     #[must_use]
     pub fn is_live(&self) -> bool {
         self.live.load(Ordering::Acquire)
     }
 
-    /// Returns whether the segment has begun again since the reader last looked. If it has, what the reader has read
-    /// through the segment since then belongs to no transaction.
+    /// Returns whether the segment has been initialised again since the reader last looked. If it has, what the reader
+    /// has read through the segment since then belongs to no transaction.
     #[must_use]
     pub fn is_lost(&self) -> bool {
         // Load the word after everything that the caller has read.
@@ -104,9 +104,9 @@ impl Outside {
             && self.segment.load(INCARNATION) / BEGUN != self.incarnation.load(Ordering::Acquire) / BEGUN
     }
 
-    /// Returns whether the log has started over since the reader opened it, for a reader that does not read along with
-    /// others; `false` for any other reader. Other processes did not wait for this reader. So if the log has started over,
-    /// what the reader has read through its own wal-index belongs to no transaction.
+    /// Returns whether the log has started over since the reader opened it. Other processes do not wait for a reader
+    /// that reads for itself, so what it has read through its own wal-index then belongs to no transaction. Returns
+    /// `false` for a reader that reads through the segment.
     #[must_use]
     pub(crate) fn is_overtaken(&self, engine: &dyn Engine) -> bool {
         let generation = self.generation.load(Ordering::Acquire);
@@ -121,8 +121,8 @@ impl Outside {
         FileSegment::has_processes(self.segment_file()).map_err(|source| self.failed(source))
     }
 
-    /// Returns whether a transaction that reads through the segment may begin. The caller already holds its mark,
-    /// which keeps the segment from beginning again.
+    /// Returns whether a transaction that reads through the segment may begin. The caller already holds its mark, which
+    /// keeps the segment from being initialised again.
     ///
     /// # Errors
     /// `Medium`.
@@ -185,8 +185,8 @@ impl Outside {
         Err(LogError::Busy { path: self.db.path.clone(), what })
     }
 
-    /// Returns whether processes with slots use the log, or another reader reads along with such processes, which may have
-    /// died since. During this call the caller keeps others from attaching the log.
+    /// Returns whether processes with slots use the log, or another reader reads through the segment (the processes
+    /// with slots may have died since). During this call the caller keeps others from attaching the log.
     fn has_company(&self, attaching: &File, pause: Pause<'_>) -> Result<bool, LogError> {
         let path = &self.path;
         for tries in 0.. {
@@ -224,8 +224,8 @@ impl Outside {
 
     /// Opens the log again. The caller keeps others from attaching the log during this call.
     fn open(&self, live: bool) -> Result<Box<dyn Engine>, LogError> {
-        // Load this word before opening the log. If a process attaches the log from here on and commits, the word
-        // changes, and a later look notices that.
+        // Load this word before opening the log. Every process with a slot that attaches the log after that changes the
+        // word, so a later look notices its commits.
         let incarnation = self.segment.load(INCARNATION);
         let shared = live.then(|| Arc::clone(&self.segment));
         let engine = (self.engine.attach_outside)(AttachingOutside {

@@ -2,9 +2,9 @@
 //! engine's part, opens the segment's file (invariant 13), and joins the processes that use it.
 //!
 //! Processes of several versions may meet in a segment, so its first word is the version of its layout. A process that
-//! begins the segment again clears that word first ([`clear`]) and stores it last ([`complete`]), so that no process
-//! joins in between. A segment from before the last start of the system is only what a power loss left, so no process
-//! joins it.
+//! initialises the segment again clears that word first ([`clear`]) and stores it last ([`complete`]), so that no
+//! process joins in between. A segment from before the last start of the system is only what a power loss left, so no
+//! process joins it.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -36,8 +36,8 @@ pub(super) const ENGINE_OFFSET: u64 = LOCKS_OFFSET + LOCKS_BYTES;
 pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"DURASEGC");
 /// The kinds of media on which the log is used; 0 if unknown.
 const MEDIA: u64 = 8;
-/// The number of times that syncing or writing the database has failed since everything in the log was written to the
-/// database again, or since the log became empty.
+/// The number of times that syncing or writing the database file has failed. The count begins again when everything in
+/// the log is written to the database once more, or the log becomes empty.
 pub const HOME_FAILURES: u64 = 16;
 /// The newest commit that was acknowledged. The upper half of the word is the low half of the commit's generation, and
 /// the lower half is the commit's last frame.
@@ -46,8 +46,8 @@ pub const ACKNOWLEDGED: u64 = 24;
 /// The time, in nanoseconds of the segment's clock, at which a process's turn to start the log over ends. The lowest bits are
 /// that process's slot.
 pub const RESTART_UNTIL: u64 = 32;
-/// The time until which no transaction of a concurrent connection begins, so that the log can start over. Unit and lowest
-/// bits are as in [`RESTART_UNTIL`].
+/// The time until which no transaction of a concurrent connection begins, so that the log can start over. Has the
+/// format of [`RESTART_UNTIL`].
 pub const BEGINS_AFTER: u64 = 112;
 /// A time, in nanoseconds of the segment's clock. A transaction of a concurrent connection has to end if it has been writing
 /// since before this time. The word is 0 if there has been no such connection.
@@ -77,15 +77,15 @@ pub const DELETED_LOG_COPIED: u64 = 2;
 /// the path there may not show the id.
 const LOG_ID: u64 = 96;
 
-/// The number of the system's start after which the words were written ([`boot`]); 0 if unknown.
+/// Identifies the start of the system ([`boot`]) after which the segment was initialised; 0 if unknown.
 const BOOT: u64 = 72;
 
-/// The number of the device that the database is on; 0 if unknown. A process that uses the log alone stores the
-/// number again, because the device may have got another one.
+/// The number of the device that the database is on; 0 if unknown. The device may get another number, so a process that
+/// uses the log alone stores the number again.
 const DEVICE: u64 = 128;
 
-/// Upper half: the number of times that the segment has begun again. Lower half: the number of times that processes have
-/// joined it since then.
+/// Upper half: the number of times that the segment has been initialised. Lower half: the number of processes that have
+/// joined it since, without the process that initialised it.
 pub(super) const INCARNATION: u64 = 40;
 pub(super) const BEGUN: u64 = 1 << 32;
 /// Not 0 if some user may read the segment but not write it. This word is among the locks.
@@ -101,8 +101,8 @@ pub(super) fn metrics_of(engine_bytes: u64) -> (u64, u64) {
     (begin, begin + METRICS_BYTES)
 }
 
-/// Returns, from the word [`INCARNATION`], how often the segment has begun again. That is the number of the segment's
-/// beginning.
+/// Returns how often the segment has been initialised, from the word [`INCARNATION`]. This number identifies the
+/// current initialisation.
 pub(super) fn beginning_of(incarnation: u64) -> u64 {
     incarnation / BEGUN
 }
@@ -145,7 +145,7 @@ pub(super) fn layout_of(segment: &File) -> u64 {
     if matches!(segment.read_at(&mut magic, 0), Ok(8)) { u64::from_le_bytes(magic) } else { 0 }
 }
 
-/// The kernel's file with an id that is new after each start of the system.
+/// The kernel's file that contains a new id after each start of the system.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
 /// Returns a number that is new after each start of the system; 0 if the system does not report one.
@@ -261,8 +261,8 @@ pub(super) fn lock(path: &Path, db: &DatabaseIdentity, pause: Pause<'_>) -> Resu
 /// Marks the segment as incomplete. So if this process dies before it has completed the segment again, no process joins
 /// words that may be from before a power loss. Returns `false` if this process has to use the segment as it is, because
 /// a reader without a process slot is in the middle of a transaction that relies on it. That reader's process was
-/// already running while processes with slots were alive. So no power loss has happened since, and the words say what is
-/// left to do, as after the death of any process.
+/// already running while processes with slots were alive, so no power loss has happened since. The words are then as
+/// after the death of any process, and say what is left to do.
 ///
 /// This process clears the word first and then looks for such readers. A reader takes its mark first and then looks at
 /// the word. So at least one of the two sees the other.
@@ -285,8 +285,8 @@ pub(super) fn clear(segment: &File) -> Result<bool, MediumError> {
     Ok(false)
 }
 
-/// Announces to readers without process slots that the segment that they have mapped is about to begin again. Returns
-/// the new value of [`INCARNATION`].
+/// Announces to readers without process slots that this process is about to initialise the segment that they have
+/// mapped. Returns the new value of [`INCARNATION`].
 fn begin_anew(file: &File, path: &Path) -> Result<u64, LogError> {
     let mut bytes = [0; 8];
     let failed = |error| LogError::io("write the shared memory of the log", path, &error);

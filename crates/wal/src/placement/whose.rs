@@ -1,5 +1,5 @@
-//! What a log's file says about itself, and whose the log is (invariants 3 and 13). This module only decides. It changes
-//! nothing, and returns each decision as a value, on which the caller acts.
+//! What a log's file says about itself, and to which database the log belongs (invariants 3 and 13). This module only
+//! decides. It changes nothing, and returns each decision as a value, on which the caller acts.
 //!
 //! There are three questions. May this process use the log that a database names ([`check_owner`])? If log and database
 //! do not name each other, may the log be applied to the database ([`claim`])? And what becomes of a log beside a
@@ -69,8 +69,8 @@ impl Head {
         PathBuf::from(OsStr::from_bytes(&self.path))
     }
 
-    /// Returns whether the log's database had this path when the log was made. The stored path is truncated if it is very
-    /// long.
+    /// Returns whether the log's database had this path when the log was made. Both paths may be truncated, because the
+    /// log stores a very long path only in part.
     pub(super) fn was_made_at(&self, path: &[u8]) -> bool {
         self.path == path
     }
@@ -86,9 +86,10 @@ impl Head {
         (self.db_inode, self.db_birth_ns) == (db.inode, db.birth_ns)
     }
 
-    /// Returns whether this database, which the log names, is a snapshot or a clone, and the log is that of its original. In
-    /// that case the original is where it was when the log was made, on another device than this database. A log on the
-    /// device of this database came along with the database, and its original has a log of its own.
+    /// Returns whether this database is a snapshot or a clone, and the log belongs to its original. The log names both,
+    /// since their inode and birth time are the same. The original is then still where it was when the log was made,
+    /// and on another device than this database. A log on the device of this database does not count: it came along
+    /// with the database, and the original has a log of its own.
     fn is_of_original_of(&self, db: &DatabaseIdentity) -> bool {
         self.device != db.device && self.original().is_some_and(|original| original.device != db.device)
     }
@@ -99,8 +100,8 @@ impl Head {
         DatabaseIdentity::of(&self.database()).ok().filter(|found| self.names(found))
     }
 
-    /// Returns whether the path at which the database was when the log was made leads to nothing any more. Returns `false` if
-    /// this process cannot look at the path, or if the path leads to another file. The original may then be behind a mount,
+    /// Returns whether nothing is any more at the path that the database had when the log was made. Returns `false` if
+    /// this process cannot look there, or if another file has that path now. The original may then be behind a mount,
     /// or in another container.
     fn original_is_gone(&self) -> bool {
         let path = self.database();
@@ -108,10 +109,10 @@ impl Head {
         is_missing && path.parent().is_some_and(Path::is_dir)
     }
 
-    /// Returns whether an open file with this head, at the path `log`, is a copy of the file in which the log was made, and
-    /// no other database than this one can need that copy. A log that was only moved to another file system is in another
-    /// file too, and its original still needs it. So a copy counts only if it is of this very database or came along with it,
-    /// or if the original is gone.
+    /// Returns whether an open file with this head, at the path `log`, is a copy of the log, which no other database
+    /// than this one can need. A log that was only moved to another file system looks like a copy, and its database may
+    /// still need it. So a copy counts only if it is of this very database or came along with it, or if the original
+    /// database is gone.
     fn is_spare_copy(&self, log: &Path, file: &File, db: &DatabaseIdentity) -> bool {
         self.is_copied(file) && (self.is_of(db) || self.came_along(log, db) || self.original_is_gone())
     }
@@ -138,9 +139,9 @@ impl Head {
         }
     }
 
-    /// Returns whether the log at this path was copied together with the directory of this database. Such a log is in that
-    /// directory, or in a directory below it. If the original's directory still exists, it must have the same directory below
-    /// it.
+    /// Returns whether somebody may have copied the log at this path together with the directory of this database. Such
+    /// a log is in that directory, or in a directory below it. In the second case the directory of the original
+    /// database, if it still exists, must contain the same lower directory.
     fn came_along(&self, log: &Path, db: &DatabaseIdentity) -> bool {
         let dir = log.parent().and_then(|dir| dir.canonicalize().ok()).unwrap_or_default();
         let Some(Ok(below)) = db.path.parent().map(|beside| dir.strip_prefix(beside)) else { return false };
@@ -165,7 +166,7 @@ impl Head {
 pub(crate) enum Relation {
     /// The log was made for this very database file.
     Own,
-    /// This file has replaced the log's database. The log itself is no copy, so it has served the old file until now.
+    /// This file has replaced the log's database. The log is no copy, so it belonged to the old file until now.
     Replaced,
     /// The log is a copy, or belongs to another database.
     Other,
@@ -223,10 +224,10 @@ pub enum Claim {
 ///
 /// A user may copy a database together with its log, in use or after a crash. That user gets what a user of stock SQLite
 /// gets from a copy of a database and its `-wal`. But a copy of just the database must not take the log of its original.
-/// The original may be where this process cannot see it: renamed, not mounted, or in another user's directory. The original
-/// may also be open in this process, so that opening it here and closing it would release SQLite's locks on it. So this
-/// function does not open the original. Instead the log itself shows whether it is a copy, and its place shows whether it
-/// is a copy of the original's log, or the original's log after a move.
+/// The original may be where this process cannot see it: renamed, not mounted, or in another user's directory. The
+/// original may also be open in this process, and opening and closing it here would release SQLite's locks on it. So
+/// this function does not open the original. Instead the log's file shows whether it was copied or moved, and its
+/// directory shows whether the database came with it.
 ///
 /// # Errors
 /// `Io` if the log cannot be opened, `Format` if it is of another version.
@@ -246,8 +247,7 @@ struct Signs {
     /// Whether the log has the name that this database's own log would have. A log that was found only by its id belongs to
     /// another database.
     is_named_after: bool,
-    /// Whether the log is a copy: its file is not the file that the log says it was made in. The log must also have come
-    /// along with the database, or its original must be gone.
+    /// Whether the log is a copy, which only this database can need; see [`Head::is_spare_copy`].
     is_copy: bool,
     /// Whether the log is beside the database, and was made for another file that had the database's path before. Such a log
     /// may be applied, because SQLite would also apply a `-wal` file in that place.
@@ -284,16 +284,17 @@ impl Signs {
 pub(super) enum Fate {
     /// The log stays as it is, because another database may need it.
     Stays,
-    /// The log is deleted if no process uses it and it holds no commits. If the log is a copy, everything outside its
-    /// file that it refers to belongs to the original log, and stays.
+    /// The log is deleted if no process uses it and it holds no commits. If the log is a copy, what it refers to
+    /// outside its file stays, because it belongs to the original log.
     GoesIfEmpty { head: Head, is_copy: bool },
     /// The log's head is illegible, as the error says. The log is deleted if it is what a power loss has left of a log
     /// without commits.
     GoesIfTorn(LogError),
 }
 
-/// Decides by the first fitting row of the table under "A database that names no log" in the README. A log may be a copy: if
-/// somebody copies a directory while its database is being closed, the copy contains a copy of a log that has ended.
+/// Decides by the first fitting row of the table under "A database that names no log" in the README. A log may be a
+/// copy. That happens if somebody copies a directory while its database is being closed: the copied log has already
+/// ended.
 pub(super) fn fate(path: &Path, file: &OwnFile, db: &DatabaseIdentity) -> Fate {
     let head = Head::read(path, file);
     let is_trusted = file.metadata().is_ok_and(|meta| db.trusts(&meta));

@@ -101,7 +101,8 @@ const HEADER_BYTES: usize = 28;
 const PENDING_BYTE: u64 = 0x4000_0000;
 /// The number of records in a header that SQLite has not completed. In this case records follow up to the end of the journal.
 const UNKNOWN: u32 = u32::MAX;
-/// The distance in bytes from one byte that a page's checksum adds up to the next one, counted from the page's end.
+/// The distance in bytes between the bytes that a page's checksum adds up. The first of them is this far from the
+/// page's end.
 const CHECKSUM_STRIDE: usize = 200;
 /// The size in bytes of what follows the name of a super-journal: the length and the checksum of the name, and the magic
 /// number.

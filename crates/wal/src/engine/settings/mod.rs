@@ -400,9 +400,9 @@ pub struct EngineOptions {
     /// The most bytes that a log may take, or 0 for all that the file system has. With `None` the engine's own options set
     /// the limit.
     pub limit_bytes: Option<u64>,
-    /// The number of bytes of page images kept in memory; `None` leaves the number to the engine's own part.
+    /// The number of bytes of page images kept in memory. With `None` the engine's own options set the number.
     pub cache_bytes: Option<usize>,
-    /// Whether the engine logs differences, or whole pages; `None` leaves the choice to the engine's own part.
+    /// Whether the engine logs differences, or whole pages. With `None` the engine's own options decide.
     pub diff: Option<bool>,
     /// What the last connection of this process does with the log when it closes, if no other process uses the log.
     pub on_close: OnClose,
