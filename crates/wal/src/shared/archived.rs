@@ -2,15 +2,16 @@
 //! log the archive has. Commits use the same words to wait for the archive (invariant 70).
 //!
 //! **How far.** The sidecar stores a position. The archive then holds every transaction up to that position, and the
-//! sidecar has seen afterwards that no other primary has taken the archive over. No two transactions of a log get the same
-//! position, so a commit that knows its own position needs nothing else. A database has one sidecar, so the sidecar stores
-//! the word without looking at it first.
+//! sidecar has seen afterwards that no other primary has taken the archive over. No two transactions of a log get the
+//! same position, so a commit only has to compare its own position with the stored one. A database has one sidecar, so
+//! the sidecar stores the word without reading it first.
 //!
-//! **Sleeping.** A commit that is about to sleep makes a word of `WATCHES` odd, and then looks at the position again. The
-//! sidecar stores the position first, and then looks at the word. If the word is odd, the sidecar makes it even and wakes
-//! all that sleep on it. So one acknowledgement wakes a whole group, and no commit misses it. A commit chooses the word by
-//! its position ([`watch_of`]), so that an acknowledgement does not wake the hundreds of commits that wait for the next
-//! one. The sidecar may die between the two steps, so no commit sleeps longer than [`SLICE`] without looking.
+//! **Sleeping.** A commit that is about to sleep makes a word of `WATCHES` odd, and then checks the position again. The
+//! sidecar stores the position first, and then reads the word. If the word is odd, the sidecar makes it even and wakes
+//! all commits that sleep on it. So one acknowledgement wakes a whole group, and no commit misses it. A commit chooses
+//! the word by its position ([`watch_of`]), so that an acknowledgement does not wake the hundreds of commits that wait
+//! for the next one. The sidecar may die between the two steps, so no commit sleeps longer than [`SLICE`] before it
+//! checks again.
 //!
 //! **Whether a sidecar runs.** The word `SIDECAR` names the sidecar's process slot. The kernel tells whether the process
 //! in that slot lives.
@@ -21,21 +22,21 @@ use duralite_medium::Segment;
 
 /// The position up to which the archive holds every transaction.
 const POSITION: u64 = 0;
-/// The time at which the newest transaction before `POSITION` was sealed, in milliseconds since 1970; 0 if unknown.
+/// The time at which the transaction that ends at `POSITION` was sealed, in milliseconds since 1970; 0 if unknown.
 const TIME: u64 = 8;
 /// The state of the sidecar: [`RUNS`] and the sidecar's process slot, [`FENCED`], or 0 if no sidecar runs.
 const SIDECAR: u64 = 16;
-/// The number of bytes of pages that were committed and are not in the archive, as of the sidecar's last look.
+/// The number of bytes of pages that were committed and are not in the archive, when the sidecar last counted them.
 const BEHIND_BYTES: u64 = 24;
-/// The time at which the oldest transaction that is not in the archive was sealed, as of the sidecar's last look, in
-/// milliseconds since 1970; 0 if there is no such transaction.
+/// The time at which the oldest transaction that is not in the archive was sealed, in milliseconds since 1970; 0 if
+/// there is no such transaction. The sidecar stores it together with `BEHIND_BYTES`.
 const BEHIND_SINCE: u64 = 32;
 /// The first of the words on which commits sleep.
 const WATCHES: u64 = 64;
 const WATCH_COUNT: u64 = 8;
 /// The number of neighbouring positions that share a word of `WATCHES`.
 const WATCHED_TOGETHER: u64 = 64;
-/// The position after the newest acknowledged commit. Commits keep it up to date only once there has been a sidecar.
+/// The position after the newest acknowledged commit. Commits advance it only while `SIDECAR` is not 0.
 const NEWEST: u64 = 128;
 
 /// Offset of these words in the segment.
@@ -48,10 +49,10 @@ const RUNS: u64 = 1;
 /// The value of `SIDECAR` once another primary has taken the archive over.
 const FENCED: u64 = 2;
 
-/// How long a commit sleeps before it looks again, because the sidecar may have died before it woke anybody.
+/// How long a commit sleeps before it checks the words again, because the sidecar may have died before it woke anybody.
 const SLICE: Duration = Duration::from_millis(100);
 
-/// Returns the word on which the commit before a position sleeps.
+/// Returns the word on which the commit that ends at a position sleeps.
 fn watch_of(position: u64) -> u64 {
     WATCHES + position / WATCHED_TOGETHER % WATCH_COUNT * 8
 }
@@ -93,12 +94,11 @@ pub struct Archived {
     pub sidecar: Sidecar,
     /// The position up to which the archive holds every transaction; 0 if no sidecar has stored a position.
     pub position: u64,
-    /// When the newest transaction before `position` was sealed, in milliseconds since 1970; 0 if unknown.
+    /// When the transaction that ends at `position` was sealed, in milliseconds since 1970; 0 if unknown.
     pub time_ms: u64,
-    /// The position after the newest acknowledged commit; 0 if nobody has acknowledged a commit since the first sidecar
-    /// came.
+    /// The position after the newest acknowledged commit; 0 if no commit was acknowledged while there was a sidecar.
     pub newest: u64,
-    /// What the archive lacks, as of the sidecar's last look.
+    /// What the archive lacks, when the sidecar last determined it.
     pub behind: Behind,
 }
 
@@ -126,12 +126,12 @@ impl Behind {
     }
 }
 
-/// Why a commit that waited is not known to be in the archive.
+/// The reason why a commit that waited is not known to be in the archive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NotArchived {
     /// Another primary has taken the archive over, so the archive will never have the commit.
     Fenced,
-    /// The archive did not have the commit when the time was up. The sidecar was then in this state.
+    /// The archive did not have the commit when the time limit ended. The sidecar was then in this state.
     Late(Sidecar),
 }
 
@@ -157,7 +157,7 @@ impl<'a> ArchivedWords<'a> {
         self.segment.store(self.base + word, value);
     }
 
-    /// Returns whether there has been a sidecar since the segment began. Costs one load, or two.
+    /// Returns whether there has been a sidecar since the segment was initialised. Costs one load, or two.
     #[must_use]
     pub fn have_been_set(&self) -> bool {
         self.load(SIDECAR) != 0 || self.load(TIME) != 0
@@ -208,7 +208,7 @@ impl ArchivedWords<'_> {
         self.wake_all();
     }
 
-    /// Stores the position up to which the archive holds the log, and the time at which the last transaction before
+    /// Stores the position up to which the archive holds the log, and the time at which the transaction that ends at
     /// that position was sealed. Wakes the commits that wait.
     pub fn set(&self, position: u64, time_ms: u64) {
         let before = self.load(POSITION);
@@ -219,7 +219,7 @@ impl ArchivedWords<'_> {
         }
     }
 
-    /// Stores how many bytes the sidecar has not archived yet, and when the oldest transaction among them was sealed.
+    /// Stores how many bytes the archive lacks, and when the oldest transaction that it lacks was sealed.
     pub fn set_behind(&self, bytes: u64, since_ms: u64) {
         self.store(BEHIND_BYTES, bytes);
         self.store(BEHIND_SINCE, since_ms);
@@ -252,7 +252,7 @@ impl ArchivedWords<'_> {
 
 /// For the log's users.
 impl ArchivedWords<'_> {
-    /// Records that the commit before this position is acknowledged. Without a sidecar, costs one load.
+    /// Records that the commit that ends at this position is acknowledged. Without a sidecar, costs one load.
     pub fn committed(&self, position: u64) {
         if self.load(SIDECAR) == 0 {
             return;
@@ -279,8 +279,8 @@ impl ArchivedWords<'_> {
             let watch = watch_of(position);
             let watched = self.announce_sleep(watch);
             if self.load(POSITION) >= position {
-                // The acknowledgement may have come before this commit announced its sleep. So take the announcement
-                // back, because no other thread would do so soon.
+                // The sidecar may have acknowledged the commit before this thread made the word odd. So make the word
+                // even here, because no other thread would do so soon.
                 self.wake(watch);
                 return Ok(());
             }

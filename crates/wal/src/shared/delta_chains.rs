@@ -32,8 +32,8 @@ impl FoundRecord {
     }
 }
 
-/// The most bytes of page images that recovery keeps until the log starts over. Recovery keeps images because, without an
-/// image, rebuilding a page costs a read of the device for each of the page's records.
+/// The most bytes of page images that recovery keeps until the log starts over. Without an image, rebuilding a page
+/// costs a read of the device for each of the page's records.
 const RECOVERY_BYTES: usize = 64 << 20;
 
 /// The chains of one generation.
@@ -64,8 +64,8 @@ impl DeltaChains {
     }
 
     /// Sets whether to cache images of the pages that a scan finds from now on, as far as the cache has room. Recovery
-    /// caches images, because it reads the newest image of each page next, and a page's records are scattered over the log.
-    /// Other processes cache none, because they read few of the pages whose records they apply.
+    /// caches images, because it reads the newest image of each page next, and a page's records are scattered over the
+    /// log. A process that only follows the log caches none, because it reads few of the pages that the scan finds.
     pub(crate) fn keep_images(&mut self, keep: bool) {
         self.keeps_images = keep;
         self.widen();
@@ -113,12 +113,11 @@ impl DeltaChains {
         self.index.staged_frames()
     }
 
-    /// Stages the records of a transaction that a scan has found in the log at `at`. The cache keeps the image of a
-    /// page as of an older record until the page is read.
+    /// Stages the records of a transaction that a scan has found in the log at `at`. Does not bring cached images up to
+    /// these records; that happens when the page is read.
     ///
-    /// # Errors
-    /// `Corrupt` if a frame leaves a gap, or if the frames are not those of the transaction. `Corrupt` also if a chain is
-    /// longer than any valid chain, because reading the pages of a damaged log must not take longer than usual.
+    /// `Corrupt` if a frame leaves a gap, if the frames are not those of the transaction, or if a chain is longer than
+    /// any valid chain. The last check keeps a damaged log from making the reading of its pages take longer than usual.
     pub(crate) fn found(
         &mut self,
         at: u64,
@@ -144,9 +143,9 @@ impl DeltaChains {
         Some(staged).filter(|staged| !staged.head.is_impossible(self.zeros.len() as u32))
     }
 
-    /// Stages one record that a scan has found. If the cache has an image of the page, uses `change` to bring the image up
-    /// to this record. The scan does so now because it has the record's bytes in memory, and reading them later would cost
-    /// a read of the device. Returns `false` where [`DeltaChains::found`] fails.
+    /// Stages one record that a scan has found. If the cache has an image of the page, uses `change` to bring the image
+    /// up to this record at once, because the scan has the record's bytes in memory, and reading them later would cost
+    /// a read of the device. Returns `false` in the cases in which [`DeltaChains::found`] fails for a record.
     pub(crate) fn found_at_hand(
         &mut self,
         at: u64,
@@ -186,7 +185,7 @@ impl DeltaChains {
         let gap = LogError::Unexpected("a gap in the frame numbers");
         let Staged { number, before, .. } = staged.ok_or(gap)?;
         match base {
-            // Applying ranges copies less than the whole page.
+            // Applying the ranges copies fewer bytes than copying the whole page.
             Base::Previous => {
                 self.images.renew(page_number, before, number, |image| header.apply(image, payload).is_ok())
             }
@@ -346,13 +345,14 @@ pub(crate) fn apply_record(page: &mut [u8], record: &[u8]) -> Result<(), FormatE
     header.apply(page, payload)
 }
 
-// The volatile index of committed and staged records. For each frame the index has the record that holds the frame. For
-// each record the index has the earlier record of the same page on which the record builds. Each process rebuilds the
-// index from the log.
+// The index of committed and staged records, in this process's memory. For each frame it has the record that holds the
+// frame, and for each record the page's earlier record on which the record builds. Each process rebuilds the index from
+// the log.
 
-/// The next record of a page is a whole image if the page's chain has this many differences.
+/// If a page's chain has this many differences, the page's next record is a whole image.
 pub(crate) const CHAIN_RECORDS: u32 = 64;
-/// The next record of a page is also a whole image if the chain's differences have more bytes than this many pages.
+/// If the differences in a page's chain have more bytes than this many pages, the page's next record is also a whole
+/// image.
 pub(crate) const CHAIN_PAGES: u32 = 2;
 
 /// The newest record of a page, and the length of its chain, which determines the cost of reading the page.
@@ -412,7 +412,8 @@ pub(crate) struct Index {
     committed_records: usize,
     staged_first: u32,
     staged: Vec<RecordNumber>,
-    /// The undo log of `heads`: what each staged record replaced, oldest first.
+    /// The undo log of `heads`: the pages of the staged records, each with the head that the record replaced, oldest
+    /// first.
     undo: Vec<(u32, Option<Head>)>,
 }
 

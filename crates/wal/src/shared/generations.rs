@@ -31,7 +31,7 @@ impl InForce {
     /// Returns the generation of an empty log.
     pub(crate) fn first() -> Self {
         let slot = Slot { generation: 1, ..Self::none().slot };
-        // This generation ends before any transaction is committed in it, so no time is counted from its beginning.
+        // No transaction is ever committed in this generation, so no time is counted from its beginning.
         let origin = Origin { generation: 1, position: 0, time_ms: 0 };
         Self { active: active_word(1), slot, origin, wal_header: None }
     }

@@ -1,9 +1,9 @@
 //! The user-level heap of NVRAM blocks (NVWAL, section 3.3, and algorithm 1, lines 4 to 13).
 //!
-//! A block is free, pending or in use. The writer takes a block in four steps: state *pending*, block header, link, state
-//! *in use*. Each step is durable before the next. So a crash leaves either a linked block, or a block to which no link
-//! leads. Recovery frees such a block. The table of states in NVRAM is the only copy. Processes share the table, and only
-//! the holder of SQLite's WRITE lock changes it (invariant 11).
+//! A block is free, pending or in use. The writer takes a block in four steps: state *pending*, block header, link,
+//! state *in use*. Each step is durable before the next. So a crash leaves the block either linked, or without any link
+//! to it; recovery frees a block without a link. The table of states in NVRAM is the only copy. Processes share the
+//! table, and only the holder of SQLite's WRITE lock changes it (invariant 11).
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -188,8 +188,8 @@ impl Heap {
         }
         self.set_state(block, BlockState::Pending);
         if std::mem::take(&mut self.grown_by_another) {
-            // This block may be in a part by which another process has grown the log, and that process may have died before
-            // the new size was durable. So flush the size.
+            // Another process may have grown the log to include this block, and may have died before the new size was
+            // durable. So flush the size.
             self.nvm.flush(self.geometry.grown_offset, 8);
         }
         self.nvm.fence();
@@ -232,8 +232,8 @@ impl Heap {
             self.set_state(block, BlockState::Free);
             self.hint = self.hint.min(block);
             if self.mode == HeapMode::System {
-                // Ignore an error, because a block whose space the file system does not take back only stays allocated in
-                // the file.
+                // Ignore an error: if the file system does not take back the block's space, the space stays allocated
+                // in the file.
                 let _ = self.nvm.system_free(self.at(block, 0), u64::from(self.block_bytes()));
             }
         }
@@ -426,9 +426,9 @@ impl Heap {
 
 // The list of a generation's blocks, as far as this process has followed the links.
 
-/// Blocks in the order of the list. No block is in the list twice. A list that returns to one of its own blocks is
-/// damaged, and readers refuse it. So following a damaged list takes no more steps than the log has blocks with valid
-/// headers.
+/// Blocks in the order of the list. No block is in the list twice. A damaged list may return to one of its own blocks,
+/// and readers refuse it. So following a damaged list takes at most one step for each block of the log with a valid
+/// header.
 #[derive(Debug, Default)]
 pub(crate) struct BlockList {
     order: Vec<u32>,

@@ -1,6 +1,6 @@
-//! A bounded cache of page images. The engine computes the next difference of a page from the page's image at its
-//! newest record. If the cache does not have that image, the engine rebuilds it from the log. The version of an image
-//! is the number of a record or of a transaction.
+//! A bounded cache of page images. Each image has a version: the number of the record or transaction after which it was
+//! taken. The engine computes the next difference of a page from the page's image at its newest record. If the cache
+//! does not have that image, the engine rebuilds it from the log.
 
 use rustc_hash::FxHashMap;
 

@@ -7,8 +7,8 @@
 //! out to be no log, the process keeps it open until the process ends. This costs at most one descriptor for each such
 //! file, and later checks read the file through that descriptor.
 //!
-//! Nothing here waits for a lock without limit, because another process may be stopped. Each function repeats an attempt as
-//! often as the caller's patience permits.
+//! Nothing here waits for a lock without limit, because another process may be stopped. Each function repeats an
+//! attempt as long as the caller's [`Pause`] permits.
 
 use std::fs::{File, Metadata, OpenOptions, TryLockError};
 use std::io;
@@ -31,10 +31,9 @@ use crate::{DatabaseIdentity, LogError};
 /// Length of an engine's magic number in bytes.
 const MAGIC_BYTES: u64 = 8;
 
-/// Length in bytes of what a log stores about itself before it has transactions.
+/// Length in bytes of the part of a log's file before the first transaction, in which the log describes itself.
 const BEGINNING: u64 = 12 << 10;
-/// The most bytes that a log has after its beginning before it has been used. They are a table of blocks and the first
-/// blocks.
+/// The most bytes after that part in a log that has not been used yet. They are a table of blocks and the first blocks.
 const SHORT: u64 = 4 << 20;
 
 /// Device and inode: while a file is open, no other file can get the same pair.
@@ -76,7 +75,7 @@ pub(crate) fn open(path: &Path, write: bool, is_log: fn(&[u8]) -> bool) -> Resul
     }
 }
 
-/// Refuses a file that was no log when this process first opened it, unless the file is a log by now.
+/// Refuses a file that this process has already opened and found to be no log, unless the file has become a log since.
 fn check_kept(path: &Path, number: FileNumber, is_log: fn(&[u8]) -> bool) -> Result<(), LogError> {
     let kept = NO_LOGS.get().lock().unwrap_or_else(PoisonError::into_inner);
     let found = kept.iter().find(|(other, _)| *other == number);
@@ -104,8 +103,8 @@ fn fill_standard_streams() -> io::Result<Vec<File>> {
 
 fn keep(file: OwnFile) {
     let Ok(meta) = file.metadata() else {
-        // The call hardly ever fails for an open file. Whatever the file is, keep it open, because closing it might release
-        // locks.
+        // The call hardly ever fails for an open file. If it fails, keep the file open, whatever it is, because closing
+        // it might release locks.
         std::mem::forget(file);
         return;
     };
@@ -299,8 +298,8 @@ pub(crate) fn remove(path: &Path, segment: &Path) -> io::Result<()> {
 }
 
 /// Deletes a file that turned out to be no log, if its contents are what a power loss leaves of a new log that was not
-/// yet durable. Also closes a file that it deletes, which is safe, because no connection holds locks on such a file.
-/// Calls `is_own` first, which says whether the file belongs to the database. Calls `make_sure` last, right before the
+/// yet durable. Also closes the file that it deletes, which is safe, because no connection holds locks on such a file.
+/// First calls `is_own`, which says whether the file belongs to the database. Calls `make_sure` last before the
 /// deletion.
 pub(crate) fn remove_torn(path: &Path, is_own: &dyn Fn(&Metadata) -> bool, make_sure: &dyn Fn() -> bool) {
     let number = || path.symlink_metadata().map(|meta| (meta.dev(), meta.ino()));

@@ -26,7 +26,7 @@ pub(crate) struct Reserved {
     pub(crate) first: u64,
     /// The most bytes that the log may need.
     pub(crate) capacity: u64,
-    /// The least number of bytes to reserve, if this process may not reserve `capacity`. The mapping then still
+    /// The least number of bytes to reserve, if the system refuses `capacity` to this process. The mapping then still
     /// reserves at least the file's length.
     pub(crate) least: u64,
 }

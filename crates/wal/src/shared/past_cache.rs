@@ -1,8 +1,8 @@
 //! Chooses between non-temporal stores and ordinary stores that are flushed.
 //!
 //! The paper assumes that for a line that is written once, a non-temporal store costs less (Xu et al., JCST 2016,
-//! section 5.2). But the costs depend on the memory, and no documentation states them. So the process now and then uses
-//! each way and measures the time. The choice affects only speed, never what is durable at which point.
+//! section 5.2). But the costs depend on the memory, and no documentation states them. So the process now and then
+//! tries both ways and measures the time. The choice affects only speed, never what is durable at which point.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -83,8 +83,8 @@ struct Trial {
 }
 
 impl Choice {
-    /// Returns the choice that the setting asks for. By the rule of the average ([`HomeSync::Average`]), a log is
-    /// always written through, because each of its pages is written less often than the average of all pages.
+    /// Returns the choice that the setting asks for. By the paper's rule ([`HomeSync::Average`]), a log is always
+    /// written through, because each of its pages is written less often than the average of all pages.
     pub(crate) fn new(sync: HomeSync) -> Self {
         let trial = (sync == HomeSync::Adaptive).then(Mutex::default);
         let through = matches!(sync, HomeSync::WriteThrough | HomeSync::Average);

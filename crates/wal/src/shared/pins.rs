@@ -7,15 +7,15 @@
 //! the two sees the other: either the writer keeps the log, or the follower withdraws its pin. The writer ignores the pin
 //! of a dead process.
 //!
-//! The writer stores its decision in `DECIDED`. The decision holds as long as no transaction is added to the log. The
-//! writer stores it because the VFS asks before SQLite resets the wal-index, but the log starts over only later. By that
-//! time a follower may have stored a pin that it is about to withdraw, and the writer must not change its answer because of
-//! such a pin.
+//! The writer stores its decision in `DECIDED`. The decision holds until a transaction is added to the log. The VFS
+//! asks for the decision before SQLite resets the wal-index, and the log starts over only later. In between, a follower
+//! may have stored a pin that it is about to withdraw. The stored decision keeps the writer from changing its answer
+//! because of that pin.
 //!
 //! **Requests.** A follower that copies what it reads to a slow store pins the position up to which that store has the
 //! log. While connections commit all the time, such a pin is never at the log's end, and the log would grow up to its
-//! limit. So a writer that wants to start the log over asks in `ASKED` that followers read up to a position, keep what
-//! they have read, and pin that position. The word is only a request: a follower that does not answer keeps its pin.
+//! limit. So a writer that wants to start the log over stores a position in `ASKED`: followers should read up to it,
+//! keep what they have read, and pin it. The word is only a request: a follower that does not answer keeps its pin.
 //!
 //! If a writer dies after its announcement, the announcement stays in place. Until another writer starts the log over or
 //! asks again, followers may not pin positions before the announced one, although the log still has those transactions. No
@@ -67,12 +67,12 @@ pub struct Recycling {
 pub enum Followers {
     /// No follower has pinned a position.
     None,
-    /// The attempt would be in vain now: a follower is behind, and has answered no request that was made since the log
+    /// The log cannot start over now: a follower is behind, and has answered no request that was made since the log
     /// started over.
     Behind,
-    /// The followers are at the log's end, do not count any more, or have answered a request that was made since the
-    /// log started over. A follower that has answered one request is expected to answer the next while the holder of
-    /// the WRITE lock waits.
+    /// The log may be able to start over soon: the followers are at the log's end, or do not count any more, or have
+    /// answered a request that was made since the log started over. A follower that has answered one request is
+    /// expected to answer the next while the holder of the WRITE lock waits.
     Answer,
 }
 
@@ -89,8 +89,8 @@ impl Pins {
         self.words.store(self.own, 0);
     }
 
-    /// Pins the log from a position on. Returns whether the pin is in force; if it is not, an earlier pin stays. A follower
-    /// may always move a pin that is in force forward.
+    /// Pins the log from a position on. Returns whether the pin is in force; if it is not, an earlier pin stays. A
+    /// pin that is in force can always be moved forward.
     #[must_use]
     pub fn pin(&self, position: u64) -> bool {
         let held = self.words.load(self.own);
@@ -148,9 +148,9 @@ impl Pins {
         Ok(oldest)
     }
 
-    /// Asks followers to read up to the log's end, if the lowest position that a living process has pinned is before it.
-    /// Leaves an unanswered request as it is. If each attempt moved the request, many processes would move it faster than a
-    /// follower reads.
+    /// Asks followers to read up to the log's end, if `pinned`, the lowest position that a living process has pinned,
+    /// is before it. Leaves an unanswered request as it is: if each attempt moved the request, many processes would
+    /// move it faster than a follower reads.
     #[must_use]
     pub fn ask(&self, pinned: u64, recycling: &Recycling) -> Followers {
         let Recycling { oldest, end, is_full } = *recycling;
@@ -192,7 +192,7 @@ impl Pins {
     }
 
     /// Sleeps until a commit is acknowledged after [`Pins::watch`] returned `watched`, or for at most `limit`. May
-    /// return early for no reason.
+    /// return early without a cause.
     pub fn sleep(&self, watched: u64, limit: Duration) {
         self.words.wait(WATCH, (watched & 0xffff_ffff) as u32, limit);
     }

@@ -66,12 +66,13 @@ impl Group {
             self.reserve(end)?;
             let placing = Placing { at, starts_group: tail.closed };
             if self.get(DIRECT_END) > tail.position {
-                // A process announced a direct write to the device, and died before it published that write. Undo the
-                // announcement.
+                // A process announced a direct write to the device, and died before it published that write. Withdraw
+                // the announcement.
                 self.set(DIRECT_END, tail.position);
             }
             self.set(FRONTIER, end.max(self.get(FRONTIER)));
-            // A reader that sees any byte written from here on also sees the new `FRONTIER` when the reader checks again.
+            // A reader that reads any byte written from here on also sees the new `FRONTIER` when it checks that word
+            // afterwards.
             self.segment.fence();
             if tail.closed {
                 if group_start - tail.position < self.block_bytes() {
@@ -151,10 +152,10 @@ impl Group {
         (data_offset + first_step(block_bytes)).min(limit_bytes) / AREA_BYTES * AREA_BYTES
     }
 
-    /// Makes the file durably reach to an offset, even if it seems to reach that far already. Another process may have
-    /// allocated the space without making it durable. A commit would then have to rely on its own write to make the
-    /// file's size and blocks durable. The medium does not promise that, and every commit would cost a transaction of
-    /// the file system's journal.
+    /// Makes the file durably reach to an offset, even if the file has that length already, because another process may
+    /// have allocated the space without making it durable. Otherwise each commit would rely on its own write to make
+    /// the file's size and blocks durable. The medium does not promise that, and every commit would cost a transaction
+    /// of the file system's journal.
     pub(super) fn extend(&self, offset: u64) -> Result<(), LogError> {
         self.block.refresh_len().map_err(|source| self.failed(source))?;
         let length = self.block.len();
@@ -178,9 +179,9 @@ impl Group {
 
     /// Makes the file durably `wanted` bytes long, or at least `least` bytes where there is not enough space.
     ///
-    /// Growing the file ends with a flush. If that flush fails, a group that this process is writing is in doubt. The
-    /// leader's own flush may not report the failure, because the kernel reports a failure to only one of two callers. So
-    /// this process writes no group meanwhile, and a failed flush poisons the log.
+    /// Growing the file ends with a flush. If that flush fails, a group that this process is writing at the same time
+    /// is in doubt: the kernel reports the failure to only one of two callers, so the leader's own flush may not report
+    /// it. So this process writes no group while it grows the file, and a failed flush poisons the log.
     fn reach(&self, wanted: u64, least: u64) -> Result<(), LogError> {
         let _buffer = self.buffer.lock().unwrap_or_else(PoisonError::into_inner);
         self.check()?;
@@ -198,8 +199,8 @@ impl Group {
         Ok(())
     }
 
-    /// Returns the byte position for a transaction that bypasses the ring. On return everything before that position is as
-    /// durable as `durability` makes groups, and the last group is closed.
+    /// Returns the byte position at which a transaction that bypasses the ring has to be written. On return everything
+    /// before that position is as durable as `durability` makes groups, and the last group is closed.
     pub(crate) fn begin_direct(&self) -> Result<u64, LogError> {
         self.drain()?;
         self.refuse_during_switch()?;
@@ -226,11 +227,10 @@ impl Group {
     }
 }
 
-/// The number of blocks by which a log grows at first. The number is small, because zeroing the blocks takes part of the
-/// time of a program that opens a database, commits once and closes it.
+/// The number of blocks by which a log grows at first. The number is small, because a program that opens a database,
+/// commits once and closes it has to wait until they are zeroed.
 const FIRST_BLOCKS: u64 = 16;
-/// The number of blocks by which a log grows, if the log has from a third of this number to four times this number of
-/// blocks.
+/// The number of blocks by which a log grows while it has between a third of this number and four times this number.
 const STEP_BLOCKS: u64 = 256;
 const LARGEST_STEP: u64 = 16 << 20;
 
@@ -264,7 +264,7 @@ impl Group {
             let word = self.get(TAIL);
             let tail = Mark::unpack(word);
             if tail.group != group {
-                // A leader that died may have closed this group, so that the next group is open already.
+                // A leader that died may have closed this group, and the next group may be open already.
                 return self.get(ENDS[(group % 2) as usize]);
             }
             let closed = Mark { closed: true, ..tail };
@@ -274,8 +274,8 @@ impl Group {
         }
     }
 
-    /// Writes and flushes everything that is sealed at the call, group by group, unless another thread takes over the lead.
-    /// [`Group::write_group`] does the write and the flush of a group.
+    /// Writes and flushes everything that is sealed at the call, group by group. Stops if another thread has taken over
+    /// the lead. [`Group::write_group`] does the write and the flush of a group.
     pub(super) fn flush(&self, leader: &Leader<'_>) -> Result<(), LogError> {
         self.check()?;
         let goal = self.tail().position;
@@ -337,9 +337,9 @@ impl Group {
         let (content, padding) = whole.split_at_mut(bytes.unwrap_or(0) as usize);
         padding.fill(0);
         self.read_ring(start, content);
-        // Check that the bytes just read were those of this group. They were if `DURABLE` has not changed. Only after a
-        // change of `DURABLE` may the group's offset in the file, and its bytes in the ring, belong to another group.
-        // The write that follows may come late, but it then writes the same bytes as any other write of this group.
+        // Check that the bytes just read belong to this group. They do if `DURABLE` has not changed, because the
+        // group's place in the file and in the ring can belong to another group only after `DURABLE` has moved. If this
+        // leader is stopped here and writes late, it writes the same bytes as any other leader of this group.
         self.segment.fence();
         if self.get(DURABLE) != durable || !leader.leads() {
             return Ok(false);
@@ -472,22 +472,21 @@ impl DurabilityWaiter for Group {
 // The leader lock: who holds it, and for how long.
 //
 // **The word.** The leader is a thread. `LEADER` holds the slot of its process, and an epoch that every acquisition
-// advances, so no two leaders ever hold the same word. A thread that frees or takes over the word does so by a
-// compare-and-exchange of the whole word. If another thread has acquired the word since, the word has changed, and the
-// late exchange fails.
+// advances, so no two leaders ever store the same word. A thread that frees or takes over the lock does so by a
+// compare-and-exchange of the whole word. If another thread has acquired the lock in between, the word has changed, and
+// the exchange fails.
 //
 // **Stopped leaders.** A process may be stopped while one of its threads leads (SIGSTOP, a frozen container). The
-// stopped process still holds the word, and no other process can tell it from a slow process. After a while another
-// thread takes over the word and writes the same group again. When the stopped thread continues, perhaps long after, it
-// may still do one write. Before it was stopped, it had checked that its group was the oldest that was not durable. So
-// it writes the bytes of that group, which are in the file already, and so does no harm. The write would do harm only
-// if that part of the file had been reused, which takes a new generation. So each process counts in a word how many of
-// its threads may write, and a new generation waits until no other living process has such a thread
-// ([`Group::lead_alone`]).
+// stopped thread still holds the lock, and no other process can tell it from a slow one. After a while another thread
+// takes over the lock and writes the same group again. When the stopped thread continues, perhaps long after, it may
+// still do one write. Before it was stopped, it had checked that its group was the oldest that was not durable. So it
+// writes the bytes of that group, which are in the file already, and does no harm. The write would do harm only if a
+// new generation had reused that part of the file. So each process counts in a word how many of its threads may write,
+// and a new generation waits until no other living process has such a thread ([`Group::lead_alone`]).
 
-/// How long a thread that waits for the leader lock sleeps before it looks again.
+/// How long a thread that waits for the leader lock sleeps before it tries again.
 const PAUSE: Duration = Duration::from_micros(50);
-/// While no thread leads, how many times to check again whether the threads that may still write have ended. Their
+/// How many times a thread checks, while no thread leads, whether the threads that may still write have ended. Their
 /// writes may be about to end.
 const LOOKS: u32 = 20;
 
@@ -530,7 +529,7 @@ impl Group {
     /// Takes the leader lock if the word is still `seen`.
     pub(super) fn acquire(&self, seen: u64, alone: u64) -> Option<Leader<'_>> {
         // Count this thread before it takes the word. A thread that needs to be the only writer takes the word first,
-        // and then looks at the counts. So at least one of the two sees the other.
+        // and then reads the counts. So at least one of the two threads sees the other.
         self.count_writer(1);
         let token = (seen / EPOCH).wrapping_add(1).wrapping_mul(EPOCH) | alone | self.own();
         if self.exchange(LEADER, seen, token).is_ok() {
@@ -565,7 +564,7 @@ impl Group {
         if let Some(process) = process_of(word)
             && !self.is_alive(process)?
         {
-            // If a new process has the slot by now and leads, the word has changed, and the exchange does nothing.
+            // If a new process has got this slot and leads, the word has changed, and the exchange does nothing.
             let _ = self.exchange(LEADER, word, freed(word));
         }
         Ok(())
@@ -575,9 +574,8 @@ impl Group {
         self.segment.is_alive(process).map_err(|source| self.failed(source))
     }
 
-    /// Takes the leader lock from a leader that has made no progress for too long. The more leaders have been replaced
-    /// already, the longer this method waits, because the cause may be a slow device, which more writers would not make
-    /// faster.
+    /// Takes the leader lock from a leader that has made no progress for too long. Waits longer if more replaced
+    /// leaders may still be writing: then the cause may be a slow device, which more writers would not make faster.
     pub(super) fn take_over(&self, watch: &mut Watch) -> Result<Option<Leader<'_>>, LogError> {
         let word = self.get(LEADER);
         if process_of(word).is_none() || word & ALONE != 0 && self.get(INTENT) != self.get(GENERATION) {
@@ -601,8 +599,8 @@ impl Group {
         Ok(self.acquire(word, 0))
     }
 
-    /// Returns the time, by the segment's clock in nanoseconds, until which a thread waits for other threads that may
-    /// write.
+    /// Returns the time at which a thread gives up waiting for other threads that may write, by the segment's clock in
+    /// nanoseconds.
     fn deadline(&self) -> u64 {
         self.segment.clock_ns().saturating_add(self.patience().saturating_mul(5))
     }
@@ -636,8 +634,8 @@ impl Group {
                 break leader;
             }
             self.depose_dead_leader()?;
-            // Drop the leader lock at once, because everything is durable, so this leader has nothing to write. The
-            // next round takes the lock as `ALONE`.
+            // If this thread has taken the lock over, free it at once: everything is durable, so the thread has nothing
+            // to write as an ordinary leader. The next round takes the lock as `ALONE`.
             drop(self.take_over(&mut watch)?);
             self.pause_until(deadline)?;
         };
@@ -673,8 +671,8 @@ impl Group {
         LogError::Busy { path: self.geometry.path.clone(), what }
     }
 
-    /// Lets other threads run for [`PAUSE`]. Waits on a word although no thread wakes it, so that a simulated segment
-    /// can observe the sleep.
+    /// Lets other threads run for [`PAUSE`]. Waits on a word that no thread wakes, so that a simulated segment can
+    /// observe the sleep.
     fn pause(&self) {
         let word = self.get(LEADER);
         self.words.wait(LEADER, (word & 0xffff_ffff) as u32, PAUSE);
@@ -691,8 +689,8 @@ impl Group {
                 return Ok(true);
             }
             // If there is a leader, it is about to finish its work, so wait for it until the deadline. If there is
-            // none, the remaining writers were replaced as leaders, or have not become leaders and are about to notice
-            // that. So look only a few times.
+            // none, each remaining writer was replaced as leader, or failed to become leader and is about to stop
+            // counting as a writer. So check only a few times.
             match process_of(self.get(LEADER)) {
                 None if looks == 0 => return Ok(false),
                 Some(_) if self.segment.clock_ns() > deadline => return Ok(false),
@@ -712,7 +710,8 @@ impl Group {
 mod tests {
     use super::*;
 
-    /// Returns how often a log grows, and the bytes of its blocks, when groups take `blocks` blocks.
+    /// Returns how often a log has to grow until it has room for `blocks` blocks of groups, and the bytes that it then
+    /// has.
     fn grown_to(blocks: u64, block_bytes: u32) -> (u32, u64) {
         let (mut growths, mut bytes) = (0, 0);
         while bytes < blocks * u64::from(block_bytes) {

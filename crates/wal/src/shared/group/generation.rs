@@ -24,11 +24,11 @@ impl Group {
     /// durable on return, with one exception: in a log that has no blocks yet, a generation with a header becomes
     /// durable together with the first blocks. With `keep_bytes`, shrinks the file at the end.
     ///
-    /// The generation's slot stores the least length of the file. `LENGTH` is lowered before the slot is written, and
-    /// the slot is durable before the file is shrunk. So neither the slot nor `LENGTH` ever promises bytes that are
-    /// gone, wherever this process dies or the power fails. Only the holder of WRITE appends, so the new generation is
-    /// still empty when the file is shrunk. A process that still reads the old generation finds out that the old
-    /// generation is over.
+    /// The generation's slot stores the least length of the file. This method lowers `LENGTH` before it writes the
+    /// slot, and makes the slot durable before it shrinks the file. So neither the slot nor `LENGTH` ever promises
+    /// bytes that are gone, wherever this process dies or the power fails. Only the holder of WRITE appends, so the new
+    /// generation is still empty when the file is shrunk. A process that still reads the old generation finds out that
+    /// the old generation is over.
     pub(crate) fn switch(&self, new: &NewGeneration) -> Result<u64, LogError> {
         let NewGeneration { wal_header, retired, keep_bytes, position, time_ms } = *new;
         self.force()?;
@@ -58,9 +58,9 @@ impl Group {
         Ok(generation)
     }
 
-    /// Completes a switch that a process announced before it died. The announcement in `INTENT` decided the switch, so
-    /// no process may apply the old generation any more. If the process that announced a switch is alive, leaves the
-    /// switch to that process.
+    /// Completes a switch that a process announced before it died. Once a switch is announced in `INTENT`, no process
+    /// may use the old generation any more. If the process that announced it is alive, leaves the switch to that
+    /// process.
     pub(crate) fn adopt_switch(&self) -> Result<(), LogError> {
         // A user who may only read leaves the switch to others, because such a user needs no frame of a log that is
         // about to start over.
@@ -91,14 +91,14 @@ impl Group {
             number: generation,
             wal_header: (state & STATE_EMPTY == 0).then_some(wal_header),
             retired: state & STATE_RETIRED != 0,
-            // Store the length that is known to be durable, not the length that the file seems to have. Otherwise the
-            // slot might become durable before that length, and recovery would take the log for a truncated one.
+            // Store the length that is known to be durable. The file may seem longer; if the slot with that greater
+            // length became durable before the file did, recovery would take the log for a truncated one.
             file_bytes: self.get(LENGTH),
             position: self.get(INTENT_POSITION),
             time_ms: self.get(INTENT_TIME),
         };
-        // With a WAL header, the generation becomes durable together with the first blocks of the file. Without one it
-        // has to be durable at once, because it says how the log ends.
+        // With a WAL header, the generation becomes durable together with the first blocks of the file. Without a
+        // header it has to be durable at once, because it records that the log is empty.
         let later = new.wal_header.is_some() && !self.has_blocks();
         let begun = self.framing.begin(self.block.as_ref(), &new, later);
         begun.map_err(|source| self.poison(self.failed(source)))?;

@@ -1,7 +1,7 @@
 //! The state in which the last processes left a log, read from the words that they shared.
 //!
 //! If a process dies, the words tell the other processes how to continue. After the last process has ended, the words
-//! still tell that to the next process, as long as the memory exists. If they show that no operation was in progress,
+//! tell the next process the same, as long as the shared memory exists. If they show that no operation was in progress,
 //! the log is durable up to its end, and nothing was written after the end.
 
 use super::Recovered;

@@ -6,21 +6,25 @@
 //! device. In this folder `position` means a byte position, with three exceptions: in [`Generation`], in
 //! [`NewGeneration`] and in the word `INTENT_POSITION` it is the log's position, a number of transactions.
 //!
-//! **Words.** `TAIL` is the end of the last sealed transaction. `DURABLE` is the end of the last group that is as durable as
-//! the log's `durability` makes it. Both words also hold the number of a group, and `TAIL` whether that group is closed. The
-//! holder of SQLite's WRITE lock appends: it writes to the ring after `TAIL` and moves `TAIL` by one compare-and-exchange.
-//! The holder of the leader lock closes the open group by another compare-and-exchange, writes the group with one write,
-//! flushes it, and moves `DURABLE`. Either process may die at any instruction. If it dies before its exchange, nothing that
-//! counts has happened: `FRONTIER`, `ENDS`, `DIRECT_END` and `LENGTH`, the bytes of the ring, and those of the device behind
-//! the last durable group may have changed, and whoever comes next sets or writes them again. If it dies after the exchange,
-//! the words say what is left to do, and the next leader does that from the ring (invariants 4, 7, 9). Another thread may
-//! replace a leader whose process is stopped: see [`Group::take_over`], and "Stopped leaders" in `commit.rs`. While a closed
-//! group is not yet durable, the next group may already be open; `ENDS` then says where the closed group ends.
+//! **Words.** `TAIL` is the end of the last sealed transaction. `DURABLE` is the end of the last group that is as
+//! durable as the log's `durability` makes it. Both words also hold the number of a group, and `TAIL` whether that
+//! group is closed. While a closed group is not yet durable, the next group may already be open; `ENDS` then says where
+//! the closed group ends.
 //!
-//! **The leader** is a thread: mostly a committer, sometimes another thread that needs everything sealed to be durable. The
-//! leader word holds the slot of the thread's process. Leading, sleeping and replacing a leader are all in
-//! [`Group::wait_for`]. There is one writer beside the leader: the holder of WRITE writes and flushes a transaction that
-//! bypasses the ring itself, between [`Group::begin_direct`] and [`Group::publish_direct`], without the leader lock.
+//! The holder of SQLite's WRITE lock appends: it writes to the ring after `TAIL` and moves `TAIL` by one
+//! compare-and-exchange. The holder of the leader lock closes the open group by another compare-and-exchange, writes
+//! the group with one write, flushes it, and moves `DURABLE`. Either process may die at any instruction. If it dies
+//! before its exchange, it may have changed `FRONTIER`, `ENDS`, `DIRECT_END` and `LENGTH`, bytes of the ring, and bytes
+//! of the device after the last durable group. None of these count yet: the next process sets or writes them again. If
+//! it dies after the exchange, the words say what is left to do, and the next leader does that from the ring
+//! (invariants 4, 7, 9). Another thread may replace a leader whose process is stopped: see [`Group::take_over`], and
+//! "Stopped leaders" in `commit.rs`.
+//!
+//! **The leader** is a thread: mostly a committer, sometimes another thread that needs everything sealed to be durable.
+//! The leader word holds the slot of the thread's process. Leading, sleeping and replacing a leader are all in
+//! [`Group::wait_for`]. One other thread may write beside the leader: the holder of WRITE itself writes and flushes a
+//! transaction that bypasses the ring, between [`Group::begin_direct`] and [`Group::publish_direct`], without the
+//! leader lock.
 //!
 //! **Sleeping.** A committer sleeps on one of two words, chosen by the parity of its group. Two words are enough, because at
 //! any time at most two groups are not durable, one closed and one open. The leader wakes all committers of its own group,
@@ -58,8 +62,9 @@ const TAIL: u64 = 128;
 /// of transactions up to this end need not wait any more. The group is as durable as the log's `durability` makes it. With
 /// `durability=normal` it is only written, and [`FLUSHED`] says what survives a power loss.
 const DURABLE: u64 = 256;
-/// The end of the bytes that the ring has, or that a writer is about to store in it. A writer raises this word before it
-/// overwrites old bytes, so a reader knows that bytes more than [`RING_BYTES`] before `FRONTIER` have left the ring.
+/// The end of the bytes that are in the ring, or that a writer is about to store in it. A writer raises this word
+/// before it overwrites old bytes. So a reader knows that bytes more than [`RING_BYTES`] before `FRONTIER` have left
+/// the ring.
 const FRONTIER: u64 = 384;
 /// The leader word. From [`EPOCH`] up: an epoch that every acquisition advances. Below: the slot of the leader's process plus 1
 /// (0 if there is no leader), and the flag [`ALONE`].
@@ -67,18 +72,18 @@ const LEADER: u64 = 512;
 /// Not 0 once a write or flush of the log has failed in any process, or a group was inconsistent. No process uses the log after
 /// that (invariant 9).
 const POISON: u64 = 640;
-/// The byte position up to which the log is flushed, and so survives a power loss. It follows [`DURABLE`] where each group
-/// is flushed. With `durability=normal` only [`Group::force`] moves it.
+/// The byte position up to which the log is flushed, and so survives a power loss. It moves with [`DURABLE`], except
+/// with `durability=normal`: then only [`Group::force`] moves it.
 const FLUSHED: u64 = 768;
-/// The end of the last transaction that bypassed the ring; at first the end of the log that recovery found. Bytes before
-/// this end are on the device, and not in the ring. So if this end is also the end of a leader's group, that leader has
-/// nothing to write. The word may be beyond [`TAIL`] while the writer seals such a transaction, or after that writer's
-/// death.
+/// The end of the last transaction that bypassed the ring; at first the end of the log that recovery found. Bytes
+/// before this end are on the device, and not in the ring. So if a leader's group ends here, that leader has nothing to
+/// write. The word may be beyond [`TAIL`] while a writer seals a transaction that bypasses the ring, or if that writer
+/// has died.
 const DIRECT_END: u64 = 896;
 /// The words on which committers sleep, by the parity of their group's number. The thread that wakes them adds 1 first.
 const SLEEPERS: [u64; 2] = [1024, 1152];
-/// Offset from a word of [`SLEEPERS`] to the count of threads that sleep on that word or are about to. The count stays too high
-/// after the death of a sleeping process.
+/// Offset from a word of [`SLEEPERS`] to the count of threads that sleep on that word or are about to. If a sleeping
+/// process dies, the count stays too high.
 const SLEEPING: u64 = 8;
 /// The byte position at which a generation begins, by the parity of its number.
 const STARTS: [u64; 2] = [1280, 1288];
@@ -99,7 +104,7 @@ const INTENT_TIME: u64 = 1464;
 /// The settings with which the log is used: see [`GroupOptions::settings`].
 const SETTINGS: u64 = 1536;
 /// The length of the file in bytes that is known to be durable; 0 if unknown. The file itself may be longer, because a
-/// process may have died while it preallocated the space beyond this length.
+/// process may have died while it preallocated space.
 const LENGTH: u64 = 1544;
 /// A word for each process slot: how many threads of that process may write groups or generations to the device.
 const WRITING: u64 = 2048;
@@ -186,8 +191,7 @@ pub(crate) struct GroupOptions {
     pub(crate) durability: Durability,
     /// How long other threads wait for a leader that makes no progress before they replace it.
     pub(crate) leader_patience: Duration,
-    /// A number that must be equal in all processes that use a log. It differs between processes whose settings differ
-    /// although they have to agree.
+    /// A number that encodes the settings on which all processes that use a log have to agree.
     pub(crate) settings: u64,
 }
 

@@ -10,20 +10,21 @@
 //! file.
 //!
 //! Every process sees a line that another process has stored but not flushed, although the line is not durable. If the
-//! process that stored it dies, the next writer writes the same pages again and finds no difference. So a writer also has
-//! to flush lines that it does not store itself, if another process may have stored them. Processes that share a word
-//! ([`MappedHome::sharing`]) know when to do so. The word names the one process that has written since the last sync, or
-//! says that several have. If several have, a writer flushes all lines of each page that it writes, and `sync` syncs the
-//! file, so that the kernel writes back what any process has stored. Without such a word, a home always assumes several
-//! writers.
+//! process that stored it dies, the next writer writes the same pages again and finds no difference. So a writer also
+//! has to flush lines that it does not store itself, if another process may have stored them. A word that all processes
+//! share ([`MappedHome::sharing`]) tells a writer whether that is so. The word names the one process that has written
+//! since the last sync, or says that several have. If several have, a writer flushes all lines of each page that it
+//! writes, and `sync` syncs the file, so that the kernel writes back what any process has stored. Without that word, a
+//! home always assumes several writers.
 //!
 //! # The file's size
 //!
 //! In every process the file has the size of the database, and nothing is allocated beyond that. A write makes the file
-//! grow. A hint of SQLite makes it grow in advance. The home allocates the new part and takes its page faults before it
-//! stores anything there, so that no store can fail. Other processes may cut or grow the file under SQLite's locks. So the
-//! home learns the file's size when SQLite asks for it, before a writer begins, and when an access lies beyond the known
-//! size. SQLite does not read a part that is gone.
+//! grow. If SQLite announces the size that it expects ([`Home::hint`]), the home makes the file grow in advance. The
+//! home allocates the new part and takes its page faults before it stores anything there, so that no store can fail.
+//! Other processes may cut or grow the file under SQLite's locks. So the home asks for the file's size when SQLite asks
+//! for it, before a writer begins, and when an access lies beyond the known size. If another process has cut off a
+//! part, SQLite does not read that part.
 //!
 //! # A file that another program truncates
 //!
@@ -55,9 +56,9 @@ pub struct MappedHome {
     /// Whether the home stores every page whole, as in the paper.
     whole_pages: bool,
     writers: Writers,
-    /// The file's size, as last learnt. The mapped memory is at least that long.
+    /// The file's size when the home last asked for it. The mapped memory is at least that long.
     size: AtomicU64,
-    /// A mutex that a thread holds while it learns or changes the size.
+    /// A mutex that a thread holds while it asks for the size or changes it.
     resizing: Mutex<()>,
     state: Mutex<State>,
 }
@@ -156,7 +157,7 @@ impl MappedHome {
         self.nvm.check().map_err(failed)
     }
 
-    /// Learns the file's size.
+    /// Asks for the file's size, and stores it.
     fn learn(&self, file: &dyn DatabaseFile) -> Result<u64, LogError> {
         let _one_at_a_time = locked(&self.resizing);
         self.learn_locked(file)
@@ -258,7 +259,7 @@ impl MappedHome {
     }
 }
 
-/// The number of stored lines, and how many of them need a flush and did not need one before.
+/// The number of lines that were stored, and how many of them did not need a flush before and need one now.
 #[derive(Debug, Default, Clone, Copy)]
 struct Stored {
     lines: u64,
@@ -282,8 +283,8 @@ fn failed(source: MediumError) -> LogError {
     LogError::Medium { path: "the database in memory".into(), source }
 }
 
-/// Returns the ranges in which `old` and `new` differ, as whole cache lines. The beginning or the end of the slices may cut
-/// the first and the last line. Both slices begin at offset `at`.
+/// Returns the ranges in which `old` and `new` differ, in whole cache lines. Both slices begin at offset `at` of the
+/// memory, so their first and last line may be incomplete.
 fn differing_lines<'a>(old: &'a [u8], new: &'a [u8], at: u64) -> impl Iterator<Item = Range<usize>> + 'a {
     let line = LINE_BYTES as usize;
     let skew = (at % LINE_BYTES) as usize;
@@ -414,7 +415,7 @@ impl Dirty {
         fresh
     }
 
-    /// Records a non-temporal store of bytes. The lines that the store covers completely need no flush any more.
+    /// Records a non-temporal store of bytes. The lines that it covers completely need no flush any more.
     fn streamed(&mut self, range: Range<u64>) {
         for line in range.start.div_ceil(LINE_BYTES)..range.end / LINE_BYTES {
             if let Some(lines) = self.0.get_mut(&(line / LINES)) {
@@ -461,7 +462,7 @@ fn runs(mut lines: u64) -> impl Iterator<Item = Range<u64>> {
 
 /// The value of the shared word if no process has stored anything.
 const NOBODY: u64 = 0;
-/// The value of the shared word if several processes have stored something, or one process that may be dead.
+/// The value of the shared word if several processes have stored something. Some of them may be dead.
 const SEVERAL: u64 = u64::MAX;
 
 /// A word that the processes share, and this process's name in it. SQLite's locks let only one process write at a time, so
@@ -478,8 +479,8 @@ struct Shared {
 
 impl Writers {
     fn sharing(segment: Arc<dyn Segment>, at: u64) -> Self {
-        // The name is random, because two processes with the same name would each mistake the other's stores for its
-        // own. If the system gives no random bytes, this process has no name, and must assume several writers.
+        // The name is random. If two processes had the same name, each would mistake the other's stores for its own. If
+        // the system gives no random bytes, this process has no name, and must assume several writers.
         let me = getrandom::u64().ok().map(|word| word & (u64::MAX >> 1) | 1);
         Self(me.map(|me| Shared { segment, at, me }))
     }
@@ -514,9 +515,9 @@ impl Writers {
         word == NOBODY || word == *me
     }
 
-    /// Clears the word, because everything stored is durable. With `own`, only this process had stored something, and it
-    /// has flushed its lines. Without `own`, several processes may have stored something, and the caller has synced the
-    /// file.
+    /// Clears the word, because everything stored is durable. With `own`, only this process had stored something, and
+    /// it has flushed its lines. Without `own`, several processes may have stored something, and the caller has synced
+    /// the file.
     fn end(&self, own: bool) {
         let Some(Shared { segment, at, me }) = &self.0 else { return };
         let expected = if own { *me } else { SEVERAL };

@@ -1,14 +1,15 @@
 //! Chooses which pages are *written through*, with non-temporal stores, and which are *written back*, through the cache and
 //! by a flush (paper, section 5.2.3).
 //!
-//! Writing back costs only one flush of a line for all its stores before the next sync. So writing through may cost less
-//! only for a page that is written once between syncs. As in the paper, the policy at first writes back every page, and
-//! counts its writes. The paper then writes through the pages that were written less often than the average.
+//! Writing back flushes a line only once, however often it was stored before the next sync. So writing through may cost
+//! less only for a page that is written once between syncs. As in the paper, the policy at first writes back every
+//! page, and counts its writes. The paper then writes through the pages that were written less often than the average.
 //!
-//! The paper assumes which way is cheaper. It also treats a page as hot if every transaction writes it once, although
-//! writing that page back saves no flush. The policy here writes a page through if that costs less. To find out, it
-//! times both ways, and counts how many lines of the page were stored and how many had to be flushed. The paper's rule
-//! is available for comparison ([`HomeSync::Average`]). Because hot pages change, the policy repeats its measurements.
+//! The paper assumes that this is the cheaper way for these pages. It also treats a page as hot if every transaction
+//! writes it once, although writing that page back saves no flush. The policy here writes a page through if that costs
+//! less. To find out, it times both ways, and counts how many lines of the page were stored and how many had to be
+//! flushed. The paper's rule is available for comparison ([`HomeSync::Average`]). Because pages become hot and cold,
+//! the policy repeats its measurements.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -16,14 +17,15 @@ use std::time::Duration;
 use crate::engine::media::HomeSync;
 use crate::shared::past_cache::Price;
 
-/// The number of writes that a sampling measures of each way: first of writing back, then of writing through.
+/// The number of writes that a sampling measures of each way: first that many writes back, then that many writes
+/// through.
 const SAMPLE_WRITES: u32 = 128;
-/// The number of writes that the paper's rule counts in a sampling. Some hundred transactions make that many writes, so
-/// the average means something.
+/// The number of writes that the paper's rule counts in a sampling. Some hundred transactions make that many writes,
+/// enough for a meaningful average.
 const AVERAGE_WRITES: u32 = 2048;
 /// The number of writes between two samplings, as a multiple of the writes that a sampling measures of each way. The
-/// multiple is large, because a sampling also uses the more expensive way: for one write of 64 or, by the paper's rule,
-/// for one of 16.
+/// multiple is large, because a sampling writes some pages in the more expensive way: one write of 64 or, by the
+/// paper's rule, one of 16.
 const INTERVAL: u32 = 62;
 const AVERAGE_INTERVAL: u32 = 15;
 /// The most pages that the policy counts. It needs a limit because a checkpoint may write all pages before it syncs.
@@ -68,8 +70,8 @@ enum Phase {
     WriteBack,
     /// The home writes through all pages, and the policy times the writes.
     WriteThrough,
-    /// The policy has decided whether to write pages through in general. `others` are the pages for which the opposite
-    /// applies.
+    /// The policy has decided. `through` says whether the home writes a page through, except for the pages in `others`,
+    /// which it writes in the opposite way.
     Decided { through: bool, others: HashSet<u64> },
 }
 
@@ -109,7 +111,8 @@ impl Policy {
         self.rule == Rule::Cheapest && !matches!(self.phase, Phase::Decided { .. })
     }
 
-    /// Records a write of a page: how many lines it stored, and how many of these lines did not need a flush before.
+    /// Records a write of a page: how many lines it stored, and how many of these lines need a flush now and did not
+    /// before.
     pub(super) fn wrote(&mut self, page: u64, stored: u64, fresh: u64, elapsed: Duration) {
         self.writes = self.writes.saturating_add(1);
         match &self.phase {
@@ -165,8 +168,8 @@ impl Policy {
         *self = Self { phase: Phase::Decided { through, others }, ..Self::new(self.rule) };
     }
 
-    /// Returns whether to write through a page that is written once between syncs, and the pages for which the opposite is
-    /// cheaper.
+    /// Returns whether writing through is cheaper for a page that is written once between syncs, and the pages for
+    /// which the opposite is cheaper.
     fn cheapest(&self) -> (bool, HashSet<u64>) {
         let price = |price: &Price| price.per_line().unwrap_or(0.0);
         let (store, flush) = (price(&self.back.0), price(&self.back.1));
@@ -194,7 +197,8 @@ mod tests {
 
     const NANOSECOND: Duration = Duration::from_nanos(1);
 
-    /// Returns how many pages are written in the way opposite to the general one, once the policy has decided.
+    /// Returns how many pages the policy has decided to write in the way opposite to the general one; `None` before it
+    /// decides.
     fn exceptions(policy: &Policy) -> Option<usize> {
         match &policy.phase {
             Phase::Decided { others, .. } => Some(others.len()),
@@ -257,7 +261,7 @@ mod tests {
     #[test]
     fn the_papers_rule_writes_back_what_is_written_at_least_as_often_as_the_average() {
         let mut policy = Policy::new(Rule::Average);
-        // Half of the writes go to two pages, and each of the others to a page of its own.
+        // Half of the writes go to two pages, and each of the other writes to a page of its own.
         for n in 0..AVERAGE_WRITES {
             let page = if n % 2 == 0 { u64::from(n / 2 % 2) } else { 100 + u64::from(n) };
             assert!(!policy.is_through(page) && !policy.is_timed());
