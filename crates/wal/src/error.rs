@@ -202,7 +202,7 @@ pub enum LogError {
         op: &'static str,
         /// The file.
         path: PathBuf,
-        /// The error message, which says whose limit was reached.
+        /// The error message, which says whether the limit of the process or that of the system was reached.
         message: String,
     },
     /// The base VFS, which this library calls for the database file, refused to read or write it. SQLite gets the

@@ -88,7 +88,7 @@ fn the_write_that_seals_a_transaction_tells_of_it_and_no_other_does() {
         assert_eq!((sealed.commit, sealed.ticket), (commit, None));
         assert_eq!(u64::from(stream.engine().committed()), model.frames());
         assert_eq!(sealed.fill, stream.engine().fill());
-        // Another process, which has sealed nothing, learns of the transaction when that process writes.
+        // Another process, which has sealed nothing, learns of the transaction when it writes.
         let known = other.engine().version();
         let second = model.transaction(&mut rng, false);
         let (at, bytes) = &second.writes[0];

@@ -125,7 +125,8 @@ fn inv03_a_log_that_is_deleted_or_put_aside_while_it_is_being_attached_is_not_us
     }
 }
 
-/// Deletes a log when its shared memory is opened for the second time, which is for mapping it.
+/// Deletes a log when its segment is opened for the second time. The second opening precedes the mapping of the
+/// segment.
 struct Deletes {
     log: PathBuf,
     opened: AtomicU32,
@@ -203,8 +204,8 @@ fn a_log_is_not_nvram_for_one_process_and_emulated_memory_for_another() {
     assert!(matches!(other, Err(LogError::Settings)), "{other:?}");
 }
 
-/// The original is not where it was when the log was made. So only the memory that the processes share shows that
-/// the original is on another device.
+/// In this test the original is not where it was when the log was made. So only the segment shows that the original is
+/// on another device.
 #[test]
 fn inv03_a_snapshot_does_not_share_the_log_that_its_original_uses() {
     for engine in [&waldio::DESCRIPTOR, &nvwal::DESCRIPTOR] {
@@ -223,7 +224,7 @@ fn inv03_a_snapshot_does_not_share_the_log_that_its_original_uses() {
     }
 }
 
-/// Attaches a log with patience for this many pauses. Returns the result, and how often the call paused.
+/// Attaches a log, and permits this many pauses. Returns the result, and how often the call paused.
 fn attach_impatiently(place: &Place, id: LogId, pauses: u32) -> (Result<(), LogError>, u32) {
     let count = Cell::new(0);
     let pause = |tries| {

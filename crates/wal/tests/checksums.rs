@@ -128,9 +128,9 @@ fn inv07_a_commit_before_the_frames_that_were_overwritten_and_cut() {
         spill_and_go_back(&rig, &mut log);
         rig.frame(&mut log, 2, 0, 2, None);
         rig.frame(&mut log, 3, 3, 3, None);
-        // SQLite reads the checksum of the frame before the frame that it believes to have overwritten. In a real file
-        // SQLite would find the bytes that it had spilled. The read must succeed here too, because an error would fail
-        // a commit that every process can already see.
+        // SQLite continues after frame 7, because it believes that it has overwritten frame 8. So it reads the checksum
+        // of frame 7, which is cut off. A real file would still hold the bytes that SQLite had spilled there. The read
+        // must succeed here too, because an error would fail a commit that every process can already see.
         let mut bytes = [1; 8];
         assert_eq!(log.read(&NoDatabase, rig.at(7) + 16, &mut bytes).expect("a frame that was cut"), 8);
         assert_eq!(bytes, [0; 8]);

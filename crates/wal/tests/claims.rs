@@ -100,8 +100,8 @@ fn inv03_a_copy_of_database_and_log_is_a_pair_wherever_the_original_is() {
     }
 }
 
-/// A log that was moved to another file system is no longer in the file in which it was made. The same is true of a
-/// copy.
+/// A log that was moved to another file system is no longer in the file in which it was made. By that sign it looks
+/// like a copy.
 #[test]
 fn inv03_a_copy_of_the_database_alone_does_not_take_a_log_that_was_moved() {
     for engine in ENGINES {
@@ -114,7 +114,7 @@ fn inv03_a_copy_of_the_database_alone_does_not_take_a_log_that_was_moved() {
         // Somebody may have moved the database with its log.
         fs::remove_file(fixture.path("data/app.db")).expect("remove");
         assert_eq!(fixture.claim("copy/app.db"), Claim::Copy);
-        // Another file is at the original's path, as in another container, or the original is not mounted.
+        // Another file is at the original's path. This is so in another container, or if the original is not mounted.
         fs::write(fixture.path("data/app.db"), "").expect("another file");
         assert_eq!(fixture.claim("copy/app.db"), Claim::Foreign, "the original may be in another container");
         fs::remove_dir_all(fixture.path("data")).expect("remove");
@@ -174,8 +174,8 @@ fn inv03_a_log_that_a_copy_has_adopted_keeps_what_it_holds() {
             offline::checkpoint(&fixture.log.placement, &fixture.path("copy/app.db"), fixture.log.id, true)
                 .expect("checkpoint");
         let kept = checkpointed.kept.expect("it is put aside");
-        // The log is put aside but not retired. The log's own database still names the log. So that database would
-        // have lost nothing if the checkpoint had been interrupted before it put the log aside.
+        // The log is put aside but not retired, because its own database still names it. If a crash had interrupted the
+        // checkpoint before the log was put aside, that database would have lost nothing.
         assert!(!placement::walk(&kept, &NoDatabase, &mut |_| ()).expect("walk").retired, "{engine:?}");
     }
 }

@@ -199,9 +199,9 @@ fn inv12_a_file_that_was_cut_is_refused() {
     });
 }
 
-/// Recovery refuses a log with a range of zeros, except in one case, in which the zeros look like the log's end. In
-/// that case the range begins at or before the mark of a transaction, and covers both the mark and everything after the
-/// mark that recovery examines. Nothing before the range was damaged.
+/// Recovery refuses a log with a range of zeros, unless the zeros look like the log's end. They look like the end only
+/// if the range begins at or before the mark of a transaction, and covers the mark and everything after it that
+/// recovery examines. Even then, everything before the range is undamaged.
 #[test]
 fn inv12_ranges_of_zeros_and_of_noise_leave_an_error_or_a_prefix() {
     for sync in [SyncMode::Lazy, SyncMode::Checksum] {

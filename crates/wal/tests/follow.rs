@@ -260,7 +260,7 @@ fn inv16_a_follower_that_is_asked_to_read_lets_the_log_start_over() {
         let mut copy = Copy::new();
         assert!(follower.pin(0).expect("pin"));
         writer.commit();
-        // The follower has not answered the request, and so nothing says that it will.
+        // The follower has not answered the request, so the writer cannot expect an answer.
         assert_eq!(writer.log.ask_followers().expect("asked"), Followers::Behind);
         copy.take_all(&mut follower, writer.keeps_time);
         assert_eq!(writer.log.ask_followers().expect("asked"), Followers::Behind, "it has not let go");

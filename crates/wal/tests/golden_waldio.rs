@@ -32,7 +32,7 @@ fn superblock(layout: Layout) -> Superblock {
     common::waldio_superblock(layout, 512, 1 << 20)
 }
 
-/// Makes a log of two generations, of which the second has groups of one and of three transactions. Returns the log's
+/// Makes a log of two generations. The second generation has groups of one and of three transactions. Returns the log's
 /// bytes and its content.
 fn good(layout: Layout) -> (Vec<u8>, Vec<u8>) {
     written(layout, Model::new(512, 20))

@@ -1,6 +1,6 @@
 //! Tests with logs that claim to be larger than their content. The cost of inspecting or recovering such a log must be
-//! proportional to its content, not to its claim. Reads fill every buffer for a log's content, so the number of bytes
-//! read also limits the memory.
+//! proportional to its content, not to its claim. Only reads fill the buffers for a log's content, so a bound on the
+//! bytes read is also a bound on the memory.
 
 #![allow(clippy::expect_used, clippy::panic, reason = "a failed expectation is a failed test")]
 

@@ -177,8 +177,7 @@ fn write_two_frames(stream: &mut WalStream<Nvwal>, model: &Model, rng: &mut Rng)
     transaction
 }
 
-/// The parts of the medium with a transaction's header and records, each as offset and length, and the offset of the
-/// transaction's end.
+/// Where a transaction is on the medium: its header and records, as offsets and lengths, and the offset of its end.
 struct Placed {
     parts: Vec<(u64, u64)>,
     end: u64,
@@ -344,11 +343,11 @@ fn inv11_processes_that_take_turns_agree() {
             if rng.chance(4) {
                 processes[rng.below(3) as usize].engine_mut().refresh().expect("refresh");
             }
-            // Not every process looks each time, so a process's view may be many generations old.
+            // Not every process refreshes its view each time, so the view may be many generations old.
             let reader = rng.below(6) as usize;
             if let Some(process) = processes.get_mut(reader) {
-                // First read a piece from the middle, because what the stream remembers of this piece must not be used
-                // for another generation.
+                // First read a piece from the middle. What the stream remembers of this piece must not be used for
+                // another generation.
                 let from = rng.below(model.committed.len() as u64 + 1) as usize;
                 let mut piece = vec![0; (model.committed.len() - from).min(30)];
                 let count = process.read(&NoDatabase, from as u64, &mut piece).expect("read");
@@ -362,7 +361,8 @@ fn inv11_processes_that_take_turns_agree() {
     });
 }
 
-/// Commits that did not wait become durable with the next commit that waits, whatever order that commit uses.
+/// A commit that waits until it is durable also makes the earlier `Async` commits durable, whichever [`SyncMode`] it
+/// uses itself.
 #[test]
 fn inv04_a_commit_that_waits_takes_along_those_below_that_did_not() {
     for sync in [SyncMode::Lazy, SyncMode::Eager, SyncMode::Checksum] {

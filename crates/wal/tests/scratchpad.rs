@@ -146,8 +146,8 @@ fn inv24_pages_of_a_transaction_whose_process_died_are_had_again() {
     assert_eq!((rig.taken(), log.engine().committed()), (0, 0));
 }
 
-/// The writer of a rollback journal knows nothing about transactions. Its journal also gets the pages that dead
-/// processes have left. The pages of committed transactions stay.
+/// The writer of a rollback journal has not read the log's transactions. If no page is free, it takes pages that dead
+/// processes have left, but never pages of committed transactions.
 #[test]
 fn inv24_a_rollback_journal_gets_what_processes_that_died_have_left() {
     let (rig, mut log, mut model, transaction) = small();
@@ -196,7 +196,7 @@ fn start_over_and_die(rig: &Rig, header: &[u8]) {
     log.store_u64(ACTIVE_OFFSET, active_word(generation));
 }
 
-/// The process that finds what dead processes of its log have left.
+/// The process that meets the state that a dead process of its log has left.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Finder {
     /// Joins the others, with the slot that the dead process had.
@@ -207,8 +207,8 @@ enum Finder {
     Journals,
 }
 
-/// All processes see the new generation although it is not durable. If a writer uses the pages of the old generation
-/// again, no crash may bring the old generation back.
+/// A process has died while it started the log over. All processes see the new generation, although it is not durable.
+/// Once a writer has used pages of the old generation again, no crash may bring the old generation back.
 #[test]
 fn inv24_pages_are_given_back_only_once_the_start_over_is_durable() {
     for finder in [Finder::Joins, Finder::Commits, Finder::Journals] {
@@ -252,7 +252,7 @@ fn inv24_pages_are_given_back_only_once_the_start_over_is_durable() {
     }
 }
 
-/// A log whose pages belong to other logs causes an error. Recovery does not take it for an empty log.
+/// If the pages of a log belong to other logs, recovery fails. It does not take the log for an empty one.
 #[test]
 fn inv25_a_log_whose_pages_others_have_is_an_error() {
     let (rig, mut log, _, transaction) = small();
@@ -268,9 +268,9 @@ fn inv25_a_log_whose_pages_others_have_is_an_error() {
     assert!(corrupt(rig.look(0).map(drop)) && corrupt(rig.open(0).map(drop)));
 }
 
-/// A process died in a commit after it had stored the link to the last entry. Another process gave its pages back. The
-/// next transaction then got the same number, and its last entry is in one of these pages. A power loss undid the
-/// freeing of the first page.
+/// A process died in a commit after it had stored the link to its last entry, and another process gave its pages back.
+/// The next transaction got the same number, and put its last entry into one of these pages. Then a power loss made the
+/// dead process own its first page again. Recovery must still find the committed transaction.
 #[test]
 fn inv25_a_first_page_that_a_dead_process_left_hides_no_committed_transaction() {
     let (rig, mut log, mut model, transaction) = small();
@@ -296,7 +296,7 @@ fn inv25_a_first_page_that_a_dead_process_left_hides_no_committed_transaction() 
     assert!(matches!(rig.look(0), Err(LogError::Corrupt { .. })));
 }
 
-/// A process died in a commit after it had stored the link to the transaction. Then other processes took its pages.
+/// A process died in a commit after it had stored the link to the transaction's first page. Then others took its pages.
 #[test]
 fn inv25_a_commit_that_was_cut_off_is_none_whoever_has_its_pages() {
     let (rig, mut log, _, transaction) = small();
@@ -349,8 +349,8 @@ fn inv10_a_log_is_short_of_room_by_what_it_has_itself() {
     assert!(commit(1, 6));
 }
 
-/// Uses a rollback journal as SQLite does, and crashes. After the crash the journal must be as it was after the last
-/// sync, or after an operation since then.
+/// Uses a rollback journal as SQLite does, and crashes. After the crash the journal must be as it was at the last sync,
+/// or after one of the operations since then.
 fn crash_a_journal(seed: u64, durable_on_store: bool) {
     let mut rng = Rng(seed * 31 + 7);
     let rig = Rig::new(1, 256 << 10, durable_on_store);

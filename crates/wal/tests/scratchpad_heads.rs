@@ -15,13 +15,13 @@ use duralite_wal::engines::scratchpad::Scratchpad;
 use duralite_wal::log::stream::WalStream;
 use rig::Rig;
 
-/// The first bytes of a journal, and of each of its parts that SQLite synced. After a crash, no other bytes may look
-/// like such a header.
+/// The bytes with which a journal begins, and each part of it that SQLite synced separately. After a crash, no stale
+/// bytes of an earlier journal may look like this header.
 const MAGIC: [u8; 8] = [0xd9, 0xd5, 5, 0xf9, 0x20, 0xa1, 0x63, 0xd7];
 
-/// Writes a journal of a large transaction, of which SQLite synced a part before the end, so that the journal has a
-/// second header at `second`. Both headers contain `number`. Like SQLite, writes the magic number of a header only
-/// once the bytes that follow the header are durable.
+/// Writes a journal of a large transaction. SQLite has synced the journal once before its end, so it has a second
+/// header at `second`. Both headers contain `number`. Like SQLite, writes the magic number of a header only once the
+/// bytes that follow the header are durable.
 fn write_journal(journal: &dyn RollbackJournal, number: u8, second: u64) {
     let head: Vec<u8> = [&[0; 12][..], &[number; 500]].concat();
     journal.write(&head, 0).expect("write");

@@ -246,8 +246,8 @@ fn inv07_histories_match_the_model_at_every_page_size() {
     }
 }
 
-/// A transaction larger than its share of the ring bypasses the ring, spills while it is open, and is read back
-/// meanwhile.
+/// A transaction larger than its share of the ring bypasses the ring, spills while it is open, and is read back while
+/// it is open.
 #[test]
 fn inv07_large_transactions_are_committed_whole_or_not_at_all() {
     for layout in Layout::ALL {
@@ -407,8 +407,8 @@ fn inv09_a_flush_that_fails_while_the_log_grows_stops_every_process() {
     }
 }
 
-/// A device on which the next growth of the log fails. Before it fails, the growth gives a committer time to commit
-/// without it.
+/// A device on which the next growth of the log fails. Before the growth fails, it gives a committer the time to
+/// commit, which the committer must not do.
 #[derive(Debug)]
 struct FailingGrowth {
     below: RecordingBlock,
@@ -430,8 +430,8 @@ impl OverBlock for FailingGrowth {
             return self.below.preallocate(len);
         }
         self.begun.send(()).expect("a committer");
-        // The committer has to wait for this growth, so this call takes the whole time. On a slow machine the committer
-        // may not have got so far by then. The test may then miss an error, but it never fails without one.
+        // A correct committer waits for this growth, so this call takes the whole time. On a slow machine an incorrect
+        // committer may not commit in that time. The test may then miss the error, but it never fails without one.
         let _ = self.done.lock().expect("done").recv_timeout(Duration::from_millis(300));
         Err(MediumError::Io { op: "fsync", source: rustix::io::Errno::IO })
     }

@@ -138,7 +138,7 @@ fn commit(stream: &mut WalStream<Waldio>, model: &mut Model, rng: &mut Rng) {
     stream.engine().durability_waiter().expect("a waiter").wait(ticket).expect("durable");
 }
 
-/// Returns two processes, of which the second attaches the log after the file was made longer.
+/// Returns two processes. The second one has attached the log after the file was made longer.
 fn grown(layout: Layout, rng: &mut Rng) -> (Arc<GrownFile>, [WalStream<Waldio>; 2], Model) {
     let file = Arc::new(GrownFile::new());
     Waldio::format(file.as_ref(), &superblock(layout)).expect("format");

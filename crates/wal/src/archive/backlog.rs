@@ -23,9 +23,9 @@ use crate::{DatabaseIdentity, Log, LogError};
 /// The number of bytes that one write or read transfers.
 const BUFFER: usize = 256 << 10;
 
-/// Writes the transactions of a log after a position into a backlog beside the log's database. Returns whether there
-/// were any. The file is durable on return, and replaces an earlier backlog of the log. The caller keeps everybody else
-/// from using the log, and every transaction in the log is final.
+/// Writes those transactions of a log that follow a position into a backlog beside the log's database. Returns whether
+/// there were any. The file is durable on return, and replaces an earlier backlog of the log. The caller keeps
+/// everybody else from using the log, and every transaction in the log is final.
 ///
 /// # Errors
 /// `Io`, `Corrupt`, `Poisoned`.
@@ -116,7 +116,7 @@ pub struct Backlog {
     path: PathBuf,
     from: BufReader<File>,
     header: Header,
-    /// The commit whose pages the caller is reading, and the number of its pages that the caller has not read yet.
+    /// The commit whose pages the caller is reading, and how many of these pages the caller has not read yet.
     commit: Option<(Commit, u32)>,
     seen: Trailer,
     is_whole: bool,

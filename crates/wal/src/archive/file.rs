@@ -106,7 +106,7 @@ impl ArchiveFile {
         replace(database, &[Record::Owner(owner)])
     }
 
-    /// Deletes the file that names the archive of a database, and the other files beside the database for the archive.
+    /// Deletes the file that names the archive of a database, and the other files of the archive beside the database.
     /// Returns whether there was an archive. The deletion is durable on return.
     ///
     /// # Errors
@@ -164,7 +164,7 @@ impl ArchiveFile {
         Ok(())
     }
 
-    /// Cuts off the last lines, from the offset `at` on, which [`Records::tail_of`] has returned.
+    /// Cuts off the last lines, from the offset `at` on. [`Records::tail_of`] has returned that offset.
     ///
     /// # Errors
     /// `Io`.
@@ -192,9 +192,8 @@ impl ArchiveFile {
         replace(database, &records)
     }
 
-    /// Forgets the logs before `log`, and deletes their backlogs: those whose records precede the first record of
-    /// `log`. The sidecar calls this method once the archive holds all of these logs. The new file is durable on
-    /// return.
+    /// Forgets the logs whose records all precede the first record of `log`, and deletes their backlogs. The sidecar
+    /// calls this method once the archive holds all of these logs. The new file is durable on return.
     ///
     /// # Errors
     /// `Io`.
@@ -202,7 +201,7 @@ impl ArchiveFile {
         let kept: Vec<Record> =
             self.records.logs().skip_while(|record| record.log() != Some(log)).cloned().collect();
         self.delete_backlogs(|other| kept.iter().all(|record| record.log() != Some(other)))?;
-        // Keep the order: records before the owner stay before it, and records after the owner stay after it.
+        // Keep the order of the file: older records, the records of the owner, newer records.
         let (_, newer) = self.records.around_owner();
         let (older, newer) = kept.split_at(kept.len().saturating_sub(newer.len()));
         replace(database, &[older, &self.records.of_owner(), newer].concat())

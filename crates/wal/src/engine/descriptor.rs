@@ -51,7 +51,7 @@ pub struct Descriptor {
     pub attach: fn(Attaching<'_>) -> Result<Box<dyn Engine>, LogError>,
     /// Opens a log for a user who may only read it. Changes nothing.
     pub attach_outside: fn(AttachingOutside<'_>) -> Result<Box<dyn Engine>, LogError>,
-    /// Opens a log for inspection, in the state to which recovery would bring it. Changes nothing, and takes no lock.
+    /// Opens a log for inspection, as recovery would leave it. Changes nothing, and takes no lock.
     pub open_read_only: fn(&OpenFile<'_>) -> Result<Box<dyn Engine>, LogError>,
     /// Reads and checks the head of a log. The function gets the first [`HEAD_BYTES`] of the file, or all bytes if the
     /// file is shorter.
@@ -63,13 +63,13 @@ pub struct Descriptor {
     /// uses the log or needs its contents.
     pub release: fn(&OpenFile<'_>) -> Result<(), LogError>,
     /// Visits every committed transaction in order, then rebuilds every page and checks SQLite's checksums. Reads the
-    /// database file where pages need it. Changes nothing.
+    /// database file if rebuilding a page requires it. Changes nothing.
     pub walk: Walk,
     /// Reads a log that may be damaged. Returns everything before the damage, and passes the intact transactions after it to
     /// the callback. Changes nothing.
     pub salvage: Salvage,
-    /// The longest time for which an acknowledged commit may not be durable yet. Within this time the background thread makes
-    /// the commit durable. `None` if the engine needs no background work.
+    /// The longest time for which a commit may not be durable after its acknowledgement. Within this time the
+    /// background thread makes the commit durable. `None` if the engine needs no background work.
     pub flush_interval: fn(&EngineOptions) -> Option<Duration>,
 }
 

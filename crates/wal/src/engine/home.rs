@@ -43,12 +43,12 @@
 //! | after `drain` | that of the database, with the guard |
 //! | the guard is lifted | that of the database |
 //!
-//! However old the header in the file is, its magic number, page size and kind of guard are correct. Nothing relies on its
-//! other fields. SQLite reads fields that may be old (the size of the database, the bytes reserved in pages) only before it
-//! has opened the WAL. Once it has opened the WAL, it reads these fields again from page 1. A home makes sure that the file
-//! always has its whole first page, and so a complete header. If a power loss tears the header while the home writes it, the
-//! file may no longer name the log. In that case the log is found by the owner that the log names, and `offline` drains the
-//! log with the header that the home holds.
+//! However old the header in the file is, its magic number, page size and kind of guard are correct. Nothing relies on
+//! its other fields. SQLite reads fields that may be old (the size of the database, the bytes reserved in pages) only
+//! before it has opened the WAL. Once it has opened the WAL, it reads these fields again from page 1. A home makes sure
+//! that the file always has its whole first page, and so a complete header. If a power loss tears the header while the
+//! home writes it, the file may no longer name the log. But the log names its database, so Duralite still finds the
+//! log. Then `offline` drains it with the header that the home holds.
 //!
 //! This library recovers a log without its home, so recovery of the log cannot repair the home, and the home must survive a
 //! crash by its own means. A home obeys the same invariants as the file: callers write to it only pages whose log records

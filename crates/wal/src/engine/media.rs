@@ -116,7 +116,7 @@ pub enum ScratchpadPlace {
     Emulate,
     /// A directory on a DAX file system.
     Directory(PathBuf),
-    /// No memory of its own: the region is in the memory that `nvram` names, and the engine flushes lines.
+    /// No memory of its own: the region is in the memory that `nvram` names, and the engine flushes cache lines.
     Off,
 }
 

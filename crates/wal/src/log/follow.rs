@@ -285,9 +285,9 @@ impl Follower {
 /// Methods with which the sidecar, which copies the log into an archive, tells the log's users what the archive has
 /// (invariant 70). A commit with `replicated=on` waits until the sidecar says that the archive has the commit.
 impl Follower {
-    /// Announces this follower as the sidecar. The archive holds every transaction up to `position`, of which the newest
-    /// was sealed at `time_ms` (0 if unknown). The caller has made sure that the database has no other sidecar. If this
-    /// follower is dropped, or its process dies, the log's users see that no sidecar runs.
+    /// Announces this follower as the sidecar. The archive holds every transaction up to `position`, and the newest of
+    /// these was sealed at `time_ms` (0 if unknown). The caller has made sure that the database has no other sidecar.
+    /// If this follower is dropped, or its process dies, the log's users see that no sidecar runs.
     ///
     /// Where a power loss may take back commits that were acknowledged (`durability=normal`, Group Synch), the log may give
     /// a position again to another transaction. So after a start of the system the caller first compares the log's
@@ -301,9 +301,9 @@ impl Follower {
         Ok(())
     }
 
-    /// Acknowledges every transaction up to `position`, of which the newest was sealed at `time_ms` (0 if unknown), and
-    /// wakes the commits that wait. The caller has stored these transactions in the archive, and has seen afterwards that
-    /// no other primary has taken the archive over.
+    /// Acknowledges every transaction up to `position`, and wakes the commits that wait. The newest of these
+    /// transactions was sealed at `time_ms` (0 if unknown). The caller has stored these transactions in the archive,
+    /// and has seen afterwards that no other primary has taken the archive over.
     ///
     /// # Errors
     /// `Poisoned`.

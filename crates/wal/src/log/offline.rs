@@ -150,9 +150,10 @@ pub fn is_unused(database: &Path) -> Result<bool, LogError> {
 }
 
 /// Lifts the guard of a database whose log is lost. After that the database is what the last checkpoint left. It lacks
-/// all later commits, and may be inconsistent if that checkpoint was interrupted. `examined` is the header ([`inspect`])
-/// by which the caller has found that the log is lost. If the database has been used since, it may have another guard,
-/// whose log may have commits. So such a guard is not lifted (invariant 1).
+/// all later commits, and may be inconsistent if that checkpoint was interrupted. `examined` is the header
+/// ([`inspect`]) by which the caller has found that the log is lost. If the database has been used since, it may have
+/// another guard, and the log of that guard may have commits. So this function does not lift another guard (invariant
+/// 1).
 ///
 /// # Errors
 /// `Busy` if a process has the database open, or the header is not the one that was examined; `Io`.
@@ -227,8 +228,8 @@ fn loses_by_checkpoint(log: &Log) -> Result<bool, LogError> {
 }
 
 /// Returns whether the log has every change of its database since the log was made. That is so if the log has never
-/// started over, and no home has taken changes from it. Such a log brings up to date any copy that was made of the
-/// database since.
+/// started over, and no home has taken changes from it. Applying the log then brings up to date any copy of the
+/// database that was made since.
 fn has_every_change(log: &Log) -> bool {
     log.first_position() == 0 && log.home().is_none()
 }

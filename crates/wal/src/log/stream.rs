@@ -180,8 +180,8 @@ impl<E: Engine + ?Sized> WalStream<E> {
             } else {
                 let (frame, within) = locate(&header, at);
                 if frame > self.last_frame() {
-                    // SQLite asks for the checksum of a frame that it has itself truncated. In a real file it would find
-                    // arbitrary bytes there, so answer with zeros.
+                    // SQLite asks for the checksum of a frame that it has itself truncated. In a real file SQLite would
+                    // find arbitrary bytes there, so answer with zeros.
                     if (within, buf.len()) == CHECKSUM {
                         buf.fill(0);
                         return Ok(buf.len());

@@ -22,8 +22,8 @@ use crate::shared::log_file::{self, is_in_place};
 use crate::{DatabaseIdentity, ErrorKind, LogError};
 
 impl LogPlacement {
-    /// Returns the path of the log with this id and of the placement's engine, which the database at the path `database`
-    /// names. Returns `None` if that log is not in this directory.
+    /// Returns the path of the log that the database at the path `database` names: the log with this id and the
+    /// placement's engine. Returns `None` if that log is not in this directory.
     ///
     /// # Errors
     /// `Io` if that cannot be determined, because a log that cannot be opened at the moment is not missing.
@@ -120,8 +120,8 @@ fn is_of_other_version(path: &Path, engine: &Descriptor, id: LogId) -> bool {
     other && bytes.is_ok_and(|bytes| bytes.starts_with(&engine.magic) && LogId::of_log(&bytes) == Some(id))
 }
 
-/// Finds the log that was made for a database whose header cannot name it. Looks beside the database and in the
-/// directories given.
+/// Finds the log of a database whose header cannot name the log. Looks beside the database and in the directories
+/// given.
 ///
 /// # Errors
 /// `Io` if that cannot be determined.

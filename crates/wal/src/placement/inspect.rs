@@ -41,7 +41,7 @@ use crate::{DatabaseIdentity, EngineOptions, LogError};
 const PATIENCE: Duration = Duration::from_secs(20);
 /// The pause between two readings.
 const PAUSE: Duration = Duration::from_millis(2);
-/// The text in place of [`WalkedTransaction::order`] while the log is in use. Only the walk of an unused log determines
+/// The text in place of `WalkedTransaction::order` while the log is in use. Only the walk of an unused log determines
 /// it.
 const LIVE: &str = "in use";
 
@@ -65,8 +65,7 @@ pub fn describe(path: &Path) -> Result<About, LogError> {
     Ok(About { engine: head.engine, id: head.log_id, database: head.database() })
 }
 
-/// Opens a log of any engine for inspection, in the state to which recovery would bring it. Writes nothing, and takes
-/// no lock.
+/// Opens a log of any engine for inspection, as recovery would leave it. Writes nothing, and takes no lock.
 ///
 /// # Errors
 /// As for attaching the log, except that the log may belong to any database.

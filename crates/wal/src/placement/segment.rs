@@ -49,8 +49,8 @@ pub const RESTART_UNTIL: u64 = 32;
 /// The time until which no transaction of a concurrent connection begins, so that the log can start over. Has the
 /// format of [`RESTART_UNTIL`].
 pub const BEGINS_AFTER: u64 = 112;
-/// A time, in nanoseconds of the segment's clock. A transaction of a concurrent connection has to end if it has been writing
-/// since before this time. The word is 0 if there has been no such connection.
+/// A time, in nanoseconds of the segment's clock. If a transaction of a concurrent connection began to write before
+/// this time, it has to end. The word is 0 if there has been no concurrent connection.
 pub const OVERDUE_BEFORE: u64 = 120;
 
 /// A word that says which guard is in the database's header, or that another log is about to replace this one. A
@@ -107,7 +107,7 @@ pub(super) fn beginning_of(incarnation: u64) -> u64 {
     incarnation / BEGUN
 }
 
-/// Returns whether the file is a segment whose initialization was completed.
+/// Returns whether the file is a segment that was initialised completely.
 pub(super) fn is_complete(segment: &File) -> bool {
     layout_of(segment) == MAGIC
 }

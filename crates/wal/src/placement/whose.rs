@@ -38,7 +38,7 @@ pub(super) fn open_and_read(path: &Path, write: bool) -> Result<(OwnFile, Head),
     Ok((file, head))
 }
 
-/// The contents of the head of a log's file about the log's database. Every engine's logs have such a head.
+/// What the head of a log's file says about the log's database. Every engine's logs have this head.
 pub(super) struct Head {
     /// The engine that wrote the log.
     pub(super) engine: &'static Descriptor,
@@ -172,7 +172,8 @@ pub(crate) enum Relation {
     Other,
 }
 
-/// Checks that an open log is the one that this database names, and that its owner may write the database.
+/// Checks that an open log is the one that this database names, and that the owner of the log's file may write the
+/// database.
 pub(super) fn check_owner(
     path: &Path,
     file: &OwnFile,
@@ -247,7 +248,7 @@ struct Signs {
     /// Whether the log has the name that this database's own log would have. A log that was found only by its id belongs to
     /// another database.
     is_named_after: bool,
-    /// Whether the log is a copy, which only this database can need; see [`Head::is_spare_copy`].
+    /// Whether the log is a copy, which only this database can need; see `Head::is_spare_copy`.
     is_copy: bool,
     /// Whether the log is beside the database, and was made for another file that had the database's path before. Such a log
     /// may be applied, because SQLite would also apply a `-wal` file in that place.

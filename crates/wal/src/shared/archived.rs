@@ -4,7 +4,7 @@
 //! **How far.** The sidecar stores a position. The archive then holds every transaction up to that position, and the
 //! sidecar has seen afterwards that no other primary has taken the archive over. No two transactions of a log get the
 //! same position, so a commit only has to compare its own position with the stored one. A database has one sidecar, so
-//! the sidecar stores the word without reading it first.
+//! a plain store of the word is enough.
 //!
 //! **Sleeping.** A commit that is about to sleep makes a word of `WATCHES` odd, and then checks the position again. The
 //! sidecar stores the position first, and then reads the word. If the word is odd, the sidecar makes it even and wakes

@@ -89,8 +89,8 @@ pub(crate) fn first_bytes(nvm: &dyn Nvm, most: u64) -> Vec<u8> {
 }
 
 /// Checks that a log's file has the length that the log's size word gives. `bytes` are the file's first bytes, and `at`
-/// is the word's offset in `bytes`. The word is a number of units, at most `limit`, from which `file_bytes` computes
-/// the file's length.
+/// is the word's offset in `bytes`. The word is a number of units, at most `limit`; `file_bytes` converts it to the
+/// file's length.
 ///
 /// # Errors
 /// `Format`; `Io` if the file cannot be examined.

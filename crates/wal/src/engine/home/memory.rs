@@ -30,8 +30,7 @@ use crate::{LogError, hooks};
 const MOST_BYTES: u64 = 1 << 47;
 /// The least address space in bytes to reserve for a small file.
 const LEAST_ADDRESS_SPACE: u64 = 16 << 20;
-/// The least address space in bytes to reserve if the process cannot reserve more. It is at least one page of the kernel,
-/// whatever size those pages have.
+/// The least address space in bytes to reserve if the process cannot reserve more. No kernel has larger pages.
 const LEAST_FALLBACK: u64 = 64 << 10;
 
 /// A file that this process has open.

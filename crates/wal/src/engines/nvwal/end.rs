@@ -2,9 +2,9 @@
 //! leave zeros too.
 //!
 //! A writer marks a transaction of the order `Ordered` only after everything before it is durable. So if a whole
-//! transaction of that order follows the end, the transactions before it existed, and the log is damaged. The check reads
-//! an amount that does not grow with the log, with three exceptions: the table of block states, a cache line of each block
-//! that is in the table but in no list, and a transaction that is complete except for its mark.
+//! transaction of that order follows the end, the transactions before it existed, and the log is damaged. The check
+//! reads an amount that does not grow with the log, with three exceptions: the table of block states; one cache line of
+//! each block that the table has and no list has; and a transaction that is complete except for its mark.
 //!
 //! After a transaction that a power loss has torn, there may be whole transactions of the order `Async`. They are lost,
 //! because the log ends before them. [`Nvwal::erase_behind_end`] makes sure that none of them ever counts again (invariant 7).
@@ -24,7 +24,7 @@ use crate::shared::heap::BlockList;
 const LOOK_BYTES: u32 = 64 << 10;
 
 impl Nvwal {
-    /// Returns the blocks to which links lead from the last block of the committed list. Each of these blocks is durable,
+    /// Follows the links from the tail's block, and returns the blocks after it. Each of these blocks is durable,
     /// because a writer stores a link to a block only after the block is durable.
     ///
     /// # Errors
@@ -58,12 +58,12 @@ impl Nvwal {
         Ok(())
     }
 
-    /// Erases the marks of a torn transaction at the end, and of all transactions after it. The erasure is durable on return.
-    /// Without the erasure, a new transaction could end where one of the old ones begins, and a power loss could leave the
-    /// old mark in the place of the new terminator. Also searches blocks that are about to be freed, because a writer may
-    /// take them again in this generation.
+    /// Erases the marks of a torn transaction at the end, and of all transactions after it. The erasure is durable on
+    /// return. Otherwise a new transaction could end where one of the old ones begins, and a power loss could leave the
+    /// old mark where the new transaction's terminator belongs. Also searches blocks that are about to be freed,
+    /// because a writer may take them again in this generation.
     ///
-    /// Marks become durable in their order ([`Nvwal::follow`]). So after a zero word there is no mark.
+    /// Marks become durable in their order ([`Nvwal::follow`]). So if the word at the end is zero, no mark follows it.
     ///
     /// # Errors
     /// As [`Nvwal::blocks_behind_tail`].
@@ -92,13 +92,14 @@ impl Nvwal {
                 self.marks_in(block, (from, until), &mut marks);
                 let places = marks.into_iter().map(|(_, at)| self.heap.at(at.block, at.offset));
                 places.filter(|at| *at != torn_at).for_each(|at| nvm.store_u64(at, 0));
-                // Flush all of the range, because an earlier recovery may have ended before it flushed what it had erased.
+                // Flush the whole range, because an earlier recovery may have erased marks there and died before it
+                // flushed them.
                 nvm.flush(self.heap.at(block, from), u64::from(until - from));
                 from = until;
             }
         }
         nvm.fence();
-        // The torn mark goes last, because recovery looks for the others only as long as the torn mark is there.
+        // Erase the torn mark last, because recovery looks for the other marks only as long as the torn mark is there.
         nvm.store_u64(torn_at, 0);
         nvm.flush(torn_at, 8);
         nvm.fence();
@@ -141,7 +142,7 @@ impl Nvwal {
             let Some(next) = next.filter(|_| left > 0) else { break };
             (block, from) = (*next, BLOCK_HEADER_BYTES);
         }
-        // Also look at blocks in no list, because the link to such a block may be lost.
+        // Also check blocks in no list, because the link to a block may be lost.
         for block in self.heap.taken() {
             if !self.blocks.contains(block)
                 && !near.contains(block)

@@ -57,8 +57,8 @@ pub struct Activity {
 
 /// The limit in bytes of a log for which no limit is set, if the size of the file system is not known.
 const NO_LIMIT: u64 = 1 << 40;
-/// The approximate limit of the number of blocks of a log for which the engine chooses the size of blocks. The number is
-/// limited because each block costs a byte of the table of states, which has its full size from the beginning.
+/// The approximate limit of the number of blocks, for a log whose block size the engine chooses. Each block costs a
+/// byte of the table of states, and the table has its full size from the beginning.
 const STATES: u64 = 1 << 20;
 const LARGEST_BLOCK: u32 = 1 << 28;
 
@@ -82,9 +82,9 @@ pub struct Nvwal {
     writer: Writer,
     /// Ranges of sealed transactions that have not been flushed yet.
     unforced: Vec<(u64, u64)>,
-    /// Ranges that another process stored last: all of its last transaction, or only the mark of an `Async` one. This process
-    /// has read these ranges, but the other process may have died before it flushed them. So this process flushes them before
-    /// it marks a transaction that depends on them.
+    /// Ranges that another process stored last: all of its last transaction, or only the mark of an `Async` one. This
+    /// process has read these ranges, but the other process may have died before it flushed them. So this process
+    /// flushes them before it marks a transaction that depends on them.
     doubtful: Vec<(u64, u64)>,
     activity: Activity,
     payload: Vec<u8>,
@@ -171,8 +171,8 @@ impl Nvwal {
         self.check_end()?;
         self.erase_behind_end()?;
         self.cut_behind_tail()?;
-        // The heap frees the blocks that are not in the list as this process sees it. A dead process may not have flushed the
-        // list, so flush it first.
+        // The heap frees the blocks that are not in this process's list. A dead process may have linked some of the
+        // listed blocks without flushing the links, so flush these first.
         self.settle_doubtful();
         self.heap.flush_link(self.tail.block);
         self.heap.reconcile(&self.blocks);
@@ -240,11 +240,11 @@ impl Nvwal {
         self.doubtful.clear();
     }
 
-    /// Does one step of [`LogReader::refresh`]: applies the next committed transaction of the generation that the
-    /// `active` word names. Returns that transaction, if there is one.
+    /// Does one step of [`LogReader::refresh`]: applies the next committed transaction of the generation that the word
+    /// `active` identifies. Returns that transaction, if there is one.
     fn follow(&mut self, active: u64) -> Result<Option<FoundTransaction>, LogError> {
-        // Until a generation is loaded, `in_force.active` is 0. So check the generation's number too, because a damaged word
-        // may be 0.
+        // Until a generation is loaded, `in_force.active` is 0. A damaged `active` may be 0 too, so check the
+        // generation's number as well.
         if active != self.in_force.active || self.in_force.slot.generation == 0 {
             self.load_generation(active)?;
         }
@@ -269,7 +269,7 @@ impl Nvwal {
             sequence: self.sequence + 1,
             time_ms: self.sealed_at.told(),
         });
-        // The process that marked this transaction had already made durable everything that the transaction depends on.
+        // Before a process marked this transaction, it made everything that the transaction depends on durable.
         self.doubtful.clear();
         let waits = match found.order {
             Order::Async => {

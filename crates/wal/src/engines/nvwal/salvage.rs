@@ -111,7 +111,7 @@ impl Nvwal {
     }
 
     /// Enters the generation to which the log's blocks belong, for a log whose active word or slot is damaged. The
-    /// generation's first block is the block that begins with transaction 1. Returns whether such a generation was found.
+    /// generation's first block is the block that begins with transaction 1. Returns whether it found a generation.
     fn enter_found(&mut self, active: u64) -> Result<bool, LogError> {
         let named = read_active_word(active);
         let of_slots = [0, 1].into_iter().filter_map(|parity| {
@@ -164,9 +164,8 @@ impl Nvwal {
         found
     }
 
-    /// Passes to `later` the whole transactions after the last one applied. Returns where the first of them begins. If that
-    /// first transaction has the order `Ordered`, it proves that the log is damaged, and sets `damage` if that is still
-    /// `None`.
+    /// Passes to `later` the whole transactions after the last one applied. Returns where the first of them begins. If
+    /// the first one has the order `Ordered`, the log is damaged; then sets `damage`, unless it is set already.
     fn read_behind(
         &mut self,
         has_position: bool,
@@ -184,8 +183,8 @@ impl Nvwal {
             let found = self.transaction_at(at, sequence);
             let Ok(Some(found)) = found else { continue };
             if damage.is_none() && found.order != Order::Ordered {
-                // This is no damage. A crash may leave a transaction that is not `Ordered` after a transaction that is not
-                // whole.
+                // This is no damage. After a transaction that is not whole, a crash may leave a whole transaction of
+                // another order.
                 return Ok(None);
             }
             if until.is_none() || sequence != before + 1 {

@@ -29,8 +29,8 @@ impl Position {
     }
 }
 
-/// The offset in a block at which records continue if their transaction began in an earlier block. It is after the word where
-/// a scanner looks for a commit mark. So the scanner never takes a record for a mark.
+/// The offset in a block at which records continue if their transaction began in an earlier block. The word before this
+/// offset stays free, because a scanner looks for a commit mark there. So the scanner never takes a record for a mark.
 pub(crate) const CONTINUED_AT: u32 = BLOCK_HEADER_BYTES + 8;
 
 /// A committed transaction.
@@ -68,8 +68,8 @@ pub(crate) struct Expected {
     pub(crate) generation: u64,
     /// Number of the transaction in the generation, from 1.
     pub(crate) sequence: u32,
-    /// The order of the transaction before this one. That order decides what garbage in the place of this transaction's mark
-    /// means.
+    /// The order of the transaction before this one. It decides whether garbage in the place of this transaction's mark
+    /// is damage or the end of the log.
     pub(crate) after: Order,
     /// Number of frames before the transaction.
     pub(crate) frames: u32,

@@ -102,8 +102,8 @@ impl Nvwal {
     }
 
     fn link_new_block(&mut self, from: u32) -> Result<u32, LogError> {
-        // The last switch of generation may not be durable yet. If it is not, a crash brings back the old generation, to
-        // which the block that is allocated here may belong. So make the switch durable first.
+        // The last switch of generation may not be durable yet. Then a crash brings back the old generation, which may
+        // use the block that is allocated here. So make the switch durable first.
         self.settle_doubtful();
         let block = self.heap.allocate(self.in_force.slot.generation)?;
         self.heap.link(from, self.in_force.slot.generation, block);
@@ -242,8 +242,8 @@ impl Nvwal {
     ) -> Result<(), LogError> {
         let generation = self.in_force.slot.generation + 1;
         self.drop_staged();
-        // The new slot overwrites the slot of the generation before the one in force. If the last switch is not durable yet,
-        // a crash would bring back that older generation, which needs its slot. So make the switch durable first.
+        // The new slot overwrites the slot of the generation before the one in force. If the last switch is not durable
+        // yet, a crash brings back that older generation, which needs its slot. So make the switch durable first.
         self.settle_doubtful();
         let wal_header = header.map_or([0; WAL_HEADER_BYTES], |header| header.bytes);
         let slot = Slot { generation, first_block, wal_header, retired };

@@ -23,9 +23,10 @@ pub(super) enum State {
     Next,
     /// The newest committed transaction with a record in the chain.
     Last,
-    /// The page's own home position, as a transaction number. If all pages have a later home position, that one counts.
+    /// The page's home position, as stored for this page alone. The home position of all pages counts instead if it is
+    /// later.
     Home,
-    /// The number, plus 1, of the slot with the image from which the page is being merged; 0 if there is no such slot.
+    /// While the page is being merged, the number plus 1 of the slot with the page's new image; otherwise 0.
     Slot,
     /// The next chain in the same list of the page table, as a link to that chain's first extent.
     Bucket,
@@ -37,10 +38,11 @@ pub(super) enum State {
     Bytes,
 }
 
-/// The least number of bytes by which the log grows at a time, unless its size or the medium leaves less.
+/// The least number of bytes by which the log grows at a time, unless its usual size, its limit or the medium allows
+/// less.
 const LEAST_STEP: u64 = 1 << 20;
-/// The divisor that gives the spare space of a log that grows beyond its usual size. The log grows by an eighth of that size
-/// more than it has to, so that the next transactions need not grow it again.
+/// The divisor that gives the spare space of a log that grows beyond its usual size. The log then grows by an eighth of
+/// its usual size more than it has to, so that the next transactions need not grow it again.
 const SPARE: u32 = 8;
 
 /// The memory of one log.
@@ -51,8 +53,8 @@ pub(super) struct Area {
     limit_chunks: u32,
     usual_chunks: u32,
     pub(super) path: PathBuf,
-    /// The largest number of chunks that this process knows the log to have had. The file still has all of these chunks.
-    /// Those that the log has given back read as zeros.
+    /// The largest number of chunks that this process knows the log to have had. The file still has all of these
+    /// chunks. If the log has given back the space of some of them, they read as zeros.
     chunks: AtomicU32,
 }
 
@@ -107,8 +109,8 @@ impl Area {
         self.chunks.fetch_max(chunks, Ordering::Relaxed);
     }
 
-    /// Returns the extent that a link leads to, or `None` for link 0. Checks that the file has the extent. A process that
-    /// does not hold the lock may follow a link to an extent that the log gave back after this process had read the link.
+    /// Returns the extent that a link leads to, or `None` for link 0. Checks that the file has the extent. A process
+    /// that does not hold the lock may read a link, and follow it after the log has given the extent back.
     pub(super) fn follow(&self, link: u64) -> Result<Option<Extent>, LogError> {
         if link == 0 {
             return Ok(None);
@@ -281,9 +283,9 @@ impl Area {
         }
     }
 
-    /// Makes sure that a transaction can take the extents of `need`, or extents of the other kind in their place, without
-    /// growing the log. For that, grows the log to its usual size, and beyond it if `may_outgrow`, but never beyond its limit
-    /// (invariant 10).
+    /// Makes sure that a transaction can take the extents of `need`, or extents of the other kind in their place, from
+    /// the file as it is. If it cannot, grows the log up to its usual size, and beyond it if `may_outgrow`, but never
+    /// beyond its limit (invariant 10).
     ///
     /// # Errors
     /// `LimitReached`, `NoSpace`: pages have to be merged first.
@@ -304,7 +306,8 @@ impl Area {
             None => Err(LogError::LimitReached { limit_bytes: self.limit_bytes() }),
         };
         match backed {
-            // Without space for another chunk, pieces may still stand in for sectors, and sectors for pieces.
+            // The file has no space for another chunk, but pieces may still stand in for sectors, or sectors for
+            // pieces.
             Err(LogError::NoSpace { .. }) if within(self.free_within(words, self.grown()?)).is_some() => {
                 Ok(())
             }
@@ -312,7 +315,7 @@ impl Area {
         }
     }
 
-    /// Grows the log until a transaction can take the extents of `need` without growing it further.
+    /// Grows the log, if necessary, until the file has the extents of `need` free.
     fn back(&self, words: &Words, turn: &Turn<'_>, need: Need) -> Result<(), LogError> {
         let sectors = (words.load(SECTORS_USED) + need.sectors).div_ceil(u64::from(SECTORS_PER_CHUNK));
         let pieces =
@@ -373,8 +376,8 @@ impl Area {
         self.give_back_rest(turn)
     }
 
-    /// Gives the space after the log's chunks back to the file system. A part of it is the space of chunks that the log no
-    /// longer has. The rest is space that a process added before it died, without making it a part of the log.
+    /// Gives the space after the log's chunks back to the file system. Some of it belongs to chunks that the log has
+    /// given up. A process may have added the rest, and died before it made that space a part of the log.
     pub(super) fn give_back_rest(&self, _turn: &Turn<'_>) -> Result<(), LogError> {
         let from = self.geometry.file_bytes(self.grown()?);
         // The file may be longer than this process knows. It may also be shorter than the bound that is passed here.
@@ -413,8 +416,8 @@ impl Need {
         self.pieces += other.pieces;
     }
 
-    /// Returns a need for the same space as `self` that the free extents can satisfy. In it, pieces replace missing sectors,
-    /// and sectors replace missing pieces. Returns `None` if the free extents are not enough.
+    /// Returns the extents to take instead of `self`, for the same space: pieces replace missing sectors, and sectors
+    /// replace missing pieces. `sectors` and `pieces` are free. Returns `None` if they are not enough.
     pub(super) fn within(self, sectors: u64, pieces: u64, sector_bytes: u32) -> Option<Self> {
         let short = self.sectors.saturating_sub(sectors);
         let in_pieces = u64::from(sector_bytes.div_ceil(PIECE_ROOM));

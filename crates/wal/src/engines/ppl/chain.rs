@@ -54,8 +54,8 @@ impl<'a> Walk<'a> {
         Self { area, extents, index: 0, offset: EXTENT_HEADER_BYTES, largest, upto: u64::MAX }
     }
 
-    /// Ends the walk before the first record of a transaction later than this one. Other processes may be storing such records,
-    /// in extents that the walking process does not know.
+    /// Ends the walk before the first record of a transaction later than this one. Other processes may be storing later
+    /// records in extents that this walk does not have.
     pub(super) fn upto(self, transaction: u64) -> Self {
         Self { upto: transaction, ..self }
     }
@@ -116,15 +116,16 @@ impl<'a> Walk<'a> {
         read_record_word(word).map(|(transaction, _)| transaction)
     }
 
-    /// Looks for a record of the page after the end of the chain, because zeros over the first word of a record may have
-    /// cut off the stream. Such a record belongs to a committed transaction later than `after`. Anything that an extent held
-    /// before the chain took the extent belongs to an earlier transaction, and is not returned.
+    /// Looks for a record of the page after the end of the chain. The chain may end too early, because zeros have
+    /// overwritten the first word of a record. Returns only a record of a committed transaction later than `after`;
+    /// older transactions may have left records in an extent before this chain took it.
     pub(super) fn behind_end(&self, page_number: u32, (after, committed): (u64, u64)) -> Option<u64> {
         let mut payload = Vec::new();
         let mut from = self.offset;
         for (index, extent) in self.extents.iter().enumerate().skip(self.index) {
             let header = self.area.header(*extent)?;
-            // A merge moved older records into the first extent of a relocated log, so do not use `taken_by` as a bound there.
+            // In a relocated log, the first extent has records that are older than the extent's `taken_by`, because a
+            // merge moved them there. So do not use `taken_by` as a bound.
             let is_moved = index == 0 && header.order & RELOCATED != 0;
             let after = if is_moved { after } else { after.max(header.taken_by.saturating_sub(1)) };
             let bytes = self.area.geometry.extent_bytes(*extent);
@@ -290,8 +291,8 @@ impl Area {
     }
 }
 
-/// The bit of an extent's order that marks the beginning of a relocated chain. A merge has moved the newest records of an
-/// older chain into such a chain.
+/// The bit of an extent's order that marks the first extent of a relocated chain. A merge makes such a chain by moving
+/// the newest records of the old chain into a new sector.
 pub(super) const RELOCATED: u32 = 1 << 31;
 
 /// A record to be stored.
@@ -309,12 +310,12 @@ pub(super) struct Chain {
     pub(super) extents: Vec<Extent>,
     /// The newest committed transaction with a record in the chain.
     pub(super) last: u64,
-    /// The page's own home position. If every page is home up to a later transaction, that transaction is the home position
-    /// instead.
+    /// The page's home position, as stored for this page alone. The home position of all pages counts instead if it is
+    /// later.
     pub(super) home: u64,
-    /// The transaction up to which the page on flash includes the records of the chain.
+    /// The page on flash already includes the chain's records up to this transaction.
     pub(super) merged: u64,
-    /// The slot with the image from which the page is being merged, if the page is being merged.
+    /// The slot with the page's new image, while the page is being merged.
     pub(super) slot: Option<u32>,
 }
 
@@ -426,9 +427,9 @@ impl Area {
         Ok(true)
     }
 
-    /// Returns all chains in the page table: each page with the first extent of its chain. The caller holds the lock or is
-    /// the only user, or else uses [`Store::steadily`](super::store::Store::steadily). Otherwise the walk may go from one
-    /// list into another if another process frees an extent and takes it again meanwhile.
+    /// Returns all chains in the page table: each page with the first extent of its chain. The caller holds the lock,
+    /// or is the only user, or calls this method in [`Store::steadily`](super::store::Store::steadily). Otherwise
+    /// another process may free an extent and take it again for another list, and the walk may continue in that list.
     pub(super) fn all_chains(&self) -> Result<Vec<(u32, Extent)>, LogError> {
         let mut found = Vec::new();
         for bucket in 0..u64::from(self.geometry.buckets) {

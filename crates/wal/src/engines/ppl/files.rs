@@ -30,8 +30,8 @@ use crate::shared::pins::{PINS_OFFSET, Pins};
 pub const SHARED_BYTES: u64 = SHARED.all;
 /// The least number of bytes of sectors and pool together, in a log of the usual size, if the settings give no size.
 const USUAL_BYTES: u64 = 64 << 20;
-/// The least number of lists in the page table of a log without a limit. Such a log may come to hold more pages than a log of
-/// the usual size.
+/// The least number of lists in the page table of a log without a limit, which may hold more pages than a log of the
+/// usual size.
 const BUCKETS: u32 = 1 << 14;
 /// The number of bytes of page images for which a new log has slots.
 const SLOTS_BYTES: u32 = 512 << 10;
@@ -131,7 +131,7 @@ impl Ppl {
         join(area, superblock, options, Words::new(segment, base), None, alone)
     }
 
-    /// Opens a log read-only, in the state to which recovery would bring it. Stores nothing and takes no lock.
+    /// Opens a log read-only, as recovery would leave it. Stores nothing and takes no lock.
     ///
     /// # Errors
     /// `Format` and `Corrupt`.
@@ -191,7 +191,7 @@ pub(super) fn attach_outside(log: AttachingOutside<'_>) -> Result<Box<dyn Engine
     Ok(Box::new(Ppl::new(store, superblock, &options)?))
 }
 
-/// Opens a log read-only, in the state to which recovery would bring it. Stores nothing and takes no lock.
+/// Opens a log read-only, as recovery would leave it. Stores nothing and takes no lock.
 pub(super) fn look_at(log: &OpenFile<'_>) -> Result<Ppl, LogError> {
     let (area, superblock) = area_read_only(log)?;
     open_scanned(area, superblock)

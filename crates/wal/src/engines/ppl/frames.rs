@@ -119,7 +119,8 @@ pub(super) struct Frames {
     place: Place,
     /// The number of the newest transaction that this process has applied.
     known: u64,
-    /// The last transaction up to which transactions can no longer be read one by one.
+    /// The transaction up to which followers can no longer read transactions one by one, because merges may have
+    /// dropped some of their records.
     lost: u64,
     transactions: Vec<Known>,
     pages: Vec<u32>,
@@ -373,8 +374,8 @@ impl Staged {
         Ok(())
     }
 
-    /// Returns the page of each frame from `first` to `last`. Also returns, for each of these pages, the place of the newest
-    /// of these frames. Returns `None` if one of the frames is not staged.
+    /// Returns the page of each frame from `first` to `last`. Also returns, for each page that occurs among these, the
+    /// place of its newest frame. Returns `None` if one of the frames is not staged.
     pub(super) fn newest(&self, first: u32, last: u32) -> Option<(Vec<u32>, Vec<usize>)> {
         let (from, to) = (self.slot(first)?, self.slot(last)?);
         let frames = self.frames.get(from..=to)?;

@@ -107,8 +107,8 @@ impl Home for LoggedHome {
         }
     }
 
-    /// Sets only the size that the home shows. The drain truncates the file later. Before that, the database may grow again,
-    /// and new records may then be changes of pages that are now beyond the end.
+    /// Sets only the size that the home shows; the drain truncates the file later. If the database grows again before
+    /// that, a new record of a page beyond the present end may be a change of the page that the file still has.
     fn truncate(&self, _file: &dyn DatabaseFile, bytes: u64) -> Result<(), LogError> {
         let _turn = self.0.lock()?;
         self.0.words.store(HOME_PAGES, bytes.div_ceil(u64::from(self.0.page_bytes)));
@@ -133,12 +133,12 @@ impl Store {
             return self.write_directly(file, page_number, page);
         }
         let _turn = self.lock()?;
-        // Change the size first, because the home shows no page beyond its end.
+        // Raise the size first, because the home shows no page beyond its end.
         if u64::from(page_number) > self.home_pages(file)? {
             self.words.store(HOME_PAGES, u64::from(page_number));
         }
         if let Found::After(number) = found
-            // A page that has no chain any more was merged after the search, and is home.
+            // If the page has no chain any more, a process has merged it since the search, so the page is home.
             && let Some(first) = self.area.find_chain(page_number)?
             && self.area.state(first, State::Home) < number
         {
@@ -169,7 +169,7 @@ impl Store {
             if is_same(page_number, &image, page) {
                 return Ok(Found::Home);
             }
-            // The extents that are loaded next contain all records committed up to now.
+            // The call below loads extents that contain at least all records committed up to now.
             let range = (version.transaction, self.words.load(SEALED));
             let found = match self.pages.load(&self.area, page_number, &mut chain) {
                 Ok(true) => self.find_in(&chain, page_number, range, page, &mut image, &mut payload),
@@ -226,8 +226,8 @@ impl Store {
     /// Writes every page to the file as the home shows it, and then drops all records that are left. The caller is the only
     /// user of the database.
     fn drain(&self, file: &dyn DatabaseFile) -> Result<(), LogError> {
-        // No process is merging now. If a slot has an owner, that process has died, and a living process may have its
-        // process slot by now.
+        // No process is merging now. If a slot has an owner, that process has died, and its process slot may belong to
+        // a living process by now. So clear all owners.
         (0..self.area.geometry.slots).for_each(|slot| self.words.own_slot(slot, false));
         self.undo_unseen(file)?;
         loop {
@@ -255,9 +255,9 @@ impl Store {
         self.drop_chains()
     }
 
-    /// Undoes, as one transaction, a transaction that was sealed but never published because its writer died. Dropping the
-    /// chains of that transaction one after the other would not do: a crash in between would leave a part of the transaction,
-    /// and recovery would show that part.
+    /// Undoes a transaction that was sealed but never published because its writer died. Undoes it by one transaction
+    /// for all of its pages. If this method dropped the chains of these pages one after the other instead, a crash in
+    /// between would leave a part of the transaction, and recovery would show that part.
     fn undo_unseen(&self, file: &dyn DatabaseFile) -> Result<(), LogError> {
         let end = self.home_pages(file)?;
         let mut unseen = self.area.all_chains()?;
@@ -286,8 +286,8 @@ impl Store {
         Ok(())
     }
 
-    /// Drops the chains that are left. Each of their records is of a page beyond the end, or makes its page as the home shows
-    /// it.
+    /// Drops the chains that are left. Each of them belongs to a page beyond the end of the database, or its page in
+    /// the file already has all of its records.
     fn drop_chains(&self) -> Result<(), LogError> {
         let turn = self.lock()?;
         let mut extents = Vec::new();
@@ -302,7 +302,7 @@ impl Store {
     }
 }
 
-/// The version of a page that equals an image that is written home.
+/// Which version of a page equals the image that SQLite writes home.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Found {
     /// The version that the home shows already.

@@ -1,26 +1,26 @@
 //! Merging: the engine applies a page's records to the page on flash, and then frees the page's log (SQLite/PPL, section 3.2,
 //! log merger).
 //!
-//! A merge takes a page as far as SQLite has checkpointed it and no further (invariant 17), because readers of older
-//! snapshots read the page through the file. A power loss may tear the write of a page, and records that move bytes are
-//! meaningless over a mixture of old and new bytes. So the engine first makes the new image durable in a *slot* of the log.
-//! Until the page itself is durable, readers and recovery use the image in the slot instead of the page on flash. A merge
-//! has three steps:
+//! A merge brings a page up to the transaction to which SQLite has checkpointed it, and no further (invariant 17),
+//! because readers of older snapshots read the page through the file. A power loss may tear the write of a page, and
+//! records that move bytes are meaningless over a mixture of old and new bytes. So the engine first makes the new image
+//! durable in a *slot* of the log. Until the page itself is durable, readers and recovery use the image in the slot
+//! instead of the page on flash. A merge has three steps:
 //!
 //! 1. With the lock: store the images of a batch in slots, flush them, and fence once. Then the chains name the slots, and
 //!    readers read the images there.
 //! 2. Without the lock: write the images to the database file, and sync the file once for the batch.
-//! 3. With the lock: remove chains without records newer than the image from the page table. For the other chains, move the
-//!    newer records to a new log sector, or note in the chain up to which transaction it is merged. Then erase the headers of
-//!    extents, fence, erase the slots, and fence.
+//! 3. With the lock: if a chain has no records newer than the image, remove it from the page table. Otherwise move the
+//!    newer records to a new log sector, or note in the chain up to which transaction it is merged. Then erase the
+//!    headers of extents, fence, erase the slots, and fence.
 //!
 //! If a process dies between any two steps, the slot still holds the image of the page, and the next merge writes that image
 //! again.
 //!
-//! From step 1 to step 3 the process owns the slots of its batch, so no other process continues these merges. The process
-//! gives the slots up while it holds the lock, and before it erases them. Once it has released the lock, a slot that is
-//! free may have another owner. Besides, each step first checks that the slot still has the image that step 1 has found or
-//! stored there.
+//! From step 1 to step 3 the process owns the slots of its batch, so no other process continues these merges. The
+//! process gives up the ownership while it holds the lock, and before it erases the slots, because another process may
+//! take a slot as soon as it is free and the lock is released. As a second safeguard, each step first checks that the
+//! slot still has the image that step 1 has found or stored there.
 
 use duralite_format::ppl::{
     EXTENT_HEADER_BYTES, Extent, ExtentHeader, MERGED_AT, RECORD_HEADER_BYTES, SLOT_HEADER_BYTES, SlotHeader,
@@ -36,7 +36,7 @@ use crate::LogError;
 use crate::engine::home::{self, DatabaseFile};
 use crate::shared::log_memory::flush_all;
 
-/// The reason for which pages are merged.
+/// The reason why the engine merges pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Cause {
     /// The logs of the pages are full.
@@ -77,7 +77,7 @@ struct Merging {
     page_number: u32,
     first: Extent,
     slot: u32,
-    /// The transaction as of which the slot's image shows the page.
+    /// The newest transaction whose changes the slot's image contains.
     upto: u64,
 }
 
@@ -167,13 +167,13 @@ impl Store {
         self.area.state(first, State::Bytes) >= self.full_bytes || slot != 0
     }
 
-    /// Merges pages up to their home positions, the least recently logged pages first, until half of the usual space is free. A
-    /// log that has outgrown its usual size keeps no page, because any page may be what prevents the log from shrinking. Returns
-    /// how many pages were merged.
+    /// Merges pages up to their home positions, the least recently logged pages first, until half of the usual space is
+    /// free. If the log has outgrown its usual size, merges every page, because the log of any page may keep the file
+    /// from shrinking. Returns how many pages were merged.
     pub(super) fn relieve(&self, file: &dyn DatabaseFile, cause: Cause) -> Result<Merged, LogError> {
         let mut pages = Vec::new();
         for (page_number, first) in self.steadily(|| self.area.all_chains())? {
-            // Put the chains that a merge removes completely first.
+            // Sort the chains that a merge can remove completely to the front.
             pages.push((self.is_ahead(first), self.area.state(first, State::Last), page_number));
         }
         pages.sort_unstable();
@@ -208,7 +208,8 @@ impl Store {
             Ok(if is_kept { Published { batch: Vec::new(), ..published } } else { published })
         });
         if published.as_ref().map_or(true, |published| published.batch.is_empty()) {
-            // Erase the slots, because after a crash, a slot that no chain names would be taken for the image of its page.
+            // Erase the slots. No chain names them, and after a crash recovery would take each for the valid image of
+            // its page.
             self.erase_slots(stored.into_iter());
             return published;
         }
@@ -236,7 +237,7 @@ impl Store {
         let mut chain = Chain::default();
         let mut scratch = Scratch::default();
         let mut image = vec![0; self.page_bytes as usize];
-        // When the log is drained, no follower is left that needs older versions.
+        // While the log is being drained, no follower is left that needs older versions.
         let limit = if cause == Cause::Closing { u64::MAX } else { self.merge_limit()? };
         for &page_number in pages {
             if self.area.load_chain(page_number, &mut chain)?
@@ -292,7 +293,7 @@ impl Store {
         (0..self.area.geometry.slots).rev().filter(is_free).collect()
     }
 
-    /// Frees slots. On return they are free, and durably so. Before this call, either no chain names the slots, or the caller
+    /// Frees slots. They are durably free on return. Before this call, either no chain names the slots, or the caller
     /// has erased the records that the images in the slots replace.
     pub(super) fn erase_slots(&self, slots: impl Iterator<Item = u32>) {
         for slot in slots {
@@ -344,15 +345,15 @@ impl Store {
         let mut image = vec![0; self.page_bytes as usize];
         let pages = self.home_pages(file)?;
         for merging in batch {
-            // Write pages beyond the end of the database too. The database may grow over such pages again without SQLite
-            // writing them, and later records of these pages are then changes of what the file holds. A drain skips such
+            // Write pages beyond the end of the database too. The database may grow over these pages again without
+            // SQLite writing them. Later records of a page are then changes of what the file holds. A drain skips these
             // pages, because it truncates the file afterwards.
             if cause == Cause::Closing && u64::from(merging.page_number) > pages {
                 continue;
             }
             self.read_slot(merging.slot, &mut image)?;
-            // Look at the header only after the copy. If another process has taken the slot, the copy may have parts of the image
-            // of another page.
+            // Check the slot's header only after the copy. If another process has taken the slot, the copy may contain
+            // parts of the image of another page.
             self.words.fence();
             if !self.holds(merging) {
                 return Err(TAKEN);
@@ -366,8 +367,9 @@ impl Store {
         file.sync()
     }
 
-    /// Does step 3: ends the merge of a batch. After a failure, only gives up the ownership of those slots that still have
-    /// the images of the batch. No other process can take such a slot before this call gives it up.
+    /// Does step 3: ends the merge of a batch. After a failure, only gives up the ownership of the slots that still
+    /// have the images of the batch. (No other process can have taken these slots, because this process still owned
+    /// them.)
     fn retire_batch(&self, batch: &[Merging], written: bool, cause: Cause) -> Result<(), LogError> {
         let retired = if written { self.detach_batch(batch, cause) } else { Ok(()) };
         if !written || retired.is_err() {
@@ -402,8 +404,9 @@ impl Store {
             }
         }
         self.area.nvm.fence();
-        // From here on an error does not stop the merges of the other pages. If it did, recovery would prefer their new
-        // sectors to the logs in the page table, to which the next commits would still go.
+        // From here on an error in one page must not stop the merges of the other pages. Otherwise their new sectors
+        // would stay: recovery would prefer them to the old logs, but the page table would still lead the next commits
+        // to the old logs.
         let (mut ended, mut gone, mut left) = (Vec::new(), Vec::new(), Vec::new());
         let mut result = Ok(());
         for (merging, change) in batch.iter().zip(done) {
@@ -527,8 +530,8 @@ impl Store {
         self.area.nvm.fence();
         self.area.set_state(new, State::Last, chain.last);
         self.area.set_state(new, State::Home, chain.home);
-        // Store the header last, because from then on the sector is the page's log: recovery takes the newest log of a page
-        // that it finds.
+        // Store the header last. With the header the sector becomes the page's log, because recovery takes the newest
+        // log of a page that it finds.
         let header =
             ExtentHeader { page_number: merging.page_number, order: RELOCATED, taken_by: chain.last };
         self.area.store_header(new, &header, merging.upto);
@@ -543,7 +546,7 @@ impl Store {
     }
 }
 
-/// The change of a chain after a merge of its page.
+/// What happens to a page's chain once the page has been merged.
 enum Detached {
     /// The chain gives up its old extents. If there are newer records, `new` holds them.
     Replaced { old: Vec<Extent>, new: Option<Extent> },

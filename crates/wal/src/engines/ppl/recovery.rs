@@ -90,7 +90,7 @@ impl Parts {
     }
 }
 
-/// A page whose chain is damaged, the error, and the intact part from the beginning of the chain.
+/// A page with a damaged chain, the error, and the intact part at the beginning of the chain.
 type DamagedChain = (u32, LogError, Chain);
 
 /// Reads all extents and slots. Stores nothing.
@@ -187,7 +187,8 @@ fn scan_all(
     Ok(scanned)
 }
 
-/// Returns the slots with a valid image. For each page: the slot, and the transaction as of which the image shows the page.
+/// Returns the slots with a valid image. For each page: the slot, and the newest transaction whose changes the image
+/// has.
 fn scan_slots(area: &Area, page_bytes: u32, stale: &mut Vec<u32>) -> FxHashMap<u32, (u32, u64)> {
     let mut slots: FxHashMap<u32, (u32, u64)> = FxHashMap::default();
     let mut bytes = vec![0; SLOT_HEADER_BYTES as usize + page_bytes as usize];
@@ -217,7 +218,8 @@ fn scan_slots(area: &Area, page_bytes: u32, stale: &mut Vec<u32>) -> FxHashMap<u
     slots
 }
 
-/// Assembles the extents of a page's chain in order; `None` if all of them are left over from a merge that was completed.
+/// Assembles the extents of a page's chain in order. Returns `None` if a completed merge has left nothing but
+/// superfluous extents.
 fn put_together(
     area: &Area,
     page_number: u32,
@@ -258,9 +260,9 @@ fn incomplete(area: &Area, page_number: u32) -> LogError {
     LogError::Corrupt { offset, what: FormatError::Damaged { what: "a page's log" } }
 }
 
-/// Finds the end of a chain, after the last record of a committed transaction. Refuses a chain in which zeros have cut off a
-/// later record. Returns `None` if a completed merge has already erased the chain's end. In that case the slot has everything
-/// that the chain held.
+/// Finds the end of a chain, after the last record of a committed transaction. Refuses a chain if zeros over a record
+/// have cut off later records. Returns `None` if a completed merge has already erased the end of the chain; then the
+/// slot's image has everything that the chain held.
 fn walk(
     area: &Area,
     (page_number, page_bytes): (u32, u32),
@@ -364,8 +366,8 @@ impl Store {
         let area = &self.area;
         self.settle_doubtful()?;
         let scanned = scan(area, self.page_bytes, committed, |extent| others.contains(&extent))?;
-        // The image in a slot is valid instead of the rest of its page's old log. So keep the slot until the erasure of that
-        // rest is durable.
+        // The image in a slot replaces the rest of its page's old log. So keep the slot until the erasure of that rest
+        // is durable.
         self.erase_litter(&scanned.litter);
         self.erase_slots(scanned.stale_slots.iter().copied());
         for (chain, end) in scanned.chains.values() {
@@ -388,9 +390,9 @@ impl Store {
         Ok(())
     }
 
-    /// Erases the headers of extents that are in no chain. The erasure is durable on return. Of the extents of one old
-    /// chain, erases the last one first. So a crash in between leaves a chain without gaps. Recovery would take a gap for
-    /// damage.
+    /// Erases the headers of extents that are in no chain. The erasure is durable on return. Erases the extents of one
+    /// old chain from the last to the first. So a crash in between leaves no gap in the chain, which recovery would
+    /// take for damage.
     fn erase_litter(&self, litter: &[Extent]) {
         let area = &self.area;
         let order = |extent: Extent| area.header(extent).map_or(0, |header| header.order & !RELOCATED);
@@ -423,8 +425,8 @@ impl Store {
         self.words.store(PIECES_USED, pieces);
     }
 
-    /// Makes every word durable as it is visible now. A process may have died after it stored or erased a word and before it
-    /// flushed that word, and the next steps of recovery rely on such words.
+    /// Makes every word durable as it is visible now. The next steps of recovery rely on these words, and a process may
+    /// have stored or erased a word and died before it flushed the word.
     fn settle_doubtful(&self) -> Result<(), LogError> {
         let (nvm, geometry) = (&self.area.nvm, &self.area.geometry);
         nvm.flush(GROWN_OFFSET, 8);

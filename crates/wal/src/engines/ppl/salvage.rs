@@ -1,8 +1,8 @@
 //! Reads logs for `duralite verify` and `duralite salvage`, with the code that recovers logs.
 //!
-//! A `ppl` log is not one sequence, because each page has a chain of records. If a page's chain is damaged, salvage knows
-//! the page up to the record before the damage. So here "before the damage" means up to the newest transaction as of which
-//! salvage knows every page that has a chain.
+//! A `ppl` log is not one sequence, because each page has a chain of records. If a page's chain is damaged, salvage
+//! knows the page only up to the record before the damage. So here "before the damage" means up to the newest
+//! transaction for which salvage can still build every page that has a chain.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -28,9 +28,9 @@ use crate::engine::salvage::{
 use crate::engine::walk::{WalkSummary, WalkedRecord, WalkedTransaction};
 use crate::{ErrorKind, LogError};
 
-/// Visits, in order, every committed transaction of which the log has records. Checks every record, and rebuilds every page
-/// from its version in the database file. In a damaged log, visits the transactions before the damage. To find these,
-/// `damaged` opens the log again without its chains. Stores nothing.
+/// Visits, in order, every committed transaction that still has records in the log. Checks every record, and rebuilds
+/// every page from its version in the database file. In a damaged log, visits the transactions before the damage; to
+/// find them, `damaged` opens the log again without its chains. Stores nothing.
 pub(super) fn walk(
     log: Result<Ppl, LogError>,
     damaged: impl FnOnce() -> Result<(Area, Superblock), LogError>,
@@ -125,11 +125,11 @@ fn records_of(log: &Ppl) -> Result<Vec<(u64, WalkedRecord)>, LogError> {
 /// What is known of the versions of one page.
 struct History {
     chain: Chain,
-    /// The transaction as of which the page's image, in the slot or in the database file, shows the page.
+    /// The newest transaction whose changes the page's image has. The image is in the slot or in the database file.
     base: u64,
     /// The records after that image, up to the first record whose check fails.
     records: Vec<Record>,
-    /// The first transaction as of which the page's contents are not known; `None` if there is none.
+    /// The first transaction after which salvage cannot build the page any more; `None` if there is none.
     limit: Option<u64>,
 }
 
@@ -138,7 +138,7 @@ struct UpToDamage {
     source: PagesAsOf,
     commits: BTreeMap<u64, TransactionRecord>,
     damage: Option<LogError>,
-    /// The pages of which the log has records, but not the beginning of the chain.
+    /// The pages for which the log has records, but not the beginning of the chain.
     older: Vec<u32>,
     page_bytes: u32,
 }

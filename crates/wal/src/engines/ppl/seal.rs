@@ -18,8 +18,8 @@ use crate::shared::log_memory::flush_all;
 
 /// SQLite's code for a full disk.
 const FULL: i32 = 13;
-/// The pause between two attempts of a writer to find space, and the most attempts: `FEW_WAITS` if another process may be
-/// checkpointing, `MOST_WAITS` while another process is merging.
+/// How a writer waits for space: it tries again after each `WAIT`, at most `MOST_WAITS` times while another process is
+/// merging, and otherwise at most `FEW_WAITS` times, because another process may be checkpointing.
 const WAIT: Duration = Duration::from_millis(1);
 const FEW_WAITS: u32 = 250;
 const MOST_WAITS: u32 = 5000;
@@ -57,9 +57,9 @@ impl Store {
         Ok(need)
     }
 
-    /// Takes the lock as soon as there is space for the changes. If the log's usual size does not have the space, merges
-    /// pages. If that is not enough, lets the log grow beyond its usual size. The usual size of a log with a limit is that
-    /// limit.
+    /// Takes the lock as soon as there is space for the changes. If the log's usual size does not have the space,
+    /// merges pages. If that is not enough, lets the log grow beyond its usual size. (In a log with a limit, the usual
+    /// size is the limit.)
     pub(super) fn lock_for(
         &self,
         file: &dyn DatabaseFile,
@@ -108,8 +108,8 @@ impl Store {
         self.words.store(UNDO_LAST, last);
         self.words.store(UNDO_END, end);
         self.words.store(OPEN, number);
-        // The frames come first, because they keep their pieces longer than most chains. A log that has outgrown its usual
-        // size can give back only the space after the last extent in use.
+        // Store the entry of the frames before the records, because it keeps its pieces longer than most chains do. A
+        // log that has outgrown its usual size can give back only the space after the last extent in use.
         self.area.append_entry(&self.words, turn, entry)?;
         let Buffers { dirty, chains } = buffers;
         dirty.clear();
@@ -128,7 +128,8 @@ impl Store {
         let begun = TransactionRecord { number, kind, db_pages, time_ms, retired: *retired };
         let at = TransactionRecord::offset(number);
         let bytes = begun.encode(self.area.id);
-        // Clear the mark first, so that a torn record never carries the mark of the transaction that had this place before.
+        // Clear the mark first. Otherwise a torn record could carry the mark of the transaction that had this place
+        // before.
         let mark = TransactionRecord::mark_offset(number);
         nvm.store_u64(mark, 0);
         nvm.store(at + 16, &bytes[16..]);
@@ -169,22 +170,22 @@ impl Store {
             .ok_or(LogError::Unexpected("a page for which there is no room"))?;
         let header = ExtentHeader { page_number, order: 0, taken_by: number };
         self.area.store_header(first, &header, 0);
-        // The header needs no flush here. It is flushed together with the first record, which begins in the same line.
+        // The header needs no flush here. It is flushed with the first record, which begins in the same cache line.
         self.begin_chain(first);
         self.area.enter_chain(page_number, first);
         Ok(first)
     }
 
-    /// Returns whether the newest version of a page is later than the page's home position, and the page is not beyond `end`,
-    /// the number of pages. Once SQLite has checkpointed everything that it published, such a version belongs to a
-    /// transaction that was sealed but never published, because its writer died. A page beyond the end needs no undo, because
+    /// Returns whether the newest version of a page is later than the page's home position, and the page is not beyond
+    /// `end`, the number of pages. Once SQLite has checkpointed everything that it published, that version belongs to a
+    /// transaction that was sealed but never published, because its writer died. A page beyond the end needs no undo:
     /// if the database grows again, the page's next record is a whole page.
     pub(super) fn is_unseen(&self, page_number: u32, first: Extent, end: u64) -> bool {
         u64::from(page_number) <= end && self.is_ahead(first)
     }
 
-    /// Returns the changes that turn the newest versions of these pages into their versions `as_of`. `encode` appends the
-    /// payload that changes a page from the first image to the second.
+    /// Returns the changes that turn the newest versions of these pages into their versions `as_of`. `encode` gets both
+    /// images of a page, the newest first, and appends the payload that turns the first into the second.
     pub(super) fn changes_to(
         &self,
         file: &dyn DatabaseFile,

@@ -1,9 +1,10 @@
 //! The pages of a database whose newest records are in a log. The rest of the engine, including its home, builds on this
 //! module.
 //!
-//! A page as of a transaction is a base image with the page's records up to that transaction applied. The base is the page
-//! on flash, or, while the page is being merged, the image in a slot (SQLite/PPL, section 3.2, log roller). Readers take no
-//! lock. Instead a reader compares the epoch before and after its read, and reads again if the epoch has changed.
+//! To build a page as of a transaction, a reader applies the page's records up to that transaction to a base image. The
+//! base is the page on flash, or, while the page is being merged, the image in a slot (SQLite/PPL, section 3.2, log
+//! roller). Readers take no lock. Instead a reader compares the epoch before and after its read, and reads again if the
+//! epoch has changed.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -33,7 +34,7 @@ pub(super) struct Store {
     pub(super) page_bytes: u32,
     /// The pins of followers, if the log can have followers.
     pub(super) pins: Option<Pins>,
-    /// The number of bytes of its records at which a page is due for a merge.
+    /// The number of bytes of records from which a page's log counts as full, so that the page is due for a merge.
     pub(super) full_bytes: u64,
     pub(super) recent: Recent,
     pub(super) counts: Counts,
@@ -48,7 +49,8 @@ pub(super) struct Counts {
     /// Records stored, by kind.
     pub(super) records: [AtomicU64; 4],
     pub(super) record_bytes: AtomicU64,
-    /// The number of pages that were read and had records, and the time in nanoseconds that it took to apply these records.
+    /// The number of pages that were read and had records, and the total time in nanoseconds spent on applying these
+    /// records.
     pub(super) rolled_pages: AtomicU64,
     pub(super) rolled_ns: AtomicU64,
     pub(super) read_pages: AtomicU64,
@@ -82,7 +84,7 @@ pub(super) struct Scratch {
 pub(super) struct Version {
     /// The newest transaction whose change the page has; 0 if the log does not say.
     pub(super) transaction: u64,
-    /// Whether the page has a chain. If it has none, the transaction's number does not distinguish versions.
+    /// Whether the page has a chain. Without a chain, the transaction's number does not identify the version.
     pub(super) is_chained: bool,
 }
 
@@ -170,8 +172,8 @@ impl Store {
         self.steadily(|| self.try_read(file, page_number, as_of, page, scratch))
     }
 
-    /// Calls `read` without the lock. Repeats the call until nothing that `read` may have looked at was reused during the
-    /// call.
+    /// Calls `read` without the lock. Calls it again if another process may have reused, during the call,
+    /// something that `read` has read.
     pub(super) fn steadily<T>(&self, mut read: impl FnMut() -> Result<T, LogError>) -> Result<T, LogError> {
         for tries in 0..LAST_TRY {
             if let Some(epoch) = self.words.epoch() {
@@ -192,7 +194,8 @@ impl Store {
         Err(LogError::Busy { path: self.area.path.clone(), what })
     }
 
-    /// Returns what `look` finds in the first extent of a page's chain; `None` if the page has no chain. Takes no lock.
+    /// Calls `look` with the first extent of a page's chain, and returns the result; `None` if the page has no chain.
+    /// Takes no lock.
     pub(super) fn look_at_chain<T>(
         &self,
         page_number: u32,
@@ -252,8 +255,8 @@ impl Store {
         Ok(Version { transaction: version.transaction.max(base), is_chained: true })
     }
 
-    /// Collects in `scratch` the records from which the page as of transaction `upto` is rebuilt. They are records of the
-    /// chain, and begin with the last whole image.
+    /// Collects in `scratch` the records that a reader needs to build the page as of transaction `upto`: those of the
+    /// chain from the last whole image on.
     fn collect(&self, base: u64, upto: u64, scratch: &mut Scratch) -> Result<Collected, LogError> {
         let mut walk = Walk::new(&self.area, &scratch.chain.extents, self.page_bytes).upto(upto);
         let mut found = Collected { transaction: 0, is_whole: false };
@@ -304,8 +307,8 @@ struct Collected {
     is_whole: bool,
 }
 
-/// Returns whether two images of a page are the same. Ignores the version bytes of page 1, because in one of the images they
-/// may be the guard's. In that case nobody knows what SQLite wrote there.
+/// Returns whether two images of a page are the same. Ignores the version bytes of page 1: in one of the images they
+/// may belong to the guard, and then nobody knows what SQLite wrote there.
 pub(super) fn is_same(page_number: u32, one: &[u8], other: &[u8]) -> bool {
     if page_number != 1 || one.len() != other.len() {
         return one == other;
@@ -318,7 +321,7 @@ pub(super) fn is_same(page_number: u32, one: &[u8], other: &[u8]) -> bool {
 const PLACES: usize = 8;
 
 thread_local! {
-    /// The address of this byte tells threads apart.
+    /// The address of this byte identifies the thread.
     static THREAD: u8 = const { 0 };
 }
 
@@ -330,8 +333,8 @@ struct Read {
     image: Vec<u8>,
 }
 
-/// The frame that each of a few threads read last. SQLite's checkpoint reads a frame and then writes the same image home, in
-/// the same thread. So the engine knows which version of the page the image is, without a search.
+/// The frame that each of a few threads read last. SQLite's checkpoint reads a frame and then writes the same image
+/// home, in the same thread. So the engine finds the version of that image here, without a search.
 #[derive(Default)]
 pub(super) struct Recent([Mutex<Read>; PLACES]);
 
@@ -350,7 +353,7 @@ impl Recent {
         read.image.extend_from_slice(page);
     }
 
-    /// Returns the transaction as of which the page has the contents `page`, if this thread read that image last.
+    /// Returns the transaction after which the page had the contents `page`, if this thread read that image last.
     pub(super) fn version_of(&self, page_number: u32, page: &[u8]) -> Option<u64> {
         let (thread, read) = self.place()?;
         let is_it = read.thread == thread

@@ -1,5 +1,5 @@
-//! Tests of faults that a reading of the code has found in how merges, recovery and processes interleave. Each test provokes
-//! one fault.
+//! Tests of faults in how merges, recovery and processes interleave, which a review of the code has found. Each test
+//! provokes one fault.
 #![allow(clippy::unwrap_used)] // a panic is a failed test
 
 mod between;
@@ -229,8 +229,9 @@ fn flip(nvm: &RecordingNvm, at: u64) {
     nvm.store(at, &[byte[0] ^ 0x55]);
 }
 
-/// While two pages are merged, both are changed again, and the new record of one page is damaged. The merge fails at that
-/// record, after it has moved the log of the other page. Later commits of the other page have to go to its old log.
+/// While two pages are merged, a transaction changes both again, and the new record of one page is damaged. The merge
+/// fails at that record, after it has moved the log of the other page. Later commits of that other page have to go to
+/// its old log.
 #[test]
 fn inv17_a_merge_whose_end_fails_leaves_no_moved_log() {
     let rig = Rig::new(2);
@@ -252,7 +253,8 @@ fn inv17_a_merge_whose_end_fails_leaves_no_moved_log() {
     flip(&rig.nvm, damaged.load(std::sync::atomic::Ordering::Relaxed));
     commit(&mut log, &rig.file, &[(2, 5)], PAGES).unwrap();
     assert!(rig.recovered(2) == image(5) && rig.recovered(3) == image(4));
-    // The failed merge also gives up its slots, so the next merge continues with them, in this process as in any other.
+    // The failed merge gives up the ownership of its slots, so the next merge, in this or any other process, continues
+    // with them.
     assert_eq!(slots_used(&log), 2);
     log.home().unwrap().checkpointed(&rig.file).unwrap();
     assert_eq!(slots_used(&log), 0);
@@ -297,9 +299,9 @@ fn inv17_a_merge_ends_where_there_is_no_room_to_move_a_log() {
     assert!(rig.recovered(2) == image(3));
 }
 
-/// A process has ended a merge, and is stopped right after it released the lock. Another process takes the slot that the merge
-/// has freed, and is stopped before it writes its page. If the first process took over that merge, the slot could be used for
-/// a third page before both have written.
+/// A process has ended a merge, and is stopped right after it released the lock. Another process takes the slot that
+/// this merge has freed for a merge of its own, and is stopped before it writes its page. The first process must not
+/// take over that second merge. Otherwise the slot could be used for a third page before both processes have written.
 #[test]
 fn inv17_a_slot_that_another_process_takes_at_once_stays_its_own() {
     let between = Arc::new(Between::default());
@@ -328,10 +330,10 @@ fn state_at(log: &Ppl, extent: Extent, state: State) -> u64 {
     log.store.area.geometry.state_offset(extent) + 8 * state as u64
 }
 
-/// A process lists the pages that have logs, to merge them. When the process has come to the log of a page, another process
-/// frees the sector of that log, and takes it for another page, which is in another list of the page table. If the first
-/// process went on from there, it would miss the rest of its list. It could also come to the other list, and meet the pages
-/// there twice.
+/// A process lists the pages that have logs, to merge them. When it has come to the log of a page, another process
+/// frees the sector of that log, and takes it for a page in another list of the page table. If the first process
+/// continued from that sector, it would miss the rest of its list. It might also come to the pages of the other list
+/// twice.
 #[test]
 fn inv17_a_list_of_pages_is_made_anew_if_a_sector_was_taken_again_meanwhile() {
     const MISSED: u32 = 2;
@@ -376,7 +378,7 @@ fn inv17_a_page_that_is_listed_twice_is_merged_once() {
     assert!(rig.recovered(2) == image(4) && rig.recovered(3) == image(2));
 }
 
-/// Others change two pages while a process merges them, and the merge has moved the new records. Then the list of the page
+/// While a process merges two pages, others change both, and the merge moves the new records. Then the list of the page
 /// table that has the first page is damaged. Later commits of both pages have to go to the logs that recovery finds.
 #[test]
 fn inv17_a_page_whose_merge_fails_last_does_not_stop_the_others() {
@@ -437,8 +439,9 @@ fn a_reader_whose_sector_is_taken_again_reads_its_snapshot() {
     assert!(page == image(2));
 }
 
-/// A writer has an old image of a page, and asks whether it is the newest one. Before the answer, the page is merged, and a
-/// process takes its sector for a page whose newest record is as old as that image.
+/// A writer has an old image of a page, and asks whether it is the newest one. Before the answer, the page is merged,
+/// and a process takes its sector for another page. The newest record of that page has the same transaction as the old
+/// image.
 #[test]
 fn a_writer_whose_sector_is_taken_again_changes_the_newest_version() {
     let between = Arc::new(Between::default());
@@ -561,7 +564,7 @@ fn inv11_a_transaction_that_somebody_completes_is_seen_by_whoever_writes_next() 
     assert!(rig.recovered(2) == image(1) && rig.recovered(3) == image(4));
 }
 
-/// SQLite has checkpointed a smaller database. When the log starts over, pages beyond the end are not undone.
+/// SQLite has checkpointed a smaller database. When the log starts over, it leaves pages beyond the end as they are.
 #[test]
 fn pages_beyond_the_end_are_left_alone_when_the_log_starts_over() {
     let rig = Rig::new(2);
@@ -660,7 +663,8 @@ fn crash_while_draining(work: impl Fn(&Rig, &mut Ppl), check: impl Fn(&Ppl, &Dat
     assert!(crashes >= 40, "{crashes} crashes");
 }
 
-/// Two transactions have changed a page, and a third one has made the database end before it. So no checkpoint writes the page.
+/// Two transactions have changed a page, and a third one has shortened the database so that the page lies beyond its
+/// end. So no checkpoint writes the page.
 #[test]
 fn inv17_a_crash_while_a_page_beyond_the_end_is_dropped_leaves_a_log_that_opens() {
     let work = |rig: &Rig, log: &mut Ppl| {
@@ -690,8 +694,8 @@ fn inv17_a_crash_while_an_unseen_transaction_is_dropped_leaves_all_of_it_or_noth
     });
 }
 
-/// A close drops the log of a page beyond the end, which takes several extents. A power loss comes when the log has been cut off, and
-/// another one while recovery frees the extents.
+/// A close drops the log of a page beyond the end, which takes several extents. One power loss comes after the log was
+/// cut off, and a second one while recovery frees the extents.
 #[test]
 fn inv17_a_crash_while_recovery_frees_a_dropped_log_leaves_a_log_that_opens() {
     let rig = Rig::new(2);
@@ -728,7 +732,7 @@ fn inv17_a_crash_while_recovery_frees_a_dropped_log_leaves_a_log_that_opens() {
 
 /// The number of chunks of a log without a limit, as long as no transaction needs more.
 const USUAL: u32 = 4;
-/// The number of pages of a database ten times as large. With a sector for each page it fills ten times as many chunks.
+/// The number of pages of a database whose log, with a sector for each page, has ten times as many chunks as usual.
 const LARGE: u32 = 10 * USUAL * SECTORS_PER_CHUNK;
 
 /// Returns all pages of the large database but the first one, whose guard is not part of its versions.
@@ -828,8 +832,8 @@ fn inv10_without_memory_a_large_transaction_fails_and_leaves_the_log_as_it_was()
     assert!(shows(&after_all(&rig), &rig.file, 2));
 }
 
-/// A power loss comes at some step of a transaction that lets the log grow, of the merges after it, of the log's shrinking,
-/// or of the next transaction that grows it.
+/// A power loss comes at some step of the following: a transaction for which the log grows, the merges after it, the
+/// shrinking of the log, or the next transaction for which it grows.
 #[test]
 fn inv07_a_power_loss_while_the_log_outgrows_its_usual_size_or_shrinks_leaves_all_or_nothing() {
     const PAGES: u32 = 2 * USUAL * SECTORS_PER_CHUNK;

@@ -11,9 +11,9 @@ use duralite_medium::{MediumError, Segment};
 
 use crate::engine::descriptor::SharedBytes;
 
-/// The process that holds the structure lock, or 0. The holder may change chains, slots, free lists and the page table. The
-/// lower half is the holder's process slot plus 1. The upper half is a number that distinguishes the holder from processes that
-/// had the same process slot before.
+/// The process that holds the structure lock, or 0. The holder may change chains, slots, free lists and the page table.
+/// The lower half is the holder's process slot plus 1. The upper half distinguishes the holder from earlier processes
+/// in the same process slot.
 pub(super) const LOCK: u64 = 0;
 /// The epoch. A process advances the epoch before it reuses anything that a reader may be looking at. The highest bit is
 /// set while a process rebuilds the page table.
@@ -24,13 +24,14 @@ pub(super) const SEALED: u64 = 16;
 pub(super) const OPEN: u64 = 24;
 /// The generation: 1 when a process attaches a log that no other process uses, and one more each time the log starts over.
 pub(super) const GENERATION: u64 = 32;
-/// A transaction up to which every page is home. Single pages may be home up to a later one.
+/// A transaction up to which every page is home. A single page may be home up to a later transaction.
 pub(super) const FLOOR: u64 = 40;
 /// The number of pages of the database according to its home; 0 means as many as the file has.
 pub(super) const HOME_PAGES: u64 = 48;
 /// The number of pages of the database after the newest transaction; 0 means as many as the file has.
 pub(super) const DB_PAGES: u64 = 56;
-/// The heads of the free lists of log sectors and of pieces, as links, and the numbers of sectors and of pieces in use.
+/// The heads of the free lists of log sectors and of pieces, as links. Then the numbers of sectors and of pieces in
+/// use.
 pub(super) const FREE_SECTOR: u64 = 64;
 pub(super) const FREE_PIECE: u64 = 72;
 pub(super) const SECTORS_USED: u64 = 80;
@@ -39,8 +40,8 @@ pub(super) const PIECES_USED: u64 = 88;
 /// generation has frames.
 pub(super) const FRAMES_LAST: u64 = 104;
 pub(super) const FRAMES_END: u64 = 112;
-/// The last transaction up to which transactions can no longer be read one by one, because merges may have dropped their
-/// records.
+/// The transaction up to which followers can no longer read transactions one by one, because merges may have dropped
+/// some of their records.
 pub(super) const LOST: u64 = 120;
 /// One area for even generations and one for odd ones. Each holds the transaction before the generation, the time at which
 /// the generation began, 1 if the generation has a WAL header (else 0), that header, and a link to the first piece of the
@@ -62,9 +63,10 @@ pub(super) const SLOT_OWNERS: u64 = 320;
 pub(super) const SLOTS: u64 = MOST_SLOTS as u64;
 /// The number of threads that sleep until the lock is released.
 const SLEEPERS: u64 = SLOT_OWNERS + 8 * SLOTS;
-/// 1 if a page's log may have become full, or a merge was not completed, since a process last checked.
+/// 1 if some process has to check whether pages are due for a merge: since the last check, a page's log may have become
+/// full, or a merge has not been completed.
 pub(super) const DUE: u64 = SLEEPERS + 8;
-/// 1 if the database file was synced since a process attached the log while no other process used it.
+/// 1 if some process has synced the database file since the first of the present processes attached the log.
 pub(super) const FILE_SYNCED: u64 = DUE + 8;
 /// The number of times that a process has attached the log.
 const ATTACHED: u64 = FILE_SYNCED + 8;

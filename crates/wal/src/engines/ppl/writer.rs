@@ -16,9 +16,10 @@ use crate::LogError;
 use crate::engine::Commit;
 use crate::engine::home::DatabaseFile;
 
-/// The version number of an image that is on flash only. Such an image is valid only until the open transaction is sealed.
+/// The version number of an image that was read from flash alone. It is valid only until the open transaction is
+/// sealed.
 const ON_FLASH: u64 = 0;
-/// The version number of a change that needs no earlier image, because it is a whole page.
+/// The version number for a change that is a whole page, and so needs no earlier image.
 const NO_IMAGE: u64 = u64::MAX;
 
 impl Ppl {
@@ -52,8 +53,8 @@ impl Ppl {
         self.staged.put(frame, StagedFrame { page_number, base, payload })
     }
 
-    /// Completes or drops a transaction whose writer died while sealing it, because later changes are relative to the
-    /// result. The caller holds the lock that excludes other writers.
+    /// Completes or drops a transaction whose writer died while sealing it, because the changes of later transactions
+    /// build on the result. The caller holds the lock that excludes other writers.
     pub(super) fn settle_open(&mut self) -> Result<(), LogError> {
         if self.store.has_open_transaction() {
             drop(self.store.lock()?);
@@ -68,7 +69,8 @@ impl Ppl {
     /// Loads the newest committed version of a page into the cache, if it is not there. Returns the number of that version.
     pub(super) fn load_image(&mut self, file: &dyn DatabaseFile, page_number: u32) -> Result<u64, LogError> {
         if let Some(last) = self.store.last_of(page_number)?
-            // If a process is still storing the first transaction of a chain, the chain says nothing about cached images.
+            // If a process is just storing the first record of a chain, `last` is 0, and says nothing about cached
+            // images.
             && last != ON_FLASH
             && self.images.get(page_number, last).is_some()
         {
@@ -78,7 +80,7 @@ impl Ppl {
         image.resize(self.store.page_bytes as usize, 0);
         let newest = AsOf::Transaction(self.frames.known());
         let read = self.store.read(file, page_number, newest, &mut image, &mut self.scratch);
-        // An image that is on flash only has no number to distinguish it from other images.
+        // An image that was read from flash alone has no number that distinguishes it from other images.
         let version = read.map(|read| if read.is_chained { read.transaction } else { ON_FLASH });
         if let Ok(version) = version {
             self.images.put(page_number, version, &image);
@@ -121,7 +123,7 @@ impl Ppl {
         }
         let time_ms = (self.clock)();
         let sealed = self.store.lock_for(file, &changes, pages.len()).and_then(|turn| {
-            // Take the number only now, because a checkpoint may have stored a transaction of its own since the frames were
+            // Take the number only now. A checkpoint may have stored a transaction of its own after the frames were
             // staged.
             let number = self.store.words.load(SEALED) + 1;
             let entry = Entry { number, first_frame, db_pages, checksum, time_ms, pages };

@@ -66,16 +66,16 @@ fn format(new: &NewLog<'_>) -> Result<(), LogError> {
     let nvm = hooked(new.file.path, mapping.map(&new.file, SUPERBLOCK_BYTES)?)?;
     Scratchpad::format(nvm.as_ref(), &superblock)
         .map_err(|source| LogError::Medium { path: new.file.path.to_path_buf(), source })?;
-    // The log has no name yet. Until a process attaches the log, no process holds the region on its behalf, so the region
-    // has to count the log now.
+    // The log has no name yet, and no process holds a lock on the region for it until a process attaches it. So the
+    // region has to count the log now.
     let path = region.path.clone();
     let region = hooked(&path, mapping.map(&OpenFile { path: &path, file: &region.file }, PAGE_BYTES)?)?;
     count_log(nvm.as_ref(), region.as_ref());
     Ok(())
 }
 
-/// Gives back everything that a log owns in its region. The log holds nothing and is about to be deleted. Gives back nothing
-/// if the log is a copy, which owns no pages, or if another log of this id is in use.
+/// Gives back everything that a log owns in its region. The log holds nothing and is about to be deleted. Gives back
+/// nothing if the log is a copy, which owns no pages, or if a process uses another log with the same id.
 fn release(log: &OpenFile<'_>) -> Result<(), LogError> {
     let opening = Opening { mapping: Mapping::flushed(), segment: None, is_kept: false };
     let (superblock, nvm, region) = match opening.open(log) {
@@ -123,8 +123,8 @@ impl Scratchpad {
         Ok(())
     }
 
-    /// Opens a log and its region. If no other process uses the log (`alone`), recovers the log. Without a segment, opens
-    /// the log read-only, in the state to which recovery would bring it, and stores nothing.
+    /// Opens a log and its region. If no other process uses the log (`alone`), recovers the log. Without a segment,
+    /// opens the log read-only, as recovery would leave it, and stores nothing.
     ///
     /// # Errors
     /// `Format` and `Corrupt`.

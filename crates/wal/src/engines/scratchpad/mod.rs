@@ -80,8 +80,8 @@ pub struct Scratchpad {
     newest: (u32, u32),
     /// The first page of each transaction that a scan has found, with the tag of its links.
     firsts: Vec<(u32, u32)>,
-    /// The pages where transactions begin, as a scan of the region has found them. `None` if this process has not scanned the
-    /// region.
+    /// The pages where transactions begin, as a scan of the region has found them. `None` if this process has no such
+    /// scan.
     scan: Option<Scan>,
     /// Number of committed transactions in this generation.
     sequence: u32,
@@ -100,8 +100,8 @@ pub struct Scratchpad {
     diff: bool,
     /// The way in which lines of the region become durable.
     choice: Arc<Choice>,
-    /// The database file in memory. `None` for a process that only inspects the log, or may only read it. Such a process
-    /// reads the file, which has the same bytes as the mapping.
+    /// The database file in memory. `None` for a process that only inspects the log, or may only read it. Such a
+    /// process reads the file itself, which has the same bytes as the mapping.
     home: Option<Arc<MappedHome>>,
     activity: Activity,
     payload: Vec<u8>,
@@ -151,11 +151,11 @@ impl Scratchpad {
         Ok(())
     }
 
-    /// Does one step of [`LogReader::refresh`]: applies the next committed transaction of the generation that the
-    /// `active` word names. Returns that transaction, if there is one.
+    /// Does one step of [`LogReader::refresh`]: applies the next committed transaction of the generation that the word
+    /// `active` identifies. Returns that transaction, if there is one.
     fn follow(&mut self, active: u64) -> Result<Option<FoundTransaction>, LogError> {
-        // Until a generation is loaded, `in_force` has its initial value. So check the generation's number too, because a
-        // damaged word may equal the initial `active`.
+        // Until a generation is loaded, `in_force` has its initial value. A damaged `active` may equal the initial one,
+        // so check the generation's number as well.
         if active != self.in_force.active || self.in_force.slot.generation == 0 {
             self.load_generation(active)?;
         }
@@ -175,7 +175,7 @@ impl Scratchpad {
             sequence: self.sequence,
             time_ms: self.sealed_at.told(),
         });
-        // The process that stored the mark had already made everything before it durable.
+        // The process that stored this transaction's mark had made everything before it durable first.
         self.doubtful_generation = false;
         self.doubtful = Some(found.last);
         let first = found.pages.first().copied().unwrap_or_default();
@@ -187,8 +187,8 @@ impl Scratchpad {
         Ok(Some(found))
     }
 
-    /// Returns the transaction after the last one applied. If this process has scanned the region, the scan has found that
-    /// transaction. Otherwise the link in the last transaction leads to it.
+    /// Returns the next transaction to apply. If this process has scanned the region, takes the transaction from the
+    /// scan. Otherwise follows the link in the last transaction.
     fn next_transaction(&self) -> Result<Option<FoundTransaction>, LogError> {
         let expected = Expected {
             generation: self.in_force.slot.generation,
@@ -202,8 +202,8 @@ impl Scratchpad {
                 match transaction::read(&self.region, *head, &expected) {
                     Ok(None) => {}
                     Ok(found) => return Ok(found),
-                    // This page may be what a dead process has left of a transaction with this number. Its link may lead into
-                    // another transaction, which a process committed under the same number later. So look for that
+                    // A dead process may have left this page in a transaction that it did not commit. A later
+                    // transaction has taken the same number, and the page's link may lead into it. So look for that
                     // transaction before reporting the error.
                     Err(error) => damage = damage.or(Some(error)),
                 }
@@ -370,7 +370,7 @@ impl LogFile for Scratchpad {
         self.clock = clock;
     }
 
-    /// Counts only this log's pages and the free ones. This log cannot use the pages of other logs, and its own checkpoints
+    /// Counts only this log's pages and the free ones. This log cannot use the pages of other logs, and its checkpoints
     /// do not give those pages back.
     fn fill(&self) -> Fill {
         let used_bytes = self.pages.len() as u64 * PAGE_BYTES;
@@ -392,7 +392,7 @@ impl LogFile for Scratchpad {
     fn retire(&mut self) -> Result<(), LogError> {
         self.refresh()?;
         self.switch_generation(None, true);
-        // A journal that still exists here is not hot. The journal mode PERSIST has left it, so delete it.
+        // A journal that still exists here is not hot. SQLite has left it in the journal mode PERSIST, so delete it.
         self.rollback.delete()?;
         // No other process uses the log, so the log can give all its pages back.
         room::release(&self.region, &*self.nvm);
@@ -450,7 +450,7 @@ impl LogReader for Scratchpad {
     }
 
     fn is_current(&self) -> bool {
-        // Load the word after the reads that it has to confirm.
+        // Load the word after the reads that it has to confirm as current.
         fence(Ordering::SeqCst);
         self.active_now() == self.in_force.active
     }

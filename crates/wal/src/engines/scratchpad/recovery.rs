@@ -32,7 +32,7 @@ impl Scratchpad {
         }
     }
 
-    /// Checks that no committed but damaged transaction follows the last transaction that was found.
+    /// Checks that after the last transaction that was found, no transaction follows that is committed but damaged.
     pub(super) fn check_nothing_follows(&self) -> Result<(), LogError> {
         let Some(scan) = self.scan.as_ref().filter(|_| self.in_force.wal_header.is_some()) else {
             return Ok(());
@@ -44,7 +44,7 @@ impl Scratchpad {
         }
     }
 
-    /// Checks that no complete transaction follows the next transaction, which is not committed.
+    /// Checks that no complete transaction follows the next transaction, which is itself not committed.
     fn check_later(&self, scan: &Scan) -> Result<(), LogError> {
         for sequence in scan.numbers_above(self.sequence.wrapping_add(1)) {
             let generation = self.in_force.slot.generation;
@@ -60,9 +60,9 @@ impl Scratchpad {
         Ok(())
     }
 
-    /// If no transaction was found, checks that the link to the first transaction leads to the beginning of a transaction. As
-    /// long as the log has that link, it owns the pages of the first transaction ([`Self::forget_first`]). So if there is no
-    /// such beginning, other logs must have got the pages, which is damage.
+    /// If no transaction was found, checks that the link to the first transaction leads to the beginning of a
+    /// transaction. As long as the log has that link, it owns the pages of the first transaction
+    /// ([`Self::forget_first`]). So if the link leads elsewhere, other logs have taken those pages, which is damage.
     fn check_first(&self) -> Result<(), LogError> {
         let Some(first) = self.linked_next().filter(|_| self.sequence == 0) else { return Ok(()) };
         let generation = self.in_force.slot.generation;
@@ -86,15 +86,17 @@ impl Scratchpad {
         }
     }
 
-    /// Repairs the region after a crash. Gives back the pages to which nothing committed refers, and stores the links from
-    /// each transaction to the next. No other process may use the log. After a crash at any point, recovery can run again.
+    /// Repairs the region after a crash. Gives back the pages to which nothing committed refers, and stores the links
+    /// from each transaction to the next. No other process may use the log. If recovery itself is interrupted by a
+    /// crash, it can run again.
     ///
     /// # Errors
     /// `Corrupt`.
     pub(super) fn recover(&mut self) -> Result<(), LogError> {
         self.look_through()?;
         let undo = self.rollback.check()?;
-        // A dead process may have stored the newest marks without flushing them, and the following stores rely on them.
+        // A dead process may have stored the newest marks without flushing them. Flush them, because what follows
+        // relies on them.
         self.settle_doubtful();
         let last = std::mem::take(&mut self.newest);
         for pair in std::mem::take(&mut self.firsts) {
@@ -120,13 +122,13 @@ impl Scratchpad {
         self.pages.iter().copied().chain(undo).collect()
     }
 
-    /// Gives back pages that a dead process with this process's slot has left. A process that joins others calls this
-    /// method.
+    /// Gives back pages that a dead process left when it had this process's slot. A process calls this method when it
+    /// joins others.
     pub(super) fn collect_own(&mut self) {
         let Ok(undo) = self.rollback.pages() else { return };
-        // That process may have died while it started the log over. So the generation that this process sees may not be
-        // durable yet, and a crash would bring back the previous generation. The pages of that generation must not belong
-        // to other logs by then.
+        // That process may have died while it started the log over. Then the generation in force may not be durable
+        // yet, and a crash would bring back the previous one. So make it durable before other logs can take the pages
+        // of the previous generation.
         self.settle_doubtful();
         let mut kept = self.needed_beside(undo);
         // Another process may be committing the next transaction at this moment, so keep its first page.

@@ -1,9 +1,9 @@
 //! The pages of a region that the logs of several databases share. This module takes pages, gives them back, and reads a
 //! chain of them.
 //!
-//! A process takes a page by exchanging the page's owner word atomically, from 0 to its own word, and gives the page back
-//! by storing 0. So it needs no lock. If a process dies, its pages are not lost: the next process that uses the log alone
-//! gives back all pages of the log that nothing refers to.
+//! A process takes a page by exchanging the page's owner word atomically, from 0 to its own word, and gives the page
+//! back by storing 0. So it needs no lock. If a process dies, its pages are not lost: the next process that uses the
+//! log alone gives back all of the log's pages to which nothing refers.
 //!
 //! Invariants kept here: 10, 12, 24. The pages survive a crash; the other fields of [`Region`] are hints. `room` finds pages
 //! to give back if no page is free.
@@ -154,8 +154,9 @@ impl Region {
                 && self.nvm.refresh_len(offset_of(page) + PAGE_BYTES).is_ok()
     }
 
-    /// Takes a page and stores its header. Makes nothing durable. If no page is free, first gives back pages that nobody
-    /// needs. `needed` determines which pages of this log are needed, or returns `None` if nobody knows that.
+    /// Takes a page and stores its header. Makes nothing durable. If no page is free, first gives back pages that
+    /// nobody needs. `needed` returns a function that tells which pages of this log are needed, or `None` if that is
+    /// not known.
     ///
     /// # Errors
     /// `LimitReached` or `RegionFull`, `NoSpace`; `Busy` while another process grows the region.
@@ -265,7 +266,8 @@ impl Region {
             }
         }
         if given > 0 {
-            // Let the next search start at the lowest of these pages, because the pages may still be in the caches.
+            // Let the next search start at the lowest of these pages, because they may still be in the processor's
+            // caches.
             self.hint.fetch_min(lowest, Ordering::Relaxed);
             self.count(-given);
         }

@@ -1,9 +1,9 @@
 //! The file of a region. This module makes, finds and maps it, and determines which processes use it.
 //!
-//! A directory has one region for each owner, group and mode of databases (invariant 13). Each process that uses a region
-//! holds a shared lock on one byte of the region's file, and a shared lock on another byte that stands for its log. So other
-//! processes can tell whether a log is still in use, even if the log's file is gone. The last process deletes a region that
-//! no log needs.
+//! A directory has one region for each combination of owner, group and mode of databases (invariant 13). Each process
+//! that uses a region holds two shared locks on bytes of the region's file: one for the region, and one for its log. So
+//! other processes can tell whether a log is still in use, even if the log's file is gone. The last process deletes a
+//! region that no log needs.
 
 use std::ffi::OsStr;
 use std::fs::{File, OpenOptions};
@@ -105,11 +105,11 @@ pub(super) struct RegionFile {
 }
 
 impl RegionFile {
-    /// The byte whose lock a process holds exclusively while it grows the file.
+    /// The byte that a process locks exclusively while it grows the file.
     pub(super) const GROWING_AT: i64 = 1 << 41;
-    /// The byte whose lock every process that uses the region holds, shared.
+    /// The byte on which every process that uses the region holds a shared lock.
     const USERS_AT: i64 = 1 << 42;
-    /// The first of the bytes whose locks stand for logs.
+    /// The first of the bytes that processes lock for the logs that they use.
     const LOGS_AT: i64 = 1 << 43;
     pub(super) const TRIES: u32 = 200;
     pub(super) const PAUSE: Duration = Duration::from_millis(1);
@@ -151,8 +151,8 @@ impl RegionFile {
         self.path.parent().unwrap_or(Path::new("."))
     }
 
-    /// Returns which of these owners are missing. An owner is missing if none of the logs in the directory is its log, and no
-    /// process uses its log.
+    /// Returns which of these owners are missing: those without a log in the region's directory, and without a process
+    /// that uses their log.
     pub(super) fn missing(
         &self,
         id: RegionId,
@@ -187,7 +187,8 @@ impl RegionFile {
     }
 }
 
-/// Returns the owners of those logs in a directory whose pages are in this region, including logs that were put aside.
+/// Returns the owners of the logs in a directory that have their pages in this region, including logs that were put
+/// aside.
 fn logs_of(dir: &Path, id: RegionId) -> io::Result<Vec<Owner>> {
     let mut owners = Vec::new();
     for entry in std::fs::read_dir(dir)? {
@@ -201,8 +202,8 @@ fn logs_of(dir: &Path, id: RegionId) -> io::Result<Vec<Owner>> {
             Err(LogError::Format { .. } | LogError::Io { kind: io::ErrorKind::NotFound, .. }) => {
                 continue;
             }
-            // This file, which cannot be read, may be a log whose pages are in this region. These pages must not go to other
-            // logs. So fail.
+            // This file cannot be read, but it may be a log with pages in this region, which must not go to other logs.
+            // So fail.
             Err(error) => return Err(io::Error::other(error.to_string())),
         };
         let bytes = log_file::first_bytes(&path, &file, SUPERBLOCK_BYTES)
@@ -331,8 +332,8 @@ pub(super) fn find(
     for _ in 0..RegionFile::TRIES {
         match find_in(&searched, superblock, &db, write)? {
             Found::Open(found) => return Ok(*found),
-            // Try again, because a process that closes the region holds it exclusively for a moment, to check whether any
-            // log needs it.
+            // Try again. A process that closes the region locks it exclusively for a moment, to check whether any log
+            // needs it.
             Found::Taken => std::thread::sleep(RegionFile::PAUSE),
             Found::Nowhere => break,
         }

@@ -1,10 +1,10 @@
 //! Finds pages that no log needs, and gives them back.
 //!
-//! A page is needed as long as a process may read its log again, which is so as long as the log's file exists anywhere.
-//! Somebody may have moved a log that is no longer in the region's directory, and the region still holds what was committed
-//! to it. So only a process that has the log's file open may give back the log's pages. That is a process that uses the log,
-//! the process that deletes the file ([`release`]), or the last process that closes a file without a name. If nobody can find
-//! a log, the log loses its pages only by an explicit command ([`reclaim`]).
+//! A page is needed as long as a process may read its log again, and so as long as the log's file exists anywhere. If a
+//! log is no longer in the region's directory, somebody may have moved it, and the region still holds what was
+//! committed to it. So only a process that has the log's file open may give back the log's pages. That is a process
+//! that uses the log, the process that deletes the file ([`release`]), or the last process that closes a file without a
+//! name. If nobody can find a log, the log loses its pages only by an explicit command ([`reclaim`]).
 //!
 //! Invariants kept here: 12, 14, 24.
 
@@ -21,8 +21,8 @@ use super::region_file::{self, RegionFile};
 use crate::LogError;
 
 impl Region {
-    /// Gives back the pages that dead processes of this log have left. Does nothing if the caller does not know which pages are
-    /// needed.
+    /// Gives back the pages that dead processes of this log have left and that are not `needed`. Does nothing without
+    /// `needed`.
     pub(super) fn collect_dead(&self, needed: Option<Needed<'_>>) {
         let (Some(needed), Some(segment)) = (needed, &self.segment) else { return };
         self.collect(needed, |slot| segment.is_alive(slot).unwrap_or(true));
@@ -45,8 +45,8 @@ impl Region {
         self.collect(|_| false, |_| false);
     }
 
-    /// Frees each page for which `is_free` returns `true`, given the page's number and owner word. Returns the number of
-    /// pages freed.
+    /// Frees each page for which `is_free` returns `true`. `is_free` gets the page's number and owner word. Returns the
+    /// number of pages freed.
     fn free(&self, is_free: impl Fn(u32, u64) -> bool) -> u32 {
         let mut given = 0;
         for page in 1..self.pages() {
@@ -95,8 +95,8 @@ impl Region {
     /// Removes this log from the region's count of logs.
     pub(super) fn uncount(&self, log: &dyn Nvm) {
         if self.is_writable() && log.compare_exchange_u64(COUNTED_OFFSET, 1, 0).is_ok() {
-            // Clear the log's word first, so that after a crash the region counts one log too many rather than too few. If it
-            // counts too many, the region is kept. If it counts too few, the region might be deleted.
+            // Clear the log's word first. After a crash in between, the region counts one log too many, and so the
+            // region is kept. If it counted one too few, a process might delete the region.
             log.flush(COUNTED_OFFSET, 8);
             log.fence();
             add(&*self.nvm, LOGS_AT, -1);
@@ -123,8 +123,8 @@ impl Drop for Region {
         if self.is_nameless() && file.hold_alone(self.owner).unwrap_or(false) {
             self.collect_all();
         }
-        // The last process deletes a region that no log needs. A log that was moved to another directory may still own
-        // pages, or may own none at the moment, so that only the count includes it. So check both the count and the owners.
+        // The last process deletes a region that no log needs. A log in another directory may still own pages. If it
+        // owns none at the moment, only the count of logs includes it. So check both the count and the owners.
         if file.is_unused() && self.nvm.load_u64(LOGS_AT) == 0 && self.owners().is_empty() {
             file.remove_unused(self.superblock.id);
         }

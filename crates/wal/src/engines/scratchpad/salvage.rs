@@ -102,7 +102,7 @@ impl Scratchpad {
             for part in &found.records {
                 record.resize(part.header.record_bytes as usize, 0);
                 self.region.read_stream(part.at, &mut record)?;
-                // Ignore an error, after which the page is unknown. These records need not determine every page.
+                // If a record does not apply, salvage does not know the page. That is no error here.
                 images.lay(&record).ok();
             }
             before = sequence;

@@ -96,8 +96,8 @@ fn read_last(region: &Region, at: u64, expected: &Expected) -> Result<Option<Com
     let committed = mark == committed_mark(region.id, generation, sequence);
     match entry {
         Some(entry) if committed => Ok(Some(entry)),
-        // A writer stores the mark before the rest of its line. So a complete line has one of the two marks, or is
-        // damaged.
+        // A writer stores the mark *committing* or *committed* before the rest of its line. So a complete line without
+        // either mark is damaged.
         None if !committed => Ok(None),
         Some(_) if mark == committing_mark(region.id, generation, sequence) => Ok(None),
         _ => Err(region.corrupt((at / PAGE_BYTES) as u32, "the last entry of a transaction")),
@@ -222,8 +222,8 @@ impl Body<'_> {
 /// pages of this log.
 #[derive(Default)]
 pub(super) struct Scan {
-    /// The pages where a transaction may begin, by the transaction's number. A number has several such pages if a transaction
-    /// that was rolled back had the number too.
+    /// The pages where a transaction may begin, by the transaction's number. A transaction that was rolled back may
+    /// have left pages with the same number.
     heads: FxHashMap<u32, Vec<u32>>,
     /// The pages of this log, according to their owner word or their header.
     own: Vec<u32>,
@@ -255,8 +255,8 @@ impl Scan {
         self.heads.get(&transaction).map_or(&[], |heads| heads)
     }
 
-    /// Returns, in ascending order, the numbers above this one of transactions for which the scan has found a possible
-    /// beginning.
+    /// Returns the numbers above this one for which the scan has found a page where a transaction may begin, in
+    /// ascending order.
     pub(super) fn numbers_above(&self, transaction: u32) -> Vec<u32> {
         let mut numbers: Vec<u32> =
             self.heads.keys().copied().filter(|number| *number > transaction).collect();

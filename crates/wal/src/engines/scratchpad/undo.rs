@@ -3,10 +3,11 @@
 //! Byte `o` of the journal is in its page `o / 4032`. One word in the log's file says whether the journal exists and how long
 //! it is. So a single store of 8 bytes, after a fence, is enough to create, extend, truncate or delete the journal.
 //!
-//! All processes see what a process has stored, even if the process dies before its stores are durable. If the dead process
-//! overwrote a journal's header, the old header may still be the durable one, and a crash would bring it back. So a count in
-//! the log's file is odd from the first store of a change until all of the change is durable. A process that finds the count
-//! odd, and has not made it odd itself, first makes durable the journal's words and headers as it sees them.
+//! All processes see what a process has stored, even if the process dies before its stores are durable. If the dead
+//! process overwrote a journal's header, the old header may still be the durable one, and a crash would bring it back.
+//! So a count in the log's file is odd from the first store of a change until all of the change is durable. If a
+//! process finds the count odd without having made it odd itself, it first makes the journal's words and headers
+//! durable as it sees them.
 //!
 //! Invariants kept here: 12, 24, 26. Callers hold SQLite's locks, so one writer at a time changes the journal.
 
@@ -29,7 +30,7 @@ use crate::shared::past_cache::{Choice, Work};
 
 /// The headers in SQLite's journals begin at multiples of the sector size, which is at least this many bytes.
 const SECTOR_BYTES: u64 = 512;
-/// The most attempts of a read. A read that finds that the journal was replaced meanwhile is repeated.
+/// The most attempts of a read. A read is repeated if another process has replaced the journal during it.
 const READS: usize = 1000;
 
 /// The rollback journal of one database.
@@ -46,7 +47,7 @@ pub(super) struct UndoLog {
 struct Known {
     chain: u64,
     pages: Vec<u32>,
-    /// The value of the count of changes while this process is changing the journal.
+    /// The count of changes as this process has stored it for its present change of the journal.
     change: u64,
     /// Ranges of the region that are stored but not flushed, each given as its first offset and its end.
     dirty: Vec<(u64, u64)>,
@@ -97,8 +98,8 @@ impl UndoLog {
         }
     }
 
-    /// Makes durable what a dead process may have stored. That is the words that say whether there is a journal and how long
-    /// it is, and the words of the journal where headers may be.
+    /// Makes durable what a dead process may have stored: the words that say whether there is a journal and how long it
+    /// is, and the words of the journal at which headers may begin.
     fn settle(&self) -> Result<(), LogError> {
         self.flush_words();
         let (chain, UndoState::Bytes(bytes)) = self.state()? else { return Ok(()) };
@@ -166,7 +167,8 @@ impl UndoLog {
         known.pages.get(index).copied().ok_or(LogError::Corrupt { offset: JOURNAL_CHAIN_OFFSET, what })
     }
 
-    /// Returns all pages of the journal, if there is one. On return it is durable that the journal has no other pages.
+    /// Returns all pages of the journal, if there is one. On return no crash can bring back a journal that has other
+    /// pages.
     pub(super) fn pages(&self) -> Result<Vec<u32>, LogError> {
         let found = self.state()?;
         self.flush_words();
@@ -196,13 +198,13 @@ impl UndoLog {
         Ok(pages)
     }
 
-    /// Returns which pages of the log are needed, as far as the writer of a journal knows. These are all pages that this
-    /// process has taken, the pages of the journal, and the pages of the generation in force, unless that is empty. On return
-    /// it is durable that the other pages are not needed.
+    /// Returns which pages of the log are needed, as far as the writer of a journal knows. These are all pages that
+    /// this process has taken, the pages of the journal, and the pages of the generation in force unless it is empty.
+    /// On return no crash can bring back a state that needs other pages.
     fn needed(&self) -> Option<Needed<'_>> {
         let (chain, state) = self.state().ok()?;
         let generation = read_active_word(self.nvm.load_u64(ACTIVE_OFFSET));
-        // The process that began the generation may have died before it made that durable.
+        // The process that began the generation may have died before the generation was durable.
         generations::flush(&*self.nvm, generation);
         self.flush_words();
         let mut bytes = [0; SLOT_BYTES];
@@ -227,7 +229,7 @@ impl UndoLog {
             return Ok(());
         }
         self.page(known, chain, have - 1)?;
-        // A writer linked further pages, but the length never included these pages. So give them back.
+        // A writer linked these further pages, but died before the length included them. So give them back.
         let stale = known.pages.split_off(have);
         self.region.give_back(stale);
         for index in have..count {
@@ -247,7 +249,8 @@ impl UndoLog {
             self.region.nvm.flush(offset_of(page), HEADER_BYTES);
             known.pages.push(page);
         }
-        // No fence is needed here, because the pages become durable with the fence before the length that includes them.
+        // No fence is needed here. A fence precedes the store of a length that includes these pages, and makes them
+        // durable.
         Ok(())
     }
 
@@ -265,7 +268,7 @@ impl UndoLog {
             if self.region.nvm.load_u64(at).to_le_bytes() == MAGIC {
                 self.region.nvm.store_u64(at, 0);
             }
-            // Flush even if there is no header, because the visible word may not be durable, and the durable word may be a
+            // Flush even if there is no header. The visible word may not be durable, and the durable one may still be a
             // header.
             self.region.nvm.flush(at, 8);
         }
@@ -281,11 +284,11 @@ impl UndoLog {
         heads.map(move |head| offset_of(page) + HEADER_BYTES + head - first)
     }
 
-    /// Erases the end of the part that the caller cuts off, if that end names a super-journal. The last word of the part
-    /// shows whether it does. If the end stayed, the length of a later, equally long journal could become durable before that
-    /// journal's own end. A crash would then leave the later journal with the old end, so that it would belong to the wrong
-    /// super-journal's transaction. A process that writes a copy of the log home erases nothing. The pages belong to the
-    /// original, and the original's own users still need the end.
+    /// Erases the end of the part that the caller cuts off, if that end names a super-journal. The last word of the
+    /// part shows whether it does. If the end stayed, the length of a later, equally long journal could become durable
+    /// before the end of that later journal. After a crash the later journal would then name the wrong super-journal. A
+    /// process that writes a copy of the log home erases nothing: the pages belong to the original, whose users still
+    /// need the end.
     fn erase_trailer(&self, known: &mut Known, chain: UndoChain, cut: Range<u64>) {
         if !self.region.is_writable() {
             return;
@@ -300,10 +303,10 @@ impl UndoLog {
         }
     }
 
-    /// Flushes the last bytes of a journal of `end` bytes, which tell SQLite whether the journal names a super-journal. The
-    /// bytes are durable with the next fence. A dead process may have deleted an earlier journal without erasing the end that
-    /// names a super-journal. If the new length became durable before the new end, that old end could count, and SQLite would
-    /// take the journal for one of a committed transaction.
+    /// Flushes the last bytes of a journal of `end` bytes, which tell SQLite whether the journal names a super-journal.
+    /// The bytes are durable with the next fence. A dead process may have deleted an earlier journal without erasing
+    /// its name of a super-journal at the end. If the new length became durable before the new end, that old name could
+    /// count, and SQLite would take the journal for that of a committed transaction.
     fn flush_end(&self, known: &mut Known, chain: UndoChain, end: u64) -> Result<(), LogError> {
         let is_durable = self.region.nvm.is_durable_on_store();
         let mut from = if is_durable { end } else { end.saturating_sub(SUPER_TAIL) };
@@ -342,8 +345,8 @@ impl UndoLog {
         Ok(())
     }
 
-    /// Stores bytes. The writer does not store whole lines again soon, so `choice` may prescribe non-temporal stores for them
-    /// instead of stores through the cache.
+    /// Stores bytes. The writer does not soon store the same whole line again, so `choice` may prescribe non-temporal
+    /// stores for whole lines.
     fn put(&self, known: &mut Known, at: u64, bytes: &[u8]) {
         let nvm = &self.region.nvm;
         let work = known.work.get_or_insert_with(|| self.choice.begin());
@@ -441,8 +444,8 @@ impl RollbackJournal for UndoLog {
         for _ in 0..READS {
             let (chain, UndoState::Bytes(bytes)) = self.state()? else { return Ok(0) };
             let read = self.read_of(chain, bytes, buf, offset);
-            // A process that checks whether the journal is hot may read while a writer deletes the journal or begins another
-            // one. So check that the journal is still the same.
+            // A process that checks whether the journal is hot may read while a writer deletes the journal or begins
+            // another one. So check that the same journal still exists.
             let (now, state) = self.state()?;
             if now.word() == chain.word() && state != UndoState::Gone {
                 return read;
@@ -470,8 +473,8 @@ impl RollbackJournal for UndoLog {
             self.store(&mut known, chain, bytes, offset)?;
         }
         if end > length {
-            // The fence makes the erased words and the end of the journal durable before the length. It also ensures that a
-            // process that reads the new length reads the new bytes.
+            // The fence makes the erased words and the end of the journal durable before the new length. It also
+            // ensures that a process that reads the new length reads the new bytes.
             self.flush_end(&mut known, chain, end)?;
             self.region.nvm.fence();
             self.store_state(UndoState::Bytes(end), chain);

@@ -65,7 +65,7 @@ impl Scratchpad {
         self.reach(open, size)?;
         let hash = open.hash.record(&header.encode(), payload);
         let head = change_header(self.sequence + 1, header, hash);
-        // If a page is full, the entry begins in the next page.
+        // If the last page is full, the entry begins in the next page.
         let (mut index, mut at) =
             if offset == PAGE_BYTES { (first_new, HEADER_BYTES) } else { (first_new - 1, offset) };
         let page_at = |index: usize| open.pages.get(index).map_or(0, |(page, _)| offset_of(*page));
@@ -114,8 +114,8 @@ impl Scratchpad {
             match self.take_page(open) {
                 Ok(page) => open.pages.push(page),
                 Err(error) => {
-                    // The link to these pages stays, which does no harm: a writer replaces the link later, or no process ever
-                    // follows it.
+                    // The link to these pages stays. That does no harm, because a writer replaces the link later, or no
+                    // process ever follows it.
                     self.region.give_back(open.pages.drain(before..).map(|(page, _)| page));
                     return Err(error);
                 }
@@ -143,11 +143,10 @@ impl Scratchpad {
         Ok((page, header.tag(self.region.id, page)))
     }
 
-    /// Returns which pages of the log are needed, or `None` if nobody knows that. On return it is durable that the other
-    /// pages are not needed.
+    /// Returns a function that tells which pages of the log are needed, or `None` if that is not known. On return no
+    /// crash can bring back a state that needs other pages.
     fn needed(&self, open: &OpenTransaction) -> Option<Needed<'static>> {
-        // A writer must have applied everything committed to know which pages are needed. If this writer has not, return
-        // `None`.
+        // Only a writer that has applied everything committed knows which pages are needed.
         if !matches!(self.next_transaction(), Ok(None)) {
             return None;
         }
@@ -253,8 +252,8 @@ impl Scratchpad {
         at
     }
 
-    /// Stores for running processes where the next transaction is. The link is not durable, because recovery scans the region
-    /// instead of following links.
+    /// Stores the link by which running processes find the next transaction. The link is not durable, because recovery
+    /// scans the region instead of following links.
     pub(super) fn store_follow(&self, first: u32) {
         let (id, generation) = (self.region.id, self.in_force.slot.generation);
         let (page, tag) = self.newest;
@@ -280,8 +279,8 @@ impl Scratchpad {
     pub(super) fn switch_generation(&mut self, header: Option<&WalHeader>, retired: bool) {
         let generation = self.in_force.slot.generation + 1;
         self.drop_staged();
-        // The new slot overwrites the slot of an older generation. If the last switch is not durable, a crash might go back
-        // to that generation. So make the last switch durable first.
+        // The new slot overwrites the slot of the generation before the one in force. If the last switch is not
+        // durable, a crash might bring back that generation. So make the last switch durable first.
         self.settle_doubtful();
         let slot = Slot {
             generation,
@@ -291,7 +290,7 @@ impl Scratchpad {
         };
         let origin = Origin { generation, position: self.position(), time_ms: (self.clock)() };
         let in_force = InForce { active: active_word(generation), slot, origin, wal_header: header.copied() };
-        // Clear the old link in this place. It leads to the first transaction of the generation before the last.
+        // The old link in this place leads to the first transaction of an earlier generation. Clear it.
         self.nvm.store_u64(first_link_offset(generation), 0);
         in_force.store(self.nvm.as_ref(), self.region.id);
         let old = std::mem::take(&mut self.pages);

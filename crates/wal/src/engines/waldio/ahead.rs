@@ -19,9 +19,9 @@ pub(super) struct Ahead {
 }
 
 impl Ahead {
-    /// Returns `len` bytes from a byte position on. If the buffer does not hold them, calls `read` to fill the buffer from
-    /// that position on. `read` may be called for more than `len` bytes. `at_once()` is the number of bytes that can be read
-    /// in one piece from that position on.
+    /// Returns `len` bytes from a byte position on. If the buffer does not hold them, calls `read` to fill the buffer
+    /// from that position on, perhaps with more than `len` bytes. `at_once()` returns how many bytes can be read in one
+    /// piece from that position on.
     ///
     /// # Errors
     /// The errors of `read`.

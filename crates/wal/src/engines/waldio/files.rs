@@ -69,12 +69,12 @@ fn attach(log: Attaching<'_>) -> Result<Box<dyn Engine>, LogError> {
     Ok(Box::new(match (alone, is_new) {
         (true, false) => {
             // Use the words only if each group was flushed before the next group was written. Otherwise the words prove
-            // nothing. The disk may have lost power since then (for example a stick that was pulled out), and with the power
-            // it may have lost groups before the last one.
+            // nothing: the disk may have lost power since then (a stick may have been pulled out), and may have lost
+            // groups before the last one.
             let left = left.filter(|_| options.waits() && options.durability != Durability::Normal);
             let left = left.and_then(|words| group::left(&words, DATA_OFFSET));
-            // If the file is longer than the words say, a process may have died while it preallocated space. In that case it
-            // is not known whether the file's length is durable, so do not use the words.
+            // If the file is longer than the words say, a process may have died while it preallocated space. The file's
+            // length may then not be durable, so do not use the words.
             let left =
                 left.filter(|left| left.settings == options.fingerprint() && left.file_bytes == block.len());
             let left = left.map(|left| left.end);

@@ -24,10 +24,11 @@ const AT_HAND: u64 = 64 << 10;
 struct Window(Ahead);
 
 impl Window {
-    /// Returns `len` bytes from a byte position on. May read ahead in the same piece. It reads ahead only bytes before `end`
-    /// and bytes that have left the ring.
+    /// Returns `len` bytes from a byte position on. May read ahead in the same piece, but only bytes before `end`, or
+    /// bytes that have left the ring.
     fn get(&mut self, log: &Waldio, from: u64, len: u32, end: u64) -> Result<&[u8], LogError> {
-        // Load the words only if bytes have to be read, because recovery comes here for each record of the log.
+        // Load the shared words only if bytes have to be read, because recovery calls this method for each record of
+        // the log.
         let at_once = || end.max(log.group.past_ring()).saturating_sub(from);
         self.0.get(from, len.into(), at_once, |at, buf| log.read_log(at, buf))
     }

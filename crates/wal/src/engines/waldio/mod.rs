@@ -82,8 +82,8 @@ pub struct Waldio {
     payload: Vec<u8>,
     /// The bytes of the log that this process has read ahead and will apply next.
     window: Ahead,
-    /// The frames acknowledged under Group Synch since this process last waited for a flush: their number, and the time at
-    /// which the first of them was acknowledged.
+    /// The number of frames acknowledged under Group Synch since this process last waited for a flush, and the time at
+    /// which it acknowledged the first of them.
     unwaited: Option<(u32, Instant)>,
     activity: Activity,
 }
@@ -146,8 +146,8 @@ impl Waldio {
         Ok(log)
     }
 
-    /// Joins the processes that share the log. If `known` gives the end of the log, instead initialises the shared state from
-    /// it.
+    /// Joins the processes that share the log. With `known`, which gives the end of the log, initialises the shared
+    /// state instead.
     fn join(
         block: Arc<dyn Block>,
         superblock: Superblock,
@@ -176,7 +176,7 @@ impl Waldio {
         Ok(Self::over(group, superblock, path, options))
     }
 
-    /// Opens a log for inspection, in the state to which recovery would bring it. Changes nothing.
+    /// Opens a log for inspection, as recovery would leave it. Changes nothing.
     ///
     /// # Errors
     /// `Corrupt`, `Medium`.
@@ -563,9 +563,9 @@ impl LogWriter for Waldio {
         let mut head = vec![0; DATA_OFFSET as usize];
         group.block().read(0, &mut head).map_err(failed)?;
         if !group.has_blocks() {
-            // Write the slot with the length that the file will have with its first blocks. From then on recovery takes a
-            // shorter file for a truncated one. A crash before the blocks exist does no harm nevertheless, because the guard
-            // stays provisional until they exist. It stays provisional also if there is no space for the blocks.
+            // Write the slot with the length that the file will have with its first blocks. From then on recovery takes
+            // a shorter file for a truncated one. A crash before the blocks exist still does no harm, because the guard
+            // stays provisional until they exist, even if there is no space for them.
             let slot = recovery::load_slot(group.block(), &self.superblock, self.generation, &failed)?;
             let slot = Slot { file_bytes: group.first_bytes(), ..slot }.encode(self.log_id());
             let at = slot_offset(self.generation) as usize;
@@ -580,8 +580,9 @@ impl LogWriter for Waldio {
 }
 
 impl Waldio {
-    /// Returns whether the committer has to wait for the flush. Without Group Synch, always returns `true`. With Group Synch,
-    /// returns `true` if the group's buffer is full or old (section 4.3).
+    /// Returns whether the committer has to wait for the flush. Without Group Synch, always returns `true`. With Group
+    /// Synch, returns `true` if too many frames wait for a flush, or the first of them has waited too long (section
+    /// 4.3).
     fn must_wait(&mut self, frames: u32) -> bool {
         let options = &self.options;
         if options.waits() {

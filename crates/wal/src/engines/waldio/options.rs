@@ -22,9 +22,8 @@ pub struct WaldioOptions {
     pub access: Access,
     /// The way in which a commit becomes durable.
     pub durability: Durability,
-    /// The number of frames that may be acknowledged without a wait before a committer waits for the flush. That is Group
-    /// Synch (section 4.3), which acknowledges commits before they are durable. 0 switches Group Synch off, so that every
-    /// committer waits.
+    /// The number of frames after which a committer waits for a flush under Group Synch (section 4.3). Until then,
+    /// commits are acknowledged before they are durable. 0 switches Group Synch off, so that every committer waits.
     pub group_synch: u32,
     /// The longest time that an acknowledged commit stays in memory under Group Synch.
     pub group_interval: Duration,
@@ -60,8 +59,7 @@ impl WaldioOptions {
         if self.limit_bytes == 0 { u64::MAX } else { self.limit_bytes }
     }
 
-    /// Returns a number that is equal for two processes if they have the same values of those settings on which processes
-    /// have to agree.
+    /// Encodes the settings on which the processes that use a log have to agree. Equal settings give equal numbers.
     pub(crate) fn fingerprint(&self) -> u64 {
         let durability = match self.durability {
             Durability::Full => 0,

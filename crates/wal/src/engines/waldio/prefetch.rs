@@ -1,6 +1,6 @@
-//! Reads a log from front to back, in pieces. If the log is long, two other threads read the next pieces while the caller
-//! works on the last one, so that the device is never idle. Each piece is in memory into which direct I/O reads without a
-//! copy.
+//! Reads a log from front to back, in pieces. If the log is long, two other threads read the next pieces while the
+//! caller works on a piece, so that the device is never idle. Each piece is in memory into which direct I/O reads
+//! without a copy.
 
 use std::collections::VecDeque;
 use std::mem;
@@ -16,8 +16,8 @@ const MOST: u64 = 1 << 20;
 
 /// The number of threads that read ahead. With two, the device already has the next request when it has finished one.
 const READERS: usize = 2;
-/// The number of pieces that the threads read ahead: one for each thread, and one that is ready while the caller works on
-/// the previous piece.
+/// The number of pieces that the threads read ahead: one for each thread, and one that is ready while the caller works
+/// on the piece before it.
 const AHEAD: usize = READERS + 1;
 
 /// A reader of a log that no process is writing. Starts threads if the log turns out to be long.
@@ -25,7 +25,7 @@ pub(super) struct Prefetch<'scope, 'env> {
     block: &'env dyn Block,
     scope: &'scope Scope<'scope, 'env>,
     piece: Piece,
-    /// Bytes that the caller asked for, and that are not in one piece.
+    /// Bytes that the caller asked for, joined from several pieces.
     joined: Vec<u8>,
     /// Position of the first byte in `joined`.
     joined_at: u64,
@@ -53,7 +53,7 @@ impl<'scope, 'env> Prefetch<'scope, 'env> {
     /// Returns `len` bytes from a byte position on.
     ///
     /// # Errors
-    /// Those of [`Block::read`]. An error of a piece that was read ahead is returned when the caller asks for that piece.
+    /// Those of [`Block::read`]. If reading a piece ahead fails, returns the error when the caller asks for that piece.
     pub(super) fn get(&mut self, from: u64, len: usize) -> Result<&[u8], MediumError> {
         if !self.piece.holds(from, len) && !self.is_joined(from, len) {
             self.fetch(from, len)?;
@@ -65,7 +65,8 @@ impl<'scope, 'env> Prefetch<'scope, 'env> {
         })
     }
 
-    /// Returns between 1 and `len` bytes from a byte position on: as many as are at hand, or at most `LEAST` if none are.
+    /// Returns between 1 and `len` bytes from a byte position on: those that are in memory, or at most `LEAST` if none
+    /// are.
     ///
     /// # Errors
     /// As [`Prefetch::get`].
@@ -97,7 +98,7 @@ impl<'scope, 'env> Prefetch<'scope, 'env> {
         Ok(())
     }
 
-    /// Replaces `piece` by the piece that has the position `next`. The caller needs `missing` bytes from there on.
+    /// Replaces `piece` by a piece that contains the position `next`. The caller needs `missing` bytes from there on.
     fn load(&mut self, next: u64, missing: u64) -> Result<(), MediumError> {
         self.size = missing.max(self.size * 2).next_multiple_of(LEAST).clamp(LEAST, MOST);
         let used = mem::take(&mut self.piece);
@@ -183,8 +184,8 @@ struct Reader {
 #[derive(Default)]
 struct Requested {
     readers: Vec<Reader>,
-    /// The pieces that were requested and not taken yet: where each piece begins, and which thread reads it. In the log the
-    /// pieces follow one another.
+    /// The pieces that were requested and not taken yet, in the order of the log: where each piece begins, and which
+    /// thread reads it. The pieces leave no gap.
     asked: VecDeque<(u64, usize)>,
     /// Number of the thread that is to read the next piece.
     next: usize,
@@ -220,8 +221,8 @@ impl Requested {
         }
     }
 
-    /// Returns the requested piece that begins at `at`. Drops the pieces requested before it. If no requested piece begins
-    /// there, drops all of them.
+    /// Returns the requested piece that begins at `at`, and drops the pieces requested before it. If no requested piece
+    /// begins at `at`, drops all of them.
     fn take(&mut self, at: u64) -> Option<Result<Piece, MediumError>> {
         while let Some((begins, reader)) = self.asked.pop_front() {
             let piece = self.readers.get(reader)?.read.recv().ok()?;
@@ -260,8 +261,8 @@ mod tests {
                 while at < log.len() {
                     let len = step.min(log.len() - at);
                     assert_eq!(pieces.get(at as u64, len).unwrap(), &log[at..at + len], "at {at}");
-                    // Read bytes that were read before. A caller does so if it reads a header first, and then the header
-                    // again with everything that it announces.
+                    // Read bytes that were read before. A caller does so if it reads a header first, and then reads the
+                    // header once more together with what follows it.
                     assert_eq!(pieces.get(at as u64, len / 2).unwrap(), &log[at..at + len / 2]);
                     at += len;
                 }
@@ -311,7 +312,7 @@ mod tests {
                 pieces.get(at, 4096).unwrap();
                 at += 4096;
             }
-            // By now at most `AHEAD` pieces have been requested. The read after these fails.
+            // By now at most `AHEAD` pieces have been requested. The first read after these fails.
             let held = pieces.piece.end();
             block.fail(BlockOp::Read, AHEAD as u64, MediumError::NoSpace);
             let failed_at = (at..log.len() as u64).step_by(4096).find(|at| pieces.get(*at, 4096).is_err());

@@ -1,10 +1,10 @@
 //! Finds the end of a log, for the process that attaches the log first.
 //!
-//! The log ends before the first group whose checks fail. A valid group after that place may be *ordered*, which means that
-//! it was written only after everything before it was durable. Such a group proves that the failed group is not a torn
-//! write, but that the log is damaged. A valid group that is not ordered may be what a power loss left of writes without a
-//! flush between them. Recovery overwrites such a group with zeros before anything is appended. Otherwise a later scan could
-//! take that group for the successor of a new group.
+//! The log ends before the first group whose checks fail. A valid group after that place may be *ordered*: it was
+//! written only after everything before it was durable. An ordered group there proves that the failed group is damage,
+//! and not a torn write. A valid group that is not ordered may be what a power loss left of writes without a flush
+//! between them. Recovery overwrites it with zeros before anything is appended. Otherwise a later scan could take the
+//! old group for the successor of a new one.
 
 use std::thread;
 
@@ -133,8 +133,9 @@ impl<'a> Scan<'a> {
         &self.slot
     }
 
-    /// Does what [`Scan::begin`] does, for a log that may be damaged. If the newest slot cannot be used, takes the generation
-    /// of the log's first block, and also returns the error with which recovery refuses the log.
+    /// Does what [`Scan::begin`] does, for a log that may be damaged. If the newest slot cannot be used, takes the
+    /// generation to which the log's first block belongs, and also returns the error with which recovery refuses the
+    /// log.
     ///
     /// # Errors
     /// `Corrupt` if the first block belongs to no generation, `Medium`.
@@ -167,7 +168,7 @@ impl<'a> Scan<'a> {
             time_ms: 0,
         };
         let candidates: Box<dyn Iterator<Item = Slot>> = match slot {
-            // The slot may be right after all. Perhaps the file is only shorter than the slot says.
+            // The slot may be right after all: perhaps only the file is shorter than the slot says.
             Some(slot) => Box::new([unknown(slot.generation + 1), slot].into_iter()),
             None => Box::new((1..=GENERATIONS_TRIED).map(unknown)),
         };
@@ -224,9 +225,9 @@ impl<'a> Scan<'a> {
         }
     }
 
-    /// Finds the end of the log. Changes nothing. `left` is the end as the last processes left it, if they are known to
-    /// have made the log durable up to there and to have written nothing after it. If the scan finds the end that `left`
-    /// gives, it does not search the rest of the file.
+    /// Finds the end of the log. Changes nothing. `left` is the end as the last processes left it; it is given only if
+    /// they made the log durable up to there and wrote nothing after it. If the scan finds the same end, it does not
+    /// search the rest of the file.
     ///
     /// # Errors
     /// `Corrupt`, `Medium`, and the errors of `visit`.
@@ -250,15 +251,15 @@ impl<'a> Scan<'a> {
 }
 
 impl Found {
-    /// Makes durable what the scan has found, and overwrites stale blocks with zeros. All of this is durable on return. The
-    /// flush is needed because the process that wrote the newest groups may have died, or seen a write fail. These groups may
-    /// still be only in a cache.
+    /// Makes durable what the scan has found, and overwrites stale blocks with zeros. All of this is durable on return.
+    /// The flush is needed because the process that wrote the newest groups may have died, or may have failed in a
+    /// write, while these groups were still only in a cache.
     pub(crate) fn settle(&self, block: &dyn Block, superblock: &Superblock) -> Result<(), MediumError> {
         if self.is_settled {
             return Ok(());
         }
-        // If the generation has groups, its slot was durable before the first group was written. So the slot needs no flush
-        // before the groups, and one flush at the end is enough for both.
+        // If the generation has groups, its slot was durable before the first group was written. So the slot needs no
+        // flush of its own before the groups, and one flush at the end is enough for both.
         block.write(slot_offset(self.slot.generation), &self.slot.encode(superblock.head.log_id))?;
         let unit = u64::from(superblock.block_bytes);
         let end = self.recovered.end.next_multiple_of(unit);
@@ -287,8 +288,8 @@ impl Scan<'_> {
         u64::from(self.superblock.block_bytes)
     }
 
-    /// Refuses a log whose newest slot cannot be read. In such a log the older slot looks like the newest, but the first
-    /// block belongs to the generation after that slot's.
+    /// Refuses a log whose newest slot cannot be read. The older slot then seems to be the newest, but the first block
+    /// belongs to the generation after the older slot's.
     fn refuse_newer_generation(&self) -> Result<(), LogError> {
         let (bytes, mut page) = self.first_frame()?;
         if self.starts_at(&bytes, &mut page, self.slot.generation + 1, DATA_OFFSET).is_some() {
@@ -358,8 +359,8 @@ impl Scan<'_> {
             if group.ordered {
                 ordered_from = at;
             }
-            // The number of transactions of a real log never gets so large. If damage has caused it, applying the
-            // transactions will report the damage.
+            // A real log never has so many transactions. If the number comes from damage, applying the transactions
+            // reports the damage.
             sequence = sequence.saturating_add(group.transactions).min(u32::MAX - 1);
             end = at + group.bytes;
             visit(&CheckedGroup {
@@ -451,14 +452,14 @@ impl Scan<'_> {
     /// these groups is ordered.
     fn behind(&self, end: u64) -> Result<Vec<u64>, LogError> {
         let mut stale = Vec::new();
-        // Start after the block at the end, because a group that begins in that block is torn, and the next group overwrites
+        // Start after the block at the end. A group that begins in that block is torn, and the next group overwrites
         // it.
         let mut at = end.next_multiple_of(self.unit()) + self.unit();
         let overlap = self.longest_frame().max(GROUP_HEADER_BYTES);
         let mut bytes = Vec::new();
         let mut page = vec![0; self.superblock.head.page_bytes as usize];
         while at < self.block.len() {
-            // Start a little before the data, because a frame may begin with zeros, in the hole before the data.
+            // Start a little before the data. A frame that begins with zeros may begin in the hole before the data.
             let data = self.block.next_data(at).map_err(self.failed)?;
             at = at.max(data.start.saturating_sub(overlap) / self.unit() * self.unit());
             let until = data.end.min(at + CHUNK);

@@ -16,8 +16,8 @@ use crate::LogError;
 use crate::shared::delta_chains::{Record, apply_record};
 use crate::shared::group::{self, Framing, Generation, Geometry, Group, GroupOptions, RING_SHARE, Recovered};
 
-/// The bit that marks the place of a record as one in the open transaction. The lower bits of such a place are an offset in
-/// the transaction (`delta`), or the number of a frame of the transaction (`embedded`).
+/// The bit of a record's place that says that the record is in the open transaction. The lower bits are then an offset
+/// in the transaction (`delta`), or the number of a frame of the transaction (`embedded`).
 pub(super) const STAGED: u64 = 1 << 63;
 /// The transaction being staged.
 #[derive(Default)]
@@ -55,8 +55,8 @@ impl Open {
         self.direct.as_ref().map_or(0, |direct| direct.written) + self.bytes.len() as u64
     }
 
-    /// Returns whether the transaction may have to bypass the ring after `bytes` more bytes of pages have been staged. The
-    /// log may need more bytes for a page than the page has: less than one and a half times as many with differences, and at
+    /// Returns whether the transaction may have to bypass the ring once `bytes` more bytes of pages have been staged.
+    /// The log may need more bytes than a page has: less than one and a half times as many with differences, and at
     /// most one block more in the layout `embedded`.
     pub(super) fn outgrows(&self, bytes: usize, block_bytes: usize) -> bool {
         let frame = self.frames.first().map_or(0, |(_, page)| page.len() + block_bytes);

@@ -429,9 +429,9 @@ impl Group {
         self.framing.header_bytes()
     }
 
-    /// Returns whether every group is flushed before the next group is written (all but `durability=normal`). This is the
-    /// flag *ordered* of groups. It is not the guarantee `ordered` of the log, which is that of Group Synch, and often that
-    /// of `durability=normal`.
+    /// Returns whether every group is flushed before the next group is written (all but `durability=normal`). This is
+    /// the flag *ordered* of groups. The guarantee `ordered` of a log is something else: logs have it under Group
+    /// Synch, and often with `durability=normal`.
     pub(crate) fn is_ordered(&self) -> bool {
         self.options.durability != Durability::Normal
     }

@@ -249,8 +249,8 @@ impl DatabaseFile for Syncing<'_> {
     }
 }
 
-/// A thread may store something after the kernel has begun to sync. The sync clears the word afterwards, so that thread
-/// must enter its process's name only after that; otherwise the sync would clear that name too.
+/// A thread may store something after the kernel has begun to sync. It must enter its process's name in the word only
+/// after the sync has cleared the word. Otherwise the sync would clear that name too.
 #[test]
 fn inv20_nothing_is_stored_between_a_sync_and_the_word_that_says_so() {
     let fixture = Fixture::new(2);

@@ -1,6 +1,6 @@
-//! What other processes do between two steps of a process. A test lets the process use the words that processes share
-//! through [`Shared`], and the log's memory through [`Memory`]. With [`Between`] the test says at which step the others
-//! act.
+//! What other processes do between two steps of the process under test. That process uses the words that processes
+//! share through [`Shared`], and the log's memory through [`Memory`]. With [`Between`] the test says at which step the
+//! other processes act.
 
 use std::fmt;
 use std::sync::{Arc, Mutex};
@@ -40,7 +40,7 @@ impl Between {
     }
 
     fn comes_to(&self, step: Step) {
-        // Others come to steps too, so do not hold the mutex meanwhile.
+        // The other processes take steps as well, so do not hold the mutex while they act.
         let due = self.0.lock().unwrap().take_if(|(due, _)| *due == step);
         if let Some((_, others)) = due {
             others();
@@ -48,7 +48,7 @@ impl Between {
     }
 }
 
-/// The words that processes share, as used by the process whose steps count.
+/// The shared words, as used by the process under test.
 pub(super) struct Shared {
     pub(super) below: Arc<LocalSegment>,
     pub(super) between: Arc<Between>,
@@ -120,7 +120,7 @@ impl Segment for Shared {
     }
 }
 
-/// The log's memory, as used by the process whose steps count.
+/// The log's memory, as used by the process under test.
 pub(super) struct Memory {
     pub(super) below: Arc<RecordingNvm>,
     pub(super) between: Arc<Between>,
