@@ -1,4 +1,4 @@
-//! Checks whether processes whose locks are in the way are dead, and frees the locks of the dead ones.
+//! Finds out whether a process that holds a wanted lock is dead, and frees the locks of dead processes.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -7,12 +7,12 @@ use duralite_medium::{MediumError, Words};
 
 use crate::layout::{EPOCH, EXAMINED, member};
 
-/// The shortest time between two checks of a process whose lock is in the way. A dead process may stay
-/// unnoticed for this long. Connections that can wait use this value: a queued connection tries again anyway,
-/// and a connection that begins to read can choose another mark.
+/// The shortest time between two checks whether a process that holds a wanted lock is alive. A dead process
+/// may stay unnoticed for this long. Connections that can wait use this value: a queued connection tries
+/// again anyway, and a connection that begins to read can choose another mark.
 pub(crate) const SUSPICION: Duration = Duration::from_millis(2);
-/// The shortest time between two checks of such a process by a connection that cannot wait, and would get
-/// *busy* because of it. No program can learn in a shorter time that the process has died.
+/// The shortest time between two such checks for a connection that cannot wait, and would get *busy* because
+/// of the lock. No program can learn of a process's death in less time than this.
 pub(crate) const SUSPICION_AT_ONCE: Duration = Duration::from_micros(200);
 
 /// Finds dead processes, and frees the locks that they have left.
@@ -27,10 +27,10 @@ impl Deaths {
         Self { words, recovered: AtomicU64::new(0) }
     }
 
-    /// Returns whether it is time to ask the kernel whether `process`, whose lock is in the way, is alive. It
-    /// is time once nobody has asked for at least `after`. Asking costs a system call, and most such
-    /// processes are alive. So the segment stores the time of the last check of each process. Because each
-    /// process has a time of its own, checks of a living process do not delay the check of a dead one.
+    /// Returns whether it is time to ask the kernel whether `process`, which holds a wanted lock, is alive.
+    /// It is time if the last check of `process` was at least `after` ago. Asking costs a system call, and
+    /// most processes are alive. So the segment stores the time of the last check of each process. Because
+    /// each process has a time of its own, checks of a living process do not delay the check of a dead one.
     /// Because the times are in the segment, a process need not ask if another process has just asked.
     pub(crate) fn suspects(&self, process: usize, after: Duration) -> bool {
         let at = member(process) + EXAMINED;

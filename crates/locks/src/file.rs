@@ -2,12 +2,12 @@
 //! holds, and what may be concluded from them (invariant 44).
 //!
 //! SQLite takes SHARED before it reads. Everything that SQLite concludes is valid until SQLite gives SHARED
-//! back. So while SQLite believes that it holds SHARED or EXCLUSIVE, the file holds that lock without a gap,
-//! because this type has no operation that gives the lock back. (RESERVED is an exception: the file may hold
-//! only SHARED while SQLite believes that it holds RESERVED. RESERVED only announces a transaction, and under
-//! SHARED no other connection can commit one. See [`FileLock::refuse_exclusive`].) Sometimes this library
-//! must give up its lock, because another connection needs the file for itself. It does so only while SQLite
-//! believes that it holds nothing, under an [`Own`] lock.
+//! back. So while SQLite believes that it holds SHARED or EXCLUSIVE, the file must hold that lock without a
+//! gap. [`FileLock`] has no operation that gives the lock back during that time. (RESERVED is an exception:
+//! the file may hold only SHARED while SQLite believes that it holds RESERVED. RESERVED only announces a
+//! transaction, and under SHARED no other connection can commit one. See [`FileLock::refuse_exclusive`].)
+//! Sometimes this library must give up its lock, because another connection needs the file for itself. Then
+//! the lock is an [`Own`] lock, and SQLite believes that it holds nothing.
 //!
 //! What this library itself concludes under a lock is a [`Concluded`] value, which borrows from that lock,
 //! and so cannot outlive the lock. The compiler refuses to use such a value after the lock was given back:
@@ -23,8 +23,8 @@
 //! # }
 //! ```
 //!
-//! Nor does such a value outlive a period of EXCLUSIVE, in which the owner of the lock may change what was
-//! concluded:
+//! Nor can the value be used after the owner of the lock has taken EXCLUSIVE, because the owner may then
+//! change what was concluded:
 //!
 //! ```compile_fail,E0502
 //! # use duralite_locks::file::{FileLock, LockedFile};
@@ -102,7 +102,7 @@ pub trait LockedFile {
     /// SQLite's code. After EXCLUSIVE was refused the file may hold PENDING.
     fn lock(&self, level: Level) -> Result<(), Code>;
 
-    /// Gives the lock back down to `level`, which is SHARED or no lock.
+    /// Lowers the lock to `level`, which is SHARED or no lock.
     ///
     /// # Errors
     /// SQLite's code. The file then holds the previous lock, or a weaker one that is at least `level`.
@@ -121,7 +121,7 @@ pub struct FileLock<F> {
     /// The lock that was last taken and not given back. This type stores it for files that do not report
     /// their lock.
     taken: AtomicU8,
-    /// Whether SQLite has taken RESERVED since it had SHARED.
+    /// Whether SQLite has taken RESERVED, and has not gone back to SHARED or to no lock since.
     reserved: AtomicBool,
 }
 
@@ -148,7 +148,8 @@ impl<F: LockedFile> FileLock<F> {
     }
 
     /// Returns whether SQLite is writing with a rollback journal. SQLite takes RESERVED only for such a
-    /// transaction, neither in WAL mode nor to roll back a journal that another process has left.
+    /// transaction. It takes RESERVED neither in WAL mode nor to roll back a journal that another process has
+    /// left.
     pub fn in_rollback_transaction(&self) -> bool {
         self.reserved.load(Ordering::Relaxed)
     }
@@ -200,13 +201,14 @@ impl<F: LockedFile> FileLock<F> {
         given_back
     }
 
-    /// Lets SQLite believe that it has given its lock back down to this level, although the file still holds
-    /// the lock. The file holds it until SQLite gives back more, or takes more and gives that back.
+    /// Lets SQLite believe that it has lowered its lock to this level, although the file keeps the stronger
+    /// lock. The file keeps the stronger lock until SQLite's next `xUnlock` or [`Self::end_keeping`].
     pub fn keep_for_sqlite(&self, level: Level) {
         self.believe(level.min(self.believed()));
     }
 
-    /// Gives back what [`Self::keep_for_sqlite`] has kept beyond SHARED, once SQLite holds only SHARED.
+    /// Lowers the file's lock to SHARED, if [`Self::keep_for_sqlite`] has kept a stronger lock and SQLite
+    /// believes that it holds only SHARED.
     pub fn end_keeping(&self) {
         if self.believed() == Level::Shared && self.held() > Level::Shared {
             // A failure only leaves a stronger lock than needed.
@@ -238,8 +240,8 @@ impl<F: LockedFile> FileLock<F> {
         (self.held() >= Level::Exclusive).then_some(Exclusive { lock: self, goes_back: false })
     }
 
-    /// Returns EXCLUSIVE as if SQLite held it, because SQLite believes that it does, even if the file does
-    /// not hold it. This is a fault that a test has to find.
+    /// Returns EXCLUSIVE because SQLite believes that it holds EXCLUSIVE, even if the file does not. This is
+    /// a fault that a test has to find.
     #[cfg(feature = "controls")]
     pub fn believed_exclusive(&self) -> Exclusive<'_, F> {
         Exclusive { lock: self, goes_back: false }
@@ -261,7 +263,7 @@ impl<F: LockedFile> FileLock<F> {
     }
 }
 
-/// At least SHARED, held without a gap as long as this value exists.
+/// The proof that the file holds at least SHARED, without a gap, as long as this value exists.
 #[derive(Debug)]
 pub struct Held<'l, F: LockedFile> {
     lock: &'l FileLock<F>,
@@ -273,10 +275,10 @@ impl<F: LockedFile> Held<'_, F> {
         Concluded { value, lock: PhantomData }
     }
 
-    /// Takes EXCLUSIVE. Returns `None` if another connection is in the way. PENDING keeps other connections
-    /// from beginning to read, and this connection waits for those that are just finishing. Between two
-    /// attempts this function calls `wait`, which sleeps and then returns whether to try again. No conclusion
-    /// that was drawn before this call can be used after it.
+    /// Takes EXCLUSIVE. Returns `None` if another connection does not give up its lock. PENDING keeps other
+    /// connections from beginning to read, and this connection waits for those that are just finishing.
+    /// Between two attempts this function calls `wait`, which sleeps and then returns whether to try again.
+    /// No conclusion that was drawn before this call can be used after it.
     ///
     /// # Errors
     /// SQLite's code. The file still holds the lock that it held before.
@@ -309,7 +311,7 @@ impl<F: LockedFile> Held<'_, F> {
     }
 }
 
-/// SHARED, taken by this library while SQLite believes that it holds nothing.
+/// A SHARED lock that this library has taken for itself, while SQLite believes that it holds nothing.
 #[derive(Debug)]
 pub struct Own<'l, F: LockedFile> {
     held: Held<'l, F>,
@@ -327,7 +329,7 @@ impl<'l, F: LockedFile> Own<'l, F> {
         &mut self.held
     }
 
-    /// Makes SQLite the owner of the lock, without a gap.
+    /// Passes the lock on to SQLite, without giving it back in between.
     pub fn pass_to_sqlite(mut self) {
         self.is_passed_on = true;
         self.held.lock.believe(Level::Shared);
@@ -344,7 +346,8 @@ impl<F: LockedFile> Drop for Own<'_, F> {
     }
 }
 
-/// EXCLUSIVE. If it was taken for this value, dropping the value gives the lock back down to SHARED.
+/// The proof that the file holds EXCLUSIVE. If EXCLUSIVE was taken to make this value, dropping the value
+/// lowers the lock to SHARED.
 #[derive(Debug)]
 pub struct Exclusive<'h, F: LockedFile> {
     lock: &'h FileLock<F>,
@@ -368,7 +371,7 @@ pub struct Concluded<'h, T> {
 }
 
 impl<'h, T> Concluded<'h, T> {
-    /// Returns the value itself, for a caller that forgets the value before the lock is given back.
+    /// Returns the value itself. The caller must forget the value before the lock is given back.
     pub fn keep(self) -> T {
         self.value
     }

@@ -46,7 +46,7 @@ pub(crate) const fn read_since(process: usize, slot: usize) -> u64 {
 }
 
 /// The offset, in a process's line, of the time at which any process last asked the kernel whether this
-/// process is alive. A process asks if this process's lock is in its way.
+/// process is alive. Another process asks if this process holds a lock that the other process wants.
 pub(crate) const EXAMINED: u64 = 56;
 
 /// The number of connections that can have a place in the queue at once. Any further connections sleep

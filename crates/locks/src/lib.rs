@@ -16,10 +16,10 @@
 //! got WRITE either, because a third process had it, and the third process may have given WRITE back
 //! meanwhile.
 //!
-//! **Death.** Only a process itself sets its word. A process that finds the word of a dead process in its way
-//! clears that word by a compare-and-exchange. The word contains an epoch, which the next process in the slot
-//! advances. So the compare-and-exchange never clears the word of a living process in place of the dead
-//! one's.
+//! **Death.** Only a process itself sets bits in its word. A process that finds the word of a dead process in
+//! its way clears that word by a compare-and-exchange. The word contains an epoch, which the next process in
+//! the slot advances. So the compare-and-exchange never clears the word of a living process in place of the
+//! dead one's.
 //!
 //! **Fairness of WRITE.** SQLite handles *busy* by dropping its snapshot and calling the busy handler, which
 //! sleeps in the VFS. That sleep is [`Holder::wait_for_write`]. During this sleep the connection is in the
@@ -36,14 +36,14 @@
 //! known to come back for WRITE at once leaves WRITE to the connection whose turn it is, as long as that
 //! connection also keeps coming back.
 //!
-//! A connection that gives WRITE back wakes the oldest waiter, unless the turn is not over and the connection
-//! always comes back at once. If such a connection once does not come back, the oldest waiter's sleep ends
-//! with the turn. If such a connection comes back after its turn, it gets *busy*, and wakes the oldest waiter
-//! at that moment.
+//! A connection that gives WRITE back wakes the oldest waiter, with one exception: within its turn, a
+//! connection that is known to come back for WRITE at once wakes nobody. If it then does not come back, the
+//! oldest waiter's sleep ends with the turn. If it comes back after its turn, it gets *busy*, and wakes the
+//! oldest waiter at that moment.
 //!
-//! After a while, other connections may take away a reservation that its connection has not taken up. If a
-//! process dies before it wakes a sleeper, the sleeper notices that after one slice of its sleep. The others
-//! pass over a waiter that is dead or stopped after a few slices.
+//! If a connection does not take up its reservation in time, other connections may take the reservation away.
+//! If a process dies before it wakes a sleeper, the sleeper notices that after one slice of its sleep. If a
+//! waiter is dead or stopped, the others pass over it after a few slices.
 //!
 //! **Starting the log over** takes CHECKPOINT together with the read marks (invariant 45). SQLite before
 //! 3.51.3 does not notice if the log starts over after a checkpoint has read the header and before the
@@ -55,8 +55,8 @@
 //! announce itself in a word. Instead it holds its mark as a lock on a byte of the file, which requires no
 //! right to write, and then looks at the processes' words. If a living process holds or claims the mark
 //! exclusively, the reader is *busy*. A process that takes marks exclusively announces that in its word, and
-//! then asks the kernel for such readers. Asking each time would cost a system call in every transaction that
-//! moves its own mark. So a process asks only in three cases:
+//! may then ask the kernel whether such readers hold the marks. Asking each time would cost a system call in
+//! every transaction that moves its own mark. So a process asks only in three cases:
 //!
 //! 1. It takes *several marks at once*, because then the log is about to start over, and readers may be
 //!    reading its frames.

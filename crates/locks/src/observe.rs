@@ -56,7 +56,7 @@ pub struct LockActivity {
 }
 
 impl Table {
-    /// Returns these counts so far.
+    /// Returns the counts of what this process has done at the table so far.
     #[must_use]
     pub fn activity(&self) -> LockActivity {
         LockActivity {

@@ -2,9 +2,9 @@
 //!
 //! A waiter has a place in shared memory. One word of the place holds both the waiter's ticket and its
 //! process. So the waiter is either completely in the queue or not in it at all, at whatever point its
-//! process dies. A waiter stamps its place at least once a slice, awake or asleep. A waiter that has not
-//! stamped its place for [`PRESENCE`] is dead or stopped, so the others stop waiting for it. If a stopped
-//! waiter continues, it has its old place in the order again.
+//! process dies. A waiter *stamps* its place, that is, writes the time there, at least once a slice, awake or
+//! asleep. A waiter that has not stamped its place for [`PRESENCE`] is dead or stopped, so the others stop
+//! waiting for it. If a stopped waiter continues, it has its old place in the order again.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -48,7 +48,7 @@ const FUTEX: u64 = 8;
 /// The offset, in a place, of the time at which the waiter last stamped the place.
 const SEEN: u64 = 16;
 
-/// The unit of the ticket in a waiter's word. The bits below it hold the process slot plus 1.
+/// The value of one ticket in a waiter's word. The bits below the ticket hold the process slot plus 1.
 const TICKET: u64 = 1 << 8;
 const _: () = assert!((PROCESS_SLOTS as u64) < TICKET);
 
@@ -141,8 +141,8 @@ impl Queue {
         Ok(true)
     }
 
-    /// Wakes the oldest waiter after WRITE was given back, unless the turn is not over and this connection
-    /// comes back for WRITE at once (`at_once`).
+    /// Wakes the oldest waiter after a connection has given WRITE back. Does nothing if the turn is not over
+    /// and the connection is known to come back for WRITE at once (`at_once`).
     pub(crate) fn pass_on(&self, at_once: bool) {
         let is_awaited = !self.is_empty();
         if is_awaited && (!at_once || self.left_of_turn().is_zero()) {
@@ -172,7 +172,7 @@ impl Queue {
             if self.words.load(word) != 0 {
                 return false;
             }
-            // Raise the mark of the highest place first, so that no place in use is ever beyond it.
+            // Raise the number of the highest place first, so that no place in use is ever beyond it.
             self.raise_mark(*index as u64 + 1);
             self.words.compare_exchange(word, 0, own).is_ok()
         })?;

@@ -21,8 +21,7 @@ use crate::queue::Queue;
 
 /// The time for which a reservation of WRITE is valid.
 pub(crate) const RESERVATION: Duration = Duration::from_millis(20);
-/// The number of times that a connection looks again while another process's claim is in the way, 50 us
-/// apart.
+/// How many times a connection looks again, every 50 us, while another process claims the lock.
 const PATIENCE: u32 = 2000;
 /// The time for which running connections may pass over a waiter before it is the oldest waiter's turn.
 const TURN: Duration = Duration::from_micros(300);
@@ -74,7 +73,8 @@ pub struct Table {
 #[derive(Default)]
 struct Local {
     exclusive: [Option<u64>; SLOTS],
-    /// Whether WRITE is only reserved for its holder.
+    /// Whether this process has WRITE only as a reservation, for a connection that has not come back for it
+    /// yet.
     reserved: bool,
     /// Whether the holder of CHECKPOINT took it only together with the read marks, to start the log over.
     is_starting_over: bool,
@@ -108,7 +108,7 @@ pub(crate) struct Holding {
     /// The connection's ticket among the waiters for WRITE, kept until the connection gets the lock. 0 if it
     /// has no ticket.
     pub(crate) ticket: u64,
-    /// The time by which the last sleeps for WRITE were longer than SQLite asked for.
+    /// By how much the connection's last sleeps for WRITE were longer than SQLite asked for.
     pub(crate) ahead: Duration,
     /// The time at which the last sleep for WRITE ended, in nanoseconds of the segment's clock.
     pub(crate) woke: u64,
@@ -422,17 +422,18 @@ impl Table {
 /// What a process finds in the words of the others after it has set its own bits.
 #[derive(Debug, PartialEq, Eq)]
 enum Looked {
-    /// No other process is in the way.
+    /// No other process prevents this process from holding the locks.
     Free,
     /// Another process has a lock, or will have it.
     Taken,
-    /// The process in this slot goes first, if it gets what it claims.
+    /// The process in this slot also claims the lock, and goes first. It may still fail to get the lock.
     Claimed(usize),
 }
 
 impl Table {
-    /// Checks, after this process has set its own bits, whether any other process is in the way of holding
-    /// `mask` exclusively or shared. Asks the kernel only now and then which processes are alive.
+    /// Checks whether another process prevents this process from holding the locks in `mask`, exclusively or
+    /// shared. This process has already set its own bits. Asks the kernel only now and then which processes
+    /// are alive.
     fn look(&self, mask: u64, exclusive: bool, comes_again: bool) -> Result<Looked, LockError> {
         let own = self.process;
         let held = if exclusive { mask | mask << HELD } else { mask << HELD };
@@ -458,8 +459,9 @@ impl Table {
                 }
                 // Of two processes with exclusive claims, the process with the lower slot continues, so this
                 // process gives way to a lower slot. A process with a higher slot sees this process's bits
-                // and withdraws, or it looked earlier and holds the lock by now. That process may also have
-                // been stopped in between, possibly for long. `patience` ends the wait for such a process.
+                // and withdraws, unless it looked earlier and is about to take the lock. The process with the
+                // higher slot may also be stopped before it does either, possibly for long. `patience` ends
+                // the wait for such a process.
                 if exclusive && process < own {
                     return Ok(Looked::Claimed(process));
                 }
@@ -473,9 +475,9 @@ impl Table {
         Ok(Looked::Free)
     }
 
-    /// Waits until another process has what it claims or has withdrawn its claim. It may withdraw the claim
-    /// because a third process had the lock, and that process may have given the lock back by now. This
-    /// process claims nothing meanwhile, so no process waits for it.
+    /// Waits until another process has got the lock that it claims, or has withdrawn its claim. It may have
+    /// withdrawn because a third process had the lock, and the third process may have given the lock back by
+    /// now. This process claims nothing meanwhile, so no process waits for it.
     fn until_settled(&self, process: usize, mask: u64, patience: &mut u32) {
         loop {
             *patience = patience.saturating_sub(1);
@@ -486,7 +488,7 @@ impl Table {
         }
     }
 
-    /// Sleeps for a moment, so that the process whose claim is in the way can run.
+    /// Sleeps for a moment, so that the process that claims the lock can run.
     fn pause(&self, process: usize) {
         let word = self.words.load(member(process));
         // No process wakes this sleep. `wait` is used instead of a plain sleep because it returns early if

@@ -37,7 +37,7 @@ struct State {
     alive: [bool; PROCESS_SLOTS],
     now: u64,
     waits: u64,
-    /// The time that the last sleep was asked to last.
+    /// The limit of the last sleep.
     sleep: Duration,
     wakes: u64,
     /// The number of times that a process asked whether another process is alive.
@@ -331,9 +331,9 @@ fn several_locks_are_taken_together_or_not_at_all() {
     }
 }
 
-/// Process 0 has claimed WRITE while another process had WRITE, and has not withdrawn its claim yet.
-/// A transaction that waits for WRITE gives way to a checkpoint that waits for it. It must not give way to two
-/// connections that wait for nobody.
+/// A transaction that waits for WRITE gives way if one connection holds WRITE and CHECKPOINT, because that
+/// connection may be waiting for the transaction. The transaction must not give way to two connections that
+/// hold one of these locks each.
 #[test]
 fn only_a_connection_that_has_both_locks_keeps_writers_out_to_checkpoint() {
     let memory = Memory::new(false);
@@ -357,6 +357,7 @@ fn only_a_connection_that_has_both_locks_keeps_writers_out_to_checkpoint() {
     assert_eq!(seen(), [false; 2], "a writer that has started the log over");
 }
 
+/// Process 0 has claimed WRITE and has not withdrawn its claim yet.
 #[test]
 fn a_claim_that_comes_to_nothing_keeps_nobody_from_a_lock_that_is_free() {
     let memory = Memory::new(false);
@@ -370,7 +371,7 @@ fn a_claim_that_comes_to_nothing_keeps_nobody_from_a_lock_that_is_free() {
     let holder = table.holder();
     assert_eq!(holder.lock_exclusive(WRITE, 1), Ok(()));
     holder.unlock_exclusive(WRITE, 1);
-    // A claim that is never settled is in the way, and so is a claim that leads to the lock.
+    // A claim that is never settled makes the lock busy. So does a claim after which process 0 gets the lock.
     memory.state().words[word] |= claim;
     assert_eq!(holder.lock_exclusive(WRITE, 1), Err(LockError::Busy));
     let others = Arc::clone(&memory);
@@ -478,7 +479,7 @@ fn the_locks_of_a_process_that_follows_a_dead_one_are_its_own() {
     assert_eq!(holder.lock_exclusive(READ, 1), BUSY);
     drop(taken.lock().unwrap().take());
     holder.lock_exclusive(READ, 1).unwrap();
-    // The segment of a dead process does nothing any more, so do not drop it.
+    // A dead process gives no lock back, so do not drop its connection.
     std::mem::forget(dead);
 }
 
@@ -621,16 +622,16 @@ fn in_a_crowd_nobody_is_passed_over_whose_turn_it_is() {
                 for other in 0..THREADS {
                     if waiting[other].is_some_and(|(since, _)| since < own) {
                         by_later_ones[other] += 1;
-                        // Another connection may pass this one only if it drew its ticket, or found itself
-                        // the oldest waiter, before this one came.
+                        // `id` may pass `other` only if `id` drew its ticket, or found itself the oldest
+                        // waiter, before `other` came.
                         assert!(by_later_ones[other] < THREADS, "{other} is passed over in the queue");
                     }
                 }
             }
             Event::PassedOver(before_waiters) => {
                 passed_over += usize::from(before_waiters);
-                // Each of the other connections may pass once, because it may have looked for waiters before
-                // this one began to wait.
+                // Each running connection may pass once, because it may have looked for waiters before any
+                // connection began to wait.
                 assert!(passed_over < THREADS, "{passed_over} times between two turns");
             }
         }

@@ -15,9 +15,10 @@ const SPIN: Duration = Duration::from_micros(30);
 /// The time before the end of a turn at which the oldest waiter wakes up, so that it can take the lock as
 /// soon as the lock is free.
 pub(crate) const EARLY: Duration = Duration::from_micros(80);
-/// The time after which a connection that leaves WRITE free within its turn counts as doing something else.
+/// If the connection whose turn it is leaves WRITE free for this long, a waiter takes it to be doing
+/// something else.
 pub(crate) const GONE: Duration = Duration::from_micros(10);
-/// The longest time that a yield takes if it lets no other thread run.
+/// If a yield takes longer than this, it has let another thread run.
 const LONG_YIELD: Duration = Duration::from_micros(5);
 
 /// The time after the end of a turn at which the oldest waiter looks at the lock without being woken, so that
@@ -83,8 +84,9 @@ impl Table {
                 waiter.show();
                 waiter.wakes()
             });
-            // Read the turn before the lock. A connection that gives the lock back after the turn wakes this
-            // waiter, so the waiter does not miss a lock that becomes free in between.
+            // Read how much of the turn is left before looking at the lock. A connection that gives the lock
+            // back after the turn wakes this waiter, so the waiter does not miss a lock that becomes free in
+            // between.
             let turn = queue.left_of_turn();
             let own = waiter.as_ref().map(|waiter| waiter.index);
             let oldest = queue.oldest().map(|(index, _)| index);
@@ -110,8 +112,8 @@ impl Table {
                 turn if at_once && turn > 2 * EARLY => turn - EARLY,
                 turn => turn + GRACE,
             };
-            // A turn that seems to end later than any turn can was stamped by a clock with another origin. So
-            // limit the sleep.
+            // If the turn seems to last longer than any turn can, its end was written by a clock with another
+            // origin. So limit the sleep.
             let slice = slice.min(SLICE);
             let slice = slice.min(Duration::from_nanos(left));
             match (&waiter, seen) {

@@ -1,4 +1,4 @@
-//! What a program sees that only observes the locks.
+//! What a program that only observes the locks sees.
 
 use super::*;
 use crate::{CHECKPOINT, Held};

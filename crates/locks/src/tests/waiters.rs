@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Puts the waiter in the first place back to sleep after it was woken.
+/// Puts the waiter at place 0 back to sleep after it was woken.
 fn goes_back_to_sleep(memory: &Memory) {
     memory.state().words[(queue::place(0) + queue::ASLEEP) as usize / 8] = 1;
 }
