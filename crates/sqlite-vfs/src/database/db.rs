@@ -10,8 +10,8 @@
 //!
 //! Only [`Db::change_state`] changes the state. The connection also keeps, as bits, four facts that every
 //! call of SQLite needs. A call can read these bits without the mutex of the state. A user who may only read
-//! the log ([`Attachment::outside`]) attaches the log for the WAL or for journals. The log never lingers for
-//! such a user, because the VFS refuses EXCLUSIVE to the user beside a log.
+//! the log ([`Attachment::outside`]) attaches the log for the WAL or for journals. For such a user
+//! the log never lingers, because the VFS refuses EXCLUSIVE to the user as long as the database has a log.
 
 use std::ffi::c_int;
 use std::path::PathBuf;
@@ -114,12 +114,12 @@ enum Past {
     #[default]
     Unserved,
     Served,
-    /// Other connections use the log. This connection was refused EXCLUSIVE, so it was not the last
-    /// connection to close. The path is that of the log's shared memory.
+    /// Other connections used the log when this connection was refused EXCLUSIVE, so this connection was not
+    /// the last one to close. The path is that of the log's shared memory.
     Refused(PathBuf),
 }
 
-/// The commit of a connection to a log.
+/// The state of a connection's commit to its log.
 #[derive(Default)]
 pub(super) struct Commit {
     pub(super) clock: CommitClock,
@@ -273,7 +273,7 @@ impl Db {
         }
     }
 
-    /// In a child of the process that opened the database, fails with `code`.
+    /// Fails with `code` in a child of the process that opened the database.
     #[inline]
     pub fn check_process(&self, code: c_int) -> Result<(), c_int> {
         if self.is_own() { Ok(()) } else { Err(self.refuse_child(code)) }
@@ -337,7 +337,7 @@ impl Db {
         self.has_no_name() && names_log(self.sqlite.parent, &self.path, id)
     }
 
-    /// Returns the database file for code that attaches a log, and may map the file.
+    /// Returns the database file for code that attaches a log and may map the file.
     pub fn mappable(&self) -> Mappable<'_> {
         self.file.mappable(self.base, &self.path)
     }
@@ -432,9 +432,9 @@ impl Db {
         locked(&self.service.prepared).as_ref().map(|prepared| matches!(prepared, Prepared::Log(_)))
     }
 
-    /// Forgets what [`Self::prepare`] noted, if the note does not hold once SQLite has the lock `level`.
-    /// Without SHARED no note holds. If SQLite has a lock to write, it may set WAL mode itself, so a note
-    /// that there is no log does not hold.
+    /// Forgets what [`Self::prepare`] noted, if the note does not hold under the lock `level`, which SQLite
+    /// has now. Without SHARED no note holds. If SQLite has a lock to write, it may set WAL mode itself, so a
+    /// note that there is no log does not hold.
     pub fn forget_prepared(&self, level: Level) {
         let mut prepared = locked(&self.service.prepared);
         let lasts = match &*prepared {
@@ -445,9 +445,9 @@ impl Db {
         let forgotten = if lasts { None } else { prepared.take() };
         drop(prepared);
         if let Some(Prepared::Log(used)) = &forgotten {
-            // As long as the note keeps the log attached, another connection that closes is not the log's
-            // last user, and leaves guard and log in place. So when this connection closes, it must check
-            // whether a log is left, as after a refused EXCLUSIVE.
+            // The note has kept the log attached until now. Another connection that closed meanwhile was not
+            // the log's last user, so it left guard and log in place. So when this connection closes, it must
+            // check whether a log is left, as after a refused EXCLUSIVE.
             self.set_refused_exclusive(used.log().segment_path().to_path_buf());
         }
         drop(forgotten);
@@ -639,7 +639,8 @@ impl Db {
         self.state().serving() == Some(serving)
     }
 
-    /// Detaches a log that stayed attached for the deletion of the WAL, if SQLite has not deleted the WAL.
+    /// Detaches a log that stayed attached because SQLite was about to delete the WAL, if SQLite has not
+    /// deleted it.
     pub fn detach_lingering(&self) {
         if self.is_serving(Serving::Lingering) {
             self.detach();
@@ -748,10 +749,10 @@ impl Db {
     }
 
     /// Waits until the transaction that this connection sealed last is as durable as the log's setting
-    /// `durability` requires, and acknowledges the transaction. Then calls `replicate`, which waits for the
-    /// archive, with the position after the transaction (invariant 70). SQLite has already released WRITE
-    /// (except in exclusive locking mode), and returns an error from here to the committer. A transaction
-    /// with a rollback journal is durable already, so this function does not wait for it.
+    /// `durability` requires, and acknowledges the transaction. Then calls `replicate` with the position
+    /// after the transaction; `replicate` waits for the archive (invariant 70). SQLite has already released
+    /// WRITE (except in exclusive locking mode), and returns an error from here to the committer. A
+    /// transaction with a rollback journal is durable already, so this function does not wait for it.
     pub fn wait_durable(
         &self,
         replicate: impl FnOnce(&Attachment, u64) -> Result<(), Failure>,

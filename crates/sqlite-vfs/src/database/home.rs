@@ -1,10 +1,10 @@
 //! The I/O on the database file: reads and writes that hide the guard from SQLite, and syncs (invariants 1,
 //! 5, 6).
 //!
-//! All accesses to pages by SQLite or this VFS are in this module. An access goes through the home of the
-//! attached log if the log has a home ([`duralite_wal::engine::home`]), else to the base VFS's file, at the
-//! cost of one branch. Only the guard is always in the file itself. The VFS bypasses the home for three
-//! things only: the guard, the page size, and whether the file is a database.
+//! Every access to pages by SQLite or this VFS goes through this module. If the attached log has a home
+//! ([`duralite_wal::engine::home`]), the access goes to the home, else to the base VFS's file. That decision
+//! costs one branch. The VFS bypasses the home for three things only: the guard (which is always in the file
+//! itself), the page size, and whether the file is a database.
 
 use std::ffi::c_int;
 use std::path::Path;
@@ -23,8 +23,8 @@ use crate::errors::{During, Failure};
 
 /// The bytes of page 1 that show whether a guard is on.
 const VERSIONS: std::ops::Range<u64> = guard::VERSIONS.start as u64..guard::VERSIONS.end as u64;
-/// The number of times that this VFS reads a header that looks damaged before it takes the header to be
-/// damaged. A header looks damaged for a moment while another process writes it.
+/// How many times this VFS reads a header that looks damaged before it concludes that the header is damaged.
+/// A header looks damaged for a moment while another process writes it.
 const HEADER_TRIES: u32 = 5;
 const HEADER_PAUSE_US: c_int = 1000;
 
@@ -235,8 +235,8 @@ impl Db {
     /// Refuses a write over the guard while no log is attached. SQLite may overwrite only a provisional
     /// guard, and only under EXCLUSIVE. It does so if a power loss has brought back the rollback journal of a
     /// transaction from before the log, and SQLite rolls that transaction back. The log of that guard has no
-    /// commits, and must not serve the WAL after the guard is gone. So this function forgets the note that
-    /// the log will serve the WAL.
+    /// commits, and must not serve the WAL after the guard is gone. If `prepare` noted that this log will
+    /// serve the WAL, this function forgets that note.
     fn check_overwrites_guard(&self) -> Result<(), Failure> {
         let has_all = self.lock.sqlites_exclusive().is_some();
         if let DatabaseHeader::Guarded { provisional, .. } = self.header()?
@@ -530,7 +530,7 @@ impl Db {
     /// Returns the size of the base VFS's `-wal` file, or `None` when there is none.
     pub fn base_wal_bytes(&self) -> Result<Option<u64>, Failure> {
         let name = self.beside("-wal");
-        // Ask the base VFS only second, because it says of an empty file that the file does not exist.
+        // Look at the file system first, because the base VFS reports an empty file as missing.
         if let Ok(metadata) = std::fs::metadata(name) {
             return Ok(Some(metadata.len()));
         }

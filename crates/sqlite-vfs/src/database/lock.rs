@@ -21,8 +21,8 @@ pub fn lock(db: &Db, level: Level) -> c_int {
     code
 }
 
-/// Takes EXCLUSIVE for SQLite. A connection that has the WAL open must also be the log's only user by the
-/// log's own account ([`Attachment::take_alone`]). The base VFS's bookkeeping is not enough, because that
+/// Takes EXCLUSIVE for SQLite. A connection that has the WAL open must also be the log's only user according
+/// to the log itself ([`Attachment::take_alone`]). The base VFS's bookkeeping is not enough, because that
 /// bookkeeping is wrong in a child of a process that had the database open.
 ///
 /// [`Attachment::take_alone`]: crate::attachment::Attachment::take_alone

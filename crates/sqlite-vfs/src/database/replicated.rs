@@ -3,9 +3,9 @@
 //! `replicated=on`: a commit returns once its transaction is in the archive (invariant 70).
 //!
 //! The transaction is committed, durable and visible in this database before it is in the archive, because
-//! the sidecar reads it from the log. So a commit that the sidecar cannot replicate in time fails, and the
-//! transaction is in this database all the same. The error says so. A connection that also has `read_durable`
-//! reads no transaction before the transaction is in the archive (invariant 71).
+//! the sidecar reads it from the log. So a commit that the sidecar cannot replicate in time fails although
+//! the transaction is in this database. The error says so. A connection that also has `read_durable` reads no
+//! transaction before the transaction is in the archive (invariant 71).
 //!
 //! Only a transaction that a log serves as a WAL can be replicated. [`super::strict`] refuses other
 //! transactions before they change anything, as far as it can. If such a transaction commits all the same,
@@ -75,7 +75,7 @@ fn wait_for(
     what: &str,
 ) -> Result<(), Failure> {
     let waited = match sidecar(db, attachment) {
-        // The archive may have got the commit before it was taken over.
+        // The archive may have got the commit before another primary took the archive over.
         Sidecar::Fenced if attachment.archived().look().position < position => Err(NotArchived::Fenced),
         Sidecar::Fenced => Ok(()),
         _ => attachment.archived().wait(position, limit),
@@ -83,9 +83,9 @@ fn wait_for(
     waited.map_err(|why| failed(&db.path, what, why, limit))
 }
 
-/// Returns what is known about the sidecar. If no sidecar runs, this function also looks for the note beside
-/// the database by which the last sidecar says that the archive was taken over. That sidecar has also said so
-/// in the shared memory, but the shared memory may be gone since.
+/// Returns what is known about the sidecar. If no sidecar runs, this function also looks at the file beside
+/// the database in which a sidecar records that another primary has taken the archive over. The sidecar has
+/// also said so in the shared memory, but the shared memory may be gone since.
 fn sidecar(db: &Db, attachment: &Attachment) -> Sidecar {
     let known = attachment.archived().look().sidecar;
     let is_there = !matches!(known, Sidecar::None | Sidecar::Died);
@@ -149,7 +149,7 @@ fn check_plain(db: &Db) -> Result<(), Failure> {
     }
 }
 
-/// Returns the names and values for the status that tell how far the archive has come.
+/// Returns the names and values of the status that say how far the archive has come.
 pub fn status(db: &Db, attachment: &Attachment) -> Vec<(&'static str, String)> {
     let Archived { position, behind: shown, .. } = attachment.archived().look();
     let sidecar = sidecar(db, attachment);
@@ -161,7 +161,7 @@ pub fn status(db: &Db, attachment: &Attachment) -> Vec<(&'static str, String)> {
     // Ignore an error, because the next commit meets and reports it.
     let mut behind = log.behind(position).unwrap_or_default();
     if behind.transactions > 0 {
-        // The log may no longer have what the sidecar holds.
+        // The sidecar may hold commits that the log no longer has.
         behind.bytes = behind.bytes.max(shown.bytes);
         behind.since_ms =
             [behind.since_ms, shown.since_ms].into_iter().filter(|since| *since > 0).min().unwrap_or(0);

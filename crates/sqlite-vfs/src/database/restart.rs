@@ -3,22 +3,24 @@
 //!
 //! SQLite's auto-checkpoint runs beside the writers, and the log starts over only in a moment in which no
 //! connection reads the log. If many connections commit, there is no such moment, because some connection
-//! always waits for durability under a read mark. So when the log has outgrown the auto-checkpoint by some
-//! factor, a connection that is about to begin a transaction, and holds nothing yet, first runs a checkpoint.
-//! This checkpoint (`RESTART`) keeps new writers out until the present ones have finished. If a reader stays
-//! longer, the attempt is in vain, and the log must grow further before each next attempt.
+//! always waits for durability under a read mark. So the log can outgrow the size at which the
+//! auto-checkpoint begins. When it has outgrown that size by some factor, a connection that is about to begin
+//! a transaction, and holds no lock yet, first runs a checkpoint. This checkpoint (`RESTART`) keeps new
+//! writers out until the present ones have finished. If a reader stays longer, the attempt is in vain, and
+//! the log must grow further before each next attempt.
 //!
 //! Concurrent transactions overlap for as long as the application takes, which may be longer than a
 //! checkpoint may keep WRITE. So before the checkpoint the connection closes the gate: new transactions of
 //! concurrent connections wait, and the present transactions continue until they commit. If all of these end
-//! soon, that takes as long as the longest of them. If one of them stays, the log grows to several times its
+//! soon, the wait is as long as the longest of them. If one of them stays, the log grows to several times its
 //! bound. Then the connection asks transactions that have been writing for long to end: at the next page that
 //! one of their `SELECT` statements reads from the database, they get `SQLITE_BUSY_SNAPSHOT`, once. The
 //! connection never asks transactions that only read to end.
 //!
-//! A connection first asks a follower that copies the log to a slow place to read the log to its end
-//! ([`Attachment::ask_followers`]). It tries to start the log over once the follower has answered a request
-//! of this log, and asks again while it keeps new writers out.
+//! Before its attempt a connection asks followers to read the log to its end ([`Attachment::ask_followers`]),
+//! because a follower may copy the log to a slow place. The connection makes the attempt once the followers
+//! have answered a request since the log last started over. It asks them again while it keeps new writers
+//! out.
 //!
 //! A connection also starts the log over when the log is short of room ([`crate::attachment::size`]), whether
 //! or not the application ever checkpoints. The connection does this before its next transaction begins, on
@@ -130,25 +132,25 @@ pub fn start_over_if_due(db: &Db, attachment: &Attachment) -> bool {
     false
 }
 
-/// Returns whether only the application's own connections may write pages of the database home, because a VFS
-/// above Duralite's may fill the bytes that the pages reserve.
+/// Returns whether only the application's own connections may write pages to the database file, because a VFS
+/// above Duralite's may fill the reserved bytes of the pages.
 fn is_left_to_sqlite(db: &Db) -> bool {
     db.reserves_bytes().unwrap_or(true)
 }
 
-/// Returns whether a checkpoint on this thread would be in the way of the checkpoint that starts the log
-/// over. The caller then leaves its own checkpoint out, because no connection waits for it. Otherwise every
-/// commit would try a checkpoint, and one of these checkpoints would always be in the way.
+/// Returns whether a checkpoint on this thread would hinder the checkpoint that starts the log over. The
+/// caller then leaves its own checkpoint out, because no connection needs it. Otherwise every commit would
+/// try a checkpoint, and at any time one of these checkpoints would hinder the one that starts the log over.
 pub fn is_in_the_way(attachment: &Attachment) -> bool {
     !RESTARTING.get() && attachment.restart_turn().is_taken()
 }
 
-/// Returns whether a transaction that has just got WRITE should wait, because the log is nearly full, and can
-/// soon start over because no reader stays long. The connection gets *busy*, and begins again. The first
-/// connection to begin again starts the log over.
+/// Returns whether a transaction that has just got WRITE should wait for room. It should if the log is nearly
+/// full and can soon start over, that is, if no reader stays long. The connection gets *busy*, and begins
+/// again. The first connection to begin again starts the log over.
 ///
-/// No connection waits for that where [`start_over_if_due`] leaves it to SQLite to start the log over: SQLite
-/// does so once it has WRITE.
+/// If [`start_over_if_due`] leaves it to SQLite to start the log over, the answer is `false`: SQLite starts
+/// the log over once it has WRITE.
 pub fn must_make_room(db: &Db, attachment: &Attachment, holder: &Holder) -> bool {
     let room = attachment.room();
     if !room.is_scarce() || !holder.is_reading() || RESTARTING.get() || is_worker() {
@@ -181,7 +183,7 @@ fn reader_stays(attachment: &Attachment) -> bool {
     attachment.locks().readers().is_ok_and(|(_, oldest)| oldest >= STAYS)
 }
 
-/// Starts the log over. If `is_patient`, waits for connections that are in the way. If `is_urgent`, also asks
+/// Starts the log over. If `is_patient`, waits for connections that prevent it. If `is_urgent`, also asks
 /// transactions that have been writing for long to end. Returns whether the log will start over.
 fn restart(db: &Db, attachment: &Attachment, is_patient: bool, is_urgent: bool) -> Result<bool, Failure> {
     let (busy_timeout, try_for) =

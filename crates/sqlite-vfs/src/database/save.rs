@@ -1,5 +1,6 @@
-//! Writes the pages of a log that was deleted while in use to the database file, as soon as this process sees
-//! the deletion. If this process died first, its commits in that log would be lost.
+//! Saves the commits of a log that was deleted while in use. As soon as this process sees the deletion, it
+//! writes the log's pages to the database file. If the process died first, its commits in that log would be
+//! lost.
 
 use std::time::Duration;
 
@@ -26,7 +27,7 @@ pub fn put_home(db: &Db, attachment: &Attachment) {
     }
 }
 
-/// Checkpoints through a connection of the VFS's own, which also syncs the database file.
+/// Checkpoints through a connection of the VFS's own. The checkpoint also syncs the database file.
 fn checkpoint(db: &Db) -> Result<(), Failure> {
     let uri = uri_of(&db.path, &db.settings().parameters())?;
     let (wait, purpose) =

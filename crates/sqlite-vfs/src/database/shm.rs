@@ -34,9 +34,9 @@ impl Db {
         let mut code = ffi::OK;
         if attachment.outside().is_some() {
             code = ffi::READONLY;
-            // If the log has no users who may write, SQLite makes an index of its own. It asks for the first
-            // region again once it holds a read mark. Other processes may use the log by then, so look at the
-            // log again.
+            // If the log has no users who may write, SQLite makes an index of its own. SQLite asks for the
+            // first region again once it holds a read mark. Other processes may use the log by then, so look
+            // at the log again.
             match if number == 0 { self.look_again(&attachment) } else { Ok(true) } {
                 Ok(true) => {}
                 Ok(false) => return Some(Ok((ffi::READONLY_CANTINIT, std::ptr::null_mut()))),
@@ -94,8 +94,8 @@ impl Db {
         attachment.index_region(region, true).map(drop).map_err(|error| self.cannot_map(&error))
     }
 
-    /// Answers SQLite's barrier. After it SQLite must see what others have stored. Returns whether the
-    /// wal-index belongs to a log, and not to the base VFS.
+    /// Answers SQLite's barrier. After the barrier SQLite must see what others have stored. Returns whether
+    /// the wal-index belongs to a log, and not to the base VFS.
     pub fn renew_index(&self) -> bool {
         if self.is_outside() {
             self.index.renew_first();
@@ -190,8 +190,8 @@ impl Db {
         let code = if asked.starts_over() {
             let code = self.before_start_over(attachment);
             // A checkpoint runs outside transactions. The application waits for the checkpoint as long as its
-            // busy handler permits. A writer only tries at each commit whether the log can start over, and
-            // needs no follower for that.
+            // busy handler permits. A writer only tries at each commit whether the log can start over, so it
+            // asks no follower.
             if code == ffi::BUSY && !holder.is_reading() {
                 attachment.ask_followers();
             }
@@ -293,7 +293,7 @@ impl Db {
             return ffi::BUSY;
         }
         if attachment.complete_start_over() {
-            // SQLite begins again, with a snapshot from after this start of the log.
+            // SQLite begins the transaction again, with a snapshot from after the log has started over.
             waiting::refused(holder);
             return ffi::BUSY;
         }
@@ -317,8 +317,9 @@ impl Db {
         self.commit.clock.forget();
     }
 
-    /// With `read_durable`, makes every transaction durable that a reader may see under the mark that it has
-    /// just taken. With `replicated` also waits until the archive holds these transactions.
+    /// Does what the settings require after a reader has taken a mark. With `read_durable`, makes durable
+    /// every transaction that the reader may see under this mark. With `replicated`, also waits until the
+    /// archive holds these transactions.
     pub(in crate::database) fn after_mark(&self, attachment: &Attachment) -> c_int {
         if !self.settings().read_durable {
             return ffi::OK;
@@ -329,7 +330,7 @@ impl Db {
     }
 
     /// Returns whether the wal-index, which SQLite has just seen half written or empty, is complete by now or
-    /// soon will be. SQLite takes WRITE to learn whether a writer is at work. SQLite has just got WRITE. So
+    /// soon will be. SQLite takes WRITE to learn whether a writer is at work, and has just got WRITE. So
     /// either a writer has finished the wal-index, or a process that has just opened the log is about to make
     /// it.
     fn will_be_whole(&self, outside: &Outside) -> bool {

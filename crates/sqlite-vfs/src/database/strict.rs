@@ -1,13 +1,13 @@
-//! `strict=on`: refuses an operation that plain SQLite would serve, and says why. `replicated=on` refuses the same
-//! transactions, and those whose rollback journal a log keeps.
+//! `strict=on`: refuses an operation that plain SQLite would serve, and says why. `replicated=on` refuses the
+//! transactions that `strict=on` refuses, and also those whose rollback journal a log keeps.
 //!
 //! When a database is opened, it is not known whether the database will be in WAL mode. `PRAGMA
 //! journal_mode=WAL` comes later, and is itself a transaction with a rollback journal, which writes page 1
 //! and nothing else. So an application may open and read a database outside WAL mode, and this module permits
 //! that pragma. It refuses every other transaction on such a database before the transaction changes
-//! anything: when SQLite opens the journal, or, for journals in memory and under EXCLUSIVE, when SQLite first
-//! writes to the database. Two kinds of transactions with a rollback journal are allowed: those whose journal
-//! a log keeps, and the transaction that makes the database.
+//! anything. Normally that is when SQLite opens the journal. With a journal in memory, and under EXCLUSIVE,
+//! it is when SQLite first writes to the database. Two kinds of transactions with a rollback journal are
+//! allowed: those whose journal a log keeps, and the transaction that makes the database.
 
 use std::path::Path;
 
@@ -130,8 +130,8 @@ pub fn check_journal(db: &Db, journal: &Path) -> Result<(), Failure> {
 }
 
 /// Refuses the first write of a transaction with a rollback journal, unless the transaction sets WAL mode.
-/// After the refusal SQLite rolls back and writes what the file holds already. This function permits such a
-/// write.
+/// After the refusal SQLite rolls back, and writes what the file holds already. So this function permits a
+/// write that changes nothing.
 pub fn check_write(db: &Db, offset: u64, data: &[u8]) -> Result<(), Failure> {
     if !db.lock.in_rollback_transaction() {
         return Ok(());

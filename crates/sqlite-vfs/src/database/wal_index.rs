@@ -1,12 +1,12 @@
 //! The wal-index as this connection uses it: which parts SQLite has mapped, and which locks SQLite holds.
 //!
 //! A user who may only read the log sees the first region as a copy. SQLite reads the header, then the
-//! readers' marks, and looks for a mark that is not beyond the end that the header names. If there is no such
-//! mark, a user who may write makes one. A user who may only read cannot make a mark, and SQLite would then
-//! act as if there were no index. So such a user must not see a header from before a commit with marks from
-//! after it. In the copy that this user gets of the first region, header and marks belong together. This VFS
-//! renews the copy when SQLite asks for a barrier. SQLite does so between its two looks at the header, and
-//! between taking a mark and checking that nothing has changed.
+//! readers' marks, and looks for a mark that is not beyond the end of the log in that header. If there is no
+//! such mark, a user who may write makes one. A user who may only read cannot make a mark, and SQLite would
+//! then act as if there were no index. So such a user must not see a header from before a commit together
+//! with marks from after that commit. In the copy that this user gets of the first region, header and marks
+//! belong together. This VFS renews the copy when SQLite asks for a barrier. SQLite does so between its two
+//! reads of the header, and between taking a mark and checking that nothing has changed.
 #![allow(unsafe_code)] // copies from memory that others change
 
 use std::ffi::c_void;
@@ -68,8 +68,8 @@ impl Index {
         mapping(&mut self.mapped(), attachment);
     }
 
-    /// Maps the first region for a user who may only read the log. Copies the region itself, which is
-    /// `shared`, and returns the address of the copy, which SQLite reads instead.
+    /// Maps the first region for a user who may only read the log. Copies the region `shared`, and returns
+    /// the address of the copy. SQLite reads the copy instead of the region.
     pub fn map_first(&self, attachment: Arc<Attachment>, shared: NonNull<u8>) -> *mut c_void {
         let mut mapped = self.mapped();
         let first = &mut mapping(&mut mapped, attachment).first;
@@ -110,8 +110,7 @@ impl Index {
         unsafe { self.concurrent.load(Ordering::Acquire).as_ref() }
     }
 
-    /// Notes that SQLite maps this connection's private wal-index, or, with `None`, that SQLite has unmapped
-    /// it.
+    /// Notes that SQLite maps this connection's private wal-index. `None` notes that SQLite has unmapped it.
     pub fn set_concurrent(&self, concurrent: Option<Box<Concurrent>>) {
         let new = concurrent.map_or(ptr::null_mut(), Box::into_raw);
         let old = self.concurrent.swap(new, Ordering::AcqRel);
@@ -155,8 +154,8 @@ const WORDS: usize = REGION_BYTES as usize / 8;
 const HEADER: usize = 6;
 /// The number of words of both headers and the marks.
 const HEAD: usize = 17;
-/// The number of times that a reader reads the header until both of its copies agree. The number is limited
-/// because a process that dies while it writes the header leaves the copies different.
+/// How many times a reader reads the header until both of its copies agree. There is a limit because a
+/// process that dies while it writes the header leaves the copies different.
 const TRIES: u32 = 1000;
 
 /// A copy of the first region.
@@ -211,8 +210,8 @@ impl FirstRegion {
             std::hint::spin_loop();
         }
         fence(Ordering::SeqCst);
-        // The head was read before these words. A writer stores everything that the head refers to before the
-        // head, so these words are at least as new.
+        // The head was read before these words. A writer stores everything that the head refers to before it
+        // stores the head, so these words are at least as new as the head.
         for at in 0..WORDS {
             let word = head.get(at).copied().unwrap_or_else(|| self.word(at));
             self.words[at].store(word, Ordering::Relaxed);
@@ -220,8 +219,8 @@ impl FirstRegion {
         fence(Ordering::SeqCst);
     }
 
-    /// Returns whether SQLite accepts the header. It does if both copies agree, and each has ten numbers and
-    /// their checksum.
+    /// Returns whether SQLite accepts the header. It does if both copies agree and hold ten numbers with the
+    /// right checksum.
     fn is_whole(&self) -> bool {
         let head = self.head();
         let words = std::array::from_fn(|at| {

@@ -21,7 +21,7 @@ use crate::errors::Failure;
 pub(super) struct Allocation {
     /// The size of the database after the commit, in pages.
     pub pages: u32,
-    /// Whether SQLite on this connection has to drop its cache, because it believes in another size of the
+    /// Whether SQLite on this connection has to drop its cache, because it assumes another size of the
     /// database, or because the connection's lease is to be renewed.
     pub is_larger: bool,
     /// The effect on the connection's lease, if the connection has one.
@@ -35,7 +35,7 @@ pub(super) struct Settled {
     pub view: View,
 }
 
-/// The number of bytes that a page takes in the log at most, even if the database's pages are smaller. An
+/// The number of bytes to reckon for a page in the log if the database's pages are smaller than this. An
 /// engine may keep a few sectors for each page.
 const MOST_OF_A_PAGE: usize = 16 << 10;
 
@@ -88,7 +88,7 @@ impl Concurrent {
     }
 
     /// Lets the connection lease pages from its next transaction on, if this transaction has allocated and
-    /// other connections use the database. This transaction is to be validated.
+    /// other connections use the database. The caller has not validated this transaction yet.
     pub(super) fn note_allocation(
         &self,
         db: &Db,
@@ -126,7 +126,8 @@ impl Concurrent {
     /// In a database with pointer maps a transaction may have taken pages after the end, and cut them off
     /// again at its commit. Page 1 then says what it said before, but the pointer-map entries of these pages
     /// have changed. Other connections that have taken the same pages may rely on these entries without
-    /// having written them. SQLite writes page 1 with every page that it takes or frees.
+    /// having written them. So in such a database every transaction that has written page 1 counts as one that
+    /// has allocated. SQLite writes page 1 with every page that it takes or frees.
     fn allocate_from_list(
         &self,
         db: &Db,

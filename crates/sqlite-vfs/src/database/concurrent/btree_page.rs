@@ -1,6 +1,6 @@
-//! Reads pages of b-trees, as far as they tell which page belongs to which table or index
-//! (sqlite.org/fileformat2.html, sections 1.6, 2.1 and 2.6). Every byte of such a page may be damaged, so
-//! this module skips content that makes no sense.
+//! Reads pages of b-trees to find out to which table or index a page belongs (sqlite.org/fileformat2.html,
+//! sections 1.6, 2.1 and 2.6). Every byte of such a page may be damaged, so this module skips content that
+//! makes no sense.
 
 /// A page of a b-tree.
 pub struct BTreePage<'a> {
@@ -60,7 +60,7 @@ impl<'a> BTreePage<'a> {
             .filter_map(move |at| bytes.get(at..))
     }
 
-    /// Returns the pages below this one, from the left. A leaf has none.
+    /// Returns the children of this page, from left to right. A leaf has none.
     pub fn children(&self) -> Vec<u32> {
         if self.is_leaf() {
             return Vec::new();
@@ -134,7 +134,7 @@ impl Encoding {
     }
 }
 
-/// A row of `sqlite_schema` that has a b-tree.
+/// A row of `sqlite_schema` for a table or an index that has a b-tree.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Entry {
     pub is_index: bool,
@@ -204,7 +204,7 @@ pub fn varint(bytes: &[u8]) -> Option<(u64, usize)> {
 mod tests {
     use super::*;
 
-    /// Returns a record of texts, with a number of one byte before the last one.
+    /// Returns a record of four texts, with a number of one byte before the last text.
     fn record(texts: [&[u8]; 4], root: u8) -> Vec<u8> {
         let [kind, name, table, sql] = texts;
         let text = |text: &[u8]| (text.len() * 2 + 13) as u8;

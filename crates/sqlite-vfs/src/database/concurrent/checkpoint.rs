@@ -34,8 +34,8 @@ pub(super) enum Checkpoint {
 const CHECKPOINT_TRY: Duration = Duration::from_millis(50);
 
 impl Concurrent {
-    /// Checkpoints the real log. Returns the code for SQLite, which is `BUSY` if something has kept the
-    /// checkpoint from its work.
+    /// Checkpoints the real log. Returns the code for SQLite, which is `BUSY` if the checkpoint could not do
+    /// its work.
     pub(super) fn checkpoint(&self, db: &Db, how: Checkpoint) -> Result<c_int, Failure> {
         if db.reserves_bytes()? {
             // A VFS above this one has to see each checkpoint.
@@ -57,7 +57,7 @@ impl Concurrent {
         };
         // Between two attempts SQLite calls this connection's busy handler. If the handler agrees, the next
         // attempt waits for a while. During that time WRITE keeps other connections from beginning again
-        // under marks that are in the way.
+        // under marks that prevent the checkpoint.
         let polling = if self.tries_again.load(Ordering::Relaxed) { CHECKPOINT_TRY } else { Duration::ZERO };
         let uri = uri_of(&db.path, &db.settings().parameters())?;
         let wait = waiting::in_queue(polling, Duration::ZERO);
@@ -85,7 +85,7 @@ impl Concurrent {
         is_done.map(|is_done| if is_done { ffi::OK } else { ffi::BUSY })
     }
 
-    /// Makes the checkpoint of the real log that SQLite has begun on its own WAL.
+    /// Checkpoints the real log when SQLite has begun to checkpoint its own WAL.
     pub(super) fn checkpoint_for_sqlite(&self, db: &Db, how: Checkpoint) -> Result<c_int, Failure> {
         let code = self.checkpoint(db, how)?;
         if code == ffi::OK {
@@ -113,9 +113,9 @@ impl Concurrent {
         Ok(())
     }
 
-    /// Makes the checkpoint of SQLite's hook after a commit. If many connections commit, each of them would
-    /// attempt a checkpoint after each commit as long as a reader keeps the log from starting over. So this
-    /// function leaves out most of these attempts.
+    /// Checkpoints after a commit, because SQLite's hook asks for it. If many connections commit, each of
+    /// them would attempt a checkpoint after each commit as long as a reader keeps the log from starting
+    /// over. So this function leaves out most of these attempts.
     pub(super) fn checkpoint_after_commit(&self, db: &Db) -> Result<c_int, Failure> {
         let mut state = self.state();
         let frames = state.frames();
@@ -137,8 +137,8 @@ impl Concurrent {
         Ok(self.index().backfilled()? == self.settled_header(db, false)?.frames())
     }
 
-    /// Writes to the database what no reader needs in the log, as SQLite's `walCheckpoint` does. Returns
-    /// whether that is all of the log, or `None` if another connection checkpoints.
+    /// Writes the frames that no reader needs in the log to the database, as SQLite's `walCheckpoint` does.
+    /// Returns whether these are all frames of the log, or `None` if another connection checkpoints.
     fn write_home(&self, db: &Db) -> Result<Option<bool>, Failure> {
         // Recover the wal-index first if need be, because recovery needs CHECKPOINT.
         self.settled_header(db, false)?;
@@ -149,16 +149,16 @@ impl Concurrent {
         }
         let header = self.index().header();
         let is_whole = header.and_then(|header| {
-            // If a connection is just writing the header, this checkpoint writes nothing. The result is then
-            // the same as if that writer were a moment ahead.
+            // If a connection is just writing the header, this checkpoint writes nothing, and returns `None`
+            // as if another connection were checkpointing.
             header.map(|header| self.write_what_is_safe(db, &header)).transpose()
         });
         self.holder.unlock_exclusive(CHECKPOINT, 1);
         is_whole
     }
 
-    /// Writes to the database the frames up to this header that no reader needs in the log. Returns whether
-    /// all of them are in the database afterwards.
+    /// Writes to the database those frames that the header counts and no reader needs in the log. Returns
+    /// whether all frames that the header counts are in the database afterwards.
     fn write_what_is_safe(&self, db: &Db, header: &IndexHeader) -> Result<bool, Failure> {
         let index = self.index();
         let mut safe = header.frames();

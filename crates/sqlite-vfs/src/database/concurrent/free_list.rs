@@ -17,8 +17,8 @@ const HEAD: Range<usize> = 32..36;
 const COUNT: Range<usize> = 36..40;
 /// The bytes of page 1 that hold the size of the database, the first trunk, and the number of free pages.
 pub const ALLOCATION: Range<usize> = SIZE.start..COUNT.end;
-/// The offset in page 1 of the byte that holds the number of bytes at the end of each page that SQLite does
-/// not use.
+/// The offset in page 1 of the byte that gives the number of reserved bytes at the end of each page. SQLite
+/// does not use these bytes.
 const RESERVED: usize = 20;
 /// The bytes of page 1 that say whether the database has pointer maps (`auto_vacuum`).
 const LARGEST_ROOT: Range<usize> = 52..56;
@@ -116,7 +116,7 @@ pub struct FreeList<'a> {
 const MOST_TRUNKS: usize = 1 << 16;
 
 impl<'a> FreeList<'a> {
-    /// Makes the list of a database with this page 1, whose pages `read` reads.
+    /// Makes the free list of a database. `first` is the database's page 1, and `read` reads its other pages.
     pub fn new(first: Vec<u8>, read: ReadPage<'a>) -> Self {
         Self { first, read, trunks: BTreeMap::new(), changed: BTreeSet::new() }
     }

@@ -65,9 +65,9 @@ impl Host {
         if place.is_null() { ptr::null_mut() } else { unsafe { *place } }
     }
 
-    /// Returns whether the application has begun a transaction, with `BEGIN` or `SAVEPOINT`. The answer is no
-    /// while the `BEGIN` or `SAVEPOINT` itself runs. `BEGIN IMMEDIATE` takes WRITE during that time. Returns
-    /// `None` if SQLite has not told the VFS which connection uses the database.
+    /// Returns whether the application has begun a transaction, with `BEGIN` or `SAVEPOINT`. The answer is
+    /// `false` while the `BEGIN` or `SAVEPOINT` itself runs. `BEGIN IMMEDIATE` takes WRITE during that time.
+    /// Returns `None` if SQLite has not told the VFS which connection uses the database.
     pub fn is_in_transaction(&self, sqlite: &Sqlite) -> Option<bool> {
         let connection = self.connection();
         // SAFETY: the connection is working, on this thread.

@@ -27,8 +27,8 @@ impl InLog {
         self.base.frames() + u32::try_from(at + 1).unwrap_or(u32::MAX)
     }
 
-    /// Notes that SQLite writes the page of the frame `at`, which is in the log, for the first time or again.
-    /// `is_whole` says whether SQLite writes the end of the page.
+    /// Notes that SQLite writes the page of the frame `at`, for the first time or again. The frame is in the
+    /// log. `is_whole` says whether SQLite writes the end of the page.
     pub fn write_page(&mut self, at: usize, is_whole: bool) {
         if self.begun != Some(at) {
             self.overwritten = Some(self.overwritten.map_or(at, |first| first.min(at)));

@@ -3,7 +3,7 @@
 //! Such a page has rowids and children, and nothing else. A transaction learns from the page only under which
 //! child to look for a rowid. If each child that the transaction has read or written still lies between the
 //! same two rowids, the transaction would have learned the same from the new page. The children themselves,
-//! and the pages above, are checked like all other pages. (The interior pages of an index hold entries, and
+//! and the parent pages, are checked like all other pages. (The interior pages of an index hold entries, and
 //! count as data.)
 
 use super::btree_page::{number, varint};
@@ -13,16 +13,17 @@ use super::page_set::PageSet;
 const INTERIOR_OF_TABLE: u8 = 5;
 const HEADER_BYTES: usize = 12;
 
-/// A child, and the rowids between which everything under it lies. At the ends of the page these are `None`.
+/// A child page. All rowids under it lie between `from` and `to`. The first child of a page has no `from`,
+/// and the last child has no `to`.
 struct Child {
     page: u32,
     from: Option<u64>,
     to: Option<u64>,
 }
 
-/// The size of a database in pages from which an overflow page may look like an interior page of a table. An
-/// overflow page begins with the number of the next page, and in such a database that number may begin with
-/// the type of an interior page.
+/// From this size on, in pages, a database may have overflow pages that look like interior pages of a table.
+/// An overflow page begins with the number of the next page, and in such a database that number may begin
+/// with the type of an interior page.
 const NUMBERS_LOOK_INTERIOR: u32 = (INTERIOR_OF_TABLE as u32) << 24;
 
 /// Returns whether both images are of an interior page of a table, in a database of this many pages, and each
@@ -45,7 +46,7 @@ pub fn is_interior(page: &[u8]) -> bool {
     page.first() == Some(&INTERIOR_OF_TABLE)
 }
 
-/// Returns the children of an interior page of a table, from the left, or `None` for any other page.
+/// Returns the children of an interior page of a table, from left to right, or `None` for any other page.
 fn children(page: &[u8]) -> Option<Vec<Child>> {
     if !is_interior(page) {
         return None;

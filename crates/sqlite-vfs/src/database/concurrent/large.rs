@@ -2,16 +2,17 @@
 //!
 //! When the buffer has outgrown [`IN_MEMORY`], the transaction takes the real WRITE lock and moves its
 //! snapshot to the newest commit (invariant 60). It cannot do so if another transaction has overtaken it by
-//! then, or has committed a page that it has written. From then on SQLite's frames go to the real log at
-//! once, and the transaction cannot be overtaken. If SQLite rolls the transaction back, or its process dies,
-//! the log drops these frames. The log has the same frames as SQLite's WAL under other numbers, so `ROLLBACK
-//! TO` works as on a connection that SQLite serves directly. The commit adds the last images of pages that
-//! differ from what SQLite has written.
+//! then, or has committed a page that this transaction has written. After the move SQLite's frames go to the
+//! real log at once, and the transaction cannot be overtaken. If SQLite rolls the transaction back, or its
+//! process dies, the log drops these frames. The log has the same frames as SQLite's WAL under other numbers,
+//! so `ROLLBACK TO` works as on a connection that SQLite serves directly. The commit adds the last images of
+//! pages that differ from what SQLite has written.
 //!
-//! Before its commit SQLite writes to the WAL when its page cache is full, in the middle of a statement.
-//! SQLite undoes that statement only after an I/O error ([`Failure::amid_writes`]). So a transaction
-//! continues in memory while another connection has WRITE. It also continues if it was overtaken, because it
-//! may commit all the same, by the weaker conditions of a commit. It fails only at [`MOST_IN_MEMORY`].
+//! Before a transaction's commit SQLite writes to the WAL when its page cache is full, in the middle of a
+//! statement. SQLite undoes that statement only after an I/O error ([`Failure::amid_writes`]). So a
+//! transaction continues in memory while another connection has WRITE. It also continues if it was overtaken
+//! and cannot move its snapshot, because the conditions for a commit are weaker, and the transaction may
+//! still commit. It fails only at [`MOST_IN_MEMORY`].
 
 use std::borrow::Cow;
 use std::ffi::c_int;
@@ -30,9 +31,9 @@ use crate::database::Db;
 use crate::errors::{During, Failure};
 use crate::refusals;
 
-/// The number of bytes from which a transaction goes to the log, if it can at this moment.
+/// A transaction that has written this many bytes goes to the log if it can at this moment.
 const IN_MEMORY: usize = 4 << 20;
-/// The number of bytes of a transaction at which it can no longer stay in memory before its commit.
+/// A transaction that has written this many bytes before its commit can no longer stay in memory.
 const MOST_IN_MEMORY: usize = 4 * IN_MEMORY;
 
 impl Concurrent {
@@ -53,7 +54,7 @@ impl Concurrent {
         let has_lock = match how {
             Write::Not => false,
             Write::Locked => true,
-            // While SQLite commits, it keeps the pages that it writes in its own memory.
+            // While SQLite commits, the pages that it writes are in its own memory anyway.
             Write::Validated if db.host.is_in_transaction(db.sqlite) != Some(true) => false,
             Write::Validated => self.lock_for_large(db).map_err(Failure::amid_writes)?,
         };
@@ -154,8 +155,8 @@ impl Concurrent {
         }
     }
 
-    /// Writes to the WAL in a large transaction (`xWrite`). `to` gives the frame, and the place in the frame.
-    /// Keeps the commit frame in memory until it is whole.
+    /// Writes to the WAL in a large transaction (`xWrite`). `to` is the frame, and the offset within the
+    /// frame. Keeps the commit frame in memory until it is whole.
     pub(super) fn write_large(
         &self,
         db: &Db,

@@ -1,4 +1,4 @@
-//! Free pages that one connection keeps for itself, so that transactions that allocate do not conflict.
+//! Free pages that one connection uses first, so that transactions that allocate do not conflict.
 //!
 //! SQLite takes a new page from the first trunk of the free list, or after the end of the database, and notes
 //! that in page 1. So any two transactions that allocate would conflict. Therefore this VFS shows a
@@ -8,7 +8,7 @@
 //! that SQLite is shown is a permutation of the real list, so all that SQLite counts and checks stays true.
 //!
 //! A lease binds nobody (invariant 64). The pages stay on the real list. Other connections of this process
-//! lease other pages. If another connection takes a leased page all the same, the transaction that commits
+//! lease other pages. If another connection nevertheless takes a leased page, the transaction that commits
 //! later is overtaken, as if both had written any other page. So the lease of a process that has died needs
 //! no cleaning up.
 //!

@@ -1,14 +1,14 @@
 //! Decides whether transactions had better be validated at their commit, or take WRITE when they begin to
 //! write.
 //!
-//! Before a transaction that is to be validated commits, other transactions commit, and each of these commits
-//! may overtake it. A transaction that has WRITE cannot be overtaken, but no other transaction commits
-//! meanwhile. Transactions may conflict on the same rows, as at the right edge of a table to which all
-//! append. Then a transaction had better take WRITE. Otherwise it would conflict with the others again, and
-//! each time its writer waits longer before it runs the transaction again. But an interior page of a table
-//! changes only when a page below it is split or balanced. Two transactions that conflict only on such a page
-//! do so by chance, as with random keys. The one that was overtaken then runs again without WRITE, and makes
-//! no other transaction wait.
+//! While a transaction runs that is to be validated at its commit, other transactions commit, and each of
+//! their commits may overtake it. A transaction that has WRITE cannot be overtaken, but no other transaction
+//! commits meanwhile. Transactions may conflict on the same rows, as at the right edge of a table to which
+//! all append. Then a transaction had better take WRITE. Otherwise it would conflict with the others again,
+//! and each time its writer waits longer before it runs the transaction again. But an interior page of a
+//! table changes only when one of its child pages is split or balanced. Two transactions that conflict only
+//! on such a page do so by chance, as with random keys. The overtaken transaction then runs again without
+//! WRITE, and makes no other transaction wait.
 
 /// What this VFS has learned from the connection's last transactions.
 ///

@@ -18,8 +18,8 @@
 //!   the connection has committed, since SQLite's cache was last dropped. SQLite reads a page in its cache
 //!   without asking, so a page leaves the set only when the whole cache is dropped.
 //! - *Validation* (invariant 59). A transaction commits only if no frame that others have committed since its
-//!   snapshot holds a page of the read set or one that the transaction writes. Page 1 is in every read set.
-//!   Page 1 may differ in the change counter and in the version that goes with the counter, because no
+//!   snapshot holds a page of the read set or a page that the transaction writes. Page 1 is in every read
+//!   set. Page 1 may differ in the change counter and in the version that goes with the counter, because no
 //!   statement reads these. At a commit it may also differ in the size and the free list, which are merged
 //!   (invariant 64). A commit that has made the database smaller counts as a conflict with everything,
 //!   because pages that it cut off have no frames.

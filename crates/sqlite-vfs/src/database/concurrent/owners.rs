@@ -1,10 +1,10 @@
 //! Finds out to which table or index a page belongs, from the pages of one snapshot.
 //!
 //! `sqlite_schema` names the roots. From there the search goes down all b-trees at once, a level at a time.
-//! The pages above the leaves name the leaves, so of each tree only the first leaf is read. A page that is
-//! still unknown then may be on the free list, or hold the rest of a long row. To find the rests of long
-//! rows, the search reads all pages. The search ends when it knows all owners that the caller asked for, or
-//! has read as many pages as it may.
+//! The parents of the leaves hold the numbers of the leaves, so the search reads only the first leaf of each
+//! tree. A page whose owner is still unknown then may be on the free list, or may hold the rest of a long
+//! row. To find the rests of long rows, the search reads all pages. The search ends when it knows all owners
+//! that the caller asked for, or has read as many pages as it may.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -79,8 +79,8 @@ impl<Read: FnMut(u32) -> Option<Vec<u8>>> Search<Read> {
         }
     }
 
-    /// Adds the pages below this one to the pages that the search reads next, from the left, but no more than
-    /// the search may still read.
+    /// Adds the children of this page to the pages that the search reads next, from left to right. Adds no
+    /// more pages than the search may still read.
     fn add(&self, page: &BTreePage<'_>, next: &mut Vec<u32>, seen: &mut BTreeSet<u32>) {
         for child in page.children().into_iter().rev() {
             if next.len() < self.left && seen.insert(child) {
@@ -138,7 +138,7 @@ impl<Read: FnMut(u32) -> Option<Vec<u8>>> Search<Read> {
         None
     }
 
-    /// Goes down all b-trees as far as the pages just above the leaves.
+    /// Goes down all b-trees as far as the parents of the leaves.
     fn interiors(&mut self, trees: &[(String, u32)]) {
         let mut level: Vec<(&str, Vec<u32>)> =
             trees.iter().map(|(name, root)| (name.as_str(), vec![*root])).collect();
@@ -154,7 +154,7 @@ impl<Read: FnMut(u32) -> Option<Vec<u8>>> Search<Read> {
         }
     }
 
-    /// Returns the pages below `pages`, which are the pages of one level. If the first of `pages` is a leaf,
+    /// Returns the children of `pages`, which are the pages of one level. If the first of `pages` is a leaf,
     /// all of them are leaves.
     fn children(&mut self, name: &str, pages: &[u32]) -> Vec<u32> {
         let mut children = Vec::new();
@@ -231,7 +231,7 @@ fn name_of(entry: &Entry) -> String {
 mod tests {
     use super::*;
 
-    /// A database of pages of 512 bytes, by their numbers.
+    /// The pages of a database, by their numbers. Each page has 512 bytes.
     #[derive(Default)]
     struct Pages(BTreeMap<u32, Vec<u8>>);
 
@@ -242,8 +242,8 @@ mod tests {
     const POINTER_MAPS: usize = 52;
 
     impl Pages {
-        /// Adds a page of a b-tree with these cells, and with its right-most child if other pages are below
-        /// it.
+        /// Adds a page of a b-tree with these cells. If the page has children, `right` is the right-most
+        /// child.
         fn add(&mut self, number: u32, kind: u8, right: u32, cells: &[Vec<u8>]) {
             let mut page = self.0.remove(&number).unwrap_or_else(|| vec![0; BYTES]);
             let header = if number == 1 { 100 } else { 0 };
@@ -351,7 +351,8 @@ mod tests {
             assert!(!found.contains_key(&99));
         }
         assert_eq!(pages.find(&[1], 0).len(), 1, "page 1 is known without a look");
-        // Page 1, the two leaves of the schema, the roots, and the first page below that of t.
+        // The search reads page 1, the two leaves of the schema, the three roots, and the left child of t's
+        // root.
         assert_eq!(pages.find(&[8], 7).len(), 1);
         assert_eq!(pages.find(&[8], 6).len(), 0);
     }

@@ -22,7 +22,7 @@ use crate::database::{Db, restart, super_journal, waiting};
 use crate::errors::Failure;
 use crate::settings::Concurrency;
 
-/// The largest number of frames that a connection's own WAL has at first. The limit exists because each frame
+/// The largest number of frames with which a connection's own WAL begins. There is a limit because each frame
 /// takes memory.
 const MOST_SHOWN: u32 = 1 << 16;
 /// The time for which a transaction may wait for WRITE while a checkpoint has WRITE and waits for the
@@ -32,7 +32,8 @@ const STANDS_IN_THE_WAY: Duration = Duration::from_millis(1);
 /// That connection may be on another thread by now, as in programs that share threads between connections. If
 /// it is still on this thread, it cannot give WRITE back while this thread waits.
 const WRITER_MAY_BE_HERE: Duration = Duration::from_millis(500);
-/// The same limit for a checkpoint that may be at work, and not waiting.
+/// The time for which a transaction waits for WRITE while a checkpoint has WRITE, if it is not known whether
+/// the checkpoint waits for the transaction or is at work.
 const MAY_STAND_IN_THE_WAY: Duration = Duration::from_millis(50);
 
 impl Concurrent {
@@ -153,9 +154,9 @@ impl Concurrent {
         Ok(ffi::OK)
     }
 
-    /// Answers SQLite's request for the right to write. With `concurrent=on`, this VFS validates a
-    /// transaction that the application has begun when the transaction commits. Every other transaction takes
-    /// the real WRITE lock now.
+    /// Answers SQLite's request for the right to write. With `concurrent=on`, a transaction that the
+    /// application has begun takes no lock here, because this VFS validates it when it commits. Every other
+    /// transaction takes the real WRITE lock now.
     fn lock_write(&self, db: &Db) -> Result<c_int, Failure> {
         // Forget the super-journal here, and not where the COMMIT of a validated transaction takes the real
         // WRITE, because SQLite has opened the super-journal before that COMMIT.
@@ -206,7 +207,7 @@ impl Concurrent {
     /// Takes the real WRITE lock. A connection in a transaction waits here for the lock, as long as its busy
     /// handler agrees. SQLite itself does not call that handler for a transaction that has read.
     pub(super) fn lock_real_write(&self, db: &Db, waits: bool) -> Result<c_int, Failure> {
-        // How long this connection may wait for the present reason, and since when there has been that reason.
+        // How long this connection may wait for the present reason, and when that reason began.
         let mut in_the_way: Option<(Duration, Instant)> = None;
         let mut has_waited = false;
         loop {
@@ -270,8 +271,8 @@ impl Concurrent {
     }
 
     /// Returns whether a checkpoint has WRITE and waits for this connection to give its snapshot back. If so,
-    /// both wait until the time of one of them is up. Returns `None` if it is not known whether the
-    /// checkpoint waits.
+    /// each waits for the other until the time limit of one of them is over. Returns `None` if it is not
+    /// known whether the checkpoint waits.
     pub(super) fn keeps_a_checkpoint_waiting(&self) -> Result<Option<bool>, Failure> {
         let snapshot = self.state().snapshot.filter(|_| self.holder.table().is_write_taken_to_checkpoint());
         snapshot.map_or(Ok(Some(false)), |snapshot| snapshot.is_in_the_way(self.index()))
@@ -390,16 +391,16 @@ impl Concurrent {
         at.and_then(|at| self.read(db, buf, at)).unwrap_or(Ok(ffi::IOERR_READ))
     }
 
-    /// Returns the frame of SQLite's WAL, counted from 1, that has this offset, and the place in the frame at
-    /// which the offset is. Returns `None` within the header of the WAL.
+    /// Returns the frame of SQLite's WAL that contains this offset, counted from 1, and the position of the
+    /// offset within the frame. Returns `None` within the header of the WAL.
     pub(super) fn frame_at(&self, offset: u64) -> Option<(u32, usize)> {
         let behind = usize::try_from(offset).ok()?.checked_sub(WAL_HEADER_BYTES)?;
         let frame = u32::try_from(behind / self.frame_bytes()).ok()?.checked_add(1)?;
         Some((frame, behind % self.frame_bytes()))
     }
 
-    /// Checkpoints when SQLite truncates the WAL: after a `TRUNCATE` checkpoint, or because SQLite's own WAL
-    /// has become shorter.
+    /// Answers SQLite's truncation of the WAL. After a `TRUNCATE` checkpoint, checkpoints the real log.
+    /// SQLite also truncates the WAL because its own WAL has become shorter. Then there is nothing to do.
     pub fn truncate_wal(&self, db: &Db) -> Result<c_int, Failure> {
         if !self.checkpoints.load(Ordering::Relaxed) {
             return Ok(ffi::OK);

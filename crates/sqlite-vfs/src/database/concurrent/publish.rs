@@ -21,8 +21,9 @@ use crate::database::Db;
 use crate::errors::{During, Failure};
 use crate::refusals;
 
-/// The largest number of frames of other connections in which a transaction that has WRITE looks for pages
-/// that it writes too. If there are more, the transaction counts as one that has met no others.
+/// The largest number of frames of other connections that a transaction with WRITE examines, to find out
+/// whether they hold pages that it writes too. If there are more frames, the transaction counts as one that
+/// has met no others.
 const MOST_LOOKED_AT: u32 = 512;
 
 /// A function that writes bytes of the WAL at an offset, as SQLite would, and returns the code for SQLite.
@@ -119,8 +120,8 @@ impl Concurrent {
     }
 
     /// Commits a transaction that has WRITE, so that no other transaction has committed since its snapshot.
-    /// Tells [`Luck`](super::luck) whether others have committed pages that the transaction writes, between
-    /// the state `since` and the snapshot.
+    /// Tells [`Luck`](super::luck) whether others, between the state `since` and the snapshot, have committed
+    /// pages that the transaction writes.
     fn commit_locked(
         &self,
         db: &Db,
@@ -199,8 +200,8 @@ impl Concurrent {
         }
     }
 
-    /// Returns whether others have committed pages that this transaction writes, between the state `since`
-    /// and the transaction's snapshot.
+    /// Returns whether others, between the state `since` and the transaction's snapshot, have committed pages
+    /// that this transaction writes.
     fn has_met_others(&self, since: &IndexHeader, transaction: &Transaction<'_>) -> Result<bool, Failure> {
         let Transaction { snapshot, images, .. } = transaction;
         let (first, last) = (since.frames().saturating_add(1), snapshot.header.frames());
@@ -297,8 +298,8 @@ impl Concurrent {
         Ok(())
     }
 
-    /// Starts the log over if it can start over. Returns the state of the log after which the transaction is
-    /// to write. The caller has WRITE, and `newest` is the newest commit.
+    /// Starts the log over if it can start over. Returns the state of the log to which the transaction adds
+    /// its frames. The caller has WRITE, and `newest` is the newest commit.
     pub(super) fn base_for(
         &self,
         db: &Db,

@@ -13,10 +13,10 @@ use super::state::Concurrent;
 use crate::database::Db;
 use crate::errors::{During, Failure};
 
-/// The number of looks at the wal-index, while another connection is writing it, after which a connection
-/// gives up.
+/// How many times a connection looks at the wal-index before it gives up, if another connection is writing
+/// the wal-index each time.
 const TRIES: u32 = 1000;
-/// The number of looks at the wal-index before the first pause.
+/// How many of these looks come before the first pause.
 const AT_ONCE: u32 = 10;
 const PAUSE: Duration = Duration::from_millis(1);
 

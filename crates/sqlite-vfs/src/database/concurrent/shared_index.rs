@@ -124,7 +124,7 @@ impl<'a> SharedIndex<'a> {
         Ok(None)
     }
 
-    /// Removes the entries after the `committed` frames, if any of them is in the way of the frames up to
+    /// Removes the entries after the `committed` frames, if any of them is in the place of a frame up to
     /// `last`. Writers that have died or were rolled back have left these entries. [`Self::make_room`] has
     /// already made their regions.
     pub fn forget_left(self, committed: u32, last: u32) -> Result<(), Failure> {
@@ -245,10 +245,10 @@ fn add(region: Region<'_>, place: Place, frame: u32, page: u32) -> Result<(), Fa
     Ok(())
 }
 
-/// Makes the region list frames with the first of these pages, as many as there is room for, and no others.
-/// Calls `stored` after each store.
+/// Makes the region list frames with these pages, from the first page on, until all pages are listed or the
+/// region is full. The region lists no other frames then. Calls `stored` after each store.
 ///
-/// Other connections may use the region meanwhile, for snapshots that they hold and keep although a
+/// Other connections may use the region meanwhile, because a connection keeps its snapshot even if another
 /// connection has died while it wrote the header. They look for frames at the beginning of the log, and these
 /// frames have the same places whenever a region is filled in order. So this function does not touch a word
 /// that already has its value (invariant 15).

@@ -21,7 +21,7 @@ pub struct Snapshot {
     first: u32,
 }
 
-/// The number of attempts to take a snapshot before the connection gives up, as in SQLite.
+/// How many times a connection tries to take a snapshot before it gives up, as in SQLite.
 const TRIES: u32 = 100;
 /// The number of attempts before the connection begins to sleep between attempts.
 const AT_ONCE: u32 = 5;
@@ -115,9 +115,9 @@ impl Snapshot {
     }
 
     /// Returns whether a checkpoint that has WRITE waits for the end of this snapshot, or `None` if that is
-    /// not known. Because of the mark, the checkpoint may neither write newer frames home nor let the log
-    /// start over. It may also have looked at the mark before the mark was set to the newest frame, and wait
-    /// all the same.
+    /// not known. Because of the snapshot's mark, the checkpoint may be unable to write newer frames home, or
+    /// to let the log start over. The checkpoint may also have looked at the mark before the mark was set to
+    /// the newest frame, and may still wait.
     pub fn is_in_the_way(&self, index: SharedIndex<'_>) -> Result<Option<bool>, Failure> {
         let Some(newest) = index.header()? else { return Ok(Some(false)) };
         let is_home = index.backfilled()? == newest.frames();

@@ -36,7 +36,7 @@ pub struct Concurrent {
     pub(super) checkpoints: AtomicBool,
     /// Whether the checkpoint has left frames in the log. SQLite must not try to write these home itself.
     pub(super) is_partial: AtomicBool,
-    /// Whether the last attempt at the checkpoint failed because another connection was in the way.
+    /// Whether the last attempt at the checkpoint failed because another connection prevented it.
     pub(super) tries_again: AtomicBool,
 }
 
@@ -72,10 +72,10 @@ pub(super) struct State {
     pub(super) base: u32,
     /// The last frame of SQLite's WAL that is committed.
     pub(super) committed: u32,
-    /// The last frame that SQLite has written since this VFS last removed frames after it from the private
-    /// wal-index.
+    /// The highest frame that may have an entry in the private wal-index.
     pub(super) highest: u32,
-    /// The state of the log after this transaction's commit, until its snapshot ends.
+    /// The state of the log after this transaction's commit. `None` before the commit, and again once the
+    /// snapshot ends.
     pub(super) after: Option<IndexHeader>,
     /// Whether a commit has made the database larger than SQLite knows, while SQLite continues with the same
     /// snapshot.
@@ -90,13 +90,13 @@ pub(super) struct State {
     pub(super) lease: Lease,
     /// The state of the log after the connection's last commit.
     pub(super) own: Option<IndexHeader>,
-    /// The number of the connection's next commits for which it assumes that others commit too; 0 if it
-    /// believes that it is alone.
+    /// For how many of its next commits the connection assumes that others commit too; 0 if it believes that
+    /// it is alone.
     pub(super) others: u8,
 }
 
-/// If this many commits of a connection follow without a commit of another connection in between, the
-/// connection believes that it is alone.
+/// After this many commits of a connection without a commit of another connection in between, the connection
+/// believes that it is alone.
 pub(super) const ALONE: u8 = 64;
 
 /// The right of a connection to write.
@@ -181,8 +181,8 @@ impl Concurrent {
 
 impl State {
     /// Shows SQLite a wal-index that gives the size of the database as of `header`, and a WAL with this many
-    /// frames. The index says that all these frames are in the database, but the last one only if `is_home`.
-    /// SQLite then drops its cache.
+    /// frames. The index says that all frames but the last are in the database. It says the same of the last
+    /// frame only if `is_home`. SQLite then drops its cache.
     pub fn show(&mut self, header: &IndexHeader, frames: u32, is_home: bool) {
         self.changes = self.changes.wrapping_add(1);
         let shown = header.private(frames, self.changes, [random(), random()]);
@@ -222,7 +222,7 @@ impl State {
         self.index.first().map_or(0, |first| first.load(FRAMES_WORD))
     }
 
-    /// Forgets the content of all frames of SQLite's WAL, of which `last` is the last frame. Gives back the
+    /// Forgets the content of all frames of SQLite's WAL. `last` is the last of these frames. Gives back the
     /// memory of a large transaction.
     pub fn forget_wal(&mut self, last: u32) {
         self.wal.clear();

@@ -38,8 +38,8 @@ struct Freed<'a> {
 }
 
 impl Concurrent {
-    /// Lets the connection, which has WRITE, write. Moves its snapshot to the newest commit if nothing has
-    /// changed that SQLite knows about the database (invariant 60).
+    /// Lets the connection write after it has taken WRITE. Moves its snapshot to the newest commit if nothing
+    /// that SQLite knows about the database has changed (invariant 60).
     ///
     /// # Errors
     /// `BUSY_SNAPSHOT` if something has changed.
@@ -51,7 +51,7 @@ impl Concurrent {
     }
 
     /// Does the same as [`Self::move_to_newest`], for a transaction that has written the pages `written`, in
-    /// ascending order. Returns the conflict that is in the way, if there is one.
+    /// ascending order. If a conflict prevents the move, returns the conflict.
     pub(super) fn try_to_move(&self, db: &Db, written: &[u32]) -> Result<Option<Conflict>, Failure> {
         let mut state = self.state();
         let Some(snapshot) = state.snapshot else { return Ok(None) };
@@ -70,8 +70,8 @@ impl Concurrent {
         if let Some(conflict) = self.conflict(db, &snapshot, &newest, Written::SoFar(written), &others)? {
             return Ok(Some(conflict));
         }
-        // With `read_durable`, what the transaction reads from here on is durable, like what it has read
-        // before.
+        // With `read_durable`, make durable what the transaction may read from here on. What it has read
+        // before is durable already.
         match db.after_mark(&self.attachment) {
             ffi::OK => {}
             code => return Err(Failure::new(code, "cannot make durable what others have committed")),
