@@ -48,7 +48,7 @@ struct Fate {
     /// The commits of all logs of the database that are no longer in use, with the engine and the guarantee
     /// of the last of these logs. `None` if there is no such log.
     served: Option<Summary>,
-    /// The report about the database that counts as long as no log has served it.
+    /// What to report about the database as long as no log has served it.
     plain: Option<String>,
 }
 

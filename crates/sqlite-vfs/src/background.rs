@@ -1,5 +1,6 @@
-//! The background thread of a log. The thread checkpoints, so that no committer has to. It also flushes in
-//! time the commits that Group Synch has acknowledged. [`Maintenance`] says when the thread may work.
+//! The background thread of a log. The thread checkpoints, so that no committer has to. It also flushes,
+//! within a set interval, the commits that Group Synch has acknowledged. [`Maintenance`] says when the thread
+//! may work.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Weak};
@@ -14,8 +15,8 @@ use crate::errors::{During, Failure};
 use crate::sqlite::connection::{OwnConnection, uri_of};
 use crate::sqlite::{Sqlite, VFS_NAME};
 
-/// The time for which a checkpoint waits for readers. After it the checkpoint leaves the rest to the next
-/// checkpoint. Writers wait during that time.
+/// The longest time for which a checkpoint waits for readers. Writers wait during that time too. After that
+/// time the checkpoint ends, and leaves the remaining frames to the next checkpoint.
 const BUSY_TIMEOUT: Duration = Duration::from_millis(10);
 /// The time for which a checkpoint waits in the queue for WRITE.
 const QUEUE_TIMEOUT: Duration = Duration::from_millis(50);

@@ -47,10 +47,10 @@ impl Failure {
 }
 
 impl Failure {
-    /// Turns this failure of a page read into one for a statement that may have written a part of its
+    /// Turns a failure to read a page into a failure of the statement, which may have written a part of its
     /// changes. `SQLITE_BUSY` and codes like it become an I/O error, because after an I/O error SQLite always
-    /// rolls the statement back. After the other codes SQLite does so only if it has kept a statement
-    /// journal. Without a statement journal the transaction would continue with half of an insert.
+    /// rolls the statement back. After `SQLITE_BUSY` SQLite does so only if it has kept a statement journal.
+    /// Without a statement journal the transaction would continue with half of an insert.
     pub fn amid_writes(self) -> Self {
         match self.code & 0xff {
             ffi::BUSY | ffi::CANTOPEN | ffi::READONLY | ffi::PROTOCOL => {

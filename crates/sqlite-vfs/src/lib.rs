@@ -1,8 +1,8 @@
 //! The VFS that stands between stock SQLite and Duralite's engines.
 //!
 //! [`register`] wraps the default VFS of the calling SQLite. A main database gets a [`database::Db`]. Its
-//! `-wal` gets a [`callbacks::wal_file::Wal`] when an engine serves it. Every other file is the base VFS's
-//! own, untouched. The numbered invariants are those of `docs/invariants.md`.
+//! `-wal` gets a [`callbacks::wal_file::Wal`] when an engine serves it. The base VFS serves every other file
+//! unchanged. The numbered invariants are those of `docs/invariants.md`.
 //!
 //! The modules, from the top layer down; each uses those below it:
 //!

@@ -11,8 +11,8 @@ use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, TryLockError};
 
-/// The number of attempts of a reader to lock the process's reason while another thread writes it. The number
-/// is limited because a child that was forked during such a write would find the reason locked for good.
+/// How many times a reader tries to lock the process's reason while another thread writes it. There is a
+/// limit because a child that is forked during the write finds the reason locked for good.
 const TRIES: u32 = 100;
 
 #[derive(Default)]

@@ -32,9 +32,9 @@ struct Databases {
     by_journal: HashMap<usize, Arc<Db>>,
 }
 
-/// Releases the locks that the base VFS counts in this child for its parent's connections. The base VFS
-/// itself counts the locks of a process. As long as it counts the parent's locks, it takes no lock from the
-/// kernel for the child's own connections.
+/// Releases, in a child after a fork, the locks that the base VFS counts for the parent's connections. The
+/// base VFS itself counts the locks of a process, and the child inherits that count. As long as the base VFS
+/// counts the parent's locks, it takes no lock from the kernel for the child's own connections.
 fn disown(parents: &'static Mutex<Databases>) {
     // If the mutex was locked at the fork, it stays locked, because the thread that could unlock it is not in
     // the child. In that case release nothing.

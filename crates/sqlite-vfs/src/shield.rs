@@ -1,5 +1,5 @@
-//! Protection from panics. A panic must not cross into C. A mark of this library says what a thread is doing,
-//! and a panic must not leave that mark behind on the thread.
+//! Protection from panics. A panic must not cross into C. This library also marks a thread to note what the
+//! thread is doing, and a panic must not leave such a mark behind.
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -10,9 +10,9 @@ pub fn shield<T>(default: T, body: impl FnOnce() -> T) -> T {
     catch_unwind(AssertUnwindSafe(body)).unwrap_or(default)
 }
 
-/// Marks this thread as doing something, for callbacks that SQLite calls on it. The mark ends when this value
-/// is dropped. A panic drops the value too, which matters because [`shield`] stops the panic and the thread
-/// continues.
+/// Marks this thread as doing something, so that callbacks that SQLite calls on it know. The mark ends when
+/// this value is dropped. A panic drops the value too, which matters because [`shield`] stops the panic and
+/// the thread continues.
 pub struct Said {
     at: &'static LocalKey<Cell<bool>>,
     before: bool,

@@ -88,7 +88,7 @@ fn idle(engine: &str, state: String) -> Status {
     vec![("version", crate::version().to_owned()), ("engine", engine.to_owned()), ("state", state)]
 }
 
-/// Notes in the account why no log serves a database, if no log ever has.
+/// Notes in the account why no log serves a database, if no log has ever served it.
 pub fn account_for(db: &Db) {
     if account::is_on() && !db.is_helper() && !db.was_served() {
         account::plain(&db.path, &why_idle(db, &in_force(db)).1);

@@ -20,7 +20,7 @@ struct Needed {
 }
 
 thread_local! {
-    /// Whether this is a background thread. Its own connections must not wait for its work.
+    /// Whether this is a background thread. A background thread's own connections must not wait for its work.
     static IS_WORKER: Cell<bool> = const { Cell::new(false) };
 }
 

@@ -97,8 +97,8 @@ fn lock_slot<'a>(slot: &'a Slot, pause: Pause<'_>) -> Result<MutexGuard<'a, Weak
 
 /// The rights of this process's user on a log.
 enum Access {
-    /// The user may read and write. A commit waits for durability with this waiter, without the mutex of the
-    /// log. `None` if the engine makes transactions durable when they are sealed.
+    /// The user may read and write. A commit waits for durability through this waiter, and does not hold the
+    /// mutex of the log meanwhile. `None` if the engine makes transactions durable when they are sealed.
     Full(Option<Arc<dyn DurabilityWaiter>>),
     /// The user may only read. Such a user can make nothing durable, and cannot wait for a process that makes
     /// commits durable, so there is no waiter.
@@ -113,7 +113,7 @@ pub struct Attachment {
     segment: Arc<FileSegment>,
     /// The database's rollback journal in the log, if the engine keeps such journals.
     journal: Option<Arc<dyn RollbackJournal>>,
-    /// The home through which the database file is accessed, if the log has one.
+    /// The home through which SQLite and this VFS access the database file, if the log has one.
     home: Mutex<Option<Arc<dyn Home>>>,
     /// The error that every commit gets once the database file was truncated under the home's mapping.
     home_cut: OnceLock<String>,
@@ -161,8 +161,8 @@ impl Attachment {
         if let Some(found) = place.upgrade() {
             drop(place);
             let conflict = settings.conflict_with(&found.in_force());
-            // On the background thread's own connections this setting is 0. They must not stop the thread, so
-            // they do not change the log's setting.
+            // The background thread's own connections have this setting at 0. They do not change the log's
+            // setting, because that would stop the thread.
             if conflict.is_none() && settings.background_checkpoint > 0 {
                 found.in_force().background_checkpoint = settings.background_checkpoint;
             }
@@ -334,8 +334,8 @@ impl Attachment {
         &self.conflicts
     }
 
-    /// Returns an attachment that this process has to any log of this file. Returns `None` if the process has
-    /// none, or if one of its threads is just making it.
+    /// Returns this process's attachment of a log of this file. Returns `None` if the process has no such
+    /// attachment, or if one of its threads is just making it.
     pub fn here(identity: &DatabaseIdentity) -> Option<Arc<Self>> {
         let is_its = |key: &Key| key.file == identity.numbers();
         let slots: Vec<Slot> = {
@@ -345,7 +345,8 @@ impl Attachment {
         slots.iter().find_map(|slot| slot.try_lock().ok()?.upgrade())
     }
 
-    /// Notes that this thread has taken WRITE, or, if `has_write` is `false`, that it releases WRITE.
+    /// Notes that this thread has taken WRITE. If `has_write` is `false`, notes instead that it releases
+    /// WRITE.
     pub fn set_writer(&self, has_write: bool) {
         self.writer.store(if has_write { this_thread() } else { 0 }, Ordering::Relaxed);
     }
@@ -379,13 +380,14 @@ impl Attachment {
         &self.room
     }
 
-    /// Returns the turn to start the log over, which one connection of all processes can take.
+    /// Returns the turn to start the log over. At most one connection among all processes has it at a time.
     pub fn restart_turn(&self) -> TimedTurn<'_> {
         TimedTurn { segment: &*self.segment, word: RESTART_UNTIL }
     }
 
-    /// Returns the gate. Like [`Self::restart_turn`], it is a turn that one connection of all processes can
-    /// take. While a connection has it, transactions of concurrent connections do not begin.
+    /// Returns the gate. Like [`Self::restart_turn`], it is a turn that at most one connection among all
+    /// processes has at a time. While a connection has it, transactions of concurrent connections do not
+    /// begin.
     pub fn gate(&self) -> TimedTurn<'_> {
         TimedTurn { segment: &*self.segment, word: BEGINS_AFTER }
     }
@@ -406,7 +408,7 @@ impl Attachment {
         self.segment.store(OVERDUE_BEFORE, time_ns);
     }
 
-    /// Returns whether a connection has asked a transaction to end that began to write at `since_ns`.
+    /// Returns whether a transaction that began to write at `since_ns` has been asked to end.
     pub fn is_overdue(&self, since_ns: u64) -> bool {
         since_ns < self.segment.load(OVERDUE_BEFORE)
     }

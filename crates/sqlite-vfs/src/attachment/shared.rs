@@ -14,8 +14,9 @@ use super::Attachment;
 /// The values of the word that names the guard.
 const GUARD_WAL: u64 = 1;
 const GUARD_ROLLBACK: u64 = 2;
-/// The value of that word when another log is about to replace this one. A user of this log that finds this
-/// value looks at the database's header before it begins anything, to see which log the header names.
+/// The value of the word that names the guard while another log is about to replace this one. A user of this
+/// log that finds this value looks at the database's header before it begins anything, to see which log the
+/// header names.
 const REPLACED: u64 = 3;
 
 /// The offset in bytes, in the first region of the wal-index, of SQLite's count of changes of the database
@@ -138,12 +139,12 @@ impl Attachment {
         self.word_of_index(FRAMES)
     }
 
-    /// Finishes starting the log over if the process that began this has died. SQLite first stores in the
-    /// header that the log has no frames, and then that no frames are home. If the process dies between these
-    /// two stores, connections would believe that the first frames of the next commits are home already
-    /// (invariant 15). The caller has just got WRITE, so no living process is between the two stores. Returns
-    /// whether there was anything to finish. If so, a connection that began to read earlier has to begin
-    /// again, because it looks only for frames after those that seemed to be home.
+    /// If a process has died while it started the log over, finishes that in its place. SQLite first stores
+    /// in the header that the log has no frames, and then that no frames are home. If the process dies
+    /// between these two stores, connections would believe that the first frames of the next commits are home
+    /// already (invariant 15). The caller has just got WRITE, so no living process is between the two stores.
+    /// Returns whether there was anything to finish. If so, a connection that began to read earlier has to
+    /// begin again, because it looks only for frames after those that seemed to be home.
     pub fn complete_start_over(&self) -> bool {
         let Some(first) = self.first_of_index() else { return false };
         let [frames, backfilled] = [FRAMES, BACKFILLED].map(|offset| self.word(first, offset));

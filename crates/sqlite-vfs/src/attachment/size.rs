@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use duralite_medium::{PROCESS_SLOTS, Segment};
 use duralite_wal::engine::Fill;
 
-/// The factor by which the log may outgrow the number of frames that it had when a connection first
+/// The log counts as too large when it has this many times the frames that it had when a connection first
 /// checkpointed it.
 const FACTOR: u32 = 4;
 /// The number of frames below which a log never counts as too large.
@@ -106,7 +106,7 @@ impl Bound {
     }
 
     /// Notes a failed attempt to start the log over. If a reader stays, the log must grow further before each
-    /// next attempt. If many short readers were in the way, the next attempt is due soon, because such
+    /// next attempt. If many short readers prevented the attempt, the next attempt is due soon, because such
     /// readers come and go.
     pub fn postpone(&self, reader_stays: bool) {
         let limit = self.limit().unwrap_or(LEAST_FRAMES);
@@ -120,13 +120,13 @@ impl Bound {
     }
 }
 
-/// The divisor of the log's limit that gives the distance to the next attempt to make room. After a failed
-/// attempt, the next one is due when another eighth of the log has been filled.
+/// After a failed attempt to make room, the next one is due when another eighth of the log has been filled.
+/// An eighth is the log's limit divided by this number.
 const DISTANCE: u64 = 8;
-/// The time in nanoseconds after an attempt to make room that has waited for other connections in vain.
-/// During this time no later attempt waits for them, unless another eighth of the log has been filled.
-/// Without this limit every transaction could wait, because once a write has found no room, each transaction
-/// that begins makes an attempt.
+/// After an attempt to make room has waited for other connections in vain, later attempts do not wait for
+/// them for this time, in nanoseconds. But if another eighth of the log has been filled, an attempt waits
+/// again. Without this limit every transaction could wait, because once a write has found no room, each
+/// transaction that begins makes an attempt.
 const PATIENT_EVERY_NS: u64 = 1_000_000_000;
 
 /// What a process knows about the room in a log.
@@ -179,7 +179,7 @@ impl Room {
         self.is_due() && self.used.load(Ordering::Relaxed) >= limit / 4 * 3
     }
 
-    /// Returns whether an attempt to make room at this time may wait for connections that are in the way.
+    /// Returns whether an attempt to make room at this time may wait for connections that prevent it.
     pub fn is_patient(&self, now_ns: u64) -> bool {
         let last = self.patient_at.load(Ordering::Relaxed);
         last == 0 || self.is_due() || now_ns.saturating_sub(last) >= PATIENT_EVERY_NS
@@ -192,7 +192,7 @@ impl Room {
         self.patient_at.store(0, Ordering::Relaxed);
     }
 
-    /// Notes a failed attempt to make room, in which a reader still needed the frames that would have to go.
+    /// Notes a failed attempt to make room: a reader still needed frames that the log would have given up.
     /// `patient_at` is the time of the attempt, if the attempt waited for others.
     pub fn postpone(&self, patient_at: Option<u64>) {
         let distance = self.limit.load(Ordering::Relaxed) / DISTANCE;
@@ -209,8 +209,8 @@ impl Room {
 const SLOT: u64 = PROCESS_SLOTS as u64 - 1;
 const _: () = assert!(PROCESS_SLOTS.is_power_of_two());
 
-/// A turn, in a word of the memory that the users of a log share. One connection of all processes has the
-/// turn, until the turn's time is up or the connection's process is dead.
+/// A turn, in a word of the memory that the users of a log share. At most one connection among all processes
+/// has the turn, until the turn's time is up or the connection's process is dead.
 pub struct TimedTurn<'a> {
     pub segment: &'a dyn Segment,
     /// The position of the word in the segment, in bytes.
@@ -302,7 +302,7 @@ mod tests {
         assert!(!bound.is_outgrown());
         bound.committed(4252);
         assert!(bound.is_outgrown());
-        // A checkpoint succeeded, and a connection appended all the same.
+        // A checkpoint succeeded, but then a connection appended to the log and did not start it over.
         bound.postpone(false);
         bound.checkpoints();
         bound.committed(5253);

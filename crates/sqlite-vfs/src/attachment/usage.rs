@@ -16,7 +16,7 @@ use crate::errors::Failure;
 /// The purpose for which a connection begins to use a log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Entering {
-    /// To keep rollback journals in the log. While idle, a connection with this purpose keeps no other
+    /// To keep rollback journals in the log. An idle connection with this purpose does not prevent another
     /// connection from using the WAL alone.
     Journal,
     /// To use the WAL beside other connections.

@@ -1,6 +1,6 @@
-//! A file control that only this library knows. With it the library gets from a connection to the [`Db`] of
-//! one of the connection's schemas. The pointer to the connection's file is not enough, because the file may
-//! belong to another VFS above this one. Such a VFS passes on file controls that it does not know.
+//! A file control that only this library knows. The library uses it to find the [`Db`] for a schema of a
+//! connection. The pointer to the connection's file is not enough, because the file may belong to another VFS
+//! above this one. Such a VFS passes on file controls that it does not know.
 #![allow(unsafe_code)] // calls SQLite, and is called back through it
 
 use std::ffi::{CStr, c_int, c_void};

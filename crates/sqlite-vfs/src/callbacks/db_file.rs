@@ -82,8 +82,8 @@ const fn methods(version: c_int) -> IoMethods {
     }
 }
 
-/// The device characteristics that announce atomic writes, both those of each size and those of several pages
-/// at once.
+/// The device characteristics that announce atomic writes: of any size, of a certain size, and of several
+/// pages at once.
 const ATOMIC: c_int = ((ffi::IOCAP_ATOMIC64K << 1) - ffi::IOCAP_ATOMIC) | ffi::IOCAP_BATCH_ATOMIC;
 
 /// The method tables, one for each version of the base VFS's methods. SQLite looks at the version before it

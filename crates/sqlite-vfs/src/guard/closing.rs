@@ -1,5 +1,5 @@
-//! Takes the guard off when SQLite deletes the WAL. If the log may stay, does so later, when SQLite shows
-//! that it continues with the database (invariants 1 and 6).
+//! Takes the guard off when SQLite deletes the WAL. If the log may stay, takes the guard off later, when
+//! SQLite shows that it continues with the database (invariants 1 and 6).
 
 use std::ffi::c_int;
 

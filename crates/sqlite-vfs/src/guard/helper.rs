@@ -37,7 +37,7 @@ use crate::sqlite::{Sqlite, VFS_NAME};
 const BUSY_TIMEOUT: Duration = Duration::from_millis(100);
 /// The time for which stock SQLite waits for connections that use an ordinary `-wal`.
 const STOCK_TIMEOUT: Duration = Duration::from_secs(2);
-/// The number of attempts to close the log by a connection that has closed at the same time as others.
+/// How many times a connection that has closed at the same time as others tries to close the log.
 const TRIES: u32 = 3;
 
 thread_local! {
@@ -89,9 +89,9 @@ pub struct Lifter {
 }
 
 impl Lifter {
-    /// Returns the work that this connection leaves. There is such work if the connection has used a log and
-    /// either was read-only or was refused EXCLUSIVE. Returns `None` if there is no such work, or if a
-    /// connection of the VFS's own must not do this work.
+    /// Returns the closing work that this connection leaves. There is such work if the connection has used a
+    /// log and either was read-only or was refused EXCLUSIVE. Returns `None` if there is no such work, or if
+    /// a connection of the VFS's own must not do this work.
     pub fn of(db: &Db) -> Option<Self> {
         let refused = db.refused_exclusive();
         if HELPING.get() || !db.was_served() || !(db.read_only || refused.is_some()) || !may_write(db) {
@@ -106,8 +106,8 @@ impl Lifter {
     }
 
     /// Opens and closes the database, so that SQLite checkpoints at the last close and this VFS deletes the
-    /// log. After a refused EXCLUSIVE, makes several attempts, because other connections that do the same at
-    /// the same time may be in the way again.
+    /// log. After a refused EXCLUSIVE, makes several attempts, because other connections may make attempts at
+    /// the same time, and each may keep the others from EXCLUSIVE again.
     pub fn run(self) {
         helping(|| self.close_anew());
     }

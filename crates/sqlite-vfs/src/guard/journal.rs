@@ -7,7 +7,7 @@
 //! connection that has the log attached keeps the guard on until it is closed, so it need not look at the
 //! guard again.
 //!
-//! | where the open journal is | guard | the steps that leave this place |
+//! | where the open journal is | guard | what happens next |
 //! | --- | --- | --- |
 //! | in a file of the base VFS: the database is just being made | none | [`begin`], for the next transaction |
 //! | in memory: nothing of the database has changed | none, or on already | [`raise_for_journal`], under EXCLUSIVE |
@@ -68,8 +68,9 @@ fn journal_of(db: &Db) -> Result<Option<Arc<dyn RollbackJournal>>, Failure> {
     Ok(None)
 }
 
-/// Detaches a log that another log has replaced. The caller holds SHARED, and begins a transaction. A journal
-/// that SQLite has open is in the new log from now on.
+/// Detaches a log that another connection has replaced by a new log. The caller holds SHARED, and begins a
+/// transaction. If SQLite has a journal open, this function opens that journal in the new log, or in memory
+/// if the database has no log.
 pub fn renew(db: &Db) -> Result<(), Failure> {
     let replaced = db.attached_for(Serving::Journal).filter(|attachment| attachment.may_be_replaced());
     let Some(attachment) = replaced else { return Ok(()) };

@@ -69,8 +69,8 @@ pub fn lock(db: &Db, level: Level) -> Result<c_int, Failure> {
             "locking_mode=EXCLUSIVE cannot begin on a connection to {} with concurrent=on; use concurrent=off",
             db.path.display()
         );
-        // Do not return busy, because this connection itself is in the way, and asking its busy handler would
-        // not help.
+        // Do not return busy, because this connection's own snapshot prevents the lock, and asking its busy
+        // handler would not help.
         return Err(Failure::new(ffi::LOCKED, message));
     }
     let code = lock::lock(db, level);
@@ -180,7 +180,7 @@ fn fits(db: &Db, log: &Attachment, page_bytes: u32) -> Result<bool, Failure> {
 }
 
 /// Does what the database needs, and then takes SHARED for SQLite, which has no lock and relies on nothing
-/// yet. Returns `SQLITE_BUSY` if other connections are in the way for longer than
+/// yet. Returns `SQLITE_BUSY` if other connections prevent this for longer than
 /// [`crate::database::Db::patience`] lasts.
 pub fn begin(db: &Db) -> Result<c_int, Failure> {
     let mut opening =
@@ -201,9 +201,9 @@ pub fn begin(db: &Db) -> Result<c_int, Failure> {
     Err(contended(db))
 }
 
-/// Returns whether the connection that is in the way may be opening or closing the log, so that a wait makes
-/// sense. In rollback mode SQLite also commits under EXCLUSIVE. A connection that has the log attached knows
-/// that it meets such a commit, and reports busy at once, as stock SQLite does.
+/// Returns whether the connection that prevents SHARED may be opening or closing the log, so that a wait
+/// makes sense. In rollback mode SQLite also commits under EXCLUSIVE. A connection that has the log attached
+/// knows that it meets such a commit, and reports busy at once, as stock SQLite does.
 fn may_be_opening(db: &Db) -> bool {
     db.is_capable()
         && match db.header() {
@@ -299,7 +299,8 @@ impl Opening<'_> {
     }
 
     /// Takes the turn among the threads of this process, and returns the lock. If another thread has the
-    /// turn, releases the lock, which is in that thread's way, and waits for the turn to end.
+    /// turn, releases the lock, because it would keep that thread from EXCLUSIVE, and waits for the turn to
+    /// end.
     fn with_turn<'l>(&mut self, own: Own<'l, BaseFile>) -> Result<Option<Own<'l, BaseFile>>, Failure> {
         if self.turn.is_some() {
             return Ok(Some(own));
@@ -403,7 +404,7 @@ impl Opening<'_> {
             return Ok(Step::Again);
         }
         drop(own);
-        // Another connection is in the way. If the guard is still on when patience has run out, that
+        // Another connection prevents EXCLUSIVE. If the guard is still on when patience has run out, that
         // connection uses the database with other settings. The error of attaching the log then tells more
         // than busy would. If the guard is gone, that connection has taken it off.
         self.again(tries).or_else(|busy| Err(if is_guarded_by(db, id)? { refused } else { busy }))
@@ -531,10 +532,10 @@ fn serve(db: &Db, used: Use) -> Result<Prepared, Failure> {
 }
 
 /// Returns whether an ordinary `-wal` has commits while the log has none. No such file exists when a
-/// connection puts a guard on, and no connection can make such a file under a guard. So if the file exists, a
-/// process has lifted the guard and died before the lifting was durable, stock SQLite has used the database
-/// since, and a power loss has brought the guard back. The log was retired before the guard was lifted, so
-/// the log has nothing to lose.
+/// connection puts a guard on, and no connection can make such a file under a guard. So the file exists only
+/// if a process lifted the guard and died before the lifting was durable, stock SQLite then used the
+/// database, and at last a power loss brought the guard back. The log was retired before the guard was
+/// lifted, so the log has nothing to lose.
 fn is_outdated(db: &Db, attachment: &Attachment) -> Result<bool, Failure> {
     let may_be = !db.read_only && attachment.outside().is_none();
     let has_none = may_be && (!attachment.log().was_begun() || Guard::of(db, attachment)?.is_provisional());

@@ -28,7 +28,7 @@ pub fn check_open(db: &Db, ignores_wal: bool) -> Result<(), Failure> {
 
 /// Calls `check` with the result of `look`. This connection holds no lock here, so another connection may be
 /// writing the log home or closing the log meanwhile. If the check fails, this function therefore calls both
-/// again as long as `look` finds something else than before. When `pause` allows no more attempts, the
+/// again as long as `look` finds something other than before. When `pause` allows no more attempts, the
 /// failure's code becomes `SQLITE_BUSY`, and its text stays.
 fn once_settled<Seen: PartialEq + Copy>(
     mut look: impl FnMut() -> Result<Seen, Failure>,
@@ -97,7 +97,7 @@ fn check_guarded(db: &Db, log_id: LogId, ignores_wal: bool) -> Result<(), Failur
     match placement::claim(&log, &identity).map_err(|error| Failure::of(&error, During::Open))? {
         Claim::Own => Ok(()),
         Claim::Copy => put_home(db, &identity, &log, true),
-        // Attaching such a log would fail with this error too.
+        // Attaching the log of another database would fail with this error too.
         Claim::Foreign => Err(Failure::of(
             &LogError::Foreign {
                 owner: placement::describe(&log.path).map(|log| log.database).unwrap_or_default(),

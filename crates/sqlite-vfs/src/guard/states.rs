@@ -40,7 +40,7 @@ pub enum Guard<'a> {
     Provisional(Provisional<'a>),
     /// The guard is final, but may not be durable.
     Unconfirmed(Unconfirmed<'a>),
-    /// The guard is final, and durable like the log.
+    /// The guard is final, and both guard and log are durable.
     Confirmed,
 }
 
@@ -316,8 +316,8 @@ fn confirm(db: &Db, attachment: &Attachment, header: &[u8; HEADER_BYTES]) -> Res
     // therefore syncs the file.
     attachment.home_in_doubt();
     let writes = attachment.home_writes();
-    // Even if these writes and the power fail, the disk never has the versions of the guard without the log's
-    // id.
+    // The log's id is written first. So even if the second write fails and a power loss follows, the disk
+    // never has the versions of the guard without the log's id.
     put_durably(db, header, &[LOG_ID, VERSIONS])?;
     attachment.home_synced(writes);
     attachment.confirm_guard();
@@ -355,7 +355,7 @@ pub fn lift(db: &Db, alone: &Alone<'_>, attachment: &Attachment) -> Result<(), F
         return lift_alone(db, alone, attachment);
     }
     attachment.set_replaced();
-    // If lifting the guard fails, those connections look at the guard, find it still on, and continue with
+    // If lifting the guard fails, the idle connections look at the guard, find it still on, and continue with
     // the log.
     lift_alone(db, alone, attachment)
 }

@@ -1,7 +1,7 @@
-//! How this VFS waits while other connections hold locks of the database file, in addition to the
-//! application's busy handler, and which failures it reports after a wait in vain. This module also gives the
-//! threads of this process turns to open a log. Each thread needs EXCLUSIVE for a moment, and without turns
-//! the threads would keep each other from getting it.
+//! How this VFS waits for locks of the database file that other connections hold. These waits come in
+//! addition to those of the application's busy handler. The module also makes the failures that this VFS
+//! reports after a wait in vain, and gives the threads of this process turns to open a log. Each thread needs
+//! EXCLUSIVE for a moment, and without turns the threads would keep each other from getting it.
 
 use std::collections::HashMap;
 use std::os::unix::fs::MetadataExt as _;
@@ -61,7 +61,7 @@ pub fn contended(db: &Db) -> Failure {
     Failure::new(ffi::BUSY, message).because_of(reason)
 }
 
-/// Returns the failure to report when SQLite has read something under its lock of the file that is out of
+/// Returns the failure to report when something that SQLite has read under its lock of the file is out of
 /// date.
 pub fn out_of_date(db: &Db) -> Failure {
     let path = db.path.display();

@@ -230,7 +230,7 @@ mod tests {
             let message = check(&[key], &[]).unwrap_err();
             assert_eq!(message, format!("unknown URI parameter {key}; did you mean {meant}?"));
         }
-        // No setting resembles these names, but no other program's names begin like them.
+        // These names resemble no setting, but they begin as names for Duralite do.
         for key in ["nvram_latency", "log_size", "waldio", "background"] {
             let message = check(&[key], &[]).unwrap_err();
             assert!(message.contains(key) && message.contains("the settings are journal"), "{message}");

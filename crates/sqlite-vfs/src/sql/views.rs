@@ -29,7 +29,7 @@ impl Cell {
     }
 }
 
-/// The rows of a table, all as they were at the same time.
+/// The rows of a table, all as they were at one moment.
 pub trait Rows {
     /// Returns the number of rows.
     fn count(&self) -> usize;
