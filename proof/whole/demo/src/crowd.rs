@@ -24,8 +24,8 @@ struct Share {
     busy: u64,
 }
 
-/// Lets many connections commit at once, on stock SQLite and on Duralite. Prints the commits of each
-/// connection.
+/// Lets many connections commit at once, on stock SQLite and on Duralite. Prints how many commits each
+/// connection made.
 ///
 /// # Errors
 /// An error of SQLite, or an interrupt.
@@ -81,8 +81,8 @@ fn measure(scene: &Scene, mode: &Mode) -> Result<Vec<Share>> {
             }
             share.worst = share.worst.max(begun.elapsed());
         }
-        // A connection may still wait for a lock when the time is over, so the rate uses the time of each
-        // connection.
+        // When `TIME` is over, a connection may still wait for a lock. So each connection measures how long
+        // it really ran, and its rate uses that time.
         share.seconds = start.elapsed().as_secs_f64();
         Ok(share)
     };

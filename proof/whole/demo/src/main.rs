@@ -132,8 +132,8 @@ fn count_system_calls(scene: &Scene, runs: &mut [Run]) -> Result<()> {
     Ok(())
 }
 
-/// Copies the counts of the cold run to the warm run. A commit takes the same frames and system calls in a
-/// recycled log as in a growing one.
+/// Copies the counts of the cold run to the warm run. A commit writes as many frames and makes as many system
+/// calls in a recycled log as in a growing one.
 fn like_the_cold(runs: &mut [Run]) {
     if let [cold, warm, ..] = runs {
         (warm.logged_bytes, warm.system_calls) = (cold.logged_bytes, cold.system_calls);

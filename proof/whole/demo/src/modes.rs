@@ -24,7 +24,8 @@ pub(crate) struct Mode {
 const PLAIN: Mode =
     Mode { key: "", label: "", settings: None, exclusive: false, checkpoints: true, journal_mode: "WAL" };
 const NVWAL: Option<&str> = Some("journal=nvwal&nvram=emulate");
-// The settings of `scratchpad`. `home=emulate` keeps the database in emulated memory, where the log is too.
+// The settings of the engine `scratchpad`, whose log is in emulated memory. `home=emulate` puts the database
+// there too.
 const SCRATCHPAD: Option<&str> = Some("journal=scratchpad&scratchpad=emulate&home=emulate");
 
 /// All modes, in the order of the table.
@@ -55,7 +56,7 @@ pub(crate) fn find(key: &str) -> Result<&'static Mode> {
 }
 
 impl Mode {
-    /// Returns whether the log is on disk, as with the default engine.
+    /// Returns whether the log is a file on disk, not in emulated memory.
     pub(crate) fn is_on_disk(&self) -> bool {
         self.settings.is_none_or(str::is_empty)
     }

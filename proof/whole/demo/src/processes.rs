@@ -14,7 +14,8 @@ use signal_hook::iterator::Signals;
 #[derive(Default)]
 struct State {
     interrupted: AtomicBool,
-    /// The process ids of the leaders of the process groups for which the demonstration has not waited yet.
+    /// The ids of the child processes that the demonstration has not waited for yet. Each child leads its process
+    /// group, so the id is also that of the group.
     groups: Mutex<Vec<Pid>>,
 }
 

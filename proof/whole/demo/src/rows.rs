@@ -10,9 +10,9 @@ pub(crate) struct Row {
     pub(crate) name: String,
 }
 
-/// The prefixes of names that the standard derives from the code, or from parts of the character. About
-/// 100,000 names have these prefixes. The input leaves these characters out, because such a name adds nothing
-/// to the code.
+/// Prefixes of names that the Unicode standard makes by a rule, from the code or from the parts of the
+/// character. About 100,000 names have these prefixes. The input leaves them out, because they say no more
+/// than the code or those parts.
 const MADE_BY_RULE: [&str; 4] =
     ["CJK UNIFIED IDEOGRAPH-", "CJK COMPATIBILITY IDEOGRAPH-", "HANGUL SYLLABLE ", "TANGUT IDEOGRAPH-"];
 

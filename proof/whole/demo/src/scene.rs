@@ -16,7 +16,7 @@ const SHARED_MEMORY: &str = "/dev/shm";
 pub(crate) struct Scene {
     pub(crate) processes: Processes,
     pub(crate) rows: Vec<Row>,
-    /// The seed of the kills. The same seed repeats them.
+    /// The seed from which the demonstration draws the moments of the kills.
     pub(crate) seed: u64,
     databases: TempDir,
     pool: TempDir,

@@ -31,7 +31,8 @@ impl Progress {
         let bar = ProgressBar::with_draw_target(Some(total as u64), ProgressDrawTarget::stdout());
         if let Ok(style) = ProgressStyle::with_template("  {prefix:<35} [{bar:28}] {pos:>6}/{len}  {rate}") {
             let rate = |state: &ProgressState, out: &mut dyn std::fmt::Write| {
-                // A failed write does no harm, because the library draws the bar again a moment later.
+                // If this write fails, the bar lacks the rate only until the library draws it again, a moment
+                // later.
                 let _ = write!(out, "{}/s", grouped(state.per_sec()));
             };
             bar.set_style(style.progress_chars("##.").with_key("rate", rate));
@@ -45,7 +46,7 @@ impl Progress {
         self.bar.set_position(done as u64);
     }
 
-    /// Prints the final state. A run may end before its total.
+    /// Prints the final line. `done` may be less than the total, because a run may stop early.
     ///
     /// # Errors
     /// An error if no process reads standard output any more.

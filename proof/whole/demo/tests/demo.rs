@@ -73,7 +73,8 @@ fn an_interrupt_ends_it_and_leaves_nothing() {
     command.current_dir(dir.path()).args(["--rows", "1000000"]).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
-    // The program prints the directory of emulated memory, and continues with the next process that it kills.
+    // The program prints the directory of emulated memory when it has finished with the first mode. After
+    // that it starts to kill a process of the next mode.
     let pool = lines.find_map(|line| Some(PathBuf::from(line.split_once("--nvram-dir ")?.1))).unwrap();
     assert!(pool.is_dir() && pool.starts_with("/dev/shm"), "{}", pool.display());
     assert!(lines.any(|line| line.contains("killed in the middle")));

@@ -30,7 +30,7 @@ fn files_below(directories: &[&str], extensions: &[&str]) -> Vec<PathBuf> {
     found
 }
 
-/// Returns the documents to check: those beside the front page, all below `docs`, and those beside the code.
+/// Returns the documents to check: those in the root directory, all below `docs`, and those in the directories of code.
 pub(crate) fn documents() -> Vec<PathBuf> {
     let beside = std::fs::read_dir(root()).unwrap().map(|entry| entry.unwrap().path());
     let mut found: Vec<_> =
@@ -133,7 +133,8 @@ fn sources() -> Vec<(String, String)> {
     files.into_iter().map(read).collect()
 }
 
-/// Returns the function that a line begins, or the name of a test in the list that a macro turns into tests.
+/// Returns the name of the function whose definition begins in this line. A line may also be one of a list from which a
+/// macro makes tests. Then returns the name of the test.
 fn function(line: &str) -> Option<&str> {
     let after = |keyword| line.split_once(keyword).map(|(_, rest)| rest);
     let listed = Some(line.trim_start()).filter(|line| line.starts_with("inv"));
@@ -141,8 +142,8 @@ fn function(line: &str) -> Option<&str> {
     rest.split(|c: char| !(c.is_alphanumeric() || c == '_')).next()
 }
 
-/// Returns the comment in a line. For a line without a comment, returns text that ends the sentence of the comment
-/// before it.
+/// Returns the comment in a line. For a line without a comment, returns a full stop, which ends the sentence of any
+/// comment above.
 fn comment(line: &str) -> &str {
     line.split_once("//").map_or(".", |(_, comment)| comment.trim_start_matches(['/', '!']))
 }
@@ -184,7 +185,7 @@ fn invariants_in_comments(source: &str) -> BTreeSet<u32> {
     found
 }
 
-/// An invariant of the page. It has the invariant's number, the words in backticks after "Kept by", and those after
+/// An invariant as docs/invariants.md states it: its number, the words in backticks after "Kept by", and those after
 /// "Attacked by".
 struct Invariant<'a> {
     number: u32,
@@ -280,8 +281,8 @@ fn invariants_are_read_from_comments_and_pages() {
     assert_eq!(lines.map(function), [Some("a_b"), Some("d"), Some("inv01_e"), None]);
 }
 
-/// Checks the page on compatibility. The files that the page names must exist. The page must name every directory of
-/// golden files, and its version of the written format must be that of the format's document.
+/// Checks docs/compatibility.md. The files that it names must exist, and it must name every directory of golden files.
+/// It must give the same version of the written format as the document about that format.
 #[test]
 fn the_page_on_compatibility_is_true() {
     let docs = root().join("docs");

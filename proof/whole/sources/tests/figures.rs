@@ -30,7 +30,7 @@ fn read(name: &str) -> Result<Vec<Vec<String>>, String> {
     found.map(|text| cells(&text)).ok_or_else(|| format!("there is no table {name}"))
 }
 
-/// Returns the cell that a source names, as text.
+/// Returns the text of the cell to which a source comment refers.
 fn cell(source: &str) -> Result<String, String> {
     let parts: Vec<&str> = source.split("; ").collect();
     let [name, keys @ .., column] = parts.as_slice() else {
@@ -109,8 +109,8 @@ fn without_source(line: &str) -> Vec<&str> {
     figures.filter(|cell| cell.contains(|c: char| c.is_ascii_digit()) && !cell.contains(BEGIN)).collect()
 }
 
-/// Returns the lines of tables of measurements. On the front page this is the table of its commits. On the pages of
-/// engines these are the tables of the section `Figures`.
+/// Returns the lines of the tables that show measurements. On the front page this is the table that compares commits.
+/// On the pages about engines these are the tables in the section `Figures`.
 fn measured_lines(document: &Path, text: &str) -> Vec<String> {
     let in_engines = document.parent().is_some_and(|parent| parent.ends_with("docs/engines"));
     let (from, to) = match document.file_name().and_then(|name| name.to_str()) {

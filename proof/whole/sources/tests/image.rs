@@ -68,7 +68,7 @@ fn artifacts() -> BTreeMap<String, Vec<String>> {
     found
 }
 
-/// Returns, for each word that scripts/setup knows, the packages of Debian.
+/// Returns the Debian packages that scripts/setup installs for each of its keywords.
 fn debian_packages(setup: &str) -> BTreeMap<&str, Vec<&str>> {
     let mut found = BTreeMap::new();
     for line in setup.lines() {
@@ -90,7 +90,7 @@ fn debian_packages(setup: &str) -> BTreeMap<&str, Vec<&str>> {
     found
 }
 
-/// Returns the words that scripts/setup lists for a purpose.
+/// Returns the keywords that scripts/setup lists for a purpose, such as `demo`.
 fn needs_of<'a>(setup: &'a str, purpose: &str) -> Vec<&'a str> {
     let line = setup.lines().find(|line| line.starts_with(&format!("{purpose}) needs=")));
     line.unwrap_or_else(|| panic!("no purpose {purpose}")).split('\'').nth(1).unwrap().split(' ').collect()

@@ -9,9 +9,8 @@ use duralite_wal::engines::ENGINES;
 
 use super::limits::{File, constants, dependencies, files, functions};
 
-/// The largest number of lines in a file. The next constant is the limit for a function. Nobody reads a
-/// longer file or function as a whole. For far shorter files, `make check` already asks whether they tell one
-/// story.
+/// The largest number of lines in a file, and, in the next constant, in a function. Nobody reads a longer
+/// file or function as a whole. For files far shorter than this, `make check` already prints a reminder.
 const FILE_LINES: usize = 1200;
 const FUNCTION_LINES: usize = 120;
 
@@ -59,7 +58,7 @@ fn every_file_of_tests_is_a_module_of_its_program() {
         let module = file.strip_suffix("/mod.rs").or_else(|| file.strip_suffix(".rs"))?;
         let manifest = std::fs::read_to_string(crate::rooms::root().join(package).join("Cargo.toml")).ok()?;
         let has = |text: &str, wanted: String| text.lines().any(|line| line == wanted);
-        // Skip files below a module's directory, because the compiler reports a file that is missing there.
+        // Skip files in the directory of a module. This test does not check whether the module declares them.
         Some(
             !module.contains('/')
                 && !has(&program.text, format!("mod {module};"))

@@ -1,6 +1,6 @@
 //! Checks that the files of a crate depend on each other in one direction. No file may use something from a
-//! file that uses it, directly or indirectly. The same must hold for folders. A folder is a module right
-//! below the root, with everything in it. The test reports a cycle with its path.
+//! file that uses it, directly or indirectly. The same must hold for folders. A folder is a top-level module
+//! of the crate together with all modules below it. The test reports a cycle with its path.
 //!
 //! A file depends on whatever it names outside its tests, in `use` or in a path. If a module only re-exports
 //! a name (`use child::Name`), the dependency is on the file that defines the name. `mod child;` alone does
@@ -285,11 +285,11 @@ fn uses_of_folders(uses: &BTreeMap<Module, BTreeSet<Module>>) -> BTreeMap<Module
     found
 }
 
-/// The crates whose folders still have cycles.
+/// The crates that still have cycles of folders that use each other.
 const WITH_CIRCLES_OF_FOLDERS: [&str; 1] = ["store/bench"];
 
-/// Returns the cycles among the files of the crate with this root, as [`circles_among`] returns them. If
-/// there are none and `of_folders` is set, returns the cycles among the crate's folders.
+/// Returns the cycles among the files of the crate with this root, in the form of [`circles_among`]. If there
+/// are none and `of_folders` is true, returns the cycles among the crate's folders instead.
 fn circles(root: &Path, of_folders: bool) -> (usize, BTreeSet<String>) {
     let uses = Modules::of(root).uses();
     let in_files = circles_among(&uses);
@@ -301,7 +301,8 @@ fn circles_among(uses: &BTreeMap<Module, BTreeSet<Module>>) -> (usize, BTreeSet<
     let named = |module: &Module| if module.is_empty() { "the root".to_owned() } else { module.join("::") };
     let ways: Vec<_> = uses.keys().filter_map(|module| way_back(uses, module)).collect();
     let texts = ways.iter().map(|way| {
-        // Each cycle is in the result once. It begins with the cycle's first module.
+        // `ways` has a cycle once for each of its modules. To list the cycle only once, let it always begin
+        // with the module that comes first in order.
         let around = &way[..way.len() - 1];
         let first = (0..around.len()).min_by_key(|at| &around[*at]).unwrap_or(0);
         let mut names: Vec<_> =
@@ -395,8 +396,9 @@ fn the_registry_alone_names_the_engines() {
     }
 }
 
-/// The lists of engines that decide what is tested. No compiler checks these lists. Each has the file, the
-/// text before the list, and the text after each name. CONTRIBUTING.md lists all places that name engines.
+/// The lists of engines that decide what is tested. No compiler checks these lists. Each entry gives the
+/// file, the text before the list, and a suffix that follows each engine's name. CONTRIBUTING.md lists all
+/// places that name engines.
 const LISTS: [(&str, &str, &str); 6] = [
     ("scripts/test", "for engine in ", ""),
     ("scripts/proof", "all_engines=", ""),
@@ -415,7 +417,8 @@ fn lists_of_engines_have_every_engine() {
         let words: Vec<&str> = list.split(|c: char| !c.is_alphanumeric() && c != '_').collect();
         for engine in ENGINES {
             let name = format!("{}{suffix}", engine.name);
-            // The other tests run on the first engine by default.
+            // `scripts/test` need not list the first engine, because tests use that engine if no other is
+            // set.
             let is_default = file == "scripts/test" && engine.name == ENGINES[0].name;
             assert!(is_default || words.contains(&name.as_str()), "{file}: {beginning:?} lacks {name}");
         }

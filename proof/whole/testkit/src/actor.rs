@@ -14,8 +14,8 @@ pub struct Actor {
 }
 
 impl Actor {
-    /// Starts an actor with a role and the role's arguments. The actor does not inherit the settings of
-    /// Duralite in this process's environment.
+    /// Starts an actor with a role and the role's arguments. The actor does not inherit the `DURALITE_`
+    /// variables of this process's environment.
     #[must_use]
     pub fn start(arguments: &[&str]) -> Self {
         Self::start_with(arguments, &[])

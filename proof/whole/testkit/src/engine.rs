@@ -40,8 +40,8 @@ impl Engine {
     pub const SCRATCHPAD: Self = Self(&scratchpad::DESCRIPTOR);
 
     /// Returns the product's engines on which a test of all engines runs. Without the environment variable these are
-    /// all of them. With the variable, this run only adds to a run on all engines, so the test runs on one engine. That
-    /// is the named engine, or the default engine if the variable names one of the tests' own engines.
+    /// all of them. With the variable, another run already covers all engines, so the test runs on one engine. That is
+    /// the named engine, or the default engine if the variable names one of the tests' own engines.
     #[must_use]
     pub fn all() -> Vec<Self> {
         let all = engines::ENGINES.iter().copied().map(Self);

@@ -10,21 +10,22 @@ use rusqlite::ffi;
 
 use crate::fixture::{GUARD, VERSIONS};
 
-/// The size of the database's header in bytes. Before Duralite raises or lifts the guard, it writes only the
-/// header, without the guard. A guard is stuck if this module refuses exactly these writes. SQLite's writes
-/// pass, because SQLite writes whole pages. If Duralite writes only the header of page 1 for SQLite, that
-/// write passes too, because this header has the guard in it.
+/// The size of the database's header in bytes. Duralite lifts the guard by a write of only these bytes,
+/// without the guard in them. This module keeps the guard stuck by refusing exactly such writes. Writes by
+/// SQLite succeed, because SQLite writes whole pages. Duralite may also write only the header on SQLite's
+/// behalf. That write succeeds too, because the guard is in it.
 const HEADER_BYTES: usize = 100;
 
 /// The size of the smallest page in bytes.
 const PAGE_BYTES: usize = 512;
 
 thread_local! {
-    /// The number of headers without the guard that were refused so far; `None` outside [`with_stuck_guard`].
+    /// How many writes of a header without the guard this module has refused; `None` outside
+    /// [`with_stuck_guard`].
     static REFUSED: Cell<Option<u32>> = const { Cell::new(None) };
-    /// The number of writes of pages that were refused so far; `None` outside [`without_space_for_pages`].
+    /// How many writes of pages this module has refused; `None` outside [`without_space_for_pages`].
     static PAGES_REFUSED: Cell<Option<u32>> = const { Cell::new(None) };
-    /// The size in bytes of each write so far; `None` outside [`noting_writes`].
+    /// The size in bytes of each write that was made; `None` outside [`noting_writes`].
     static NOTED: RefCell<Option<Vec<usize>>> = const { RefCell::new(None) };
 }
 
@@ -80,11 +81,11 @@ pub fn without_space_for_pages<T>(body: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Runs `body` while the disk has no space for the guard, so that this thread can neither raise nor lift the
-/// guard.
+/// Runs `body` while writes that lift the guard fail as on a full disk, so that the guard stays on databases
+/// that this thread closes.
 ///
 /// # Panics
-/// Panics unless `body` tried to write the guard.
+/// Panics unless `body` tried to lift the guard.
 pub fn with_stuck_guard<T>(body: impl FnOnce() -> T) -> T {
     replace_writes_once();
     REFUSED.set(Some(0));

@@ -101,8 +101,8 @@ impl Fixture {
         conn
     }
 
-    /// Returns the logs in the log directory. Leaves out shared memory, regions, and the files that the test
-    /// engines keep beside logs.
+    /// Returns the logs in the log directory. Leaves out the shared memory of logs, the regions of
+    /// `scratchpad`, and the files that the test engines keep beside logs.
     #[must_use]
     pub fn logs(&self) -> Vec<PathBuf> {
         let mut logs: Vec<_> = std::fs::read_dir(self.log_dir())
@@ -123,7 +123,7 @@ impl Fixture {
         logs[0].clone()
     }
 
-    /// Returns whether the guard is on, according to the bytes on disk.
+    /// Returns whether the file on disk has the guard in its header.
     #[must_use]
     pub fn is_guarded(&self, name: &str) -> bool {
         let bytes = std::fs::read(self.path(name)).unwrap();

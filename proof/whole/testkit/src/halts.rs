@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rusqlite::ffi;
 use rustix::process::{Signal, getpid, kill_process};
 
-/// Counts the file locks down. If the number is 1, the process stops before the next lock. If it is 0, the
-/// process never stops.
+/// The number of file locks until the process stops: 1 means that it stops before the next lock, and 0 that
+/// it never stops.
 static LEFT: AtomicU64 = AtomicU64::new(0);
 
 /// Counts a lock that SQLite is about to take or release. Stops the process if it is the chosen lock.

@@ -5,7 +5,7 @@ use rusqlite::{Connection, Result, params};
 
 use crate::sql;
 
-/// One transaction in this many is larger than the writer's cache.
+/// One of this many transactions is so large that it does not fit into the writer's cache.
 const LARGE_EVERY: i64 = 50;
 const LARGE_ROWS: i64 = 60;
 

@@ -1,8 +1,8 @@
 //! Engines for tests. They are `nvwal` with more files beside the log:
 //!
-//! - `side` has a home that keeps all pages, including the header, out of the database file until the home
-//!   is drained. Until then, a program that bypasses the home finds a database file that is as old as the
-//!   guard.
+//! - `side` has a home that keeps all pages, including the header, in files of its own. Draining the home
+//!   copies them to the database file. Until then, a program that bypasses the home finds the database file
+//!   as it was when the guard was put on.
 //! - `undo` keeps rollback journals.
 //! - `sideundo` does both.
 //!
@@ -154,7 +154,7 @@ fn map(log: &OpenFile<'_>, options: &EngineOptions, read_only: bool) -> Result<A
     let nvm = FileNvm::map(file, log.path, &options)
         .map_err(|source| LogError::Medium { path: log.path.to_path_buf(), source })?;
     let nvm = Arc::new(Disguised::new(nvm, nvwal::DESCRIPTOR.magic));
-    // As with the product's engines, a log that is opened only for reading gets no hook.
+    // Like the product's engines, puts the fault-injection hook only before logs that are opened for writing.
     let hooked = if read_only { Ok(nvm as Arc<dyn Nvm>) } else { hooked_nvm(log.path, nvm) };
     hooked.map_err(|source| LogError::Medium { path: log.path.to_path_buf(), source })
 }

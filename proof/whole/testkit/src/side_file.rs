@@ -1,5 +1,6 @@
-//! A home that keeps pages out of the database file until it is drained. It keeps either all pages, or
-//! everything but the header. A program that bypasses the home reads old content.
+//! A home that keeps written pages in files of its own. Draining the home copies them to the database file.
+//! The home keeps either all pages, or everything but the header. A program that reads the database file
+//! without the home finds old content.
 
 use std::fs::{File, OpenOptions, Permissions};
 use std::io::{Error, ErrorKind, Result};
@@ -15,12 +16,12 @@ use crate::steps::step;
 /// The unit, in bytes, in which the home holds pages. The sizes and offsets of pages are multiples of it.
 const SECTOR: u64 = 512;
 
-/// The endings of the names of the two files.
+/// The suffixes of the names of the home's two files.
 const NAMES: [&str; 2] = ["-pages", "-held"];
 
-/// A home in two files. One file has the written pages, at their offsets in the database. The other file has
-/// a byte for each sector, which says whether the home holds the sector. All processes share both files, as
-/// they share a database file.
+/// A home in two files. One file has the written pages, at the same offsets as in the database. The other
+/// file has one byte for each sector. This byte says whether the home holds the sector. All processes share
+/// both files, as they share a database file.
 pub struct SideFile {
     pages: PathBuf,
     held: PathBuf,
@@ -46,7 +47,7 @@ impl SideFile {
         NAMES.iter().any(|end| path.as_os_str().as_encoded_bytes().ends_with(end.as_bytes()))
     }
 
-    /// Creates both files again, empty and writable by every user.
+    /// Creates both files, or empties them if they exist. Every user may write them.
     ///
     /// # Errors
     /// `Io`.
@@ -217,7 +218,8 @@ mod tests {
             let home = || Some(Arc::new(SideFile::beside(&path, holds_header)) as Arc<dyn Home>);
             let homed = Homed::new(&file, home());
             let mut first = [2; 1024];
-            // The new header keeps the page size and the guard.
+            // The new header must keep three fields: the page size, the guard, and the number of reserved
+            // bytes.
             first[16..21].fill(1);
             homed.write(&first, 0).unwrap();
             for offset in [1024, 3072] {

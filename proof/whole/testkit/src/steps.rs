@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use rusqlite::ffi;
 
-/// Counts the steps down. If the number is 1, the process dies before the next step. If it is 0, the process
-/// never dies.
+/// The number of steps until the process dies: 1 means that it dies before the next step, and 0 that it never
+/// dies.
 static LEFT: AtomicU64 = AtomicU64::new(0);
 
 /// Counts a step, which is a change to a file, before it happens. Kills the process if the step is the chosen

@@ -200,8 +200,8 @@ impl LogFile for VecLog {
         self.page_bytes
     }
 
-    /// Returns the weakest guarantee that exists. This engine promises even less, because the frames are gone
-    /// when the process ends.
+    /// Returns the weakest guarantee that the type can express. The engine gives even less: its frames are
+    /// gone when the process ends.
     fn guarantee(&self) -> Guarantee {
         Guarantee::ProcessCrash
     }

@@ -1,4 +1,4 @@
-//! Tests real SQLite on a database file that the home of its log has mapped into memory.
+//! Tests real SQLite on a database file that the engine `scratchpad` has mapped into memory.
 #![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 #![allow(unsafe_code)] // file controls
 
@@ -25,7 +25,7 @@ fn fixture() -> Fixture {
     Fixture::on(Engine::SCRATCHPAD)
 }
 
-/// A hook that collects the mapped memory of homes.
+/// A hook that collects the memory to which database files are mapped.
 #[derive(Default)]
 struct Watch(Mutex<Vec<Arc<dyn Nvm>>>);
 
@@ -129,8 +129,8 @@ fn inv18_locks_of_the_process_stay_whatever_connection_goes_first() {
     }
 }
 
-/// A connection without Duralite holds a lock on the file when Duralite could close the mapping's
-/// descriptor. Closing it would release that lock.
+/// When Duralite no longer needs its mapping of the file, a connection without Duralite holds a lock on the
+/// file. If Duralite closed the mapping's descriptor now, the kernel would release that lock.
 #[test]
 fn inv18_locks_of_other_connections_stay_when_the_mapping_has_gone() {
     let fixture = fixture();
@@ -232,7 +232,8 @@ fn others_follow_when_the_file_is_cut_and_grows_again() {
     integrity(&stock(&fixture.path(NAME)));
 }
 
-/// The original log contains nothing but frames, and keeps all of them.
+/// A copy of the database takes the log over. The log must keep all of its frames, so that the original
+/// database can use it afterwards.
 #[test]
 fn a_copy_takes_a_log_over_and_leaves_it_as_it_was() {
     let fixture = fixture();
@@ -255,7 +256,8 @@ fn a_copy_takes_a_log_over_and_leaves_it_as_it_was() {
     integrity(&conn);
 }
 
-/// The chunk size is a setting of the VFS below. Duralite's VFS does not grow the file through that VFS.
+/// SQLite passes the chunk size to the VFS below Duralite's. Duralite grows the file without that VFS, so the
+/// chunk size must have no effect.
 #[test]
 fn chunks_do_not_make_the_file_longer_than_the_database() {
     let fixture = fixture();
@@ -375,7 +377,8 @@ fn a_database_outgrows_its_addresses_while_others_read() {
         });
         for _ in 0..STEPS {
             fill(&writer, ROWS as usize);
-            // A reader may keep the checkpoint from its work. The next checkpoint then writes the rest.
+            // A reader may prevent the checkpoint from writing everything. The next checkpoint then writes
+            // the rest.
             let _busy = one::<i64>(&writer, "PRAGMA wal_checkpoint(PASSIVE)");
         }
         drop(stop);

@@ -229,7 +229,8 @@ fn the_last_user_of_a_region_may_leave_while_a_log_is_made_in_it() {
     assert_eq!(region_file(&fixture), None);
 }
 
-/// A rollback journal in a log can also use the space that killed processes of that log have left behind.
+/// Killed processes have left pages of the region allocated for this log. A rollback journal in the log can
+/// use these pages.
 #[test]
 fn inv24_a_rollback_journal_finds_the_room_that_the_dead_have_left() {
     let fixture = fixture();
@@ -242,7 +243,8 @@ fn inv24_a_rollback_journal_finds_the_room_that_the_dead_have_left() {
         assert_eq!(actor.run("BEGIN"), "");
         assert_eq!(actor.run("UPDATE t SET b = randomblob(150000)"), "");
         actor.kill();
-        // The transaction is rolled back, and its pages no longer belong to its process slot.
+        // This connection rolls back the transaction of the killed process. After that the pages that it took
+        // no longer belong to its process slot.
         assert_eq!(one::<i64>(&conn, "SELECT count(*) FROM t WHERE b = zeroblob(150000)"), 1, "{round}");
         run(&conn, "UPDATE t SET a = a + 1").unwrap();
     }

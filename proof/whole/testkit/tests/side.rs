@@ -123,8 +123,8 @@ fn a_copy_of_database_and_log_has_what_is_held() {
     from.assert_plain(NAME);
 }
 
-/// If the copy took the log over, the checkpoint would drain the home. A drained home may give up its pages,
-/// so the original could not keep the log.
+/// If the copy used the log, a checkpoint would move all pages out of the home into the copy. The original
+/// database needs the log with these pages, and could lose them.
 #[test]
 fn a_copy_does_not_take_over_a_log_whose_home_holds_pages() {
     let fixture = fixture();

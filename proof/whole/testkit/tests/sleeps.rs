@@ -1,4 +1,5 @@
-//! Tests that a connection that waits for WRITE waits in WRITE's queue, and never in SQLite's own sleep.
+//! Tests that a connection that waits for the WRITE lock waits in Duralite's queue. It must never wait in the
+//! sleep of SQLite's busy handler.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failed helper is a failed test
 #![allow(unsafe_code)] // replaces a function of the base VFS
 
@@ -26,8 +27,8 @@ unsafe extern "C" fn counting(_: *mut ffi::sqlite3_vfs, microseconds: c_int) -> 
     microseconds
 }
 
-/// SQLite itself refuses to write if its snapshot is outdated when it gets WRITE. Even then, no connection
-/// may sleep in SQLite's busy handler.
+/// A connection may find its snapshot outdated when it gets WRITE, and SQLite then refuses to write. Even
+/// then, no connection may sleep in SQLite's busy handler.
 #[test]
 fn a_snapshot_that_is_old_by_the_time_of_write_waits_in_the_queue() {
     // SAFETY: this call comes before anything else uses SQLite. This process has only this test.

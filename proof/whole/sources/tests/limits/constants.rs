@@ -96,8 +96,8 @@ pub fn in_document(page: &str) -> BTreeMap<String, String> {
         .collect()
 }
 
-/// Returns a value in the form in which the test compares values. Writes numbers in decimal, even those that
-/// were given as `0x…` or as `2^n`.
+/// Brings a value into a form that can be compared: numbers become decimal, even those that were given as
+/// `0x…` or as `2^n`.
 pub fn normal(value: &str) -> String {
     let value = value.trim_matches('`');
     let number = if let Some(digits) = value.strip_prefix("0x") {

@@ -29,7 +29,7 @@ pub fn unused() -> Vec<String> {
     found
 }
 
-/// Returns the sources of those programs of a crate that lie in another crate's directory.
+/// Returns the sources of the crate's programs that lie outside of the crate's directory.
 fn elsewhere(dir: &str, manifest: &str) -> Vec<super::File> {
     let paths = manifest.lines().filter_map(|line| line.strip_prefix("path = \"")?.strip_suffix('"'));
     let outside = paths.filter(|path| path.starts_with("..") && path.ends_with(".rs"));

@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-/// The directories that hold crates. A crate's directory may have others inside.
+/// The directories that hold crates. A crate's directory may contain the directories of other crates.
 const ROOMS: [&str; 4] = ["archive", "crates", "store", "proof"];
 
 pub fn root() -> PathBuf {

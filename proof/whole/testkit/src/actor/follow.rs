@@ -7,9 +7,9 @@ use duralite_testkit::Engine;
 use duralite_wal::engine::media::MediaSet;
 use duralite_wal::{EngineOptions, Follower, LogPlacement};
 
-/// Pins the log at its beginning and prints `pinned`. After that, answers each line of input with the
-/// position after the newest transaction. If the line is `announce`, first announces that the log's archive
-/// has everything up to that position.
+/// Pins the log at its oldest position, so that it does not start over, and prints `pinned`. After that, for
+/// each line of input, prints the position after the newest transaction. If the line is `announce`, first
+/// announces that the archive has everything up to that position.
 pub fn run(engine: &str, dir: &str, database: &str) {
     let engine = Engine::named(engine).unwrap().descriptor();
     let logs = LogPlacement::at(engine, Path::new(dir), &MediaSet::default());

@@ -9,7 +9,7 @@ use duralite_wal::placement::{FileStep, Hook, hook};
 
 use super::sql;
 
-/// The files beside databases in a directory. Each write of such a file is a step.
+/// A hook that counts each write of a file beside a database (`app.db-archive` for example) as a step.
 struct Beside;
 
 impl Hook for Beside {
@@ -21,7 +21,7 @@ impl Hook for Beside {
     }
 }
 
-/// Runs statements as [`serve`] does. Each write of a file beside a database in `dir` is a step too.
+/// Runs statements as [`serve`] does. Writes of the files beside the databases in `dir` also count as steps.
 pub fn serve_beside(uri: &str, dir: &str) {
     let _hooked = hook(Path::new(dir), Arc::new(Beside));
     serve(uri);

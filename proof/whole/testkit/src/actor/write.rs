@@ -22,8 +22,8 @@ pub fn run(uri: &str, acknowledgements: &str, reopen_every: i64) {
     let mut conn = open(uri);
     let ledger = Ledger::prepare(&conn).unwrap();
     let mut row = ledger.verify(&conn);
-    // A row that this process has found must stay, even if the process that inserted it was killed before it
-    // could record it. So this process records it now.
+    // A row that is in the database now must stay there. The process that inserted it may have been killed
+    // before it recorded the row in the file. So this process records the row.
     acknowledged.write_all(&row.to_le_bytes()).unwrap();
     println!("ready");
     std::io::stdout().flush().unwrap();

@@ -1,5 +1,5 @@
-//! Runs transactions on lists and registers. The transactions append to lists, write registers, and find
-//! registers by a property.
+//! Runs transactions on lists and registers. The transactions append to lists, write registers, and look for
+//! registers that have a given tag.
 //!
 //! A list is a text of numbers in one row. A register is a row with a number. The row's `tag` column, which
 //! has an index, is that number modulo `TAGS`. Other rows, the noise, lie between the lists and registers, so
@@ -141,8 +141,8 @@ fn tell(session: &Session<'_>, number: u64, begin: u64, ops: &[Op], fate: Fate, 
     session.report.tell(&(commits(number, begin, ops) + &ended(number, fate, end)));
 }
 
-/// Runs some operations and rolls back to a savepoint before them. Reports the operations' writes as a
-/// transaction that aborted.
+/// Sets a savepoint, runs some operations, and rolls back to the savepoint. Reports the writes of these
+/// operations as a transaction of their own that aborted.
 fn taken_back(session: &mut Session<'_>, begin: u64, ops: &mut Vec<Op>) -> Result<(), Overtaken> {
     session.execute("SAVEPOINT inner")?;
     let mut inside = ops.clone();
@@ -204,9 +204,10 @@ fn operation(session: &mut Session<'_>, ops: &mut Vec<Op>) -> Result<(), Overtak
     }
 }
 
-/// Runs one operation of a transaction that reads on another connection. That connection does not see what
-/// the transaction has written, and each of its reads may see newer values. So the transaction uses each key
-/// only once. Then each single read is right, but the reads together do not come from one snapshot.
+/// Runs one operation of a transaction whose reads go through a second connection. The second connection does
+/// not see what the transaction has written, and each of its reads may see newer values. So the transaction
+/// uses each key only once. Then each single read is right, but the reads together do not come from one
+/// snapshot.
 fn torn(session: &mut Session<'_>, key: u64, ops: &mut Vec<Op>) -> Result<(), Overtaken> {
     let uses = |op: &Op| matches!(op, Op::Append(of, _) | Op::Read(of, _) | Op::Write(of, _) | Op::Look(of, _) if *of == key);
     if ops.iter().any(uses) {

@@ -52,10 +52,10 @@ fn own_table(session: u64) -> String {
 pub struct Did {
     /// The number of the session that ran the transaction.
     pub session: u64,
-    /// Whether the transaction has changed the row that only its session changes.
+    /// Whether the transaction has changed the row in its session's own table.
     pub has_written: bool,
-    /// The statements of the transaction and their answers, without the statement at which others overtook
-    /// the transaction.
+    /// The statements of the transaction and their answers. If another transaction overtook this one at a
+    /// statement, that statement is missing.
     pub statements: Vec<(String, String)>,
     /// The way in which the transaction ended.
     pub fate: Fate,
@@ -152,7 +152,8 @@ fn transaction(session: &mut Session<'_>) {
     session.report.tell(&format!("ended\t{number}\t{fate}\t{end}\n"));
 }
 
-/// Commits, unless `COMMIT` reports that a constraint is still violated.
+/// Commits, or rolls back if `COMMIT` fails. Returns whether the transaction is committed, and the time when
+/// that was known.
 fn commit(session: &Session<'_>) -> (bool, u64) {
     let refused = step(|| answer(&session.conn, "COMMIT")).map(|text| text.starts_with("constraint"));
     let end = now();

@@ -19,8 +19,8 @@ pub enum Work {
 pub enum Reads {
     /// On the session's own connection, where all reads see one snapshot.
     Inside,
-    /// On another connection, where each read sees a different snapshot. A transaction that reads so is not
-    /// isolated, and the judge has to notice that.
+    /// On another connection, where each read sees a different snapshot. Such a transaction is not isolated,
+    /// and the judge must notice that.
     Outside,
 }
 
@@ -47,7 +47,7 @@ pub struct SessionPlan {
     pub keys: u64,
     /// The distance between neighbouring keys. The rows between them are noise.
     pub spread: u64,
-    /// More URI parameters. The sessions use the entries in turn.
+    /// More URI parameters, as a list. The sessions take the entries of the list in turn.
     pub settings: Vec<String>,
 }
 

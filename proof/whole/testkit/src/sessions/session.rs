@@ -72,7 +72,7 @@ impl<'a> Session<'a> {
             0 => self.conn = open(self.plan, self.number, &mut self.rng),
             1..=3 => {
                 let mode = self.rng.pick(&["PASSIVE", "FULL", "RESTART", "TRUNCATE"]);
-                // Other sessions may keep the checkpoint from its work.
+                // The checkpoint may fail or remain incomplete because of other sessions.
                 let _ = step(|| run(&self.conn, &format!("PRAGMA wal_checkpoint({mode})")));
             }
             _ => self.pause(),
@@ -94,7 +94,8 @@ impl<'a> Session<'a> {
         (is_done, end)
     }
 
-    /// Rolls back the open transaction, unless SQLite has closed it when it refused the commit.
+    /// Rolls back the open transaction, if there is one. SQLite may have rolled it back already when `COMMIT`
+    /// failed.
     pub fn roll_back(&self) {
         if !self.conn.is_autocommit() {
             self.conn.execute_batch("ROLLBACK").unwrap();
@@ -111,7 +112,8 @@ pub fn step<T>(mut what: impl FnMut() -> Result<T, Error>) -> Result<T, Overtake
         };
         let found = code(&error);
         assert_eq!(found & 0xff, BUSY, "{error}, {found}");
-        // Of the codes for a busy database, only plain `SQLITE_BUSY` means that another attempt may succeed.
+        // Extended codes, such as `SQLITE_BUSY_SNAPSHOT`, mean that another attempt cannot succeed. Only
+        // plain `SQLITE_BUSY` is worth another attempt.
         if found != BUSY || nth == TRIES {
             break;
         }
@@ -122,7 +124,7 @@ pub fn step<T>(mut what: impl FnMut() -> Result<T, Error>) -> Result<T, Overtake
 
 fn open(plan: &SessionPlan, number: u64, rng: &mut Rng) -> Connection {
     let uri = plan.uri_of(number);
-    // An open may fail while another process raises or lifts the guard, so try again.
+    // An open may fail while another process puts the guard on the database or takes it off, so try again.
     let mut tries = 0;
     loop {
         match connect(&uri).and_then(|conn| set_up(&conn, rng).map(|()| conn)) {

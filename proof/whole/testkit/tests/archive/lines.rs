@@ -23,7 +23,8 @@ fn records(fixture: &Fixture) -> Records {
     ArchiveFile::look(&fixture.path(NAME)).unwrap().unwrap()
 }
 
-/// Returns the stamp of the database. No process may have the database open.
+/// Returns the stamp of the database file: the value by which `app.db-archive` recognises the file's present state. No
+/// process may have the database open.
 fn rest(fixture: &Fixture) -> Stamp {
     let bytes = std::fs::read(fixture.path(NAME)).unwrap();
     let page_bytes = u16::from_be_bytes([bytes[16], bytes[17]]) as usize;
@@ -37,8 +38,8 @@ fn newest_log(fixture: &Fixture) -> LogId {
     begin.and_then(Record::log).unwrap()
 }
 
-/// Returns whether the line of logs leads from this log to the database's present state. No process may have the
-/// database open.
+/// Returns whether the recorded line of logs continues without a break from this log to the database's present state.
+/// No process may have the database open.
 fn goes_on(fixture: &Fixture, log: LogId) -> bool {
     records(fixture).since(log, LineEnd::File(rest(fixture))).is_some()
 }
@@ -50,7 +51,7 @@ fn session(fixture: &Fixture, statement: &str) {
     conn.close().unwrap();
 }
 
-/// Makes a database with an archive and a closed log. Also returns the log's id.
+/// Makes a database that has an archive, and of which a log was closed. Returns the fixture and the id of that log.
 fn begun(engine: Engine) -> (Fixture, LogId) {
     let fixture = Fixture::on(engine);
     session(&fixture, "CREATE TABLE t(x, y)");
@@ -106,8 +107,8 @@ fn inv73_a_backlog_has_what_was_committed() {
                     .unwrap();
                 match mode {
                     "" => {}
-                    // Because of this reader, later checkpoints write only the pages up to here home, and the log does
-                    // not start over.
+                    // This reader keeps its snapshot open. So later checkpoints write only the pages of this snapshot
+                    // to the database file, and the log cannot start over.
                     "beside a reader" if row == 5 => {
                         run(&reader, "BEGIN").unwrap();
                         let _: i64 = one(&reader, "SELECT count(*) FROM t");
@@ -129,7 +130,8 @@ fn inv73_a_backlog_has_what_was_committed() {
                 panic!("{what}: {:?}", records(&fixture))
             };
             assert_eq!(position, 24, "{what}");
-            // Once `ppl` has merged a page, it no longer has each single transaction up to that merge.
+            // When `ppl` merges the records of a page, it loses the page's versions after each single transaction
+            // before the merge. So there may be no backlog.
             let is_merged = engine == Engine::PPL;
             if is_merged && !backlog {
                 continue;
@@ -143,8 +145,8 @@ fn inv73_a_backlog_has_what_was_committed() {
             let mut last = 0;
             let whole = std::fs::read(fixture.path(NAME)).unwrap();
             if starts_over {
-                // Only the database file has the transactions from before the log started over, so the test can compare
-                // only the end.
+                // The log has started over, so the backlog lacks its first transactions, and only the database file has
+                // them. The test can compare only the final state.
                 base.clone_from(&whole);
             }
             let (first, commits) = replay(&path, &mut base, |bytes| {
@@ -184,7 +186,7 @@ fn inv72_what_duralite_commits_and_reads_keeps_the_line() {
         let _: i64 = one(&plain, "SELECT count(*) FROM t");
         plain.close().unwrap();
         assert!(goes_on(&fixture, first), "{engine:?}");
-        // A process that dies leaves the log to the next process.
+        // A process that dies leaves its log behind, and the next process continues with this log.
         let mut killed = Actor::sql(&fixture.uri(NAME, ""));
         killed.run("INSERT INTO t VALUES(9, 9)");
         killed.kill();
@@ -242,7 +244,7 @@ fn inv72_a_copy_does_not_write_the_file_of_the_original() {
     conn.close().unwrap();
     assert_eq!(std::fs::read(path_of(&copied)).unwrap(), before);
     assert!(goes_on(&fixture, first));
-    // The original keeps its line of logs under another name, if the archive's file beside it moves with it.
+    // The original database keeps its line of logs when it is renamed, if `app.db-archive` is renamed with it.
     let moved = fixture.path("moved.db");
     std::fs::rename(&database, &moved).unwrap();
     std::fs::rename(path_of(&database), path_of(&moved)).unwrap();
@@ -313,8 +315,9 @@ fn inv72_deaths_at_any_step_leave_a_line_that_is_true() {
         let whole = std::fs::read(fixture.path(NAME)).unwrap();
         if let Some(closed) = records(&fixture).since(first, LineEnd::File(rest(&fixture))) {
             kept += 1;
-            // If a process dies after it has given up a log, the log may still receive commits. Its backlog then does
-            // not begin with the log's first commit, and the archive needs a snapshot.
+            // A process may die after it has recorded the end of a log, but before it retires the log. Then the log may
+            // receive more commits, and its backlog does not begin with the log's first commit. The archive then needs
+            // a snapshot.
             let mut has_gap = false;
             for log in closed.iter().skip(1).filter(|log| log.backlog) {
                 let (first, commits) = replay(&backlog_of(&fixture.path(NAME), log.log), &mut base, |_| {});

@@ -25,8 +25,8 @@ fn connection(fixture: &Fixture, settings: &str) -> Actor {
     actor
 }
 
-/// Makes a database with a table, a connection that keeps the database open, and a sidecar that has all
-/// commits.
+/// Makes a database with a table. Returns a connection that keeps it open, and a follower that acts as a
+/// sidecar whose archive has all commits.
 fn begun() -> (Fixture, Actor, Follower) {
     let fixture = Fixture::new();
     let mut first = connection(&fixture, "");
@@ -77,7 +77,7 @@ fn inv70_a_commit_returns_once_the_sidecar_has_acknowledged_it() {
     let answer = begin(writer, "INSERT INTO t VALUES(1)");
     let from = follower.newest().unwrap();
     let transaction = read(&mut follower, from, 1).pop().unwrap();
-    // The commit is in the database, and others see it, but `COMMIT` has not returned.
+    // Other connections already see the commit, but `COMMIT` has not returned.
     assert_eq!(first.run("SELECT count(*) FROM t"), "1");
     assert_eq!(status(&mut first, "archive_lag_transactions"), "1");
     assert_ne!(status(&mut first, "archive_lag_bytes"), "0");
@@ -91,8 +91,7 @@ fn inv70_a_commit_returns_once_the_sidecar_has_acknowledged_it() {
     assert_eq!(line, "");
     assert_eq!(status(&mut first, "archive_lag_transactions"), "0");
     assert_eq!(status(&mut first, "archive_position"), transaction.position.to_string());
-    // A commit does not sleep if the sidecar has acknowledged it before the commit looks at the acknowledged
-    // position.
+    // A commit does not wait if the sidecar acknowledges its position before the commit asks for it.
     follower.set_replicated(transaction.position + 1, 0).unwrap();
     assert_eq!(writer.run("INSERT INTO t VALUES(2)"), "");
     drop(follower);
@@ -225,7 +224,7 @@ fn inv71_with_read_durable_nobody_reads_what_is_not_archived() {
     assert_eq!(reading.recv().unwrap().1, "1");
     assert_eq!(committing.recv().unwrap().1, "");
     assert_eq!(impatient.run("SELECT count(*) FROM t"), "1");
-    // The checkpoint writes everything home, and the log starts over.
+    // The checkpoint writes all pages of the log to the database file, and the log starts over.
     let busy = first.run("PRAGMA wal_checkpoint(TRUNCATE)");
     assert_eq!(busy, "0|0|0");
     assert_eq!(impatient.run("SELECT count(*) FROM t"), "1");
@@ -285,7 +284,7 @@ fn inv70_what_the_archive_would_never_get_is_refused() {
     let fixture = Fixture::new();
     let settings = "replicated=on&replicated_timeout=1";
     let mut writer = Actor::sql(&fixture.uri(NAME, settings));
-    // `replicated=on` lets the transaction that sets WAL mode pass.
+    // `replicated=on` refuses transactions outside of WAL mode, but not the one that sets WAL mode.
     assert_eq!(writer.run("PRAGMA journal_mode=WAL"), "wal");
     for mode in ["delete", "truncate", "persist", "memory", "off"] {
         let refused = writer.run(&format!("PRAGMA journal_mode={mode}"));

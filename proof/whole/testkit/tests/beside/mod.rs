@@ -9,17 +9,16 @@ use std::time::{Duration, Instant};
 
 use place::{Place, at_every_lock, insert};
 
-/// The value that says that a process of stock SQLite gave an answer. The next constant says that a process
-/// of Duralite gave it.
+/// Tells whose answer a check looks at: `STOCK` for a process of stock SQLite, and `OURS` for a process of
+/// Duralite.
 const STOCK: bool = true;
 const OURS: bool = false;
 
-/// The statement that makes SQLite drop its cache. A connection that leaves WAL mode may continue with
-/// outdated pages in its cache, so a test runs this statement before `LEAVE`.
+/// Makes SQLite drop its cache. A connection that leaves WAL mode (`LEAVE`) may otherwise continue with
+/// outdated pages, so a test runs this statement first.
 const FORGET: &str = "PRAGMA shrink_memory";
 const LEAVE: &str = "PRAGMA journal_mode=DELETE";
-/// The statement that changes more pages than a small cache holds, so that the database file changes before
-/// the commit.
+/// Changes more pages than a small cache holds. So SQLite writes to the database file before the commit.
 const CHANGE_ALL: &str = "UPDATE pair SET a = a + 1";
 
 /// Stock SQLite leaves WAL mode while Duralite opens the WAL. Stock SQLite has a transaction open when
@@ -111,8 +110,9 @@ fn inv02_stock_sqlite_comes_while_an_exclusive_connection_opens_a_log() {
         }
         for _ in 0..2 {
             place.insert(&mut stock, STOCK);
-            // This statement may checkpoint what stock SQLite has just written. If it does, a later statement
-            // may wrongly consider the `-wal` unused, although stock SQLite has it open.
+            // This statement may checkpoint the frames that stock SQLite has just written. If it does, one of
+            // the following statements may take the `-wal` for unused, although stock SQLite still has it
+            // open. That would be wrong.
             place.insert_by(ours);
             let n = place.next();
             let begun = stock.run("BEGIN IMMEDIATE") + &stock.run(&insert(n));
@@ -149,7 +149,8 @@ fn inv13_stock_sqlite_writes_while_a_reader_opens_the_database() {
             let steps = ["BEGIN IMMEDIATE", CHANGE_ALL, "UPDATE pair SET a = a + 1 WHERE id <= 20"];
             changed = (left == "delete").then(|| steps.map(|step| stock.run(step)).concat());
             if changed.is_none() {
-                // This process must not stay connected, so another process replaces it.
+                // This process could not leave WAL mode. It must not stay connected, so a new process takes
+                // its place.
                 stock = place.stock();
             }
         });

@@ -78,8 +78,8 @@ impl Place {
         self.answered(n, &answer, false);
     }
 
-    /// Checks a reader's answer. The reader counts the different values in the rows of the pairs, and must
-    /// find exactly one.
+    /// Checks a reader's answer: the number of different values in column `a` of `pair`. Each transaction
+    /// leaves the same value in all rows, so the number must be 1.
     pub fn sees_one_state(&mut self, answer: &str) {
         self.may_say(answer, false);
         if !answer.starts_with("error: ") && answer != "1" {
@@ -101,8 +101,8 @@ impl Place {
         }
     }
 
-    /// Checks that `answer` is no error, or an error that a lock of another process explains. Stock SQLite
-    /// may also get the error that the guard causes.
+    /// Checks that `answer` is no error, or is an error that another process can cause by a lock. For stock
+    /// SQLite, the errors that the guard causes are allowed too.
     pub fn may_say(&mut self, answer: &str, stock: bool) {
         let guard = ["file is not a database", "attempt to write a readonly database"];
         let excused = !answer.starts_with("error: ")
@@ -189,8 +189,8 @@ pub fn at_every_lock(parameters: &str, rows: i64, case: impl Fn(&mut Place, &mut
     }
 }
 
-/// Returns the number of locks, and all errors. Makes several runs at the same time, because most of the time
-/// a process waits until another one gives up.
+/// Returns the number of locks, and all errors. Makes several runs at the same time, because each run mostly
+/// waits for one process to give up on a lock of another.
 fn at_each_lock(
     parameters: &str,
     rows: i64,

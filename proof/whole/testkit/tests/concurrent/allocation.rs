@@ -120,8 +120,8 @@ fn inv64_pages_that_are_leased_taken_and_given_back_stay_one_list() {
     }
 }
 
-/// Returns a connection that leases pages, because it has allocated beside a reader. Also returns that reader, whose
-/// transaction is open. The tables are `t` and `u`.
+/// Returns a connection that leases pages. It does so because it has allocated pages while another connection, a
+/// reader, was in a transaction. Also returns that reader, whose transaction is still open. The tables are `t` and `u`.
 fn leasing(fixture: &Fixture) -> (Connection, Connection) {
     let [conn, reader] = ["on", "off"].map(|mode| open(fixture, mode));
     run(&conn, "CREATE TABLE t(a)").unwrap();
@@ -137,7 +137,8 @@ fn leasing(fixture: &Fixture) -> (Connection, Connection) {
     (conn, reader)
 }
 
-/// A transaction that holds WRITE adds no free pages for leases. It leaves the database as large as stock SQLite would.
+/// A transaction that holds WRITE from its first write does not add free pages to the database for leases. So it leaves
+/// the database as large as stock SQLite would.
 #[test]
 fn inv64_only_a_transaction_that_is_validated_adds_free_pages() {
     let fixture = Fixture::new();
@@ -152,13 +153,14 @@ fn inv64_only_a_transaction_that_is_validated_adds_free_pages() {
     integrity(&conn);
 }
 
-/// A connection without `concurrent` knows nothing of leases, and takes leased pages.
+/// A connection without `concurrent` ignores leases, and takes pages that another connection has leased.
 #[test]
 fn inv64_a_leased_page_that_another_one_has_taken_is_a_conflict() {
     let fixture = Fixture::new();
     let (a, _reader) = leasing(&fixture);
     let b = open(&fixture, "off");
-    // This commit makes the leasing connection drop its cache, so that its read set has no page of the free list.
+    // Because of this commit the leasing connection drops its cache. After that its read set has no page of the free
+    // list.
     run(&b, "INSERT INTO u VALUES(1)").unwrap();
     run(&a, "BEGIN").unwrap();
     run(&a, "INSERT INTO t VALUES(zeroblob(9000))").unwrap();
@@ -173,8 +175,8 @@ fn inv64_a_leased_page_that_another_one_has_taken_is_a_conflict() {
     integrity(&b);
 }
 
-/// The connection keeps the free list in an order of its own. A commit does not write that order to the database, so it
-/// does not write a page that stays free.
+/// The connection shows SQLite the free list in an order of its own. A commit does not write that order to the
+/// database, and so does not write a page that stays free.
 #[test]
 fn inv64_a_page_that_stays_free_is_not_written() {
     let fixture = Fixture::new();
@@ -188,13 +190,13 @@ fn inv64_a_page_that_stays_free_is_not_written() {
     for sql in ["BEGIN", "INSERT INTO u VALUES(zeroblob(9000))", "COMMIT"] {
         run(&conn, sql).unwrap();
     }
-    // The frames are page 1, the table, two pages of the value, and the trunk of the real free list that had these two
-    // pages.
+    // The frames are page 1, the table, two pages of the value, and the trunk page of the free list that had listed
+    // these two pages.
     assert_eq!(frames() - before, 5);
 }
 
-/// The connection's commit has changed trunks of the real free list. SQLite's cache does not have these trunks, so they
-/// are not in the read set.
+/// The connection's last commit changed trunk pages of the database's free list. SQLite's cache does not have these
+/// pages, so they are not in the read set.
 #[test]
 fn inv58_trunks_that_the_last_commit_has_changed_were_not_read() {
     let fixture = Fixture::new();
@@ -240,7 +242,8 @@ fn two_transactions_that_allocate_both_commit() {
         }
         false
     };
-    // Conflicts show Duralite that each connection allocates pages, so it adds free pages to the database for both.
+    // The first conflicts show Duralite that both connections allocate pages. From then on it adds free pages to the
+    // database, so that each of them can lease some.
     let lost = (0..100).filter(|_| !pair(&a, &b)).count();
     assert!(lost < 60, "{lost} of 100 pairs were overtaken");
     [&a, &b].into_iter().for_each(integrity);
@@ -252,9 +255,9 @@ fn two_transactions_that_allocate_both_commit() {
     assert!(one::<i64>(&a, "PRAGMA page_count") < 10);
 }
 
-/// A transaction takes a page after the end of the database, enters it in the pointer map, and cuts it off again.
-/// Meanwhile another transaction has put a page at the same place. The other transaction did not write the pointer map,
-/// because an earlier transaction had left the same entry there.
+/// A transaction takes the page after the end of the database, enters it in the pointer map, and cuts it off again.
+/// Meanwhile a second transaction adds a page at the same place. The second one does not write the pointer map, because
+/// the right entry is still there from an earlier transaction.
 #[test]
 fn inv64_a_page_that_was_taken_and_cut_off_again_was_allocated() {
     let fixture = Fixture::new();

@@ -6,8 +6,8 @@ use rusqlite::{Connection, ffi};
 
 use super::{MODES, OK, codes, open, rows};
 
-/// Opens a connection to `c.db` with the first setting of `concurrent`, and attaches `z.db` as `z` with the
-/// second.
+/// Opens `c.db` with `concurrent` set to the first mode. Attaches `z.db` as `z` with `concurrent` set to the
+/// second mode.
 fn with_attached(fixture: &Fixture, modes: [&str; 2]) -> Connection {
     let conn = open(fixture, modes[0]);
     attach(fixture, &conn, modes[1]);
@@ -84,9 +84,9 @@ fn a_database_that_is_attached_when_the_transaction_has_written() {
     }
 }
 
-/// A transaction that Duralite would validate takes WRITE only in its COMMIT, when SQLite has already opened
-/// the super-journal. With `replicated=on` Duralite refuses this COMMIT. The archive cannot hold one
-/// database's part of a transaction that SQLite commits with a super-journal.
+/// A transaction that Duralite validates takes WRITE only during COMMIT, when SQLite has already opened the
+/// super-journal. With `replicated=on` Duralite must refuse this COMMIT: the archive has only one database,
+/// and so would get only a part of the transaction.
 #[test]
 fn inv62_a_super_journal_counts_also_if_the_databases_were_attached_in_the_transaction() {
     for mode in MODES {

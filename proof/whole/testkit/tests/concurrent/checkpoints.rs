@@ -7,8 +7,8 @@ use rusqlite::{Connection, ffi};
 
 use super::{BUSY, MODES, OK, OVERTAKEN, codes, open, rows, with_rows};
 
-/// Runs a checkpoint. Returns whether `PRAGMA wal_checkpoint` reports that something kept the checkpoint from its work.
-/// If the pragma fails, returns SQLite's code as the error.
+/// Runs a checkpoint. Returns whether `PRAGMA wal_checkpoint` reports that it was blocked by another connection. If the
+/// pragma fails, returns SQLite's code as the error.
 fn checkpoint(conn: &Connection, how: &str) -> Result<bool, i32> {
     let rows = run(conn, &format!("PRAGMA wal_checkpoint({how})"));
     rows.map(|rows| rows[0][0] == rusqlite::types::Value::Integer(1))
@@ -17,8 +17,7 @@ fn checkpoint(conn: &Connection, how: &str) -> Result<bool, i32> {
 
 const KINDS: [&str; 4] = ["PASSIVE", "FULL", "RESTART", "TRUNCATE"];
 
-/// Runs checkpoints of every kind in every situation. Returns for each checkpoint whether something kept it
-/// from its work.
+/// Runs checkpoints of every kind in every situation. Returns for each checkpoint what [`checkpoint`] returns.
 fn situations(connect: &dyn Fn() -> Connection) -> Vec<(&'static str, &'static str, Result<bool, i32>)> {
     let mut found = Vec::new();
     for kind in KINDS {
@@ -156,7 +155,7 @@ fn inv10_the_log_starts_over_while_transactions_of_threads_overlap() {
     integrity(&watch);
 }
 
-/// While one transaction stays open, another connection makes the log outgrow its bound several times.
+/// While one transaction stays open, another connection writes so much that the log exceeds its bound several times.
 #[test]
 fn inv10_who_writes_for_long_is_asked_to_end_and_who_only_reads_is_not() {
     let (fixture, [old, new]) = with_rows("on");
@@ -169,7 +168,7 @@ fn inv10_who_writes_for_long_is_asked_to_end_and_who_only_reads_is_not() {
             assert_eq!(codes(conn, "UPDATE t SET v=v+1 WHERE k>=10"), OK);
         }
     };
-    // With this small cache SQLite keeps few pages, so that each look at a row reads from the database.
+    // With this small cache SQLite must read the rows from the database again at each SELECT.
     run(&old, "PRAGMA cache_size=5").unwrap();
     let look = "SELECT count(pad) FROM t WHERE k<10";
     for (conn, by) in [(&old, &new), (&old, &plain)] {
@@ -184,11 +183,10 @@ fn inv10_who_writes_for_long_is_asked_to_end_and_who_only_reads_is_not() {
         assert_eq!(codes(conn, "BEGIN; UPDATE t SET v=-1 WHERE k=1"), OK);
         std::thread::sleep(Duration::from_millis(120));
         grow(by, 12_000);
-        // Duralite does not stop a statement that writes, because its changes would be incomplete.
+        // Duralite stops this transaction at a SELECT, and not at an UPDATE, whose changes would then be incomplete.
         assert_eq!(codes(conn, "UPDATE t SET v=-1 WHERE k IN (2, 60)"), OK);
         assert_eq!(codes(conn, "SELECT count(pad) FROM t"), OVERTAKEN);
-        // Duralite asks the writer to end only once. After that everything works as before, and the transaction can be
-        // rolled back.
+        // Duralite stops the writer only once. After that the transaction can read, and can be rolled back.
         assert!(!conn.is_autocommit());
         assert_eq!(codes(conn, look), OK);
         assert_eq!(one::<i64>(conn, "SELECT v FROM t WHERE k=1"), -1);
@@ -197,14 +195,13 @@ fn inv10_who_writes_for_long_is_asked_to_end_and_who_only_reads_is_not() {
         grow(by, 2_000);
         assert!(frames(by) < 2_000, "{}", frames(by));
     }
-    // Duralite has asked only the earlier transaction to end. A transaction that begins now may continue.
+    // Duralite has stopped only the earlier transaction. A transaction that begins now may continue.
     assert_eq!(codes(&old, "BEGIN; UPDATE t SET v=5 WHERE k=1; SELECT count(pad) FROM t; COMMIT"), OK);
     assert_eq!(one::<i64>(&plain, "SELECT v FROM t WHERE k=1"), 5);
     integrity(&new);
 }
 
-/// All frames are in the database file. A reader that began before they were written there still reads them
-/// in the log.
+/// All frames are in the database file. But a reader that began before the checkpoint still reads them from the log.
 #[test]
 fn the_log_does_not_start_over_under_a_reader_of_its_frames() {
     for mode in MODES {
@@ -288,7 +285,8 @@ fn a_checkpoint_and_a_transaction_do_not_wait_for_each_other() {
             let start = Instant::now();
             let result = codes(&a, "UPDATE t SET v=v+1 WHERE k=3; COMMIT");
             assert!(start.elapsed() < LONG / 2, "{mode}, {by}: {result}");
-            // A checkpoint of a concurrent connection releases WRITE now and then, so the transaction may then commit.
+            // The checkpoint of a concurrent connection (`by`) releases WRITE for short times. If the transaction gets
+            // WRITE at such a time, it may commit.
             let lost = if mode == "on" { OVERTAKEN } else { BUSY };
             assert!(result == lost || by == "on" && result == OK, "{mode}, {by}: {result}");
             if !a.is_autocommit() {
@@ -357,8 +355,8 @@ fn a_database_that_was_deleted_or_renamed_is_checkpointed_as_with_the_setting_of
     }
 }
 
-/// While a reader is open, a checkpoint writes home only what the reader allows. A checkpoint after that writes the
-/// rest.
+/// While a reader is open, a checkpoint must stop at the newest commit that the reader sees. A checkpoint after that
+/// writes the rest.
 #[test]
 fn a_renamed_database_with_a_reader_is_checkpointed_in_part() {
     for mode in MODES {

@@ -7,9 +7,9 @@ use rusqlite::Connection;
 
 use super::{BUSY, OK, OVERTAKEN, codes, with_rows};
 
-/// Cases of two transactions. The second commits while the first is open. Each case has a name, the
+/// Pairs of transactions, of which the second commits while the first is open. Each case has a name, the
 /// statements of the first, the statements of the second, the result code of the first one's COMMIT, and
-/// `sum(v)` after it.
+/// `sum(v)` after that COMMIT.
 const CASES: &[(&str, &str, &str, i32, i64)] = &[
     ("other pages", "UPDATE t SET v=1 WHERE k=1", "UPDATE t SET v=2 WHERE k=90", OK, 3),
     ("the same row", "UPDATE t SET v=1 WHERE k=1", "UPDATE t SET v=2 WHERE k=1", OVERTAKEN, 2),
@@ -53,9 +53,9 @@ const CASES: &[(&str, &str, &str, i32, i64)] = &[
     ("a changed pragma", "UPDATE t SET v=1 WHERE k=1", "PRAGMA user_version=7", OVERTAKEN, 0),
 ];
 
-/// The statement that deletes the rows below 1640. The table has 260 rows, with two on each leaf, and its
-/// root has three interior pages below it. The first of these becomes so empty that SQLite distributes the
-/// cells of all three over two, and frees the third without writing it.
+/// Deletes the rows below 1640. The table has 260 rows, two on each leaf, and three interior pages between
+/// the root and the leaves. The deletion nearly empties the first interior page. So SQLite puts the cells of
+/// the three pages on two, and frees the third page without a write to it.
 const PURGE: &str = "DELETE FROM t WHERE id < 1640";
 
 /// Makes a database with the 260 rows, and with three interior pages below the root of their table.
@@ -131,8 +131,8 @@ fn inv58_what_a_transaction_read_from_the_cache_counts() {
     }
 }
 
-/// SQLite has never read the page of the new table. It has the page in its cache because this connection has
-/// written it.
+/// This connection has never read the page of the new table from the database. The page is in its cache only
+/// because the connection has written it.
 #[test]
 fn inv58_what_a_commit_of_its_own_left_in_the_cache_counts() {
     let (_fixture, [a, b]) = with_rows("on");
@@ -143,8 +143,8 @@ fn inv58_what_a_commit_of_its_own_left_in_the_cache_counts() {
     assert_eq!(one::<i64>(&a, "SELECT sum(v) FROM t"), 0);
 }
 
-/// The transaction began when everything was in the database file, so the log may start over while the
-/// transaction is open. The frames of other commits then have lower numbers than those that the transaction
+/// The transaction began when the database file had everything, so the log may start over while the
+/// transaction is open. Then the frames of later commits have lower numbers than those that the transaction
 /// knows.
 #[test]
 fn inv59_what_others_commit_to_a_log_that_has_started_over_counts() {
@@ -167,7 +167,7 @@ fn inv59_the_second_of_two_with_write_skew_fails_also_with_warm_caches() {
     let skew = |own: u32, other: u32| {
         format!("UPDATE t SET v=1 WHERE k={own} AND (SELECT v FROM t WHERE k={other})=0")
     };
-    // A connection's cache also has what its own commits have written.
+    // The commits of a connection also leave pages in its cache.
     assert_eq!(codes(&a, &skew(1, 90)), OK);
     assert_eq!(codes(&a, "UPDATE t SET v=0"), OK);
     assert_eq!(one::<i64>(&b, "SELECT sum(v) FROM t"), 0);
@@ -211,8 +211,8 @@ fn a_commit_that_found_the_lock_taken_can_be_tried_again() {
     }
 }
 
-/// If a commit finds WRITE taken, Duralite validates it before it waits. Other transactions may commit during
-/// the wait.
+/// If another connection holds WRITE at a COMMIT, Duralite validates the committing transaction before it
+/// waits. During the wait, others may commit more changes.
 #[test]
 fn inv59_what_others_commit_while_a_commit_waits_counts() {
     static WAITS: AtomicBool = AtomicBool::new(false);
@@ -248,7 +248,7 @@ fn inv61_after_a_conflict_the_cache_shows_what_is_committed() {
         let commit = codes(&a, "COMMIT");
         assert!(open == OK && commit == OVERTAKEN || open == BUSY && commit == OK, "{open} {commit}");
         if open == BUSY {
-            // After several conflicts, `a` takes the lock when it begins to write.
+            // After several conflicts, `a` takes WRITE as soon as it begins to write.
             assert_eq!(codes(&b, "ROLLBACK"), OK);
         }
         let expected = if open == OK { 10 * round } else { -10 * round };

@@ -114,8 +114,8 @@ fn the_log_starts_over_under_a_cursor_that_reads_the_file() {
     }
 }
 
-/// While a SELECT stays open, SQLite continues with the size and the free list that it knows. If a commit added free
-/// pages for other connections, SQLite's next commits would undo that.
+/// While a SELECT stays open, SQLite keeps the database size and the free list that it has read. If a commit of this
+/// connection added free pages for others, SQLite would remove them again with its next commits.
 #[test]
 fn inv64_a_commit_beside_an_open_select_adds_no_free_pages() {
     for (before, after) in [
@@ -163,8 +163,8 @@ fn inv64_after_a_commit_that_has_added_free_pages_a_shared_cache_begins_anew() {
     integrity(&first);
 }
 
-/// A transaction that has outgrown memory commits the free list as Duralite showed it to SQLite, and the size that
-/// SQLite knows.
+/// A transaction that does not fit into memory commits what SQLite wrote: the free list in the order that Duralite
+/// showed to SQLite, and the database size that SQLite knows.
 #[test]
 fn after_a_large_commit_beside_an_open_select_the_connection_writes_on() {
     for mode in MODES {

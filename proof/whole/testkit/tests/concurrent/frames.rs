@@ -1,5 +1,5 @@
-//! Tests the WAL that SQLite sees on a concurrent connection. This WAL continues over several transactions,
-//! and starts over now and then.
+//! Tests the private WAL that Duralite shows to SQLite on a concurrent connection. This WAL usually lasts for
+//! several transactions, and starts over now and then.
 
 use duralite_testkit::{Fixture, Rng, dump, integrity, one, run, stock};
 use rusqlite::Connection;
@@ -9,8 +9,8 @@ use super::{MODES, OK, codes, open, with_rows};
 /// A statement, and whether a SELECT is open while it runs.
 type Step = (String, bool);
 
-/// Draws a program of small commits with large ones between them. The large commits spill pages, and write
-/// frames a second time.
+/// Draws a list of statements: many small commits, and some large ones. The large transactions spill pages
+/// from the cache, and write some frames twice.
 fn program(rng: &mut Rng) -> Vec<Step> {
     let mut step = || {
         let (row, bytes) = (rng.below(60), 50 + 40 * rng.below(30));
@@ -89,7 +89,7 @@ fn the_last_frame_is_not_written_home_at_the_close() {
         let (fixture, [a, b]) = with_rows(mode);
         assert_eq!(codes(&a, "UPDATE t SET v=1 WHERE k=5"), OK);
         assert_eq!(codes(&b, "UPDATE t SET v=2 WHERE k=5"), OK);
-        // `a` closes last, and the last frame of `a` is not the newest state of that page.
+        // `a` closes last. The last frame that `a` knows has an older version of the page than the log.
         drop(b);
         a.close().unwrap();
         let plain = stock(&fixture.path("c.db"));

@@ -9,8 +9,8 @@ use rusqlite::{Connection, ffi};
 
 use super::{MODES, OK, codes, open, rows, with_rows};
 
-/// The numbers of frames that SQLite passed to a connection's hook, and the number of frames at or above
-/// which the hook makes a checkpoint.
+/// The numbers of frames that SQLite passed to a connection's hook. The hook makes a checkpoint if the number
+/// is at least `checkpoints_from`.
 struct Hook {
     told: Vec<c_int>,
     checkpoints_from: c_int,
@@ -136,8 +136,8 @@ fn data_version_does_not_move_with_automatic_checkpoints() {
     }
 }
 
-/// With automatic checkpoints, the frame numbers of this connection's WAL go up and down with those of the
-/// log. Other connections use the same numbers.
+/// Because of automatic checkpoints, the log and the private WAL of each connection start over again and
+/// again. So different frames of several connections have the same numbers.
 #[test]
 fn frames_by_numbers_that_others_have_used_are_read_as_they_are_written() {
     for mode in MODES {

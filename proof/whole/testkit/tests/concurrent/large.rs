@@ -9,8 +9,8 @@ use rusqlite::{Connection, ffi};
 use super::savepoints::same;
 use super::{BUSY, MODES, OK, codes, on_engine, open, rows, with_rows};
 
-/// The result code of a write whose transaction has no space in memory, and cannot go to the log. It is an I/O error,
-/// after which SQLite has rolled the transaction back.
+/// The result code of a write that has no space: the transaction's memory is full, and Duralite cannot move the
+/// transaction to the log. After this I/O error SQLite has rolled the transaction back.
 const BLOCKED: i32 = 10 | 11 << 8;
 
 /// Returns a statement that writes this many MiB to the table `big`.
@@ -24,9 +24,9 @@ fn load(megabytes: u32) -> String {
 
 const TABLE: &str = "CREATE TABLE big(i INTEGER, pad TEXT)";
 
-/// A size in MiB that is twice what a transaction keeps in memory if it can go to the log.
+/// A size in MiB, twice the size at which Duralite moves a transaction from memory to the log if it can.
 const SOME: u32 = 8;
-/// A size in MiB that is more than a transaction keeps in memory.
+/// A size in MiB that is more than Duralite ever keeps in memory for a transaction.
 const TOO_MUCH: u32 = 20;
 
 fn anonymous_kib(actor: &Actor) -> u64 {
@@ -35,8 +35,8 @@ fn anonymous_kib(actor: &Actor) -> u64 {
     line.trim().trim_end_matches(" kB").parse().unwrap()
 }
 
-/// Returns by how many KiB the memory of a process grows in a transaction that is much larger than a cache and a
-/// buffer.
+/// Returns by how many KiB the memory of a process grows in a transaction that is much larger than both SQLite's cache
+/// and Duralite's buffer.
 fn growth(engine: Engine, mode: &str, begin: &str) -> u64 {
     let fixture = Fixture::on(engine);
     rows(&open(&fixture, "off"));
@@ -45,7 +45,7 @@ fn growth(engine: Engine, mode: &str, begin: &str) -> u64 {
     for sql in [begin, "UPDATE t SET v=1 WHERE k=1"] {
         assert_eq!(actor.run(sql), "");
     }
-    // The other engines limit their logs, so a statement inserts half as much there.
+    // The logs of the other engines have a limit, so the test inserts only half as much into them.
     let each = if ["nvwal", "waldio"].contains(&engine.name()) { 2 } else { 1 };
     let before = anonymous_kib(&actor);
     let mut most = before;
@@ -108,8 +108,8 @@ fn lease(conns: [&Connection; 2]) {
             run(a, "ROLLBACK").unwrap();
         }
     }
-    // This commit makes the other connection drop its cache. Otherwise the pages that the other connection has read
-    // would still count.
+    // This commit makes the other connection drop its cache. Otherwise the pages that it has read would still be in its
+    // read set.
     assert_eq!(codes(conns[1], "DELETE FROM t WHERE k >= 1000; UPDATE t SET v=0"), OK);
 }
 
@@ -151,7 +151,8 @@ fn a_large_transaction_keeps_what_others_have_committed_before_it_took_the_lock(
     }
 }
 
-/// A transaction that others have overtaken still has some space in memory, whether or not the lock is free.
+/// The transaction cannot go to the log, because others have overtaken it or hold WRITE. Even so, Duralite keeps some
+/// more of it in memory before SQLite must roll it back.
 #[test]
 fn inv60_a_transaction_that_has_no_room_and_cannot_have_the_lock_is_rolled_back() {
     for overtaken in [false, true] {
@@ -179,7 +180,7 @@ fn inv60_a_transaction_that_has_no_room_and_cannot_have_the_lock_is_rolled_back(
             assert_eq!(one::<i64>(conn, "SELECT count(*) FROM big"), 0);
             integrity(conn);
         }
-        // The connection's next transaction takes the lock at its first write.
+        // The next transaction of this connection takes WRITE at its first write.
         assert_eq!(codes(&a, "BEGIN; UPDATE t SET v=1 WHERE k=1"), OK);
         assert_eq!(codes(&b, "UPDATE t SET v=2 WHERE k=90"), BUSY);
         assert_eq!(codes(&a, &format!("{}; COMMIT", load(TOO_MUCH))), OK);
@@ -255,7 +256,7 @@ fn a_large_transaction_may_be_the_first_in_the_log() {
     }
 }
 
-/// Makes a COMMIT find the log busy, because a process was stopped while it changed the log. After that, either a
+/// Makes a COMMIT find the log locked, as if a process had been stopped while it changed the log. After that, either a
 /// second COMMIT commits the whole transaction, or SQLite has rolled it back.
 fn commit_that_finds_the_log_busy(mode: &str, is_in_log: bool) {
     let (fixture, [conn]) = on_engine(Engine::PPL, mode);
@@ -264,7 +265,8 @@ fn commit_that_finds_the_log_busy(mode: &str, is_in_log: bool) {
     let mut files = std::fs::read_dir(fixture.log_dir()).unwrap().map(|entry| entry.unwrap().path());
     let segment = files.find(|path| path.to_string_lossy().ends_with("-shm")).unwrap();
     let segment = std::fs::OpenOptions::new().write(true).open(segment).unwrap();
-    // This is the lock of the log's structure. The other process has the second slot.
+    // This word is the lock on the structure of the log. The test takes it on behalf of the other process, which has
+    // the second process slot.
     let lock = |word: u64| segment.write_all_at(&word.to_ne_bytes(), LOCKS_OFFSET + LOCKS_BYTES).unwrap();
     assert_eq!(codes(&conn, &format!("{TABLE}; PRAGMA wal_checkpoint; PRAGMA cache_size=-500")), OK);
     let work = if is_in_log { load(SOME) } else { "INSERT INTO big VALUES(1, 'x')".to_owned() };

@@ -170,8 +170,8 @@ fn a_commit_that_its_process_could_not_publish_does_not_keep_the_last_close_from
     }
 }
 
-/// After a failed sync of the database, Duralite writes everything committed to the database once more. It must leave
-/// out a transaction that a dead process has sealed but not published, because the next commit replaces that
+/// After a failed sync of the database file, Duralite must write all committed pages to it again. It must leave out a
+/// transaction that a process has sealed, but could not publish before it died. The next commit replaces that
 /// transaction.
 #[test]
 fn inv15_a_commit_that_its_process_could_not_publish_is_not_written_home() {
@@ -180,8 +180,8 @@ fn inv15_a_commit_that_its_process_could_not_publish_is_not_written_home() {
             let (fixture, [a, reader]) = on_engine(engine, mode);
             let mut actor = Actor::sql(&fixture.uri("c.db", "concurrent=off"));
             assert_eq!(actor.run("UPDATE t SET v=1 WHERE k=1"), "");
-            // This reader keeps the log from starting over with the next commit, although all of the log is in the
-            // database.
+            // This reader prevents the next commit from starting the log over, although the database file already has
+            // everything.
             assert_eq!(codes(&reader, "BEGIN; SELECT * FROM t"), OK);
             assert_eq!(codes(&a, "PRAGMA wal_checkpoint"), OK);
             let (path, at) = header(&fixture);
@@ -202,8 +202,9 @@ fn inv15_a_commit_that_its_process_could_not_publish_is_not_written_home() {
     }
 }
 
-/// A process has died while it started the log over. The wal-index has no frames, but its count of the frames in the
-/// database is still the old one. Another process completes the start over while this connection is in a transaction.
+/// A process has died in the middle of starting the log over. In the wal-index the number of frames is 0 already, but
+/// the number of frames that are in the database file is still the old one. While this connection is in a transaction,
+/// another process finishes starting the log over.
 #[test]
 fn inv15_a_start_over_that_was_cut_short_hides_no_commit_from_a_transaction() {
     let (fixture, [a, b, c]) = with_rows("on");

@@ -43,7 +43,8 @@ fn inv59_a_database_that_has_become_smaller_overtakes_everyone() {
     }
 }
 
-/// The pages that the other connection cut off were free, so nothing that the transaction uses has changed.
+/// The other connection has removed only free pages from the end of the database. So nothing that the
+/// transaction uses has changed.
 #[test]
 fn inv59_a_database_that_has_lost_nothing_but_free_pages_overtakes_everyone_too() {
     let fixture = Fixture::new();
@@ -257,8 +258,9 @@ fn inv61_data_version_moves_with_the_commits_of_others_alone() {
         moves(true, "another one's commit");
         assert_eq!(codes(&b, "BEGIN; UPDATE t SET v=4 WHERE k=1; ROLLBACK"), OK);
         moves(false, "another one's rollback");
-        // Another connection commits after the snapshot and before the commit. The transaction then continues
-        // on top of the other connection's commit, by an upgrade or by a merge.
+        // Another connection commits after the transaction has read and before it commits. The transaction
+        // can still commit: with `upgrade` it moves to the newest snapshot when it writes, and with `on`
+        // Duralite merges the two commits.
         assert_eq!(codes(&a, "BEGIN; SELECT v FROM t WHERE k=1"), OK);
         assert_eq!(codes(&b, "UPDATE t SET v=5 WHERE k=99"), OK);
         assert_eq!(codes(&a, "UPDATE t SET v=5 WHERE k=1; COMMIT"), OK);

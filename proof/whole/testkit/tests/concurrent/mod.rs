@@ -24,7 +24,7 @@ const MODES: [&str; 2] = ["on", "upgrade"];
 /// The code of a statement that succeeds.
 const OK: i32 = ffi::SQLITE_OK;
 const BUSY: i32 = ffi::SQLITE_BUSY;
-/// The code of a statement whose transaction others have overtaken.
+/// The code of a statement that fails because another transaction has overtaken this one.
 const OVERTAKEN: i32 = ffi::SQLITE_BUSY_SNAPSHOT;
 
 /// Opens a connection to `c.db` with this setting.

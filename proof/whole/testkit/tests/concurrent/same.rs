@@ -27,7 +27,7 @@ fn statement(rng: &mut Rng) -> String {
     }
 }
 
-/// Returns the statements of one transaction, up to its end.
+/// Returns the statements of one transaction, including the statement that ends it.
 fn transaction(rng: &mut Rng) -> Vec<String> {
     let mut all = vec![["BEGIN", "BEGIN IMMEDIATE", "SAVEPOINT outermost"][rng.below(3) as usize].to_owned()];
     for _ in 0..rng.below(8) {

@@ -85,7 +85,8 @@ fn a_transaction_of_several_regions_of_the_wal_index() {
 #[test]
 fn a_savepoint_that_is_rolled_back_leaves_no_conflict_behind_it_unnoticed() {
     let (_fixture, [a, b]) = with_rows("on");
-    // Pages that were read within the savepoint count, although the savepoint is rolled back.
+    // The pages that the transaction read within the savepoint stay in its read set, although the savepoint
+    // is rolled back.
     assert_eq!(codes(&a, "BEGIN; SAVEPOINT s; UPDATE t SET v=1 WHERE k=90; ROLLBACK TO s; RELEASE s"), OK);
     assert_eq!(codes(&a, "UPDATE t SET v=(SELECT v+1 FROM t WHERE k=90) WHERE k=1"), OK);
     assert_eq!(codes(&b, "UPDATE t SET v=5 WHERE k=90"), OK);
@@ -94,8 +95,8 @@ fn a_savepoint_that_is_rolled_back_leaves_no_conflict_behind_it_unnoticed() {
 }
 
 /// If a RELEASE fails, SQLite keeps the savepoint, even if the transaction has ended. If Duralite ended the
-/// transaction, a second RELEASE would succeed although nothing is committed. So Duralite must leave the
-/// transaction open.
+/// transaction at that moment, a second RELEASE would succeed although nothing is committed. So Duralite must
+/// leave the transaction open.
 #[test]
 fn the_last_release_fails_until_there_is_a_rollback() {
     for release in ["RELEASE s", "  -- again\n/* and */ release SAVEPOINT s"] {

@@ -81,9 +81,8 @@ fn inv60_it_fails_at_the_write_if_a_page_has_changed_that_it_read() {
     }
 }
 
-/// The other transaction frees as many pages as it takes, so page 1 does not show its changes. The interior
-/// page that leads to the rows does show them. If SQLite continued, it would use the old content of that
-/// page.
+/// The other transaction frees as many pages as it allocates. So page 1 looks as before, but the interior
+/// page above the rows has changed. If SQLite continued, it would use its old copy of that page.
 #[test]
 fn inv60_it_fails_at_the_write_if_an_interior_page_has_changed_that_it_read() {
     let (_fixture, [a, b]) = with_rows("upgrade");
@@ -101,8 +100,8 @@ fn inv60_it_fails_at_the_write_if_an_interior_page_has_changed_that_it_read() {
     integrity(&b);
 }
 
-/// The transaction began when everything was in the database file. It continues with frames that have lower
-/// numbers than those that it knows.
+/// The transaction began when the database file had everything, so the log may start over. The transaction
+/// then continues with frames that have lower numbers than those that it has seen.
 #[test]
 fn inv60_it_goes_on_in_a_log_that_has_started_over() {
     let (_fixture, [a, b]) = with_rows("upgrade");

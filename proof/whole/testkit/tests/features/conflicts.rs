@@ -1,5 +1,5 @@
-//! Tests which conflicts overtake transactions, and how a user learns of these conflicts: `PRAGMA
-//! duralite_conflicts`, the message, and the counts.
+//! Tests which conflicts between transactions Duralite finds, and how a user learns of these conflicts:
+//! `PRAGMA duralite_conflicts`, the message, and the counts.
 
 use std::time::Duration;
 
@@ -133,7 +133,7 @@ fn where_nothing_can_have_happened_nothing_is_told() {
 #[test]
 fn what_concurrent_transactions_come_to_is_counted() {
     let fixture = Fixture::new();
-    // Pages that a connection has written count as read by it. So another connection makes the table.
+    // The pages that a connection has written are in its read set too. So another connection makes the table.
     make(&open(&fixture, "off"));
     let (one, other) = (open(&fixture, "on"), open(&fixture, "on"));
     one.execute_batch("BEGIN; UPDATE t SET v = 1 WHERE k = 1").unwrap();

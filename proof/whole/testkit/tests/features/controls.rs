@@ -7,7 +7,8 @@ use std::os::unix::fs::FileExt;
 use duralite_testkit::{Actor, Engine, Fixture, one, run, stock};
 use rusqlite::{Connection, ffi};
 
-/// Calls a file control of the main database with a number. Returns the number as the control leaves it.
+/// Calls a file control of the main database with a pointer to `number`. Returns the value that the control leaves
+/// there.
 fn control(conn: &Connection, op: c_int, number: c_int) -> c_int {
     let mut number = number;
     // SAFETY: the connection is open, and the controls used here take a pointer to an int.
@@ -28,7 +29,7 @@ fn readers_in_other_processes_are_told_of() {
     assert_eq!(reader.run("BEGIN"), "");
     assert_eq!(reader.run("SELECT count(*) FROM t"), "0");
     assert_eq!(external(&conn), 1);
-    // The connection's own transaction does not count as that of another process.
+    // Only transactions of other processes count, and not the connection's own.
     run(&conn, "BEGIN").unwrap();
     assert_eq!(one::<i64>(&conn, "SELECT count(*) FROM t"), 0);
     assert_eq!(reader.run("COMMIT"), "");
@@ -129,8 +130,8 @@ fn a_limited_log_of_pages_with_reserved_bytes_becomes_full_and_never_busy() {
     }
 }
 
-/// An ordinary `-wal` that stock SQLite has left follows the same rule: its pages may go home only through a VFS
-/// that fills the reserved bytes. Duralite serves the `-wal` unchanged until SQLite closes it through that VFS.
+/// The pages of an ordinary `-wal`, too, may go to the database file only through a VFS that fills the reserved bytes.
+/// So Duralite leaves the `-wal` of stock SQLite unchanged, until SQLite closes it through that VFS.
 #[test]
 fn an_ordinary_wal_with_reserved_bytes_goes_home_by_its_users_only() {
     let fixture = Fixture::new();

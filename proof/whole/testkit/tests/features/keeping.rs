@@ -321,12 +321,12 @@ fn the_background_thread_is_done_when_a_kept_database_is_closed() {
 fn the_background_thread_goes_by_what_is_in_force() {
     let fixture = place();
     let conn = fixture.open_with("b.db", "on_close=keep&background_checkpoint=1");
-    // The background thread may hold WRITE for a moment.
+    // The background thread may hold WRITE for a short time.
     conn.busy_timeout(std::time::Duration::from_secs(20)).unwrap();
     run(&conn, "PRAGMA wal_autocheckpoint=0").unwrap();
     fill(&conn, 10);
-    // The connections of the background thread must ask for the present value of the setting. If they asked
-    // for the original value, Duralite would refuse them.
+    // The background thread must open its connections with the value that the setting has now. With the
+    // original value, Duralite would refuse them.
     assert_eq!(one::<String>(&conn, "PRAGMA duralite_on_close=drain"), "drain");
     let restarts = number(&conn, "log_restarts");
     let start = std::time::Instant::now();

@@ -156,9 +156,11 @@ fn flushes(settings: &str, statement: &str) -> Option<usize> {
 fn a_process_that_reads_flushes_once_and_one_that_commits_seven_times() {
     let (select, insert) = ("SELECT a FROM t", "INSERT INTO t VALUES(2)");
     let Some(reading) = flushes("", select) else { return };
-    // A process that only reads makes one flush, when it lifts the guard. A process that writes makes seven:
-    // of the log, the directory, the guard, the commit, the pages, the lifted guard, and the end of the log.
+    // A process that only reads makes one flush, when it lifts the guard. A process that writes makes seven.
+    // They make durable: the new log, the directory, the guard, the commit, the pages in the database file,
+    // the header without the guard, and the end of the log.
     assert_eq!((reading, flushes("", insert)), (1, Some(7)));
-    // Duralite keeps a log only after its first commit, so this process lifts the guard too.
+    // Even with `on_close=keep`, Duralite does not keep a log without commits. So this process lifts the
+    // guard too.
     assert_eq!(flushes("on_close=keep", select), Some(1));
 }

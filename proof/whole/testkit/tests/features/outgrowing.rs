@@ -7,8 +7,7 @@ use rusqlite::{Connection, ffi};
 use super::space::space;
 use super::status_of;
 
-/// The setting for the usual size of the logs. The next constant is the number of rows in a database that is ten times
-/// as large.
+/// The setting for the usual size of a log. The database has so many rows (`ROWS`) that it is ten times as large.
 const USUAL: &str = "usual_bytes=1m";
 const ROWS: u32 = 10_000;
 const USUAL_SPACE: u64 = 3 << 20;
@@ -18,8 +17,8 @@ fn applies() -> bool {
     Engine::under_test() == Engine::PPL
 }
 
-/// Makes the database, with all of its pages home. The table `pad` comes before the rows. So VACUUM moves every row
-/// after `pad` is dropped.
+/// Makes the database, and checkpoints all of its pages into the database file. The table `pad` lies before the rows in
+/// the file. So after `pad` is dropped, VACUUM moves every row.
 fn large(conn: &Connection) {
     conn.execute_batch(&format!(
         "CREATE TABLE pad AS SELECT randomblob(9000);

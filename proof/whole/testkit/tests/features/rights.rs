@@ -151,8 +151,8 @@ fn inv13_who_may_only_read_reads_what_a_crash_left_and_then_what_others_make_of_
     end(&fixture, vec![early, idle]);
 }
 
-/// The reader does not block a connection that opens the database. So the log may start over while the reader
-/// reads. The reader must then get an error.
+/// The reader does not block a connection that opens the database. So that connection may start the log over
+/// while the reader is in its transaction. The reader must then see its old snapshot or get an error.
 #[test]
 fn inv13_a_snapshot_of_what_a_crash_left_is_whole_or_refused() {
     const ZEROS: &str = "SELECT count(*), sum(length(b)), sum(b = zeroblob(100)) FROM t";
@@ -194,8 +194,8 @@ fn inv13_a_writer_that_comes_and_dies_between_two_transactions_is_not_overlooked
     let mut live = writer(&fixture);
     assert_eq!(reader.run(COUNT), "17");
     live.kill();
-    // By now the reader has mapped the index that the other processes share. No process has a slot in it, but
-    // the reader must still notice the next writer.
+    // By now the reader has mapped the wal-index that the other processes share. No process is using it at
+    // the moment, but the reader must still notice the next writer.
     for count in 17..22 {
         assert_eq!(reader.run(COUNT), count.to_string());
         writer(&fixture).kill();
@@ -321,7 +321,7 @@ fn inv13_who_may_only_read_never_sees_half_of_a_state() {
             assert_eq!(writer.line(), "done");
             writer.finish();
         }
-        // For a moment after this close, no process has a slot.
+        // For a short time after this close, no process other than the readers uses the log.
         conn.close().unwrap();
         conn = fixture.open("r.db");
     }

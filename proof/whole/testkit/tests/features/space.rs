@@ -24,8 +24,8 @@ fn grow(conn: &Connection) {
     }
 }
 
-/// Returns whether this engine's logs shrink to less than some mebibytes. A log of `ppl` keeps its usual
-/// size, which is part of the memory reserved for logs.
+/// Returns whether this engine's logs can shrink to less than a few MiB. A log of `ppl` always keeps its
+/// usual size, which is part of the memory reserved for logs.
 fn shrinks() -> bool {
     Engine::under_test() != Engine::PPL
 }
@@ -82,7 +82,8 @@ fn journal_size_limit_is_kept_when_the_log_starts_over() {
         grow(&conn);
         run(&conn, "PRAGMA wal_checkpoint(RESTART)").unwrap();
         run(&conn, "UPDATE t SET b = 'y' WHERE a = 9").unwrap();
-        // If a log is no file of its own, it gives its space back regardless of the limit.
+        // The limit applies to the size of a log file. A log of `scratchpad` lies in a region, and gives its
+        // space back whatever the limit is.
         let keeps = Engine::under_test() != Engine::SCRATCHPAD;
         assert!(!shrinks() || !keeps || space(&fixture, &conn) > kept);
         assert_eq!(one::<String>(&conn, "PRAGMA integrity_check"), "ok");
@@ -220,8 +221,8 @@ fn inv10_a_reader_that_stays_makes_a_log_full_and_nothing_is_lost() {
     fixture.assert_plain("l.db");
 }
 
-/// The log may refuse the transaction because the log still holds earlier commits. At the next attempt the
-/// transaction has the log to itself.
+/// The log may refuse the transaction, because the log still holds earlier commits. When the test tries the
+/// transaction again, the log has started over and has space.
 #[test]
 fn inv10_a_transaction_that_is_larger_than_what_is_left_finds_room_when_it_is_tried_again() {
     let fixture = Fixture::new();

@@ -81,8 +81,8 @@ fn writers_exclude_each_other() {
     assert_eq!(content(&second).len(), 9);
 }
 
-/// Statements that let the first connection take the database for itself. Each has the number of the
-/// connection that runs it.
+/// Statements by which the first connection locks all others out of the database. Before each statement is
+/// the number of the connection that runs it.
 const EXCLUSIVE: &[(usize, &str)] = &[
     (0, "PRAGMA locking_mode=EXCLUSIVE"),
     (0, "PRAGMA journal_mode=WAL"),

@@ -82,8 +82,8 @@ fn inv09_nothing_more_is_committed_to_a_log_that_was_deleted() {
     fixture.assert_plain("d.db");
 }
 
-/// Returns whether a checkpoint writes pages to the database file. With `ppl`, and with a home that holds
-/// pages, the pages stay in or beside the log until the log is closed.
+/// Returns whether a checkpoint writes pages to the database file. The engine `ppl`, and the test engines
+/// with a home of their own, keep the pages in or beside the log until the log is closed.
 fn goes_home_at_once() -> bool {
     !["ppl", "side", "sideundo"].contains(&Engine::under_test().name())
 }
@@ -220,8 +220,8 @@ fn inv07_a_deleted_log_can_be_copied_from_the_process_that_has_it() {
     delete(&log);
     let found = find_deleted(id).unwrap().unwrap();
     assert_eq!((found.process, found.path.parent()), (writer.pid(), log.parent()));
-    // The copy must not get the name of the log. Otherwise other processes would open the copy while this
-    // process still uses the deleted log.
+    // Saving the copy under the log's own name must fail. Otherwise other processes would open the copy while
+    // this process still uses the deleted log.
     found.copy(&log, &db, None).unwrap_err();
     assert!(!log.exists());
     let copy = fixture.log_dir().join("salvaged");

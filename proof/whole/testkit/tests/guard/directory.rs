@@ -164,13 +164,13 @@ fn fill_up(uri: &str) {
     conn.close().unwrap();
 }
 
-/// A user copies a directory while the last connection closes the database. The copied log has already ended,
-/// but it still lies in the copied directory under its name.
+/// A user copies the log directory while the last connection closes the database. Duralite has already
+/// retired the copied log, but the copy has the log's name.
 #[test]
 fn a_copy_of_a_log_that_has_ended_goes_with_the_next_log() {
     let fixture = Fixture::new();
-    // With `scratchpad`, nothing says which pages of the region belong to the copy, so the copy stays
-    // (docs/limits.md).
+    // With `scratchpad`, Duralite cannot know which pages of the region belong to the copy, so it does not
+    // delete the copy (docs/limits.md).
     if fixture.engine().name() == "scratchpad" {
         return;
     }

@@ -36,7 +36,8 @@ fn inv02_busy_also_when_the_stock_connection_has_nothing_in_its_wal() {
     run(&theirs, "INSERT INTO t VALUES(1)").unwrap();
 }
 
-/// The new file has the path of the old one, so the `-wal` and the `-shm` at that path belong to it.
+/// The new database file replaces the old one under the same path. So the `-wal` and the `-shm` at that path
+/// belong to the new file.
 #[test]
 fn inv02_a_connection_whose_file_was_replaced_leaves_the_files_beside_the_new_one() {
     for has_frames in [false, true] {
@@ -97,8 +98,8 @@ fn a_wal_that_a_stock_program_left_is_taken_over() {
     takes_the_wal_over(&fixture, connect(&fixture.uri("left.db", "")).unwrap());
 }
 
-/// In exclusive locking mode too, the first statement takes over the WAL that a program without Duralite has
-/// left. It does so even without a busy handler.
+/// Duralite takes over the WAL that a program without Duralite has left, also in exclusive locking mode. It
+/// does so in the first statement, and needs no busy handler.
 #[test]
 fn inv44_a_wal_that_a_stock_program_left_is_taken_over_in_exclusive_locking_mode() {
     let fixture = Fixture::new();

@@ -51,8 +51,8 @@ fn inv03_a_database_that_was_moved_finds_its_log() {
 }
 
 /// `cp app.db new.db && mv new.db app.db` runs while the database is in use. Only the log has the commits,
-/// and the copy names the log. So the copy gets the log, even if the last connection to the replaced file
-/// would have checkpointed it.
+/// and the header of the copy names this log. So the copy must get the log, whether or not the last
+/// connection to the old file makes a checkpoint as it closes.
 #[test]
 fn inv03_a_copy_that_replaces_a_database_in_use_has_its_log() {
     for checkpoints in [true, false] {

@@ -132,7 +132,8 @@ fn inv01_a_mode_that_changed_while_the_guard_was_stuck_lets_the_last_close_lift_
 }
 
 /// In exclusive locking mode SQLite keeps EXCLUSIVE, and does not tell the VFS that the journal mode is about
-/// to change. The connection that leaves WAL mode has a cache from before another connection's commit.
+/// to change. The connection that leaves WAL mode has a cache that is older than the last commit of another
+/// connection.
 #[test]
 fn inv46_leaving_wal_mode_in_exclusive_locking_mode_loses_no_commit() {
     for (engine, settings) in
@@ -180,7 +181,8 @@ fn inv46_who_could_not_leave_wal_mode_keeps_nobody_out() {
     }
 }
 
-/// SQLite closes the WAL, cannot checkpoint it, and continues with it under the same lock.
+/// SQLite closes the WAL to leave WAL mode, but cannot checkpoint it. So it continues to use this WAL, and
+/// has held EXCLUSIVE all the time.
 #[test]
 fn inv09_a_connection_in_exclusive_locking_mode_that_could_not_leave_wal_mode_goes_on() {
     for engine in [Engine::NVWAL, Engine::WALDIO] {
@@ -241,7 +243,8 @@ fn inv01_the_guard_stays_as_long_as_the_file_lacks_what_the_log_holds() {
     }
 }
 
-/// A log exists. The connection did not get EXCLUSIVE, so it has never opened the log's WAL.
+/// The database has a log, but this connection did not get EXCLUSIVE, so it has never opened the WAL in that
+/// log.
 #[test]
 fn inv01_who_was_refused_the_database_to_itself_lifts_the_guard_as_the_last() {
     let fixture = Fixture::new();

@@ -52,7 +52,8 @@ fn inv12_zeroed_logs_are_refused() {
     expect_refusal("zeroed superblock", |_, bytes| bytes[..4096].fill(0));
     expect_refusal("zeroed head", |_, bytes| bytes[..1096].fill(0));
     let slots = match Engine::under_test() {
-        // The slots of `ppl` are empty as long as no page has been merged.
+        // `ppl` fills its slots only when it merges pages, so here they are empty, and zeros in them are no
+        // damage.
         engine if engine == Engine::PPL => return,
         engine if engine.is_in_memory() => 1216..1344,
         _ => 4096..12288,
@@ -169,8 +170,9 @@ fn inv03_a_first_page_that_a_checkpoint_has_torn_comes_from_the_log() {
         let good = fs::read(fixture.path("d.db")).unwrap();
         fs::write(fixture.path("d.db"), &bytes).unwrap();
         if Engine::under_test() == Engine::PPL && from < 100 {
-            // A crash during a merge leaves no such page, because a slot of the log has the page's image. So
-            // this page is damaged, and Duralite reports that.
+            // A crash during a merge cannot leave a first page like this, because then a slot of the log
+            // would have the page's image. So the page was damaged in another way, and Duralite must report
+            // that.
             assert_eq!(code(&refused(&fixture.uri("d.db", ""))), ffi::SQLITE_CANTOPEN);
             fs::write(fixture.path("d.db"), &good).unwrap();
         }

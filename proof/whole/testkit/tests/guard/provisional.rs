@@ -117,9 +117,9 @@ fn remove_memory(fixture: &Fixture) {
     }
 }
 
-/// Only a power loss can have torn the log. If there was certainly no power loss, Duralite uses the log
-/// again. To make another log it would need EXCLUSIVE, which a connection that opens at the same time
-/// prevents.
+/// Only a power loss can have torn the log. If there was certainly none, Duralite continues with the same
+/// log. To make a new log it would need EXCLUSIVE, and a second connection that opens at the same time would
+/// prevent that.
 #[test]
 fn a_log_goes_on_that_no_power_loss_can_have_torn() {
     for engine in [Engine::WALDIO, Engine::NVWAL, Engine::PPL] {
@@ -159,9 +159,9 @@ fn inv01_whatever_a_power_loss_leaves_of_a_log_without_commits_is_nothing() {
             ("without its second sector", &|log| zero(log, 512, 512)),
             ("without its slots", &|log| zero(log, 4096, 8192)),
         ];
-        // A log in memory gets its name only after all of its lines have been written back. In emulated
-        // memory no line is ever written back. So a log with only some of its lines is damaged, and Duralite
-        // keeps it.
+        // After a power loss a log in memory has either all of its lines or none. Duralite names the log only
+        // after all of its cache lines are written back, and in emulated memory no line is ever written back.
+        // So a log with only some of its lines is damaged, and Duralite keeps it.
         let few = [0, 1, 2, 5];
         let possible = |at: &usize| engine == Engine::WALDIO || few.contains(at);
         for (_, (what, damage)) in damages.into_iter().enumerate().filter(|(at, _)| possible(at)) {
@@ -182,8 +182,8 @@ fn inv01_whatever_a_power_loss_leaves_of_a_log_without_commits_is_nothing() {
     }
 }
 
-/// A reader that does not find a log in use, or cannot find the log with its own settings, must not read the
-/// database without that log.
+/// The settings of this reader lead to another log directory, so it does not find the log that a writer uses.
+/// It must not read the database without that log.
 #[test]
 fn inv03_a_reader_that_cannot_have_a_provisional_log_is_refused() {
     for engine in [Engine::WALDIO, Engine::NVWAL] {
@@ -248,8 +248,8 @@ fn inv01_a_rollback_journal_is_played_back_over_a_provisional_guard() {
     assert_eq!(one::<i64>(&stock(&hot), "SELECT sum(a) FROM t"), 7);
 }
 
-/// Unlike in the test above, the log still exists. Once a journal has rolled the guard back, SQLite must not
-/// open this log's WAL.
+/// The log still exists, which is not so in the test above. A journal has restored a header without the
+/// guard. After that, SQLite must not open the WAL in this log.
 #[test]
 fn inv01_a_log_whose_guard_was_rolled_back_gets_no_commits() {
     for engine in [Engine::NVWAL, Engine::WALDIO] {

@@ -32,8 +32,8 @@ pub fn history(fixture: &Fixture, processes: u64) -> Vec<Tx> {
     told.history()
 }
 
-/// Returns the lists and registers at the end, read through Duralite. Checks that the database file has the
-/// same content after the last close.
+/// Returns the final content of the lists and registers, read through Duralite. Checks that the database file
+/// has the same content after the last close.
 pub fn last(fixture: &Fixture, spread: u64) -> Last {
     let conn = fixture.open(NAME);
     integrity(&conn);
@@ -44,14 +44,14 @@ pub fn last(fixture: &Fixture, spread: u64) -> Last {
     last
 }
 
-/// Fails unless one order of the transactions explains everything that they saw.
+/// Panics unless one order of the transactions explains everything that they saw.
 pub fn judged(seed: u64, history: Vec<Tx>, last: &Last) -> (Counts, Judged) {
     let verdict = || verdict(history, last).unwrap_or_else(|why| panic!("seed {seed}: {why}"));
     Judged::by(verdict, |counts| counts.committed as u64)
 }
 
-/// Returns an error unless one order of the transactions explains everything that they saw. This includes
-/// what the transactions saw that did not commit.
+/// Returns an error unless one order of the transactions explains everything that they saw. Transactions that
+/// did not commit must also fit into this order with what they saw.
 pub fn verdict(mut history: Vec<Tx>, last: &Last) -> Result<Counts, String> {
     let count = |fate| history.iter().filter(|tx| tx.fate == fate).count();
     let counts = Counts {

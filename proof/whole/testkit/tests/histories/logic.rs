@@ -41,7 +41,7 @@ impl Order {
             assert_eq!(own.next(), None, "two sessions wrote one transaction of the log");
             self.position = transaction.position;
         }
-        // If the log is about to start over, the pin moves only at the next call.
+        // `pin` refuses while the log is about to start over. Then the next call of `take` moves the pin.
         let _ = follower.pin(self.position).unwrap();
         self.position > before
     }
@@ -67,8 +67,8 @@ fn make(fixture: &Fixture, sessions: u64) -> (Actor, Vec<u32>) {
     (holder, roots)
 }
 
-/// Runs a case. Returns the number of transactions in the log and what the judge found right, or the reason
-/// why no order explains the answers.
+/// Runs a case. Returns the number of transactions in the log, and how many transactions were judged. Returns
+/// an error if no order of the transactions explains their answers.
 pub fn judged(seed: u64, case: &Case) -> Result<(usize, Judged), String> {
     let fixture = Fixture::new();
     let sessions = case.processes * case.threads;

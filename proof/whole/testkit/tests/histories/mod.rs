@@ -90,7 +90,7 @@ fn reported(fixture: &Fixture, processes: u64) -> String {
     all
 }
 
-/// The extent of the histories that the judge has found right.
+/// Totals of the histories that the judge has accepted.
 #[derive(Clone, Copy, Debug, Default)]
 struct Judged {
     /// The number of transactions that committed.
@@ -110,7 +110,7 @@ impl Judged {
     }
 }
 
-/// Runs a case with one seed after the other: with `count` seeds, or for as long as the environment says.
+/// Runs a case with one seed after another: with `count` seeds, or for as long as the environment variables demand.
 fn for_long(first_seed: u64, count: u64, case: impl Fn(u64) -> Judged) {
     let number = |name| std::env::var(name).ok().map(|number| number.parse::<u64>().unwrap());
     let wanted = (number("TESTKIT_CONCURRENT_SECONDS"), number("TESTKIT_CONCURRENT_TRANSACTIONS"));

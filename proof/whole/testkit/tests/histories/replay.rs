@@ -1,22 +1,22 @@
 //! Runs the reported transactions again, one by one, and compares the answers.
 //!
 //! Transactions that changed anything run in their order in the log. All other transactions only read or did
-//! not commit, so they have no place in the log. Each of these other transactions must fit the state at one
-//! moment between its beginning and its end. If one of them ended before another began, their moments must
-//! have that order.
+//! not commit, so they have no place in the log. For each of them there must be a moment between its
+//! beginning and its end at which the database gave the same answers. If one of them ended before another
+//! began, its moment must come first.
 
 use duralite_histories::Fate;
 use duralite_testkit::{Did, answer};
 use rusqlite::Connection;
 
-/// Runs all transactions on a database with the content that the first of them found. `order` names the
-/// session of each transaction in the log.
+/// Runs all transactions on `conn`, whose database must have the content from before the first of them.
+/// `order` has the session of each transaction in the log.
 pub fn replay(conn: &Connection, dids: &[Did], order: &[u64]) -> Result<(), String> {
     let (log, others) = places(dids, order)?;
     let mut open = others;
     open.sort_by_key(|did| did.span.0);
-    // Each of the `others` saw one state. That state comes after all transactions in the log that ended
-    // before it began, and before all transactions in the log that began after it had ended.
+    // Each transaction in `others` saw one state. That state comes after every logged transaction that ended
+    // before the other began. It comes before every logged transaction that began after the other had ended.
     let first = |did: &Did| log.iter().rposition(|other| other.span.1 < did.span.0).map_or(0, |nth| nth + 1);
     let last = |did: &Did| log.iter().position(|other| other.span.0 > did.span.1).unwrap_or(log.len());
     let mut open: Vec<(&Did, usize, usize)> =

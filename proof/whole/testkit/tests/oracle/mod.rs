@@ -18,7 +18,7 @@ fn seeds() -> u64 {
     if Engine::under_test() == Engine::NVWAL { SEEDS } else { SEEDS_OF_OTHERS }
 }
 const STATEMENTS: u64 = 500;
-/// Settings of `ppl`. With the last two, `ppl` merges pages again and again.
+/// Settings of `ppl`. The last two make `ppl` merge pages very often.
 const OWN: &[&str] = &["", "&sector_bytes=12288", "&overflow_bytes=0"];
 
 fn settings(rng: &mut Rng) -> String {
@@ -61,9 +61,9 @@ fn compare_on(fixture: &Fixture, mut rng: Rng, settings: &str, mode: &str, conne
     for _ in 0..STATEMENTS {
         let connection = writer.choose(connections);
         match writer.next(pair.in_transaction(connection)) {
-            // An idle connection may have its rollback journals in a log. So the log may stay after the last
-            // connection to the log's WAL has closed, whereas stock SQLite deletes its `-wal` file. Because
-            // of this difference the test skips this statement.
+            // This statement may leave WAL mode. Stock SQLite then deletes its `-wal` file, but Duralite
+            // keeps the log as long as an idle connection may have its rollback journals there. Because of
+            // this difference the test skips the statement.
             Some(sql) if mode != "WAL" && connections > 1 && sql.starts_with("PRAGMA journal_mode") => {}
             Some(sql) => pair.run(connection, &sql),
             None => pair.reopen(connection),

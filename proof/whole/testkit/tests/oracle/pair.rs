@@ -45,9 +45,8 @@ impl<'a> Pair<'a> {
 
     /// Runs a statement on both connections of a pair and compares the answers.
     pub fn run(&mut self, connection: usize, sql: &str) {
-        // Under `ppl` the home keeps SQLite from mapping the file. If stock SQLite mapped its file, its cache
-        // would hold other pages, and would spill other pages into the log. So the test maps neither
-        // database.
+        // With `ppl`, SQLite on Duralite cannot map the database file. If stock SQLite mapped its own file,
+        // it would cache and spill other pages than SQLite on Duralite. So the test maps neither file.
         let maps = Engine::under_test() != Engine::PPL || !sql.starts_with("PRAGMA mmap_size");
         let sql = if maps { sql } else { "PRAGMA mmap_size=0" };
         let both = &self.connections[connection];

@@ -35,8 +35,9 @@ impl Sum {
         page_change::apply(&mut page, &payload).unwrap();
         assert!(page == change.new, "{kind:?} came out different");
         diff::encode(&change.old, &change.new, &mut plain);
-        // A new cell may lie where an old cell has left its bytes, so plain ranges can be shorter. So only an
-        // encoding of cells may be longer than plain ranges.
+        // The bytes of a deleted cell stay in the page, and a new cell may happen to match them. Then plain
+        // ranges can be shorter than an encoding of cells. All other encodings may be only a little longer
+        // than plain ranges.
         assert!(kind == ChangeKind::Cells || payload.len() <= plain.len() + 2);
         self.rearranged += rearranged(scratch, change, &plain);
         self.changes += 1;

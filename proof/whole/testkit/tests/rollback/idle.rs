@@ -40,7 +40,7 @@ fn inv22_an_idle_stock_connection_with_a_warm_cache_is_refused_under_the_guard()
     });
 }
 
-/// A transaction of a program without Duralite keeps the guard off (invariant 2).
+/// While a program without Duralite is in a transaction, Duralite cannot put the guard on (invariant 2).
 #[test]
 fn inv02_a_stock_reader_keeps_the_guard_off() {
     each(|fixture, mode| {
@@ -153,7 +153,7 @@ fn an_idle_connection_of_ours_keeps_nobody_from_leaving_wal_mode() {
 }
 
 /// A connection keeps its journal open from one transaction to the next. If another connection deletes the
-/// log that holds this journal, the next journal is written to a new log. If a crash leaves that journal hot,
+/// log that holds this journal, the next journal goes into a new log. If a crash leaves that new journal hot,
 /// a connection that was idle all the time must find it.
 #[test]
 fn inv21_an_idle_connection_finds_a_hot_journal_in_another_log() {

@@ -160,15 +160,16 @@ fn exclusive_locking_mode_comes_and_goes() {
     });
 }
 
-/// The database had no page yet, so the base VFS has opened SQLite's journal. SQLite keeps that journal open.
+/// When the first transaction began, the database had no page yet. So SQLite's journal is a file of the base
+/// VFS, and SQLite keeps it open.
 #[test]
 fn inv21_a_database_that_is_made_in_exclusive_locking_mode_is_served_from_its_second_transaction_on() {
     each(|fixture, mode| {
         let conn = connect(&fixture.uri(NAME, "strict=on")).unwrap();
         run(&conn, "PRAGMA locking_mode=EXCLUSIVE").unwrap();
         run(&conn, &format!("PRAGMA journal_mode={mode}")).unwrap();
-        // A transaction that is rolled back adds no page to the database, so SQLite keeps the base VFS's
-        // journal open.
+        // The rollback leaves the database without a page, so SQLite continues to use the open journal in the
+        // base VFS.
         run(&conn, "BEGIN").unwrap();
         run(&conn, "CREATE TABLE other(a)").unwrap();
         run(&conn, "ROLLBACK").unwrap();
@@ -195,8 +196,8 @@ fn inv21_a_database_that_is_made_in_exclusive_locking_mode_is_served_from_its_se
     });
 }
 
-/// The second transaction fails because the connection holds EXCLUSIVE. Otherwise SQLite would keep the
-/// journal in memory until it opens the journal file.
+/// The connection already holds EXCLUSIVE when its second transaction begins. So Duralite must make a log for
+/// the journal at once, and the transaction fails if it cannot.
 #[test]
 fn inv21_a_log_that_cannot_be_made_fails_the_second_transaction_in_exclusive_locking_mode() {
     for engine in Engine::keeping_rollback_journals() {
@@ -206,8 +207,8 @@ fn inv21_a_log_that_cannot_be_made_fails_the_second_transaction_in_exclusive_loc
         run(&conn, "CREATE TABLE t(a)").unwrap();
         let elsewhere = fixture.path("elsewhere");
         std::fs::rename(fixture.log_dir(), &elsewhere).unwrap_or_else(|_| {
-            // The log directory is on another file system than its new path would be, so the test removes it
-            // instead.
+            // `rename` fails if the two directories are on different file systems. Then the test removes the
+            // log directory instead.
             std::fs::remove_dir_all(fixture.log_dir()).unwrap();
         });
         assert!(run(&conn, "INSERT INTO t VALUES(1)").is_err());
@@ -238,7 +239,7 @@ fn strict_takes_rollback_journals_that_a_log_keeps() {
     });
 }
 
-/// SQLite keeps its cache, because nothing has gone wrong.
+/// SQLite must not drop its cache, because nothing has gone wrong.
 #[test]
 fn a_first_transaction_that_is_rolled_back_leaves_nothing_and_no_error() {
     each(|fixture, mode| {

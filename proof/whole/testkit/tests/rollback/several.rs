@@ -52,9 +52,9 @@ fn super_journals(fixture: &Fixture) -> usize {
     entries.filter(|entry| is_one(entry.as_ref().unwrap().file_name().to_str().unwrap())).count()
 }
 
-/// Lets the process of a transaction over both databases die at each of the transaction's steps. After each
-/// death, opens each database by a connection of its own, in one order or the other. Returns how many
-/// super-journals are left in all.
+/// Runs one transaction over both databases, in a process that dies at each of the transaction's steps in
+/// turn. After each death, opens both databases, each with its own connection, in varying order. Returns the
+/// total number of super-journals that are left.
 fn die_at_each_step(uri: Uri, engine: Engine, mode: &str) -> usize {
     let (mut last, mut left) = (false, 0);
     for step in 1..STEPS {
@@ -79,8 +79,8 @@ fn die_at_each_step(uri: Uri, engine: Engine, mode: &str) -> usize {
         for name in NAMES {
             fixture.assert_plain(name);
         }
-        // Odd steps are those of a first transaction, and even ones those of a second. The loop has tried all
-        // steps of both.
+        // In runs with odd numbers the process dies in its first transaction, and in runs with even numbers
+        // in its second. If it survives two runs in a row, all steps of both are done.
         if !died && last {
             eprintln!("{step} steps, {left} super-journals left");
             return left;
@@ -90,8 +90,8 @@ fn die_at_each_step(uri: Uri, engine: Engine, mode: &str) -> usize {
     panic!("it never lived");
 }
 
-/// Stock SQLite also leaves a super-journal if it dies before any journal names that super-journal
-/// completely.
+/// Stock SQLite also leaves a super-journal behind if it dies before the journal of a database names it.
+/// Duralite must not leave more of them.
 #[test]
 fn inv23_a_transaction_over_two_databases_dies_in_both_or_none() {
     for mode in MODES {
@@ -197,8 +197,9 @@ fn inv03_copies_renames_and_deletions_under_the_guard() {
     });
 }
 
-/// A copy that replaces the database names the log, and Duralite does not open the copy without the log. If a
-/// home may have written pages to the old file that the copy lacks, Duralite refuses the copy.
+/// A copy of the database file replaces it. The copy names the log, and Duralite opens the copy only with
+/// that log. If the engine's home may have written pages to the old file that the copy lacks, Duralite
+/// refuses the copy.
 #[test]
 fn inv03_a_copy_that_replaces_the_database_under_the_guard_has_its_log_or_is_refused() {
     each(|fixture, mode| {

@@ -44,8 +44,8 @@ fn grow(conn: &Connection) {
 fn a_commit_is_one_write_and_one_flush_and_nothing_of_the_file_systems_journal() {
     let Some(disk) = LoopDisk::new(64) else { return };
     let delta = bytes_of_commits(&disk, "delta.db", "access=direct&device_block=512");
-    // Most commits write one block. The engine logs a page whole if the page is new, or if its chain of
-    // deltas is cut.
+    // Most commits write one block. The engine logs a whole page if the page is new, or if it begins a new
+    // chain of deltas for the page.
     assert!((COMMITS * 512..COMMITS * 1100).contains(&delta), "{delta}");
     let large = bytes_of_commits(&disk, "large.db", "access=direct&device_block=4096");
     assert!((COMMITS * 4096..COMMITS * 4900).contains(&large), "{large}");

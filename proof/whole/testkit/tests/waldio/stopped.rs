@@ -93,7 +93,7 @@ fn inv11_readers_go_on_while_a_large_transaction_waits_for_a_stopped_leader() {
             reads += 1;
         }
     });
-    // If each read had waited for the large transaction, there would be far fewer.
+    // If each read had waited for the large transaction, there would be fewer reads.
     assert!(reads > 10, "{reads} reads");
     stopped.go_on();
     assert_eq!(stopped.line(), "");
