@@ -58,7 +58,8 @@ pub(crate) fn run(scene: &Scene) -> Result<()> {
 
 fn measure(scene: &Scene, mode: &Mode) -> Result<Vec<Share>> {
     let database = scene.database(&format!("crowd-{}", mode.key));
-    // This connection stays open as long as any other, so that no close deletes the log.
+    // This connection stays open until all others are closed. Otherwise a close could delete the log during
+    // the test.
     let kept = mode.open(&database, scene.pool(), true)?;
     let barrier = Barrier::new(CONNECTIONS);
     let work = || -> Result<Share> {

@@ -53,7 +53,8 @@ impl Scene {
         self.databases().join(format!("{name}.db"))
     }
 
-    /// Returns the lines that name the media on which the measurements depend.
+    /// Returns lines of text that name the file systems of the databases and of emulated memory, because the
+    /// measurements depend on them.
     pub(crate) fn places(&self) -> String {
         let file_system = file_system(self.databases());
         let mut text = format!("Databases: {} ({file_system}).", shown(self.databases()));
@@ -76,7 +77,8 @@ fn file_system(path: &Path) -> String {
     if name.is_empty() { "unknown file system".to_owned() } else { name }
 }
 
-/// Returns the path, relative to the working directory if it is below that directory.
+/// Returns the path as text. The text is relative to the working directory if the path is below that
+/// directory.
 pub(crate) fn shown(path: &Path) -> String {
     let here = std::env::current_dir().ok();
     let short = here.and_then(|here| path.strip_prefix(here).ok().map(Path::to_path_buf));

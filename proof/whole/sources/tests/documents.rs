@@ -108,7 +108,7 @@ fn every_page_is_in_the_table_of_contents() {
     assert_eq!(pages.collect::<BTreeSet<_>>(), listed);
 }
 
-/// The site has only the pages below `docs`.
+/// The website has only the pages below `docs`, so these pages must not link to other files.
 #[test]
 fn pages_link_to_pages_only() {
     let docs = root().join("docs");

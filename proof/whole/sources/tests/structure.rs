@@ -158,7 +158,7 @@ fn without_attributes(tokens: TokenStream) -> Vec<TokenTree> {
     kept
 }
 
-/// Returns whether an attribute is a `cfg` that asks for tests.
+/// Returns whether an attribute is a `cfg` with `test` in it, but without `not`.
 fn is_for_tests(attribute: TokenStream) -> bool {
     let mut words = Vec::new();
     let mut left = vec![attribute];

@@ -159,12 +159,12 @@ fn map(log: &OpenFile<'_>, options: &EngineOptions, read_only: bool) -> Result<A
     hooked.map_err(|source| LogError::Medium { path: log.path.to_path_buf(), source })
 }
 
-/// A log of `nvwal`, with a home or rollback journals.
+/// A log of `nvwal` to which a test engine adds a home, rollback journals, or both.
 pub(crate) struct MoreThanNvwal {
     name: &'static str,
     pub(crate) log: Nvwal,
     pub(crate) home: Option<Arc<dyn Home>>,
-    /// The pages that the home keeps beside the log.
+    /// The files in which the home keeps pages beside the log.
     side: Option<Arc<SideFile>>,
     undo: Option<Arc<UndoFile>>,
 }

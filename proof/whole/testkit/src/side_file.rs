@@ -13,7 +13,8 @@ use duralite_wal::engine::home::{DatabaseFile, Header, Home, write_past_guard};
 
 use crate::steps::step;
 
-/// The unit, in bytes, in which the home holds pages. The sizes and offsets of pages are multiples of it.
+/// The unit, in bytes, in which the home keeps pages. The sizes and offsets of pages are multiples of this
+/// unit.
 const SECTOR: u64 = 512;
 
 /// The suffixes of the names of the home's two files.

@@ -185,7 +185,8 @@ fn inv16_a_pin_goes_with_its_process() {
     writer.run("PRAGMA busy_timeout=0");
     let follower = follower_process(&fixture);
     writer.run("INSERT INTO t VALUES(1)");
-    // The checkpoints write all pages home. The follower's pin keeps the log from starting over.
+    // The checkpoints write all pages to the database file. But because of the follower's pin the log cannot
+    // start over.
     assert!(writer.run("PRAGMA wal_checkpoint(TRUNCATE)").starts_with("1|"));
     assert!(writer.run("PRAGMA wal_checkpoint(RESTART)").starts_with("1|"));
     assert_eq!(writer.run("INSERT INTO t VALUES(2)"), "");

@@ -170,7 +170,7 @@ fn inv19_a_file_that_an_outsider_cuts_ends_in_an_error() {
     let refused = run(&conn, "CREATE TABLE more(a)").unwrap_err();
     assert_eq!(code(&refused) & 0xff, ffi::SQLITE_IOERR, "nothing more is acknowledged: {refused}");
     drop(conn);
-    // A new connection reads what is left of the file. As with stock SQLite, that is no sound database.
+    // A new connection reads what is left of the file. As on stock SQLite, this rest is no sound database.
     let conn = connect(&fixture.uri(NAME, "")).unwrap();
     let found = run(&conn, "SELECT sum(length(b)) FROM t");
     assert!(found.is_err());

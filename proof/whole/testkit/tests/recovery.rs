@@ -27,7 +27,7 @@ fn crashed(fixture: &Fixture) -> i64 {
 
 const SUM: &str = "SELECT sum(CAST(b AS INTEGER)) FROM t";
 
-/// Returns whether this engine has no home between SQLite and the database file.
+/// Returns whether this engine writes pages straight to the database file, and not through a home of its own.
 fn is_plain(fixture: &Fixture) -> bool {
     [Engine::WALDIO, Engine::NVWAL].contains(&fixture.engine())
 }

@@ -250,7 +250,8 @@ fn inv24_a_rollback_journal_finds_the_room_that_the_dead_have_left() {
     }
 }
 
-/// In PERSIST mode SQLite zeroes the journal. The region gets the journal's space back when the log ends.
+/// In PERSIST mode SQLite zeroes the journal instead of deleting it. The region must get the space of the
+/// journal back nevertheless.
 #[test]
 fn a_persisted_journal_leaves_nothing_in_the_region() {
     let fixture = fixture();
@@ -295,7 +296,8 @@ fn inv10_a_log_does_not_start_over_because_of_what_others_have() {
     assert_eq!(other.run("SELECT count(*) FROM t"), "40");
 }
 
-/// If a transaction found no space, its connection must hold no space while it is idle.
+/// A transaction found no space and was rolled back. After that its connection must not keep any space in the
+/// region while it is idle.
 #[test]
 fn a_transaction_that_was_rolled_back_leaves_its_room_to_others() {
     let fixture = fixture();

@@ -1,5 +1,5 @@
-//! Tests real SQLite on a database whose home keeps all pages, including the header, out of the database
-//! file.
+//! Tests real SQLite on a database whose home keeps all pages, including the header, in files beside the log.
+//! They reach the database file only when the home is drained.
 #![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 
 use std::fs;
@@ -27,7 +27,7 @@ fn header_on_disk(fixture: &Fixture, name: &str) -> Vec<u8> {
 }
 
 /// Makes a database that a killed process has left. The log is empty, and the home holds all pages. Returns
-/// the header on disk.
+/// the header that is in the database file.
 fn held(fixture: &Fixture) -> Vec<u8> {
     let mut actor = Actor::sql(&fixture.uri(NAME, ""));
     assert_eq!(actor.run("PRAGMA journal_mode=WAL"), "wal");
@@ -63,14 +63,15 @@ fn inv01_the_header_in_the_file_is_as_old_as_the_guard_until_it_is_lifted() {
     let before = held(&fixture);
     assert_eq!(header_on_disk(&fixture, NAME), before, "the header went past the home");
     check(&fixture, NAME);
-    // The last connection has drained the home, so the file alone is the database.
+    // The last connection has moved all pages from the home to the database file, so that file alone is the
+    // database.
     fixture.assert_plain(NAME);
     assert!(fixture.logs().is_empty());
     let conn = stock(&fixture.path(NAME));
     assert_eq!(one::<i64>(&conn, "PRAGMA user_version"), 7);
     assert_eq!(one::<i64>(&conn, "SELECT sum(a) FROM t"), 6);
     drop(conn);
-    // Pages that the home held before must not appear again under the next guard.
+    // Pages that the home once held must not appear again when the database gets its next guard.
     let conn = fixture.open(NAME);
     run(&conn, "UPDATE t SET a = 9").unwrap();
     assert_eq!(one::<i64>(&conn, "SELECT sum(length(b)) FROM t"), 20000);

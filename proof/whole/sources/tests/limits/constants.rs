@@ -11,8 +11,8 @@ use crate::rooms::root;
 /// second has the store's format.
 const FORMATS: [&str; 2] = ["crates/format/src", "store/src/format"];
 
-/// Returns the constants of a format by name. They are in the files named after the format, and in files that
-/// belong to no other format.
+/// Returns the constants of a format by name. They are in files that have the format's name in their path,
+/// and in files that belong to no format.
 pub fn in_code(format: &str, others: &[&str]) -> BTreeMap<String, String> {
     let all = files(&FORMATS, &["rs"]);
     let (own, rest): (Vec<_>, Vec<_>) = all.iter().partition(|file| file.path.contains(format));

@@ -335,7 +335,7 @@ fn a_conflict_on_a_page_that_was_cut_off_is_a_conflict() {
         for sql in ["DELETE FROM t", "VACUUM", "PRAGMA wal_checkpoint"] {
             other.run(sql);
         }
-        // With `ppl` the file may stay long, because the home of `ppl` keeps pages of its own.
+        // With `ppl` the file may stay long, because `ppl` may keep pages in the log instead of the file.
         assert!(bytes() < long || engine == Engine::PPL, "{engine:?}: {} of {long} bytes", bytes());
 
         run(&conn, "BEGIN").unwrap();

@@ -173,8 +173,9 @@ fn frames_by_numbers_that_others_have_used_are_read_as_they_are_written() {
     }
 }
 
-/// A SQLite that can wait for locks itself (`SQLITE_ENABLE_SETLK_TIMEOUT`) asks for that with a file control.
-/// If the VFS grants it, SQLite takes WRITE before it reads anything.
+/// A build of SQLite that can itself wait for locks (`SQLITE_ENABLE_SETLK_TIMEOUT`) asks the VFS for that
+/// with a file control. If the VFS agreed, SQLite would take WRITE before it reads anything. So Duralite must
+/// not agree.
 #[test]
 fn sqlite_is_not_told_that_it_can_wait_for_locks_itself() {
     for mode in MODES {

@@ -126,7 +126,7 @@ fn a_large_transaction_keeps_what_others_have_committed_before_it_took_the_lock(
         assert_eq!(codes(&b, "BEGIN; UPDATE t SET v=2 WHERE k=50; COMMIT"), OK);
         assert_eq!(codes(&a, "DELETE FROM t WHERE k BETWEEN 80 AND 99"), OK);
         assert_eq!(codes(&a, &load(SOME)), OK);
-        // The transaction has the lock by now, and no other can overtake it any more.
+        // The transaction now has WRITE, so no other transaction can overtake it.
         assert_eq!(codes(&b, "UPDATE t SET v=3 WHERE k=60"), BUSY, "leases: {leases}");
         assert_eq!(one::<i64>(&b, "SELECT count(*) FROM big"), 0);
         assert_eq!(one::<i64>(&a, "SELECT sum(v) FROM t"), 3);

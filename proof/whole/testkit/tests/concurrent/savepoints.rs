@@ -13,7 +13,7 @@ fn outcome(conn: &Connection, script: &str) -> (Vec<i32>, String) {
 }
 
 /// Asserts that a script does in each mode what it does on stock SQLite. If the mode allows it, another
-/// connection commits other pages while the script's transaction is open.
+/// connection commits changes to other pages while the script's transaction is open.
 pub(super) fn same(script: &str) {
     let fixture = Fixture::new();
     let theirs = stock(&fixture.path("theirs.db"));

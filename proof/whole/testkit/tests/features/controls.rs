@@ -69,8 +69,8 @@ fn inv01_a_vfs_above_may_fill_reserved_bytes_on_the_way_home() {
     assert_eq!(one::<i64>(&stock(&fixture.path("c.db")), "SELECT sum(a) FROM t"), 1);
 }
 
-/// A VFS above Duralite's, such as `cksumvfs`, fills the reserved bytes when SQLite writes pages home. So no
-/// page may be written home without that VFS.
+/// A VFS above Duralite's, such as `cksumvfs`, fills the reserved bytes when SQLite writes pages to the database file.
+/// So Duralite may not write a page there without that VFS.
 #[test]
 fn pages_with_reserved_bytes_go_home_by_sqlite_only() {
     for engine in [Engine::NVWAL, Engine::WALDIO] {
@@ -102,8 +102,8 @@ fn pages_with_reserved_bytes_go_home_by_sqlite_only() {
     }
 }
 
-/// If pages have reserved bytes, only SQLite starts the log over, and Duralite does not. So a connection must not
-/// wait for Duralite to do it. Without checkpoints the log fills up, and a checkpoint makes room.
+/// If pages have reserved bytes, only SQLite starts the log over, and Duralite does not. So no connection may wait for
+/// Duralite to start it over. Without checkpoints the log becomes full. A checkpoint then makes space.
 #[test]
 fn a_limited_log_of_pages_with_reserved_bytes_becomes_full_and_never_busy() {
     for engine in [Engine::NVWAL, Engine::WALDIO] {

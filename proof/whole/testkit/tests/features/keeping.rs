@@ -117,7 +117,8 @@ fn inv07_what_the_last_process_left_counts_as_durable_only_where_its_memory_tell
     const BOOT: u64 = 72;
     let fixture = Fixture::on(Engine::WALDIO);
     kept(&fixture, "k.db");
-    // Fills the log until it is longer than a kept log may be, so that the last close writes it home.
+    // Makes the log longer with each open, until it is longer than Duralite keeps at a close. Then the last
+    // close writes its pages to the database file.
     let mut rows = 300;
     while flushes(&fixture, rows) == [0, 1] {
         rows += 1;
@@ -237,8 +238,8 @@ fn inv07_a_process_that_is_killed_after_a_kept_close_loses_nothing() {
     kept(&fixture, "k.db");
     let uri = fixture.uri("k.db", KEEP);
     for round in 1..=5 {
-        // A process opens the kept database again. The test kills it before any checkpoint writes the
-        // process's commit home.
+        // A process opens the kept database again and commits. The test kills it before any checkpoint writes
+        // this commit to the database file.
         let mut actor = Actor::sql(&uri);
         assert_eq!(actor.run("INSERT INTO t(b) VALUES('x')"), "");
         actor.kill();
@@ -293,7 +294,8 @@ fn a_reader_of_a_kept_database_leaves_it_kept() {
     assert_eq!(content(&reader), rows);
     reader.close().unwrap();
     assert_kept(&fixture, "k.db");
-    // A connection without this setting writes the log home, as it does with a log that a crash has left.
+    // A connection without this setting writes the log's pages to the database file, as it does with a log
+    // that a crash has left.
     let reader = connect(&fixture.uri("k.db", "mode=ro")).unwrap();
     assert_eq!(content(&reader), rows);
     reader.close().unwrap();

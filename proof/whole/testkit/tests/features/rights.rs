@@ -107,8 +107,8 @@ fn inv13_a_snapshot_of_who_may_only_read_is_stable_and_holds_checkpoints_off() {
     insert(&conn, 200);
     let mut reader = reader(&fixture);
     for mark in 0..2 {
-        // In the second round a checkpoint has written the log home, so the reader reads the database file
-        // alone.
+        // Before the second round a checkpoint has written all pages of the log to the database file. So the
+        // reader reads only that file.
         assert!(mark == 0 || checkpoint(&conn) == 0);
         assert_eq!(reader.run("BEGIN"), "");
         let first = reader.run(SUM);
@@ -287,7 +287,8 @@ fn a_log_on_a_read_only_file_system_is_read() {
     fixture.assert_plain("r.db");
 }
 
-/// Two users who may only read check the sum, while writers move money and checkpoints of all kinds run.
+/// Two processes that may only read the database check the sum of all accounts. Meanwhile writers move money,
+/// and checkpoints of all kinds run.
 #[test]
 fn inv13_who_may_only_read_never_sees_half_of_a_state() {
     let Some(fixture) = place() else { return };

@@ -137,8 +137,8 @@ fn inv01_a_log_that_was_deleted_before_its_first_commit_is_not_made_durable() {
     fixture.assert_plain("p.db");
 }
 
-/// As with SQLite's own files, Duralite assumes that a user who deletes a database with all its files wants
-/// none of it back.
+/// A user who deletes a database with all its files wants none of it back. SQLite assumes this of its own
+/// files, and so does Duralite.
 #[test]
 fn a_log_that_was_deleted_with_its_database_disturbs_nobody() {
     let fixture = Fixture::new();

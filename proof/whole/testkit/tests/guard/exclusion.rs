@@ -135,8 +135,7 @@ fn a_hot_rollback_journal_is_rolled_back_first() {
     fixture.assert_plain("hot.db");
 }
 
-/// The database's header says WAL mode, so Duralite makes a log. SQLite must play the journal back all the
-/// same.
+/// The database's header says WAL mode, so Duralite makes a log. But first SQLite must play the journal back.
 #[test]
 fn inv44_a_hot_journal_beside_a_database_in_wal_mode_is_rolled_back_first() {
     let fixture = Fixture::new();

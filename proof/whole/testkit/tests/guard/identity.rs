@@ -71,7 +71,8 @@ fn inv03_a_copy_that_replaces_a_database_in_use_has_its_log() {
         conn.close().unwrap();
         let conn = match connect(&uri) {
             Ok(conn) => conn,
-            // The engine's home may have written pages to the old file, and the copy may lack them.
+            // The engine may have written pages to the old file after the copy was made. The copy may lack
+            // these pages.
             Err(refused) => {
                 assert_eq!(code(&refused), ffi::SQLITE_CANTOPEN);
                 assert!(![Engine::WALDIO, Engine::NVWAL].contains(&fixture.engine()), "{refused}");

@@ -1,5 +1,5 @@
-//! Tests the guard of a database before the first commit under it, and what a power loss leaves under such a
-//! guard.
+//! Tests the provisional guard, which a database has before the first commit to its log. Also tests what a
+//! power loss may leave of such a guard and its log.
 
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;

@@ -72,7 +72,7 @@ fn an_engine_without_rollback_journals_costs_no_call_more() {
 fn a_transaction_costs_sqlites_locks_and_what_is_done_to_the_database() {
     for mode in MODES {
         let Some(theirs) = of_stock(mode) else { return };
-        // Leave out the test engine `sideundo`, because its home looks at its files in each operation.
+        // Leave out the test engine `sideundo`, whose home reads its own files in each operation.
         for engine in
             Engine::keeping_rollback_journals().into_iter().filter(|engine| engine.name() != "sideundo")
         {

@@ -215,7 +215,8 @@ fn inv21_a_change_of_the_mode_dies_at_any_step() {
     }
 }
 
-/// A user who opens the database read-only cannot roll back, and gets the same error as on stock SQLite.
+/// A user who opens the database read-only cannot roll the journal back. This user gets the same error as on
+/// stock SQLite.
 #[test]
 fn a_reader_meets_a_hot_journal() {
     each(|fixture, mode| {

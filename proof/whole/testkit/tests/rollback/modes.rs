@@ -109,8 +109,8 @@ fn the_same_log_goes_on_in_wal_mode_and_another_connection_follows() {
     });
 }
 
-/// All pages of a WAL, and of the log in which it is, have the same size. A rollback journal may have pages
-/// of different sizes.
+/// All pages of a WAL, and of the log that holds it, have the same size. But pages in a rollback journal may
+/// have another size than those of the log.
 #[test]
 fn vacuum_changes_the_page_size_and_the_wal_follows() {
     each(|fixture, mode| {

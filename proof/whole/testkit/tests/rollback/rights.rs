@@ -1,4 +1,5 @@
-//! Tests what a user can do who may only read the database. The tests run a process of that user.
+//! Tests what a user may do who has only the right to read the database. Each test starts a process of such a
+//! user.
 
 use std::fs::{Permissions, set_permissions};
 use std::os::unix::fs::PermissionsExt;

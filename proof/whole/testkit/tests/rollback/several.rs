@@ -97,8 +97,8 @@ fn inv23_a_transaction_over_two_databases_dies_in_both_or_none() {
     for mode in MODES {
         let most = die_at_each_step(theirs, Engine::NVWAL, mode);
         for engine in Engine::keeping_rollback_journals() {
-            // A home makes no difference here, and each step costs a process. So one mode suffices for the
-            // engine with a home.
+            // In this test a home makes no difference, and each step costs a process. So for the engine with
+            // a home, the test runs in one mode only.
             if engine.name() == "sideundo" && mode != "DELETE" {
                 continue;
             }

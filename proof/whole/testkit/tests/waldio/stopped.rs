@@ -35,8 +35,8 @@ fn inv11_a_process_that_is_stopped_while_it_leads_holds_up_neither_readers_nor_w
             insert(&conn).unwrap();
         }
         assert_eq!(reader.run("INSERT INTO t(b) VALUES('of the reader')"), "");
-        // The stopped process may still write to the log. So the log must not start over, but checkpoints
-        // write pages home, and commits continue.
+        // The stopped process may still write to the log, so the log must not start over. But checkpoints
+        // must still write pages to the database file, and commits must continue.
         assert_eq!(one::<i64>(&conn, "PRAGMA wal_checkpoint(PASSIVE)"), 0);
         assert!(!restart(&conn));
         insert(&conn).unwrap();
