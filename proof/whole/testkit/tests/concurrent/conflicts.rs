@@ -143,7 +143,7 @@ fn inv58_what_a_commit_of_its_own_left_in_the_cache_counts() {
     assert_eq!(one::<i64>(&a, "SELECT sum(v) FROM t"), 0);
 }
 
-/// The transaction began when the database file had everything, so the log may start over while the
+/// The transaction began when all commits were in the database file, so the log may start over while the
 /// transaction is open. Then the frames of later commits have lower numbers than those that the transaction
 /// knows.
 #[test]

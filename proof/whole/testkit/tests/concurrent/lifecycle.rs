@@ -180,8 +180,8 @@ fn inv15_a_commit_that_its_process_could_not_publish_is_not_written_home() {
             let (fixture, [a, reader]) = on_engine(engine, mode);
             let mut actor = Actor::sql(&fixture.uri("c.db", "concurrent=off"));
             assert_eq!(actor.run("UPDATE t SET v=1 WHERE k=1"), "");
-            // This reader prevents the next commit from starting the log over, although the database file already has
-            // everything.
+            // This reader prevents the next commit from starting the log over, although all of the log's commits are
+            // already in the database file.
             assert_eq!(codes(&reader, "BEGIN; SELECT * FROM t"), OK);
             assert_eq!(codes(&a, "PRAGMA wal_checkpoint"), OK);
             let (path, at) = header(&fixture);

@@ -100,8 +100,8 @@ fn inv60_it_fails_at_the_write_if_an_interior_page_has_changed_that_it_read() {
     integrity(&b);
 }
 
-/// The transaction began when the database file had everything, so the log may start over. The transaction
-/// then continues with frames that have lower numbers than those that it has seen.
+/// The transaction began when all commits were in the database file, so the log may start over. The
+/// transaction then continues with frames that have lower numbers than those that it has seen.
 #[test]
 fn inv60_it_goes_on_in_a_log_that_has_started_over() {
     let (_fixture, [a, b]) = with_rows("upgrade");
