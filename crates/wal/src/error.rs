@@ -102,8 +102,8 @@ pub enum LogError {
         /// The path of the database that the log was made for.
         owner: PathBuf,
     },
-    /// The caller wanted a copy of a database to adopt a log, which would empty the log into the copy. But the
-    /// database that the log belongs to still needs pages that the log holds.
+    /// Somebody wanted a copy of a database to adopt a log. That would empty the log into the copy. But the database
+    /// that the log belongs to still needs pages that the log holds.
     #[error(
         "log {} holds pages of its own database, which that database would lose: copy the log beside {} as \
          {}-duralite, and checkpoint that copy", log.display(), database.display(), database.display()
@@ -249,7 +249,7 @@ pub enum ErrorKind {
 }
 
 impl LogError {
-    /// Returns whether the error proves that the file does not exist, or that the file with this name is not a log.
+    /// Returns whether the error proves that the file does not exist or is not a log.
     pub(crate) fn says_none(&self) -> bool {
         let is_none = |kind: std::io::ErrorKind| {
             matches!(kind, std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory)

@@ -74,7 +74,7 @@ pub trait Hook: Send + Sync {
 
 static TAPS: RwLock<Vec<(PathBuf, Arc<dyn Hook>)>> = RwLock::new(Vec::new());
 
-/// Keeps a hook installed until this value is dropped. Logs that were opened while the hook was installed keep it.
+/// Uninstalls a hook when it is dropped. Logs that were opened before that keep the hook.
 pub struct Hooked {
     dir: PathBuf,
 }

@@ -44,7 +44,8 @@ fn inv15_a_frame_that_was_acknowledged_is_not_replaced() {
     model.commit(second);
     assert_eq!(contents(&mut stream), model.committed);
 
-    // The second transaction is acknowledged. Then a writer whose wal-index does not contain that transaction writes.
+    // The second transaction is acknowledged. Then a writer whose wal-index lacks that transaction writes the same
+    // frames.
     stream.set_acknowledged((stream.engine().version() >> 32) << 32 | model.frames());
     let refused =
         lost.writes.iter().try_for_each(|(at, bytes)| stream.write(&NoDatabase, *at, bytes).map(|_| ()));
@@ -88,7 +89,7 @@ fn the_write_that_seals_a_transaction_tells_of_it_and_no_other_does() {
         assert_eq!((sealed.commit, sealed.ticket), (commit, None));
         assert_eq!(u64::from(stream.engine().committed()), model.frames());
         assert_eq!(sealed.fill, stream.engine().fill());
-        // Another process, which has sealed nothing, learns of the transaction when it writes.
+        // Another process, which has sealed nothing, learns that the transaction was acknowledged when it writes.
         let known = other.engine().version();
         let second = model.transaction(&mut rng, false);
         let (at, bytes) = &second.writes[0];

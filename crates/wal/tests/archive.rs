@@ -84,8 +84,8 @@ fn inv72_a_line_goes_on_as_long_as_nothing_else_writes_the_database() {
     let records = fixture.open().records;
     assert_eq!(records.since(A, LineEnd::Log(B)).map(|closed| closed.len()), Some(1));
     fixture.close(B, 1, false);
-    // Write one byte again, so that only the file's time changes. A change that stock SQLite makes in its WAL also
-    // leaves the first page and the size as they were.
+    // Write one byte again, so that only the file's time changes. Stock SQLite, with its WAL, can also change a
+    // database and leave the first page and the size as they were.
     let bytes = std::fs::read(&fixture.database).expect("read");
     std::os::unix::fs::FileExt::write_all_at(
         &std::fs::OpenOptions::new().write(true).open(&fixture.database).expect("open"),
@@ -132,8 +132,8 @@ fn inv72_what_a_crash_has_torn_is_left_out_and_the_next_record_is_whole() {
     fixture.open().begin(&fixture.identity, A, true).expect("begin");
     let path = path_of(&fixture.database);
     let whole = std::fs::read(&path).expect("read");
-    // Leave out the cut that removes only the end of the line. The next writer adds that end, and so completes the
-    // line.
+    // Do not test the cut that removes only the end of the line. The next writer adds that end again, and so
+    // completes the line.
     for cut in whole.len() - 40..whole.len() - 1 {
         std::fs::write(&path, &whole[..cut]).expect("write");
         fixture.open().begin(&fixture.identity, B, false).expect("begin");

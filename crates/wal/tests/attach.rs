@@ -19,7 +19,7 @@ use duralite_wal::log::offline;
 use duralite_wal::placement::{FileStep, Hook, LOG_DELETED, find_deleted, hook, pause_for};
 use duralite_wal::{DatabaseIdentity, Descriptor, EngineOptions, ErrorKind, Log, LogError, LogPlacement};
 
-/// A safety net, because no test takes this long.
+/// The limit of each wait. No test takes this long unless something is wrong.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 struct Place {
@@ -125,7 +125,7 @@ fn inv03_a_log_that_is_deleted_or_put_aside_while_it_is_being_attached_is_not_us
     }
 }
 
-/// Deletes a log when its segment is opened for the second time. The second opening precedes the mapping of the
+/// Deletes a log when a process opens the log's segment for the second time, which it does just before it maps the
 /// segment.
 struct Deletes {
     log: PathBuf,
@@ -198,7 +198,8 @@ fn a_log_is_not_nvram_for_one_process_and_emulated_memory_for_another() {
     let other = place.attach_in(MemoryKind::Dax, log.id()).map(|_| ());
     assert!(matches!(other, Err(LogError::Settings)), "{other:?}");
     drop(same.expect("the same kind"));
-    // Store the word as if the log were in NVRAM. Then memory that is emulated has to be refused.
+    // Store the word that says that the log is used in NVRAM. A process that would use it as emulated memory has to be
+    // refused.
     log.segment().store(8, 1);
     let other = place.attach_in(MemoryKind::Emulated, log.id()).map(|_| ());
     assert!(matches!(other, Err(LogError::Settings)), "{other:?}");
@@ -224,7 +225,7 @@ fn inv03_a_snapshot_does_not_share_the_log_that_its_original_uses() {
     }
 }
 
-/// Attaches a log, and permits this many pauses. Returns the result, and how often the call paused.
+/// Attaches a log with a `pause` that permits this many pauses. Returns the result, and how often the call paused.
 fn attach_impatiently(place: &Place, id: LogId, pauses: u32) -> (Result<(), LogError>, u32) {
     let count = Cell::new(0);
     let pause = |tries| {

@@ -100,7 +100,7 @@ fn inv03_a_copy_of_database_and_log_is_a_pair_wherever_the_original_is() {
     }
 }
 
-/// A log that was moved to another file system is no longer in the file in which it was made. By that sign it looks
+/// A log that was moved to another file system is no longer in the file in which it was made. In this respect it looks
 /// like a copy.
 #[test]
 fn inv03_a_copy_of_the_database_alone_does_not_take_a_log_that_was_moved() {
@@ -129,7 +129,8 @@ fn inv03_a_copied_directory_has_its_log_below_it_too() {
         fixture.copy("data/app.db", "copy/app.db");
         fixture.copy("data/app.db", "app.db");
         assert_eq!(fixture.claim_copy("copy/app.db", &fixture.path("copy/logs")), Claim::Copy);
-        // These copies of the log are not where the log is in the original's directory.
+        // The original's log is in the directory `logs` below the original. Relative to the copied database, these
+        // copies of the log are in other places.
         assert_eq!(fixture.claim_copy("copy/app.db", &fixture.path("logs")), Claim::Foreign);
         assert_eq!(fixture.claim_copy("app.db", &fixture.path("copy")), Claim::Foreign);
         fs::remove_dir_all(fixture.path("data")).expect("remove");

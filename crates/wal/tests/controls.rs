@@ -71,7 +71,7 @@ fn verdict(image: RecordingNvm, options: &NvwalOptions, possible: &[Vec<u8>]) ->
     }
 }
 
-/// Returns the first fault that one of many crashes reveals, if any does.
+/// Tries many crashes, and returns the first fault that one of them reveals.
 fn found(sync: SyncMode, omit: Omit) -> Option<String> {
     (0..4000).find_map(|seed| {
         let crash_at = if seed % 2 == 0 { Rng(seed + 1).below(60) } else { u64::MAX };

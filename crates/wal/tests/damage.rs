@@ -1,5 +1,5 @@
-//! Tests with damage to committed bytes. Recovery returns an error or exactly the content, never other content, and
-//! never panics (invariants 8 and 12).
+//! Tests with damage to committed bytes. Recovery returns either an error or exactly the committed content, and never
+//! panics (invariants 8 and 12).
 
 #![allow(clippy::expect_used, clippy::panic, reason = "a failed expectation is a failed test")]
 
@@ -49,7 +49,7 @@ fn committed(seed: u64, sync: SyncMode) -> Committed {
     let mut rng = Rng(seed * 0x9E37 + 1);
     let mut model = Model::of_seed(seed, 512, 20);
     let mut prefixes = Vec::new();
-    // A transaction on b-tree leaves logs less, but the log has to extend over several blocks. So commit more such
+    // The log has to extend over several blocks. A transaction on b-tree leaves logs less, so commit more such
     // transactions.
     for transactions in [3, if seed.is_multiple_of(2) { 24 } else { 60 }] {
         let (offset, data) = model.restart();
@@ -142,8 +142,8 @@ fn inv08_no_flipped_bit_in_what_leads_to_it_goes_unnoticed() {
         let active = log.bytes[1152..1160].try_into().expect("eight bytes");
         let generation = read_active_word(u64::from_le_bytes(active));
         let slot = slot_offset(generation) as usize;
-        // Flip a sample of bytes of the write-once part. Then flip all bytes of the active word, of the slot in force,
-        // and of the word with the log's size.
+        // Flip a sample of bytes of the part that is written only once. Then flip all bytes of the active word, of the
+        // slot in force, and of the word with the log's size.
         let sample = (0..60).map(|_| rng.below(1096) as usize);
         for at in sample.chain(1152..1160).chain(slot..slot + 64).chain(1344..1352) {
             assert_eq!(flip_byte(&log, at, SyncMode::Lazy), 8, "byte {at}");
@@ -236,7 +236,7 @@ fn inv08_zeros_behind_a_mark_are_an_error() {
     for_seeds(6, |seed| {
         let log = committed(seed, SyncMode::Lazy);
         for range in &log.used {
-            // Overwrite the headers, except for their marks, and the records with zeros.
+            // Overwrite the records and the headers with zeros, but leave the marks in the headers.
             let start = if range.len() == 40 { range.start + 8 } else { range.start };
             let mut bytes = log.bytes.clone();
             bytes[start..range.end].fill(0);
@@ -266,8 +266,8 @@ fn inv08_zeros_over_a_mark_are_an_error_where_a_transaction_is_whole_behind_them
                 for zeros in
                     [header.start..header.start + 8, header.clone(), header.start..headers[nth + 1].start]
                 {
-                    // The next transaction may be in another block. The range may then go backwards, or extend over
-                    // other blocks. Skip such a range.
+                    // If the next transaction is in another block, the range may go backwards, or extend over other
+                    // blocks. Skip such a range.
                     if zeros.is_empty() || zeros.len() > BLOCK {
                         continue;
                     }

@@ -48,8 +48,8 @@ const TRANSACTIONS: u32 = 40;
 /// The number of transactions before the torn one in `torn-checksum-late.nvwal`.
 const TORN: u32 = 36;
 
-/// Returns the bytes and the content of a log. Its transactions extend over several blocks, and two of them spilled
-/// pages.
+/// Returns the bytes and the content of a log. Its transactions extend over several blocks, and SQLite spilled pages in
+/// two of them.
 fn good(sync: SyncMode) -> (Vec<u8>, Vec<u8>) {
     good_after(sync, TRANSACTIONS)
 }

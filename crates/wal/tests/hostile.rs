@@ -39,7 +39,7 @@ const ID: LogId = LogId([9; 16]);
 const CLAIMED: u64 = 1 << 40;
 /// The most bytes that inspecting these files may read.
 const BOUND: u64 = 16 << 20;
-/// A transaction with one record, which is only a header.
+/// A transaction with one record. The record consists only of its header.
 const ONE_RECORD: TxHeader = TxHeader {
     tx_bytes: 48,
     sequence: 1,

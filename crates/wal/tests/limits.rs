@@ -159,8 +159,8 @@ impl Appender {
     }
 }
 
-/// The most bytes of the medium that an engine reads for a frame's page, however often SQLite wrote the page: a
-/// whole image, two pages of differences, the record that exceeded them, and headers.
+/// The most bytes of the medium that an engine reads for a frame's page, however often SQLite wrote the page: a whole
+/// image, two pages of differences, the record with which the differences became more than that, and headers.
 const DEAREST_READ: u64 = 4 * PAGE as u64 + 2 * 65 * 16;
 
 fn read_cost(stream: &mut WalStream<Nvwal>, nvm: &dyn Nvm, frame: u32, page: &mut [u8]) -> u64 {

@@ -35,7 +35,8 @@ fn variants() -> Vec<NvwalOptions> {
     all
 }
 
-/// Runs one random history. Takes a crash image before medium operation `crash_at`, and then recovers it.
+/// Runs one random history. Takes the image that a crash before medium operation `crash_at` leaves, and recovers that
+/// image.
 fn history(seed: u64, options: &NvwalOptions, page_bytes: usize, crash_at: u64) -> Option<()> {
     let mut rng = Rng(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
     let nvm = Arc::new(fresh_medium(options, page_bytes as u32));

@@ -19,7 +19,7 @@ use duralite_wal::engines::{nvwal, waldio};
 use duralite_wal::placement::{FileStep, Hook, hook};
 use duralite_wal::{DatabaseIdentity, Descriptor, EngineOptions, Log, LogError, LogPlacement};
 
-/// Panics after this many more writes to the medium, and never if the number is negative.
+/// Panics when this many more writes to the medium have been made. If the number is negative, never panics.
 #[derive(Debug, Default)]
 struct Fuse(AtomicI64);
 

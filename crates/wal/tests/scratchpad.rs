@@ -122,7 +122,7 @@ fn inv10_a_region_that_is_full_fails_the_write_and_loses_nothing() {
     assert!(full > 2, "never full");
 }
 
-/// Makes a small region with one log, and a transaction that the caller can write to the log.
+/// Makes a small region with one log. Also returns a transaction that the caller can write to the log.
 fn small() -> (Rig, WalStream<Scratchpad>, Model, Transaction) {
     let rig = Rig::new(1, 64 << 10, false);
     let mut log = rig.open(0).expect("open");
@@ -196,7 +196,7 @@ fn start_over_and_die(rig: &Rig, header: &[u8]) {
     log.store_u64(ACTIVE_OFFSET, active_word(generation));
 }
 
-/// The process that meets the state that a dead process of its log has left.
+/// How a process comes upon the state that a dead process of its log has left.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Finder {
     /// Joins the others, with the slot that the dead process had.

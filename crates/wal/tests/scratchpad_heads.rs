@@ -15,8 +15,8 @@ use duralite_wal::engines::scratchpad::Scratchpad;
 use duralite_wal::log::stream::WalStream;
 use rig::Rig;
 
-/// The bytes with which a journal begins, and each part of it that SQLite synced separately. After a crash, no stale
-/// bytes of an earlier journal may look like this header.
+/// The bytes with which a journal begins. Each later part of the journal that SQLite syncs separately begins with them
+/// too. After a crash, no stale bytes of an earlier journal may look like this header.
 const MAGIC: [u8; 8] = [0xd9, 0xd5, 5, 0xf9, 0x20, 0xa1, 0x63, 0xd7];
 
 /// Writes a journal of a large transaction. SQLite has synced the journal once before its end, so it has a second
@@ -40,7 +40,7 @@ fn complete_head(journal: &dyn RollbackJournal, number: u8, at: u64) {
     journal.sync().expect("sync");
 }
 
-/// Returns a process with journal number 1 and both headers of that journal.
+/// Returns a process that has written journal number 1, which has two headers.
 fn process_with_journal(rig: &Rig, second: u64) -> (WalStream<Scratchpad>, Arc<dyn RollbackJournal>) {
     let log = rig.open(0).expect("open");
     let journal = log.engine().rollback_journal().expect("a journal");

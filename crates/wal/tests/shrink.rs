@@ -25,8 +25,8 @@ use duralite_wal::log::stream::WalStream;
 use duralite_wal::{DatabaseIdentity, EngineOptions, Log, NvwalOptions, WaldioOptions};
 
 const PAGE: usize = 4096;
-/// The size in bytes of a new log with blocks of 512 bytes, and an upper bound on the space in bytes that a new log in
-/// memory takes.
+/// The size in bytes of a new log with blocks of 512 bytes. The second number is an upper bound on the space in bytes
+/// that a new log in memory takes.
 const NEW: u64 = 512 << 10;
 const NEW_MEMORY: u64 = 2 << 20;
 

@@ -377,7 +377,8 @@ fn inv09_a_failing_write_or_flush_stops_every_process_and_loses_nothing_acknowle
     }
 }
 
-/// Growing the log ends with a flush. That flush may get the error that belongs to the group that a leader is writing.
+/// Growing the log ends with a flush. If the write of a leader's group fails, the error may be reported to that flush
+/// instead of the leader's own.
 #[test]
 fn inv09_a_flush_that_fails_while_the_log_grows_stops_every_process() {
     for nth in 0..4 {
@@ -407,8 +408,8 @@ fn inv09_a_flush_that_fails_while_the_log_grows_stops_every_process() {
     }
 }
 
-/// A device on which the next growth of the log fails. Before the growth fails, it gives a committer the time to
-/// commit, which the committer must not do.
+/// A device on which the next growth of the log fails. Before it fails, it waits, so that a committer has the time to
+/// commit. The committer must not do so.
 #[derive(Debug)]
 struct FailingGrowth {
     below: RecordingBlock,

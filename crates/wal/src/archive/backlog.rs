@@ -23,9 +23,9 @@ use crate::{DatabaseIdentity, Log, LogError};
 /// The number of bytes that one write or read transfers.
 const BUFFER: usize = 256 << 10;
 
-/// Writes those transactions of a log that follow a position into a backlog beside the log's database. Returns whether
-/// there were any. The file is durable on return, and replaces an earlier backlog of the log. The caller keeps
-/// everybody else from using the log, and every transaction in the log is final.
+/// Writes the transactions of a log after a position into a new backlog beside the log's database. Returns whether
+/// there were any. The backlog is durable on return, and replaces an earlier backlog of the log. The caller keeps all
+/// other processes from using the log, and every transaction in the log is final.
 ///
 /// # Errors
 /// `Io`, `Corrupt`, `Poisoned`.

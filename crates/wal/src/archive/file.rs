@@ -1,5 +1,5 @@
-//! Opens, locks and changes `app.db-archive`. While a process has the file open, no other process can change it. So no
-//! process keeps the file open.
+//! Opens, locks and changes `app.db-archive`. A process that has the file open holds an exclusive lock on it, and no
+//! other process can change the file meanwhile. So every process closes the file as soon as it has changed it.
 
 use std::fs::OpenOptions;
 use std::io::{self, ErrorKind, Write as _};
@@ -21,8 +21,8 @@ use crate::{DatabaseIdentity, LogError};
 const LOCK_AT: i64 = 1 << 40;
 /// The number of attempts to take the lock, a millisecond apart. A process holds the lock only for a write and a sync.
 const TRIES: u32 = 2000;
-/// The largest size of the file in bytes. A longer file means that the database was closed very often without a
-/// sidecar, and the database then begins a new line of logs.
+/// The size in bytes from which on `ArchiveFile::begin` forgets the earlier logs. The file becomes that long only if
+/// the database was closed very often without a sidecar. The database then begins a new line of logs.
 const MOST_BYTES: usize = 256 << 10;
 
 /// An open and locked `app.db-archive`.
@@ -83,9 +83,9 @@ impl ArchiveFile {
         Ok(Self { database: database.path.clone(), path, file, records, bytes })
     }
 
-    /// Records where the archive of a database is, and the identity of the database in the archive. Makes the file if
-    /// the database has none. The record is durable on return. Keeps the other records if the file was written for this
-    /// database.
+    /// Records the URL of the database's archive, and the generation and the token of this database in that archive.
+    /// Makes the file if the database has none. The record is durable on return. If the file was made for this
+    /// database, it keeps its other records.
     ///
     /// # Errors
     /// `Format` for a URL that the file cannot hold; as [`ArchiveFile::open`].
@@ -154,8 +154,8 @@ impl ArchiveFile {
         hooks::step(FileStep::Record, &self.path).map_err(failed)?;
         let written = self.file.write_all_at(&new, end).and_then(|()| self.file.sync_all());
         if let Err(error) = written {
-            // Cut off what was written of these lines. Otherwise a process could believe that the recorded events have
-            // happened.
+            // Cut off the part of these lines that was written. Otherwise a process could believe that the recorded
+            // events have happened.
             let _ = self.file.set_len(end);
             return Err(failed(error));
         }
@@ -177,8 +177,8 @@ impl ArchiveFile {
         Ok(())
     }
 
-    /// Records that a process makes a log. `intact` is as in [`Record::Begin`]. The record is durable on return. If the
-    /// file has become too long, forgets the earlier logs.
+    /// Records that a process is making a log. `intact` is as in [`Record::Begin`]. The record is durable on return. If
+    /// the file has become too long, forgets the earlier logs.
     ///
     /// # Errors
     /// `Io`.
@@ -201,7 +201,8 @@ impl ArchiveFile {
         let kept: Vec<Record> =
             self.records.logs().skip_while(|record| record.log() != Some(log)).cloned().collect();
         self.delete_backlogs(|other| kept.iter().all(|record| record.log() != Some(other)))?;
-        // Keep the order of the file: older records, the records of the owner, newer records.
+        // Keep the order of the file: the logs before the record of the owner, the records about the owner, the logs
+        // after it.
         let (_, newer) = self.records.around_owner();
         let (older, newer) = kept.split_at(kept.len().saturating_sub(newer.len()));
         replace(database, &[older, &self.records.of_owner(), newer].concat())

@@ -19,10 +19,10 @@ pub(crate) fn known(frame: &Frame) -> Option<Checksum> {
 }
 
 /// Recomputes SQLite's checksums over all committed frames and compares them with the checksums stored at the commit
-/// frames. Returns the first commit frame whose stored checksum SQLite cannot have computed; at that frame or before
-/// it, some page is no longer what was committed. SQLite continues each checksum from that of the frame before. The
-/// checksum stored at a commit frame may be wrong, and SQLite may have continued from that one or from the true one, so
-/// this function accepts both. After a commit frame without a known checksum, it accepts any checksum.
+/// frames. Returns the first commit frame whose stored checksum SQLite cannot have computed. In that case the page of
+/// this frame, or of an earlier one, is no longer what was committed. SQLite computes each checksum from the checksum
+/// of the frame before. A stored checksum may be wrong, and SQLite may have continued from the wrong one or from the
+/// true one, so this function accepts both. After a commit frame without a known checksum, it accepts any checksum.
 ///
 /// # Errors
 /// As [`crate::engine::LogReader::read_page`].

@@ -80,7 +80,8 @@ pub type Salvage = fn(&OpenFile<'_>, &dyn DatabaseFile, Later<'_>) -> Result<Sal
 pub type Walk =
     fn(&OpenFile<'_>, &dyn DatabaseFile, &mut dyn FnMut(&WalkedTransaction)) -> Result<WalkSummary, LogError>;
 
-/// The size in bytes above which the last close deletes a log of blocks.
+/// The last connection that closes deletes a log on blocks that is longer than this, in bytes, even if the setting
+/// `on_close` says `keep`.
 const KEPT_BYTES: u64 = 512 << 10;
 
 impl Descriptor {
@@ -98,7 +99,7 @@ impl fmt::Debug for Descriptor {
     }
 }
 
-/// Two descriptors are equal if their names are, because names are unique.
+/// Two descriptors are equal if they have the same name, because names are unique.
 impl PartialEq for Descriptor {
     fn eq(&self, other: &Self) -> bool {
         self.name == other.name
@@ -192,7 +193,7 @@ impl LogPlacement {
     /// Returns the placement of an engine's logs on these media.
     ///
     /// # Errors
-    /// A text that names the medium that the engine needs and that is missing or unusable.
+    /// A text about a medium that the engine needs: the medium is missing, or it cannot be used.
     pub fn of(engine: &'static Descriptor, media: &MediaSet) -> Result<Self, String> {
         engine.needs.iter().try_for_each(|medium| media.check(*medium))?;
         let first = engine.needs.first().and_then(|medium| media.directory(*medium));
@@ -200,10 +201,10 @@ impl LogPlacement {
         Ok(Self { engine, dir, media: media.only(engine.needs) })
     }
 
-    /// Returns the placement of an engine's logs in the directory `dir`. The engine's first medium is in `dir`, and if
-    /// it is memory, it is treated as emulated. `media` supplies the other media that the engine needs. If the engine
-    /// needs memory for pages and `media` has none, the database is mapped as emulated memory, whatever directory it is
-    /// in.
+    /// Returns the placement of an engine's logs in the directory `dir`. The engine's first medium is in `dir`. If that
+    /// medium is memory, it counts as emulated memory. `media` supplies the other media that the engine needs. If the
+    /// engine needs memory for pages and `media` has none, the database is mapped as emulated memory, whatever
+    /// directory it is in.
     #[must_use]
     pub fn at(engine: &'static Descriptor, dir: &Path, media: &MediaSet) -> Self {
         let media = media.only(engine.needs);

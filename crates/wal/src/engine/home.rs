@@ -6,12 +6,12 @@
 //! mapping of the file in persistent memory. Such an engine supplies a [`Home`], and every access to pages goes through that
 //! home ([`Homed`]):
 //!
-//! | who | calls | holding |
+//! | who | calls | locks that the caller holds |
 //! | --- | --- | --- |
 //! | SQLite, in a read transaction | `read`, `size` | SHARED |
 //! | SQLite's checkpoint | `write`, `checkpointed`, `size`, `truncate`, `sync` | CHECKPOINT, and SHARED |
 //! | SQLite without WAL, or in exclusive locking mode | all but `drain` | EXCLUSIVE |
-//! | the VFS, before the log starts over | `sync`; after a failed sync `write` of all pages | WRITE |
+//! | the VFS, before the log starts over | `sync`; if that fails, `write` of all pages | WRITE |
 //! | the VFS, before it lifts the guard | `read`, `sync`, `drain` | EXCLUSIVE, the mutex of the log |
 //! | [`crate::log::offline`] | all | the database and the log to itself |
 //!
@@ -38,7 +38,7 @@
 //! | when | the header in the file |
 //! | --- | --- |
 //! | the guard is put on | that of the database, because SQLite has written page 1 without a log; it is written again, and synced, before the first commit |
-//! | under the guard | as the home last wrote it ([`write_past_guard`]), or as it was before; with the guard |
+//! | under the guard | what the home last wrote ([`write_past_guard`]), or what the file had before; in both cases with the guard |
 //! | SQLite changes the page size or mode | what SQLite writes, with the guard for that mode |
 //! | after `drain` | that of the database, with the guard |
 //! | the guard is lifted | that of the database |
@@ -134,17 +134,18 @@ pub enum Header {
 /// connection passes its own `file`. [This module](self) says which caller uses which method under which lock.
 ///
 /// A home passes errors of `file` on unchanged, so SQLite gets the result code of its own VFS. For an error of the home
-/// itself, SQLite gets the code of the error's kind, or else the I/O error of the operation. After a failed `sync` or
-/// `drain`, the caller writes everything committed again before the log starts over or the guard is lifted.
+/// itself, SQLite gets the result code for the error's kind. If there is none, SQLite gets the I/O error of the
+/// operation. After a failed `sync` or `drain`, the caller writes everything committed again before the log starts over
+/// or the guard is lifted.
 ///
-/// With a home, SQLite maps no part of the file, because `xFetch` answers that there is no mapping, and SQLite then reads.
-/// The VFS passes SQLite's hints about the size of the file to the home, not to the file.
+/// With a home, SQLite does not map the file into memory: `xFetch` returns no mapping, so SQLite reads instead. The VFS
+/// passes SQLite's hints about the size of the file to the home, not to the file.
 pub trait Home: Send + Sync {
     /// Returns where the header is: see [this module](self). The answer never changes for a log.
     fn header(&self) -> Header;
 
-    /// Fills `buf` from byte `offset` on with what was written last, as far as [`Home::size`] reaches. Returns how many
-    /// bytes it read. Callers mostly read whole pages; SQLite may ask for part of a page.
+    /// Reads the newest bytes of the database from byte `offset` on into `buf`, as far as [`Home::size`] reaches.
+    /// Returns how many bytes it read. Callers mostly read whole pages; SQLite may ask for part of a page.
     ///
     /// # Errors
     /// Any; the statement fails.
@@ -157,9 +158,9 @@ pub trait Home: Send + Sync {
     /// Any; the checkpoint fails, and the page stays in the log.
     fn write(&self, file: &dyn DatabaseFile, bytes: &[u8], offset: u64) -> Result<(), LogError>;
 
-    /// Makes durable what any process has written through this home. Makes `file` durable too, because [`Homed`] may have
-    /// written the header directly to `file`. On return, `read` would find all of these pages after a power loss, without
-    /// the help of the log.
+    /// Makes durable what any process has written through this home. Makes `file` durable too, because [`Homed`] may
+    /// have written the header directly to `file`. After this call, `read` finds all of these pages even after a power
+    /// loss, without the help of the log.
     ///
     /// # Errors
     /// Any; the log keeps what it holds.
@@ -174,14 +175,14 @@ pub trait Home: Send + Sync {
         Ok(())
     }
 
-    /// Returns the size in bytes of the database as `read` shows it.
+    /// Returns the size in bytes of the database that `read` reads.
     ///
     /// # Errors
     /// Any.
     fn size(&self, file: &dyn DatabaseFile) -> Result<u64, LogError>;
 
-    /// Tells the home that SQLite expects to make the database this large. SQLite may end, or crash, before the database is
-    /// so large.
+    /// Tells the home that SQLite expects to make the database this large. SQLite may stop or crash before the database
+    /// has that size.
     ///
     /// # Errors
     /// Any; the caller ignores the error, since writing will show the problem.
@@ -189,19 +190,20 @@ pub trait Home: Send + Sync {
         Ok(())
     }
 
-    /// Truncates the database to `bytes`, at least a page, and discards the rest. The new size is not durable on return.
+    /// Truncates the database to `bytes` (at least one page), and discards the rest. The new size is not durable on
+    /// return.
     ///
     /// # Errors
     /// Any; the checkpoint, or the statement, fails.
     fn truncate(&self, file: &dyn DatabaseFile, bytes: u64) -> Result<(), LogError>;
 
-    /// Writes to `file` everything that `read` shows and the file lacks, and makes the file durable. After that, a
-    /// program without this library finds the whole database in the file, and the file survives a power loss. The guard
-    /// in `file` stays, because a home that holds the header writes it with [`write_past_guard`]. The caller excludes
-    /// all other users of the database. If the process crashes during the call, what `read` shows is unchanged. A
-    /// second call changes nothing. After the call the home may discard its own copy of what `file` now has. So nobody
-    /// may drain the home into a copy of the database while the original still needs the log ([`crate::log::offline`]
-    /// refuses to).
+    /// Writes to `file` everything that `read` returns and `file` does not have yet, and makes `file` durable. After
+    /// that, a program without this library finds the whole database in `file`, even after a power loss. The guard in
+    /// `file` stays, because a home that holds the header writes it with [`write_past_guard`]. The caller excludes all
+    /// other users of the database. If the process crashes during the call, `read` still returns the same pages. A
+    /// second call changes nothing. After the call the home may discard its own copy of the pages that `file` now has.
+    /// So nobody may drain the home into a copy of the database while the original still needs the log
+    /// ([`crate::log::offline`] refuses to).
     ///
     /// # Errors
     /// Any; the guard and the log stay.
@@ -235,8 +237,8 @@ impl<'a> Homed<'a> {
         Ok(())
     }
 
-    /// Makes the home write everything to the file; see [`Home::drain`]. Does nothing without a home, because the caller has
-    /// synced the file.
+    /// Makes the home write everything to the file; see [`Home::drain`]. Does nothing without a home, because in that
+    /// case the caller has already synced the file.
     ///
     /// # Errors
     /// As [`Home::drain`].

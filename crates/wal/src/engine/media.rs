@@ -44,11 +44,11 @@ impl MemoryKind {
 /// The way in which stores to home pages, and to logs in the same memory, become durable.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum HomeSync {
-    /// For each page, the cheaper of the ways `WriteBack` and `WriteThrough`.
+    /// For each page, whichever of `WriteBack` and `WriteThrough` costs less.
     #[default]
     Adaptive,
-    /// The paper's rule for each page: non-temporal stores for a page that is written less often than the average
-    /// page.
+    /// For each page, the rule of the paper (Xu et al., JCST 2016): non-temporal stores for a page that is written
+    /// less often than the average page.
     Average,
     /// Ordinary stores, and a flush at the sync.
     WriteBack,
@@ -283,8 +283,9 @@ impl MediaSet {
         }
     }
 
-    /// Returns the same set, with each memory as the kind that it really is. Emulated memory in a directory on a DAX
-    /// file system is persistent. Memory for pages is emulated if the file system is not DAX.
+    /// Returns the same set, but each memory counts as the kind that its directory provides. Emulated memory in a
+    /// directory on a DAX file system becomes persistent memory. Memory for pages becomes emulated if its file system
+    /// is not DAX.
     #[must_use]
     pub fn as_found(mut self) -> Self {
         let is_more = |memory: &Memory| memory.kind == MemoryKind::Emulated && is_dax(&memory.dir);

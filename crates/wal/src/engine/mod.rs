@@ -46,7 +46,8 @@ pub struct Frame {
     pub record_bytes: Option<u32>,
 }
 
-/// A committed transaction that no later one has replaced.
+/// A committed transaction that no later transaction has replaced. Only a transaction whose process died before it
+/// acknowledged the commit can be replaced (invariant 15).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Transaction {
     /// The transaction's number in the generation, from 1.
@@ -82,7 +83,7 @@ pub fn wall_clock() -> u64 {
     seconds.saturating_mul(1000).saturating_add(u64::try_from(now.tv_nsec).unwrap_or(0) / 1_000_000)
 }
 
-/// The transaction that a writer makes of the staged frames by sealing them.
+/// What a writer passes to `seal` to turn the staged frames into a transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Commit {
     /// The first frame.
@@ -120,8 +121,8 @@ pub struct Led {
 
 /// Makes sealed transactions durable, without the lock of the stream that sealed them.
 pub trait DurabilityWaiter: Send + Sync {
-    /// Returns when the transaction is as durable as the log's `durability` makes it. With `durability=normal` the leader
-    /// only writes the transaction, and does not flush it.
+    /// Returns when the transaction is as durable as the setting `durability` demands. With `durability=normal` the
+    /// leader only writes the transaction, and does not flush it.
     ///
     /// # Errors
     /// Fails if the transaction could not be made durable. Whether the transaction is durable is in doubt until the log is
@@ -141,8 +142,8 @@ pub trait DurabilityWaiter: Send + Sync {
     /// As [`DurabilityWaiter::wait`].
     fn make_room(&self) -> Result<(), LogError>;
 
-    /// Returns when everything sealed before the call survives a power loss. Waits for that even if the log acknowledges
-    /// commits before they survive one (invariant 5).
+    /// Returns when everything sealed before the call survives a power loss. It waits even if the settings let the log
+    /// acknowledge commits earlier (invariant 5).
     ///
     /// # Errors
     /// As [`DurabilityWaiter::wait`].
@@ -220,9 +221,9 @@ pub trait LogFile: Send {
         header: Option<&WalHeader>,
     ) -> Result<(), LogError>;
 
-    /// Starts the log over with an empty generation, which is durable on return. Then gives back to the file system what
-    /// the file has beyond `keep_bytes` and beyond the size of a new log. The caller has synced everything committed so far
-    /// into the database file (invariant 6).
+    /// Starts the log over with an empty generation, which is durable on return. Then shrinks the file to `keep_bytes`,
+    /// or to the size of a new log if that is larger. The caller has synced everything committed so far into the
+    /// database file (invariant 6).
     ///
     /// # Errors
     /// As [`LogFile::begin_generation`]. Failing to shrink the file is not an error.
@@ -276,7 +277,7 @@ pub trait LogReader: Send {
     /// Returns the first transaction of this generation with a number above `sequence`.
     fn transaction_after(&self, sequence: u32) -> Option<Transaction>;
 
-    /// Returns whether a committed frame is as durable as the log's `durability` makes it.
+    /// Returns whether a committed frame is as durable as the setting `durability` demands.
     fn is_durable(&self, frame: u32) -> bool;
 
     /// Returns whether the generation that the last refresh found is still in force. If it is not, frames read since that
@@ -309,8 +310,8 @@ pub trait LogWriter: Send {
     /// Returns whether frames are staged.
     fn has_staged(&self) -> bool;
 
-    /// Returns whether sealing may have to wait until every sealed transaction is durable, if the staged transaction grows by
-    /// `bytes` bytes.
+    /// Returns whether sealing may have to wait until all earlier transactions are durable, if the staged transaction
+    /// grows by `bytes` bytes.
     fn outgrows(&self, bytes: usize) -> bool;
 
     /// Drops everything staged.
@@ -350,8 +351,8 @@ pub trait LogWriter: Send {
 
 /// A store of WAL frames: a log that is read and written.
 pub trait Engine: LogFile + LogReader + LogWriter {
-    /// Returns the layer in front of the database file, or `None` if SQLite reads and writes the file itself. A log that
-    /// has a home always has one. A log without a home never gets one.
+    /// Returns the layer in front of the database file, or `None` if SQLite reads and writes the file itself. A log has
+    /// a home during its whole life, or never.
     fn home(&self) -> Option<Arc<dyn Home>> {
         None
     }

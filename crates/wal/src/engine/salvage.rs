@@ -41,7 +41,8 @@ pub struct Point {
     pub position: Option<u64>,
     /// The time at which the transaction was sealed, in milliseconds since 1970; 0 if the log does not say.
     pub time_ms: u64,
-    /// Size of the database in pages after this transaction; 0 if the database file gives the size.
+    /// Size of the database in pages after this transaction. 0 if the log does not say; the database then has the size
+    /// of its file.
     pub db_pages: u32,
     /// The transaction's commit frame; 0 if the log does not number frames.
     pub last_frame: u32,
@@ -98,17 +99,18 @@ pub struct Salvaged {
     pub damage: Option<Damage>,
     /// The pages that the log holds as of `point`, in ascending order.
     pub pages: Vec<u32>,
-    /// The pages that the database file has in a version newer than `point`, as far as the reader can tell. The log has no
-    /// image of these pages as of `point`.
+    /// The pages whose version in the database file is newer than `point`, as far as the reader can tell. The log holds
+    /// no image of these pages as of `point`.
     pub newer: Vec<u32>,
-    /// The pages that only the database file has, perhaps in a version older than `point` (`ppl`).
+    /// The pages of which the log holds no image, and whose version in the database file may be older than `point`
+    /// (`ppl`).
     pub older: Vec<u32>,
     /// The number of the newest transaction after the damage that is in the database file already, at least in part.
     pub checkpointed: Option<u64>,
     /// The number of intact transactions after the damage.
     pub later: u64,
-    /// Whether the log is one sequence of transactions. In a log of `ppl`, which is not, a transaction after the damage
-    /// may also have changed pages of which the log has no trace any more.
+    /// Whether the log is one sequence of transactions. A log of `ppl` is not: there a transaction after the damage may
+    /// also have changed pages of which the log has no trace any more.
     pub is_sequence: bool,
     /// The number of transactions that are lost between `point` and the last intact transaction, as far as the log numbers
     /// them.
@@ -123,7 +125,7 @@ struct Frames {
     newest: FxHashMap<u32, u32>,
 }
 
-/// Returns the page, or the error that the log does not hold it.
+/// Returns the page. If there is none, returns the error that says that the log does not hold the page.
 pub(crate) fn held<T>(page: Option<T>) -> Result<T, LogError> {
     page.ok_or(LogError::Unexpected("a page that the log does not hold"))
 }
@@ -136,7 +138,7 @@ impl Source for Frames {
 }
 
 impl Salvaged {
-    /// Makes the contents from the transactions before the damage, which `engine` has applied.
+    /// Makes the contents of a log whose transactions before the damage `engine` has applied.
     #[must_use]
     pub fn of_frames(engine: Box<dyn Engine>, has_position: bool, damage: Option<Damage>) -> Self {
         let newest = engine.newest_frames();
@@ -264,8 +266,8 @@ fn read_home(database: &dyn DatabaseFile, page_number: u32, page: &mut [u8]) -> 
     Ok(read == page.len())
 }
 
-/// Returns the error if its kind is `Corrupt`, because damage only ends the readable part. Fails with any other error,
-/// because then the log cannot be read at all.
+/// Returns an error of the kind `Corrupt` as the damage that ends the readable part of the log. Fails with any other
+/// error, because then the log cannot be read at all.
 pub(crate) fn damage_of(error: LogError) -> Result<LogError, LogError> {
     if error.kind() == ErrorKind::Corrupt { Ok(error) } else { Err(error) }
 }
@@ -285,7 +287,7 @@ impl Images {
         Self { page_bytes: page_bytes as usize, known: FxHashMap::default(), order: Vec::new() }
     }
 
-    /// Drops all images, because transactions are missing here that may have changed the pages.
+    /// Drops all images, because the transactions that are missing here may have changed the pages.
     pub(crate) fn clear(&mut self) {
         self.known.clear();
         self.order.clear();

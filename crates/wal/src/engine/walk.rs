@@ -11,7 +11,8 @@ pub struct WalkedRecord {
     pub page_number: u32,
     /// Size in bytes, including the record's header.
     pub record_bytes: u32,
-    /// Number of ranges of changed bytes; 0 if the record moves cells or bytes.
+    /// Number of ranges of changed bytes; 0 if the record has another form, such as moves of cells or
+    /// bytes.
     pub ranges: u16,
     /// Whether the record holds the whole page.
     pub whole: bool,

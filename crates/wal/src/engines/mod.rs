@@ -21,7 +21,7 @@ pub static ENGINES: &[&Descriptor] =
 static ADDED: OnceLock<&'static [&'static Descriptor]> = OnceLock::new();
 
 /// Adds engines of a program that links this crate, after those of the product. The program calls this once, before it
-/// opens the first database, because settings that were read earlier lack those of the new engines.
+/// opens the first database, because settings that were read before this call lack the settings of the new engines.
 ///
 /// # Errors
 /// One of the engines has a name or a magic number that is already used, or engines have been added before.

@@ -45,8 +45,8 @@ pub struct FollowedTransaction {
     generation: u64,
 }
 
-/// Records that a commit is acknowledged (invariant 15), and wakes followers. `commit` is a name as
-/// [`Log::newest_commit`] returns it.
+/// Records that a commit is acknowledged (invariant 15), and wakes followers. `commit` names the commit as
+/// [`Log::newest_commit`] does.
 pub fn acknowledge(segment: &dyn Segment, commit: u64) {
     loop {
         let newest = segment.load(placement::ACKNOWLEDGED);
@@ -158,8 +158,8 @@ impl Follower {
         self.own_log()?.guarded(|stream| {
             stream.engine_mut().refresh()?;
             let engine = stream.engine();
-            // Only the newest transaction may not be final yet, because each earlier transaction is final or was
-            // replaced. A follower gets no replaced transaction.
+            // Only the newest transaction may not be final yet. Each earlier transaction is final, or was replaced, and
+            // a follower gets no replaced transaction.
             let newest = engine.transactions().checked_sub(1).and_then(|last| engine.transaction_after(last));
             let open = newest.is_some_and(|newest| !is_final(engine, newest.last_frame, acknowledged));
             Ok(engine.position() - u64::from(open))
@@ -173,8 +173,8 @@ impl Follower {
     /// `LostPlace` if the log no longer has the transactions after the position, so that the caller has to copy the
     /// database again; `Corrupt`, `Poisoned`.
     pub fn read_since(&mut self, position: u64) -> Result<Option<FollowedTransaction>, LogError> {
-        // Load the word of the newest acknowledged commit before reading the log. Then the log, as it is read below,
-        // holds every commit that the word acknowledges.
+        // Load the word that names the newest acknowledged commit before reading the log. The log, as it is read below,
+        // then holds that commit and all earlier ones.
         let acknowledged = self.own_log()?.acknowledged();
         self.log.guarded(|stream| {
             stream.engine_mut().refresh()?;
@@ -215,10 +215,10 @@ impl Follower {
         oldest.map_or(Ok(()), |oldest| Err(LogError::LostPlace { position, oldest }))
     }
 
-    /// Pins a position instead of the position pinned before, so that the log keeps everything after `position`. The pin
-    /// ends when the log reaches three quarters of its limit, when a transaction finds no space, or when the follower or
-    /// its process ends. Returns `false` if the log is about to start over past that position. The earlier pin then stays.
-    /// As long as the log still has the transactions, the caller should read on, and pin again after that.
+    /// Pins a position, so that the log keeps everything after it. The new pin replaces the earlier one. It ends when
+    /// the log reaches three quarters of its limit, when a transaction finds no space, or when the follower or its
+    /// process ends. Returns `false` if the log is about to start over past that position; the earlier pin then stays.
+    /// In that case the caller should read on while the log still has the transactions, and then pin again.
     ///
     /// # Errors
     /// As [`Follower::read_since`].
@@ -289,9 +289,9 @@ impl Follower {
     /// these was sealed at `time_ms` (0 if unknown). The caller has made sure that the database has no other sidecar.
     /// If this follower is dropped, or its process dies, the log's users see that no sidecar runs.
     ///
-    /// Where a power loss may take back commits that were acknowledged (`durability=normal`, Group Synch), the log may give
-    /// a position again to another transaction. So after a start of the system the caller first compares the log's
-    /// transaction at `position` with the archive's.
+    /// With `durability=normal` or Group Synch, a power loss may take back commits that were acknowledged. The log may
+    /// then give their positions to other transactions. So after a start of the system the caller first compares the
+    /// log's transaction at `position` with the archive's.
     ///
     /// # Errors
     /// `Poisoned`.
@@ -312,9 +312,9 @@ impl Follower {
         Ok(())
     }
 
-    /// Returns how much the archive lacks, and shows it to [`duralite top`](crate::placement::Glance). `held` is what
-    /// the sidecar has already read from the log, up to `position`, and has not stored in the archive; the log may no
-    /// longer have it. The result adds what the log has after `position`.
+    /// Returns how much the archive lacks, and shows it to [`duralite top`](crate::placement::Glance). The sidecar has
+    /// read the log up to `position`. `held` is the part of this that it has not stored in the archive yet, and that
+    /// the log may no longer have. The result is the sum of `held` and what the log has after `position`.
     ///
     /// # Errors
     /// `Corrupt`, `Poisoned`.
@@ -373,8 +373,8 @@ impl Drop for Follower {
 fn is_final(engine: &dyn Engine, last_frame: u32, acknowledged: u64) -> bool {
     let generation = engine.origin().generation & 0xffff_ffff;
     let frames = if acknowledged >> 32 == generation { acknowledged & 0xffff_ffff } else { 0 };
-    // A transaction is settled once another was committed after it, because the process that made the later commit had
-    // this transaction in its snapshot.
+    // A transaction is settled once another transaction was committed after it. The process that made the later commit
+    // had this transaction in its snapshot.
     let settled = last_frame < engine.committed() || u64::from(last_frame) <= frames;
     settled && engine.is_durable(last_frame)
 }

@@ -41,19 +41,19 @@ pub struct Log {
     segment_path: PathBuf,
     /// The log's file. Its `flock` tells other processes that the log is in use.
     file: OwnFile,
-    /// The old and the new path of each log of an earlier database that was renamed so that this log could have its
-    /// name.
+    /// The logs of earlier databases that were renamed so that this log could get their name: the old and the new path
+    /// of each.
     moved: Vec<(PathBuf, PathBuf)>,
     /// Whether this process made the log and has not made it durable yet.
     is_provisional: bool,
     /// The reason why a sync does not make data survive a power loss; `None` if no such reason is known.
     unsynced: Option<String>,
-    /// How a user who may only read the log has attached it; `None` for all other users.
+    /// The state of an outside reader, that is, a user who may only read the log; `None` for all other users.
     outside: Option<Arc<Outside>>,
     on_close: OnClose,
     /// The reason why this process acknowledges no more commits (invariant 9); `None` if it still acknowledges commits.
     poisoned: Option<String>,
-    /// Whether an operation is running. If the operation panics, the caller catches the panic and the flag stays set,
+    /// Whether an operation is running. The flag stays set if the operation panics and a caller catches the panic,
     /// because the state of the log is then in doubt.
     unfinished: bool,
 }
@@ -149,8 +149,8 @@ impl Log {
         placement::is_deleted(&self.file)
     }
 
-    /// Returns the old and the new path of each log of an earlier database that was renamed so that this new log could have
-    /// its name. Those logs are kept.
+    /// Returns the logs of earlier databases that were renamed so that this new log could get their name: the old and
+    /// the new path of each. Those logs are kept.
     #[must_use]
     pub fn moved(&self) -> &[(PathBuf, PathBuf)] {
         &self.moved
@@ -246,7 +246,7 @@ impl Log {
         self.recorder.clone()
     }
 
-    /// Returns how a user who may only read the log has attached it; `None` for all other users.
+    /// Returns the state of an outside reader, that is, a user who may only read the log; `None` for all other users.
     #[must_use]
     pub fn outside(&self) -> Option<&Arc<Outside>> {
         self.outside.as_ref()
@@ -350,8 +350,8 @@ impl Log {
             stream.write(file, offset, data)
         });
         if written.as_ref().is_err_and(|error| error.kind() == ErrorKind::Full) {
-            // Permit the log to start over. A follower may then lose the transactions that it reads next, but the
-            // alternative would be to refuse every commit.
+            // Permit the log to start over. A follower may then lose transactions that it has not read yet, but
+            // otherwise the log would have to refuse every commit.
             self.pins.press(self.stream.engine().origin().position);
         }
         written
@@ -391,9 +391,9 @@ impl Log {
     }
 
     /// Returns whether the followers permit the log to start over. The holder of the WRITE lock calls this method.
-    /// After it returns `true`, no follower can pin a position that would prevent the start. The VFS calls this method
-    /// before SQLite decides whether to start over, and each write or truncation that starts the log over checks the
-    /// followers again.
+    /// After it returns `true`, no follower can pin a position that would keep the log from starting over. The VFS
+    /// calls this method before SQLite decides whether to start over, and each write or truncation that starts the log
+    /// over checks the followers again.
     ///
     /// # Errors
     /// `Corrupt`, `Medium`, `Poisoned`.
@@ -474,8 +474,8 @@ impl Log {
 
 /// Checkpoints, and recovery.
 impl Log {
-    /// Checks that SQLite's recovery will accept every recovered frame. SQLite then applies all recovered frames, so from
-    /// then on no transaction may replace any of them.
+    /// Checks that SQLite's recovery will accept every frame that this library has recovered. SQLite then applies all
+    /// of them, so from then on no transaction may replace any of them.
     ///
     /// # Errors
     /// `Corrupt`.
@@ -490,10 +490,10 @@ impl Log {
         Ok(())
     }
 
-    /// Makes everything sealed durable. The caller calls this method before it writes a page to the database file, because
-    /// the page's log records must be durable first (invariant 5). The call may wait for other processes while the log is
-    /// locked. If there is a waiter, a caller can first call [`DurabilityWaiter::force`], which waits without locking the
-    /// log.
+    /// Makes everything sealed durable. The caller calls this method before it writes a page to the database file,
+    /// because the page's log records must be durable first (invariant 5). The call may wait for other processes, and
+    /// keeps the log locked meanwhile. If there is a waiter, a caller can first call [`DurabilityWaiter::force`], which
+    /// waits without locking the log.
     ///
     /// # Errors
     /// `Corrupt`, `Poisoned`.
@@ -573,9 +573,9 @@ impl Log {
         self.is_provisional
     }
 
-    /// Makes durable a log that a provisional guard names, together with the log's name and space for its first
-    /// transactions. The caller calls this method before the first transaction is written. Afterwards the caller can make
-    /// the guard final.
+    /// Makes a log durable that a provisional guard names. Also makes durable the log's name, and space for its first
+    /// transactions. The caller calls this method before the first transaction is written. Afterwards the caller can
+    /// make the guard final.
     ///
     /// # Errors
     /// `NoSpace`, `LimitReached`: the caller may try again. `Io`, `Medium`.
@@ -593,7 +593,7 @@ impl Log {
         Ok(())
     }
 
-    /// Returns whether guard and log stay when the last connection closes, for the next connection to use.
+    /// Returns whether the last connection that closes leaves the guard and the log to the next connection.
     #[must_use]
     pub fn stays_at_close(&self) -> bool {
         let may_stay = self.kind.settings.iter().any(|setting| setting.name == ON_CLOSE.name);
@@ -608,10 +608,10 @@ impl Log {
         self.guarded(|stream| stream.engine_mut().retire())
     }
 
-    /// Deletes the log's files, wherever the log has been moved. If somebody has deleted the log already, deletes the files
-    /// that are left. The caller has made sure that the log holds nothing any more. The deletion is durable only if the
-    /// engine keeps rollback journals. If a power loss brings a log back, the log is deleted when the database is opened
-    /// next.
+    /// Deletes the log's files, even if somebody has moved them. If somebody has deleted the log already, deletes the
+    /// files that are left. The caller makes sure that nobody needs what the log holds. The deletion is durable only if
+    /// the engine stores rollback journals. Otherwise a power loss may bring the log back, and Duralite deletes it when
+    /// the database is opened next.
     ///
     /// # Errors
     /// `Io`.

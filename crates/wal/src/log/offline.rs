@@ -1,4 +1,4 @@
-//! Works on a database and its log for tools, without SQLite, while no process has them open.
+//! Functions that tools use on a database and its log, without SQLite, while no process has them open.
 
 use std::fs::OpenOptions;
 use std::path::{Path, PathBuf};
@@ -86,7 +86,7 @@ pub fn checkpoint_copy(
 /// `Busy` if a process uses the log. `NoFirstPage` if the database's first page is damaged and neither the log nor its
 /// home holds that page. `Replaced` if the file has replaced the log's database, and the log lacks changes that the
 /// file may lack too; with `Afterwards::Keep` the log is applied all the same. `NotToAdopt` if the log has to be kept
-/// for another database, but the checkpoint would empty the log's home or take its rollback journal. Otherwise as
+/// for another database, but the checkpoint would empty the log's home or remove its rollback journal. Otherwise as
 /// [`Log::attach`]. After a crash or an error, the database can be checkpointed again.
 pub fn checkpoint_into(
     file: &dyn DatabaseFile,
@@ -191,8 +191,8 @@ fn dispose(log: &mut Log, own: bool, afterwards: Afterwards) -> Result<Option<Pa
     }
 }
 
-/// Returns the attached log. Returns `None` if the log could not be attached, no process uses it, and it is only what a
-/// power loss has left. Nothing has been committed in such a log.
+/// Returns the attached log. Returns `None` if the log could not be attached because it is only what a power loss has
+/// left of a new log. The database then has a provisional guard, which says that nothing has been committed in the log.
 fn or_nothing(
     attached: Result<OpenLog, LogError>,
     file: &dyn DatabaseFile,
@@ -218,9 +218,10 @@ fn busy(database: &Path) -> LogError {
     LogError::Busy { path: database.to_path_buf(), what: "a process has the database open; close it first" }
 }
 
-/// Returns whether a log's own database, for which the log is kept, would lose something if the log were written home
-/// into a copy. A home that shares the file holds no pages of its own, so nothing is lost there. The checkpoint would
-/// empty any other home. It would also remove a rollback journal after playing it back into the copy.
+/// Returns whether a log is kept for its own database, which would lose something if a checkpoint wrote the log into a
+/// copy of that database. A home that shares the file holds no pages of its own, so nothing is lost there. The
+/// checkpoint would empty any other home. It would also play a rollback journal back into the copy, and then remove the
+/// journal.
 fn loses_by_checkpoint(log: &Log) -> Result<bool, LogError> {
     let holds_pages = log.home().is_some_and(|home| home.header() != Header::Shared);
     let has_journal = log.rollback_journal().map_or(Ok(None), |journal| journal.size())?.is_some();

@@ -15,9 +15,9 @@ use crate::placement::{self, OpenLog, Pause};
 use crate::shared::identity;
 use crate::{DatabaseIdentity, EngineOptions, Log, LogError};
 
-/// The most frames for which SQLite itself recovers a log that its last process kept ([`OnClose::Keep`]). Such a
-/// recovery needs no flush, and takes less time than a flush. (SQLite reads the log frame by frame, and for each frame
-/// the engine reads the records that make up the page.)
+/// If the last process kept the log ([`OnClose::Keep`]) and the log has at most this many frames, SQLite itself
+/// recovers it. Such a recovery needs no flush, and takes less time than a flush would. (SQLite reads the log frame by
+/// frame, and for each frame the engine reads the records that make up the page.)
 const KEPT_FRAMES: u32 = 16;
 
 /// Who recovers a log.

@@ -58,8 +58,8 @@ pub struct WalStream<E: ?Sized> {
     /// The checksum that was computed last. The checksum of the next frame continues from it.
     cursor: Option<Cursor>,
     page: Vec<u8>,
-    /// Whether a commit has failed because the log was busy, and no transaction has begun since. SQLite may try that
-    /// commit again.
+    /// Whether a commit has failed because the log was busy. SQLite may try that commit again. When another transaction
+    /// begins, the flag is cleared.
     has_dropped: bool,
     acknowledged: u64,
     /// The number of bytes to which the log's file may be cut when the log starts over.
@@ -74,7 +74,7 @@ struct Cursor {
     sum: Checksum,
 }
 
-/// The frames of a transaction that SQLite has written so far and that is not sealed yet.
+/// The frames that SQLite has written so far for a transaction that is not sealed yet.
 #[derive(Default)]
 struct OpenTransaction {
     first_frame: u32,
@@ -305,7 +305,7 @@ impl<E: Engine + ?Sized> WalStream<E> {
             && let Some(stale) = self.open.header_mut(frame)
             && (stale.page_number, stale.db_pages) == (header.page_number, header.db_pages)
         {
-            // After changes in place, SQLite rewrites the checksums, in ascending order of frames.
+            // After SQLite has changed pages in place, it rewrites the checksums, in ascending order of frames.
             *stale = header;
             self.open.was_rewritten = true;
             self.pending = Some((frame, header));
@@ -416,7 +416,7 @@ impl<E: Engine + ?Sized> WalStream<E> {
         Ok(Some(Sealed { commit, ticket, fill: engine.fill(), position }))
     }
 
-    /// Returns the error for a frame that does not follow on the frames that the log has.
+    /// Returns the error for a frame that does not come directly after the frames in the log.
     fn out_of_order(&self, what: &'static str) -> LogError {
         if self.has_dropped { LogError::Dropped } else { LogError::Unexpected(what) }
     }

@@ -6,9 +6,10 @@
 //! half updated when it died, or even invented numbers. That does no harm, because no decision depends on them.
 //!
 //! **A slot that is used again continues** the counts of its earlier process. So the sums over all blocks only grow
-//! until the segment is initialised again. Each block stores the number of the initialisation after which it counts
-//! ([`INCARNATION`](crate::placement)); readers ignore a block with another number as stale. So nobody has to clear all
-//! blocks when the segment is initialised, because each process clears its own block when it joins.
+//! until the segment is initialised again. Each initialisation has a number ([`INCARNATION`](crate::placement)), and
+//! each block stores the number of the initialisation since which it counts. Readers ignore a block with another number
+//! as stale. So nobody has to clear all blocks when the segment is initialised: each process clears its own block when
+//! it joins.
 //!
 //! The blocks are at the end of the segment, after the engine's part. They are lost when the last process ends.
 
@@ -30,7 +31,7 @@ use crate::engine::{Fill, Led};
 pub const METRICS_BYTES: u64 = PROCESS_SLOTS as u64 * BLOCK_BYTES;
 const BLOCK_BYTES: u64 = LATENCIES + 8 * BUCKETS as u64;
 
-/// The tag, which identifies the initialisation of the segment after which the block counts; see [`tag_of`].
+/// The tag. It identifies the initialisation of the segment since which the block counts; see [`tag_of`].
 const TAG: u64 = 0;
 const PID: u64 = 8;
 /// The time at which the process joined, by the segment's clock, in nanoseconds.
@@ -53,7 +54,7 @@ const _: () = assert!(COUNTERS + 8 * Counter::ALL.len() as u64 <= FILLED);
 /// The number that distinguishes a block from other bytes, such as those of a segment with another layout.
 const METRICS: u64 = u64::from_le_bytes(*b"DURAFIGS");
 
-/// Returns the tag of blocks that count since the segment's initialisation with this number.
+/// Returns the tag of blocks that have counted since the segment was initialised for the `beginning`th time.
 fn tag_of(beginning: u64) -> u64 {
     METRICS ^ beginning
 }
@@ -81,8 +82,8 @@ impl Filled {
     }
 }
 
-// A histogram of times. Longer times have wider buckets, because eight buckets divide each interval between two powers
-// of two (in nanoseconds).
+// A histogram of times. Each interval between two powers of two (in nanoseconds) is divided into eight buckets, so
+// longer times have wider buckets.
 //
 // A bucket counts the times above the limit of the bucket before it, up to its own limit. From 256 ns on, the width of
 // a bucket is at most an eighth of the times in it, so a percentile is at most an eighth too long. The last bucket also
@@ -209,9 +210,10 @@ pub enum Counter {
     SchemaConflicts,
     /// Transactions that failed validation because the database had become smaller.
     ShrinkConflicts,
-    /// Transactions and waiting checkpoints that were refused because nobody knew any more what others had written.
+    /// Transactions and waiting checkpoints that were refused because nobody could tell any more which pages others had
+    /// written.
     UnknownConflicts,
-    /// Transactions that had read, and then waited for the WRITE lock until they got it.
+    /// Transactions that began by reading and later had to wait for the WRITE lock, and got it.
     UpgradesWaited,
     /// Transactions whose snapshots moved on to the newest commit when they began to write.
     SnapshotsMoved,
@@ -237,7 +239,7 @@ impl Counter {
 /// The metrics block of this process.
 pub struct Recorder {
     words: Words,
-    /// The counts of [`Led`] (groups, and transactions in them) that this process has already added to its block.
+    /// The counts that this process has already added to its block: groups, and transactions in them (see [`Led`]).
     told: [AtomicU64; 2],
 }
 

@@ -24,9 +24,8 @@ use crate::metrics::Recorder;
 use crate::shared::log_file::{self, Lock, Pause, is_in_place};
 use crate::{DatabaseIdentity, EngineOptions, ErrorKind, LogError};
 
-/// Opens the log that a guarded database names. If no other process uses the log, this process recovers it, which
-/// changes no committed transaction. Waits for other processes as long as `pause` permits. Returns `Busy` if that was
-/// not long enough.
+/// Opens the log that a guarded database names. If no other process uses the log, this process recovers it. Recovery
+/// changes no committed transaction. Waits for other processes as long as `pause` permits, and then returns `Busy`.
 pub(crate) fn attach(
     database: &dyn DatabaseFile,
     placement: &LogPlacement,
@@ -50,7 +49,7 @@ pub(crate) fn attach(
     let head = check_owner(&path, &file, db, id, adopt)?;
     let place = Place::new(placement, &path, id, if adopt { 0 } else { db.device });
     // Only one process at a time attaches. Otherwise two processes could both find that no other process uses the log:
-    // the second may look after the first has looked, and before the first announces that it uses the log.
+    // the second may check after the first has checked, and before the first announces that it uses the log.
     let attaching = segment::lock(&place.segment_path, db, pause)?;
     let gone = || {
         let what = "another process has just checkpointed its log or renamed it; open the database again";
@@ -113,21 +112,22 @@ enum Entry {
         /// The engine's words as the last process that used the log left them; see [`left_of`].
         left: Option<Vec<u8>>,
     },
-    /// Together with the processes that use the log, with the segment as it is.
+    /// Together with the processes that use the log. The segment stays as it is.
     Join,
 }
 
-/// Determines whether no other process uses the log. If none does, this process holds the log's exclusive lock on
-/// return. A lock on the log alone does not prove that the log is in use. The kernel releases the locks of a dead
-/// process one after another, so its lock on the log may outlive its lock on the segment's file, which excludes other
-/// attaching processes. Only a living process, in a segment that was completed, proves that the log is in use.
+/// Determines whether any other process uses the log. If none does, this process holds the log's exclusive lock on
+/// return. A lock on the log does not prove that a process uses the log. The kernel releases the locks of a dead
+/// process one after another. So the dead process's lock on the log may still exist when its lock on the segment's
+/// file, which keeps others from attaching the log, is already gone. Only a living process, in a segment that was
+/// completed, proves that the log is in use.
 ///
-/// A process that gets the exclusive lock reads no state older than what was acknowledged. Every descriptor through
-/// which an engine writes is a duplicate of the descriptor that holds the lock. So the lock of a dead process is
-/// released only with the last of these duplicates, when none of the process's operations is still running. The dead
-/// process had flushed everything that it acknowledged (or, under Group Synch, flushed it when it closed the log). The
-/// dead process may still have the segment mapped and hold the lock of its own process slot. No other process takes
-/// that slot before it is free.
+/// A process that gets the exclusive lock sees everything that was acknowledged. Every descriptor through which an
+/// engine writes is a duplicate of the descriptor that holds the lock. So the lock of a dead process is released only
+/// with the last of these duplicates, when none of the process's operations is still running. The dead process had
+/// flushed everything that it acknowledged (or, under Group Synch, flushed it when it closed the log). The dead process
+/// may still have the segment mapped and hold the lock of its own process slot. No other process takes that slot before
+/// it is free.
 ///
 /// A process that does not get the exclusive lock joins the segment as it is. The other processes that use the segment
 /// may end at any time. The transactions that they sealed and did not flush stay in the ring for the next leader.
@@ -190,7 +190,7 @@ pub(crate) struct OpenLog {
     pub(crate) is_provisional: bool,
     /// The reason why a sync does not make data survive a power loss; `None` if no such reason is known.
     pub(crate) unsynced: Option<String>,
-    /// The log as a user who may only read it has attached it; `None` for all other users.
+    /// The state of an outside reader, that is, a user who may only read the log; `None` for all other users.
     pub(crate) outside: Option<Arc<Outside>>,
 }
 
@@ -202,9 +202,9 @@ impl OpenLog {
         self.outside.is_none().then(|| Recorder::new(self.segment.clone(), base))
     }
 
-    /// Returns the same log, with what this process knows about the file systems of the log and of the database. For a
-    /// log in emulated memory the file systems do not matter, because emulated memory promises nothing that depends on
-    /// them.
+    /// Returns the same log, with the reason why a sync on the file systems of the log and of the database does not
+    /// make data durable, if there is one. For a log in emulated memory the file systems do not matter, because
+    /// emulated memory promises nothing that depends on them.
     pub(super) fn on_file_systems(mut self, database: &Path) -> Self {
         let is_of_blocks = self.kind.needs.first() == Some(&Medium::LogBlocks);
         let log = is_of_blocks.then(|| ("the log", &*self.path));
@@ -238,7 +238,7 @@ impl OpenLog {
     }
 }
 
-/// Returns how an attached log and a database belong together.
+/// Returns the relation between an attached log and a database.
 pub(crate) fn relation(open: &OpenLog, db: &DatabaseIdentity) -> Result<Relation, LogError> {
     Head::read(&open.path, &open.file).map(|head| head.relation(&open.path, &open.file, db))
 }
@@ -251,14 +251,14 @@ pub(super) struct Found {
     pub(super) left: Option<Vec<u8>>,
 }
 
-/// A log's file that a process is opening, and the paths of the log.
+/// The file of a log that a process is opening, and the paths that belong to the log.
 pub(super) struct Place<'a> {
     pub(super) placement: &'a LogPlacement,
     pub(super) path: &'a Path,
     pub(super) segment_path: PathBuf,
     id: LogId,
-    /// The number of the database's device; 0 if a database adopts the log, because no other process has to know that
-    /// device.
+    /// The number of the database's device. If a database adopts the log, the number is 0, because no other process has
+    /// to know the device then.
     device: u64,
 }
 

@@ -74,8 +74,8 @@ pub(crate) fn create(
         .map(|log| OpenLog { moved, is_provisional, ..log }.on_file_systems(&db.path))
 }
 
-/// Deletes what crashes have left of logs of this database, which names no log. Before the first deletion, makes the
-/// database's header durable, so that the database names no log after a power loss either. No other process may be
+/// Deletes what crashes have left of this database's logs. The database names no log. Before the first deletion, makes
+/// the database's header durable, so that the database names no log after a power loss either. No other process may be
 /// about to change the header.
 pub(crate) fn collect_leftovers(
     database: &dyn DatabaseFile,
@@ -86,8 +86,8 @@ pub(crate) fn collect_leftovers(
 }
 
 /// Makes the database's header durable as it is. The process that lifted the guard may have died before its sync, or
-/// its sync may have failed. After a failed sync, a later sync is sure to cover only bytes that were written again in
-/// between. So this function writes the header again before the sync.
+/// its sync may have failed. After a failed sync, a later sync covers only bytes that were written again in between. So
+/// this function writes the header again and then syncs.
 fn settle_header(database: &dyn DatabaseFile) -> Result<(), LogError> {
     let mut header = [0; HEADER_BYTES];
     let len = database.read(&mut header, 0)?;
@@ -120,7 +120,7 @@ fn choose_name(
 ) -> Result<(PathBuf, Vec<(PathBuf, PathBuf)>), LogError> {
     let with_id = names::with_id(&placement.dir, &db.path, id);
     let is_beside = db.path.parent() == Some(&*placement.dir);
-    // If the database is no longer at its path, another database's log may have the plain name, now or soon.
+    // If the database is no longer at its path, the plain name may belong to the log of another database, now or soon.
     let plain = names::plain(&placement.dir, &db.path).filter(|_| is_beside && db.is_in_place());
     let Some(plain) = plain else { return Ok((with_id, Vec::new())) };
     let moved = find::free_plain_name(&plain, db)?;

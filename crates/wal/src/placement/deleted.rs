@@ -26,10 +26,10 @@ const DELETED: &[u8] = b" (deleted)";
 const NAMELESS: &[u8] = b"#";
 /// The time for which this process tries to copy a log while other processes write to it.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// The pause between two readings if this process could tell the writers to stop.
+/// The pause between two readings, if this process has told the writers to stop.
 const PAUSE: Duration = Duration::from_millis(10);
-/// The pause between two readings if this process could not tell the writers to stop. Within this pause each writer
-/// notices the deletion, because writers check for themselves every tenth of a second.
+/// The pause between two readings, if this process could not tell the writers to stop. The writers check for themselves
+/// every tenth of a second, so each of them notices the deletion within this pause.
 const PAUSE_UNTOLD: Duration = Duration::from_millis(500);
 const PIECE_BYTES: usize = 1 << 20;
 
@@ -88,7 +88,7 @@ fn deleted_log_at(descriptor: &Path, id: LogId) -> Option<PathBuf> {
         Some(Kind::WithId(other)) => other == id,
         Some(Kind::Segment(_)) => false,
         // The kernel shows the path under which a process opened the file. If the process created the file without a
-        // name, that path stays nameless after the file has got a name.
+        // name, the kernel does not show the name that the file got later.
         None => name.as_bytes().starts_with(NAMELESS),
     };
     if !may_be {
@@ -203,8 +203,8 @@ impl DeletedLog {
     }
 }
 
-/// Copies files until two successive readings of all of them are the same. Returns `false` if that did not happen in time.
-/// Otherwise each copy is its file as it was at one moment between the two readings.
+/// Copies files until two successive readings of all of them are the same. Returns `false` if that does not happen in
+/// time. Otherwise each copy is equal to its file at some moment between the two readings.
 fn copy_settled(files: &[(&File, &File)], pause: Duration) -> io::Result<bool> {
     let start = Instant::now();
     let mut is_first = true;

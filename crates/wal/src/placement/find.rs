@@ -1,8 +1,8 @@
 //! Finds the file of a log in a directory in which anybody may have renamed, copied or deleted files. Also deals with
 //! logs that their databases do not name.
 //!
-//! A crash leaves a log that its database does not name in two cases: after a new log has got its name but before its id is
-//! in the database, and after the guard was lifted but before the log is deleted. A power loss may leave the name of a
+//! In two cases a crash leaves a log that its database does not name: a new log has its name, but its id is not in the
+//! database yet; or the guard was lifted, but the log is not deleted yet. A power loss may leave the name of a
 //! provisional log, and a part of its contents. People also delete, replace and restore databases. A database that
 //! names no log needs no log. So [`collect`] deletes a log without commits that was made for this very file. Any other
 //! log is kept; if it has the name that a new log is to get, it is renamed to its longer name. [`super::whose`] decides
@@ -120,8 +120,7 @@ fn is_of_other_version(path: &Path, engine: &Descriptor, id: LogId) -> bool {
     other && bytes.is_ok_and(|bytes| bytes.starts_with(&engine.magic) && LogId::of_log(&bytes) == Some(id))
 }
 
-/// Finds the log of a database whose header cannot name the log. Looks beside the database and in the directories
-/// given.
+/// Finds the log of a database whose header cannot name the log. Looks in the directories of `log_dirs`.
 ///
 /// # Errors
 /// `Io` if that cannot be determined.
@@ -168,10 +167,10 @@ pub(crate) fn where_now(path: &Path, file: &OwnFile, id: LogId) -> Result<Option
     Ok(None)
 }
 
-/// Deletes the logs without commits that were made for this database, which names no log. Also deletes what a power loss has
-/// left of such logs. Logs that a process uses or is making stay. With `scan`, also deletes logs that were made while the
-/// database had another name. Before the first deletion, calls `make_sure`, which has to confirm that the database durably
-/// names no log.
+/// Deletes the logs without commits that were made for this database. The database names no log. Also deletes what a
+/// power loss has left of such logs. Logs that a process uses or is making stay. With `scan`, also deletes logs that
+/// were made while the database had another name. Before the first deletion, calls `make_sure`, which has to confirm
+/// that the database durably names no log.
 pub(super) fn collect(dir: &Path, db: &DatabaseIdentity, scan: bool, make_sure: &dyn Fn() -> bool) {
     let entries = if scan { entries(dir) } else { Vec::new() };
     let mut seen = Vec::new();
@@ -282,8 +281,8 @@ pub(super) fn free_plain_name(
         return Ok(None);
     }
     std::fs::rename(plain, &aside).map_err(|error| LogError::io("put aside", plain, &error))?;
-    // If the lifting of the guard was not durable, a power loss may make the database name this log again. So make the
-    // log's longer name durable. By that name the log can be found, whatever file gets the plain name.
+    // Make the log's longer name durable. If the lifting of the guard was not durable, a power loss may make the
+    // database name this log again. By its longer name the log can then be found, whatever file has the plain name.
     sync_names(plain)?;
     Ok(Some((plain.to_path_buf(), aside)))
 }

@@ -1,11 +1,11 @@
 //! Inspects a log that other processes may be using. The inspection writes nothing, takes no lock and no process slot,
 //! and makes no process wait.
 //!
-//! A reading while others write may mix two states. So a reading counts only if nothing relevant changed during it
-//! ([`look`]). If processes use the log, the reading goes through their segment, and does not count if the log started
-//! over meanwhile. If no process uses the log, the reading does not count if a process began to use the log meanwhile.
-//! The observer, which is the inspecting process, repeats a reading that does not count. A contradiction counts as
-//! damage only if no process uses the log (invariant 12).
+//! If others write during a reading, the reading may mix two states. So a reading counts only if nothing relevant
+//! changed during it ([`look`]). If processes use the log, the reading goes through their segment, and does not count
+//! if the log started over meanwhile. If no process uses the log, the reading does not count if a process began to use
+//! the log meanwhile. The observer, which is the inspecting process, repeats a reading that does not count. A
+//! contradiction counts as damage only if no process uses the log (invariant 12).
 //!
 //! Processes may come, go and die while an observer watches them ([`Watch`]), and the segment may be initialised again
 //! or deleted. So each look checks whether the segment is still the one in use. Any user who may write the database may
@@ -41,8 +41,7 @@ use crate::{DatabaseIdentity, EngineOptions, LogError};
 const PATIENCE: Duration = Duration::from_secs(20);
 /// The pause between two readings.
 const PAUSE: Duration = Duration::from_millis(2);
-/// The text in place of `WalkedTransaction::order` while the log is in use. Only the walk of an unused log determines
-/// it.
+/// Stands for `WalkedTransaction::order` while the log is in use. Only the walk of an unused log determines the order.
 const LIVE: &str = "in use";
 
 /// What a log file says about itself.
@@ -169,13 +168,13 @@ fn read_along<T>(
     Ok(found.filter(|_| segment.load(0) == MAGIC))
 }
 
-/// What changes if processes begin or end to use a log, or its segment is initialised again.
+/// Values that change if a process begins or ceases to use a log, or if the log's segment is initialised again.
 #[derive(PartialEq, Eq)]
 struct Users {
     /// The word [`INCARNATION`] if living processes have a slot of the segment, otherwise `None`.
     living: Option<u64>,
-    /// The word [`INCARNATION`] if no living process has a slot, otherwise `None`. A process that comes and goes changes the
-    /// word.
+    /// The word [`INCARNATION`] if no living process has a slot, otherwise `None`. A process that has come and gone in
+    /// between has changed the word.
     left: Option<u64>,
     /// Whether no process is attaching the log. An attaching process may be recovering the log.
     is_settled: bool,
@@ -298,8 +297,8 @@ pub struct Glance {
     /// The number of writes to the database file since the segment was initialised: writes of pages in checkpoints, and
     /// of the database's size at the ends of checkpoints.
     pub home_writes: u64,
-    /// The number of times that writing or syncing the database file has failed. The count begins again when everything
-    /// in the log is written to the database once more, or the log becomes empty.
+    /// How often writing or syncing the database file has failed. The count is reset to 0 when a checkpoint has again
+    /// written everything in the log to the database, or when the log becomes empty.
     pub home_failures: u64,
     /// How much of the log the archive has.
     pub archived: Archived,
@@ -352,7 +351,7 @@ impl Watch {
         &self.about
     }
 
-    /// Returns the log's path when it was opened.
+    /// Returns the path by which the log was opened.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path

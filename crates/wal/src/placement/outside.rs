@@ -2,8 +2,9 @@
 //!
 //! The process of such a user has no slot in the segment, because it maps the segment's memory without the right to
 //! change it. The process announces itself with locks of the kernel instead. While processes with slots are alive, it
-//! reads the log together with them, through the segment. If there are none, the log is as a crash has left it. In that
-//! case this process reads for itself what recovery would find, and SQLite builds a private wal-index from that.
+//! reads the log together with them, through the segment. If there are none, the log may be as a crash has left it. In
+//! that case this process determines for itself what recovery would find, and SQLite builds a private wal-index from
+//! that.
 //!
 //! A process that wants to open the database never waits for such a reader. So it may initialise the segment again
 //! while a reader has it mapped. There is one exception: if a reader is in the middle of a transaction through the
@@ -36,7 +37,7 @@ pub struct Outside {
     pub(super) segment_path: PathBuf,
     pub(super) file: OwnFile,
     pub(super) segment: Arc<FileSegment>,
-    /// Whether the reader reads through the segment, together with processes that have slots of it.
+    /// Whether the reader reads through the segment, as the processes do that have slots in it.
     live: AtomicBool,
     /// The word [`INCARNATION`] of the segment when the reader last looked.
     incarnation: AtomicU64,
@@ -88,14 +89,14 @@ pub(super) fn attach(
 }
 
 impl Outside {
-    /// Returns whether the reader reads through the segment, together with processes that have slots of it.
+    /// Returns whether the reader reads through the segment, as the processes do that have slots in it.
     #[must_use]
     pub fn is_live(&self) -> bool {
         self.live.load(Ordering::Acquire)
     }
 
     /// Returns whether the segment has been initialised again since the reader last looked. If it has, what the reader
-    /// has read through the segment since then belongs to no transaction.
+    /// has read through the segment since then is not valid.
     #[must_use]
     pub fn is_lost(&self) -> bool {
         // Load the word after everything that the caller has read.
@@ -105,8 +106,8 @@ impl Outside {
     }
 
     /// Returns whether the log has started over since the reader opened it. Other processes do not wait for a reader
-    /// that reads for itself, so what it has read through its own wal-index then belongs to no transaction. Returns
-    /// `false` for a reader that reads through the segment.
+    /// with a wal-index of its own, so what such a reader has read is not valid then. Returns `false` for a reader that
+    /// reads through the segment.
     #[must_use]
     pub(crate) fn is_overtaken(&self, engine: &dyn Engine) -> bool {
         let generation = self.generation.load(Ordering::Acquire);
@@ -121,8 +122,8 @@ impl Outside {
         FileSegment::has_processes(self.segment_file()).map_err(|source| self.failed(source))
     }
 
-    /// Returns whether a transaction that reads through the segment may begin. The caller already holds its mark, which
-    /// keeps the segment from being initialised again.
+    /// Returns whether a transaction that reads through the segment may begin. The caller already holds the
+    /// transaction's mark, a lock that keeps the segment from being initialised again.
     ///
     /// # Errors
     /// `Medium`.
@@ -152,8 +153,8 @@ impl Outside {
         }
         self.check_names()?;
         let live = if self.is_live() {
-            // SQLite has the wal-index mapped. That wal-index is not from before a restart of the system, because this
-            // process was already running while processes with slots were alive.
+            // SQLite has mapped the wal-index in the segment. That wal-index is no older than the last start of the
+            // system, because this process was already running while processes with slots were alive.
             if !is_complete(&attaching) {
                 return busy("its log needs recovery: a user who may write the log has to open the database");
             }
@@ -185,8 +186,8 @@ impl Outside {
         Err(LogError::Busy { path: self.db.path.clone(), what })
     }
 
-    /// Returns whether processes with slots use the log, or another reader reads through the segment (the processes
-    /// with slots may have died since). During this call the caller keeps others from attaching the log.
+    /// Returns whether processes with slots use the log, or another reader still reads through the segment after those
+    /// processes have died. During this call the caller keeps others from attaching the log.
     fn has_company(&self, attaching: &File, pause: Pause<'_>) -> Result<bool, LogError> {
         let path = &self.path;
         for tries in 0.. {
@@ -224,8 +225,8 @@ impl Outside {
 
     /// Opens the log again. The caller keeps others from attaching the log during this call.
     fn open(&self, live: bool) -> Result<Box<dyn Engine>, LogError> {
-        // Load this word before opening the log. Every process with a slot that attaches the log after that changes the
-        // word, so a later look notices its commits.
+        // Load this word before opening the log. Every process with a slot that attaches the log later changes the
+        // word, so the next check notices that process's commits.
         let incarnation = self.segment.load(INCARNATION);
         let shared = live.then(|| Arc::clone(&self.segment));
         let engine = (self.engine.attach_outside)(AttachingOutside {

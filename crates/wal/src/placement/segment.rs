@@ -36,30 +36,30 @@ pub(super) const ENGINE_OFFSET: u64 = LOCKS_OFFSET + LOCKS_BYTES;
 pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"DURASEGC");
 /// The kinds of media on which the log is used; 0 if unknown.
 const MEDIA: u64 = 8;
-/// The number of times that syncing or writing the database file has failed. The count begins again when everything in
-/// the log is written to the database once more, or the log becomes empty.
+/// How often syncing or writing the database file has failed. The count is reset to 0 when a checkpoint has again
+/// written everything in the log to the database, or when the log becomes empty.
 pub const HOME_FAILURES: u64 = 16;
 /// The newest commit that was acknowledged. The upper half of the word is the low half of the commit's generation, and
 /// the lower half is the commit's last frame.
 pub const ACKNOWLEDGED: u64 = 24;
 
-/// The time, in nanoseconds of the segment's clock, at which a process's turn to start the log over ends. The lowest bits are
-/// that process's slot.
+/// The end of the turn in which one process may start the log over, in nanoseconds of the segment's clock. The lowest
+/// bits are that process's slot.
 pub const RESTART_UNTIL: u64 = 32;
-/// The time until which no transaction of a concurrent connection begins, so that the log can start over. Has the
+/// Before this time no transaction of a concurrent connection begins, so that the log can start over. The word has the
 /// format of [`RESTART_UNTIL`].
 pub const BEGINS_AFTER: u64 = 112;
-/// A time, in nanoseconds of the segment's clock. If a transaction of a concurrent connection began to write before
-/// this time, it has to end. The word is 0 if there has been no concurrent connection.
+/// A time, in nanoseconds of the segment's clock. A transaction of a concurrent connection that began to write before
+/// this time has to end. The word is 0 if there has been no concurrent connection.
 pub const OVERDUE_BEFORE: u64 = 120;
 
 /// A word that says which guard is in the database's header, or that another log is about to replace this one. A
 /// connection stores this word under EXCLUSIVE when it changes the header. 0 if the guard is unknown or about to change.
 pub const GUARD_KIND: u64 = 48;
 
-/// The number of writes to the database file while its WAL was in the log.
+/// The number of writes to the database file while its write-ahead log was in this log.
 pub const HOME_WRITES: u64 = 56;
-/// The value of [`HOME_WRITES`] when the last successful sync of the file began, plus 1; 0 if there was none.
+/// What [`HOME_WRITES`] was when the last successful sync of the file began, plus 1. 0 if no sync has succeeded.
 pub const HOME_SYNCED: u64 = 64;
 
 /// Not 0 once the guard is confirmed, which means that the log's file and the guard are known to be durable, and that
@@ -81,11 +81,11 @@ const LOG_ID: u64 = 96;
 const BOOT: u64 = 72;
 
 /// The number of the device that the database is on; 0 if unknown. The device may get another number, so a process that
-/// uses the log alone stores the number again.
+/// is the only user of the log stores the number again.
 const DEVICE: u64 = 128;
 
 /// Upper half: the number of times that the segment has been initialised. Lower half: the number of processes that have
-/// joined it since, without the process that initialised it.
+/// joined since then. The process that initialised the segment does not count.
 pub(super) const INCARNATION: u64 = 40;
 pub(super) const BEGUN: u64 = 1 << 32;
 /// Not 0 if some user may read the segment but not write it. This word is among the locks.
@@ -154,8 +154,8 @@ fn boot() -> u64 {
     *BOOT.get_or_init(|| std::fs::read_to_string(BOOT_ID).map_or(0, |id| number(&id)))
 }
 
-/// Returns the first 64 of the id's 128 bits. They include the UUID's version, which is not random. That does no harm,
-/// because the other bits are random.
+/// Returns the first 64 of the id's 128 bits. A few of them are the version of the UUID, which is not random. That does
+/// no harm, because the others are.
 fn number(id: &str) -> u64 {
     let digits: String = id.chars().filter(char::is_ascii_hexdigit).take(16).collect();
     u64::from_str_radix(&digits, 16).unwrap_or(0)
@@ -258,10 +258,10 @@ pub(super) fn lock(path: &Path, db: &DatabaseIdentity, pause: Pause<'_>) -> Resu
     }
 }
 
-/// Marks the segment as incomplete. So if this process dies before it has completed the segment again, no process joins
+/// Marks the segment as incomplete. So if this process dies before it has completed the segment again, no process uses
 /// words that may be from before a power loss. Returns `false` if this process has to use the segment as it is, because
-/// a reader without a process slot is in the middle of a transaction that relies on it. That reader's process was
-/// already running while processes with slots were alive, so no power loss has happened since. The words are then as
+/// a reader without a process slot is in the middle of a transaction that relies on it. In that case no power loss can
+/// have happened: the reader's process was already running while processes with slots were alive. The words are then as
 /// after the death of any process, and say what is left to do.
 ///
 /// This process clears the word first and then looks for such readers. A reader takes its mark first and then looks at
@@ -300,8 +300,8 @@ fn begin_anew(file: &File, path: &Path) -> Result<u64, LogError> {
     Ok(next)
 }
 
-/// Returns whether this is the database that the segment's processes use, and not a snapshot or a clone of that
-/// database, whose log has the same id.
+/// Returns whether the segment's processes use this very database. A snapshot or a clone of a database is another file,
+/// but its log has the same id.
 pub(super) fn is_for(segment: &dyn Segment, db: &DatabaseIdentity) -> bool {
     [0, db.device].contains(&segment.load(DEVICE))
 }

@@ -100,7 +100,7 @@ impl Head {
         DatabaseIdentity::of(&self.database()).ok().filter(|found| self.names(found))
     }
 
-    /// Returns whether nothing is any more at the path that the database had when the log was made. Returns `false` if
+    /// Returns whether the path that the database had when the log was made now leads to nothing. Returns `false` if
     /// this process cannot look there, or if another file has that path now. The original may then be behind a mount,
     /// or in another container.
     fn original_is_gone(&self) -> bool {
@@ -109,16 +109,16 @@ impl Head {
         is_missing && path.parent().is_some_and(Path::is_dir)
     }
 
-    /// Returns whether an open file with this head, at the path `log`, is a copy of the log, which no other database
-    /// than this one can need. A log that was only moved to another file system looks like a copy, and its database may
-    /// still need it. So a copy counts only if it is of this very database or came along with it, or if the original
-    /// database is gone.
+    /// Returns whether an open file with this head, at the path `log`, is a copy of the log that at most this database
+    /// can need. A log that was only moved to another file system looks like a copy, and its database may still need
+    /// it. So a copy counts only if it is of this very database or came along with it, or if the original database is
+    /// gone.
     fn is_spare_copy(&self, log: &Path, file: &File, db: &DatabaseIdentity) -> bool {
         self.is_copied(file) && (self.is_of(db) || self.came_along(log, db) || self.original_is_gone())
     }
 
-    /// Returns whether the log at this path is beside the database, and was made for a file that had the database's path
-    /// before, or still has it.
+    /// Returns whether the log at this path is beside the database, and the file for which it was made had the path
+    /// that the database has now.
     fn is_replaced(&self, log: &Path, db: &DatabaseIdentity) -> bool {
         log.parent() == db.path.parent() && self.was_made_at(db.path_hint())
     }
@@ -128,7 +128,7 @@ impl Head {
         self.made_in.is_some_and(|made_in| identity::of_log(file).is_some_and(|now| now != made_in))
     }
 
-    /// Returns how the open log file with this head, at the path `log`, and a database belong together.
+    /// Returns the relation between a database and the open log file with this head, at the path `log`.
     pub(super) fn relation(&self, log: &Path, file: &File, db: &DatabaseIdentity) -> Relation {
         if self.is_of(db) {
             Relation::Own
@@ -161,12 +161,13 @@ impl Head {
     }
 }
 
-/// How a log and a database that uses it belong together.
+/// The relation between a log and a database that uses it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Relation {
     /// The log was made for this very database file.
     Own,
-    /// This file has replaced the log's database. The log is no copy, so it belonged to the old file until now.
+    /// This file has replaced the file of the log's database. The log is no copy, so it belonged to the old file until
+    /// now.
     Replaced,
     /// The log is a copy, or belongs to another database.
     Other,
@@ -223,19 +224,20 @@ pub enum Claim {
 
 /// Decides what a database may do with the log that it names.
 ///
-/// A user may copy a database together with its log, in use or after a crash. That user gets what a user of stock SQLite
-/// gets from a copy of a database and its `-wal`. But a copy of just the database must not take the log of its original.
-/// The original may be where this process cannot see it: renamed, not mounted, or in another user's directory. The
-/// original may also be open in this process, and opening and closing it here would release SQLite's locks on it. So
-/// this function does not open the original. Instead the log's file shows whether it was copied or moved, and its
-/// directory shows whether the database came with it.
+/// A user may copy a database together with its log, while they are in use or after a crash. With such a copy the user
+/// gets what stock SQLite makes of a copy of a database and its `-wal`. But a copy of just the database must not take
+/// the log of its original. The original may be where this process cannot see it: renamed, not mounted, or in another
+/// user's directory. The original may also be open in this process, and opening and closing it here would release
+/// SQLite's locks on it. So this function does not open the original. Instead the log's file shows whether it was
+/// copied or moved, and its directory shows whether the database came with it.
 ///
 /// # Errors
 /// `Io` if the log cannot be opened, `Format` if it is of another version.
 pub fn claim(log: &FoundLog, db: &DatabaseIdentity) -> Result<Claim, LogError> {
     match open_and_read(&log.path, false) {
         Ok((file, head)) => Ok(Signs::of(log, &file, &head, db).claim()),
-        // Attaching the log will report what the file is. Under a provisional guard there need not be a log at all.
+        // Attaching the log will report what is wrong with this file. If the guard is provisional, there need not be a
+        // log at all.
         Err(error) if error.says_none() && !error.is_other_version() => Ok(Claim::Foreign),
         Err(error) => Err(error),
     }
@@ -248,7 +250,7 @@ struct Signs {
     /// Whether the log has the name that this database's own log would have. A log that was found only by its id belongs to
     /// another database.
     is_named_after: bool,
-    /// Whether the log is a copy, which only this database can need; see `Head::is_spare_copy`.
+    /// Whether the log is a copy that at most this database can need; see `Head::is_spare_copy`.
     is_copy: bool,
     /// Whether the log is beside the database, and was made for another file that had the database's path before. Such a log
     /// may be applied, because SQLite would also apply a `-wal` file in that place.
@@ -294,8 +296,8 @@ pub(super) enum Fate {
 }
 
 /// Decides by the first fitting row of the table under "A database that names no log" in the README. A log may be a
-/// copy. That happens if somebody copies a directory while its database is being closed: the copied log has already
-/// ended.
+/// copy. For example, somebody copies a directory while its database is being closed, and the copy of the database no
+/// longer names the copied log.
 pub(super) fn fate(path: &Path, file: &OwnFile, db: &DatabaseIdentity) -> Fate {
     let head = Head::read(path, file);
     let is_trusted = file.metadata().is_ok_and(|meta| db.trusts(&meta));
@@ -355,7 +357,7 @@ mod tests {
             assert!(!log_on(device).is_of(&snapshot), "the original needs this log");
         }
         assert!(log_on(snapshots).is_of(&snapshot), "the original has a log of its own");
-        // The original is not where it was, so nothing shows that this is not the original.
+        // The original is no longer at its path, so nothing shows that this file is not the original.
         std::fs::rename(&path, dir.path().join("moved.db")).unwrap();
         assert!(log_on(third).is_of(&snapshot));
     }

@@ -98,14 +98,14 @@ pub struct Archived {
     pub time_ms: u64,
     /// The position after the newest acknowledged commit; 0 if no commit was acknowledged while there was a sidecar.
     pub newest: u64,
-    /// What the archive lacks, when the sidecar last determined it.
+    /// What the archive lacked when the sidecar last determined it.
     pub behind: Behind,
 }
 
 /// The part of a log that is not in the archive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Behind {
-    /// The number of positions, which is at least the number of transactions.
+    /// The number of positions. It may be higher than the number of transactions.
     pub transactions: u64,
     /// The number of bytes of the pages that these transactions have written and that the log still has.
     pub bytes: u64,
@@ -201,7 +201,7 @@ impl ArchivedWords<'_> {
         self.wake_all();
     }
 
-    /// Takes the announcement back, unless another primary has taken the archive over.
+    /// Withdraws this sidecar's announcement, unless another primary has taken the archive over.
     pub fn withdraw(&self) {
         let own = RUNS | (self.segment.process_slot() as u64) << 8;
         let _ = self.segment.compare_exchange(self.base + SIDECAR, own, 0);
@@ -279,8 +279,8 @@ impl ArchivedWords<'_> {
             let watch = watch_of(position);
             let watched = self.announce_sleep(watch);
             if self.load(POSITION) >= position {
-                // The sidecar may have acknowledged the commit before this thread made the word odd. So make the word
-                // even here, because no other thread would do so soon.
+                // The sidecar may have acknowledged the commit before this thread made the word odd. No other thread
+                // would then make it even soon, so make it even here.
                 self.wake(watch);
                 return Ok(());
             }

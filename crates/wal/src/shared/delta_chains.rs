@@ -1,7 +1,7 @@
 //! Pages as chains of records: the index of an engine that logs differences.
 //!
-//! The image of a page as of a record is built from the page's records, from the last whole image to that record. The
-//! chains are only in memory, so an engine rebuilds them by scanning its log.
+//! To build a page's image as of one of the page's records, the engine takes the last whole image before that record,
+//! and applies the records after it. The chains are only in memory, so an engine rebuilds them by scanning its log.
 
 use std::collections::hash_map::Entry;
 
@@ -19,21 +19,21 @@ use crate::shared::images::Images;
 /// A committed record that a scan has found in a log.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct FoundRecord {
-    /// Where the record is in the log, in a unit of the engine.
+    /// Where the record is in the log. Each engine has its own unit for this.
     pub(crate) at: u64,
     pub(crate) header: RecordHeader,
 }
 
 impl FoundRecord {
-    /// Returns the record as a walk shows it.
+    /// Returns the record in the form in which a walk reports it.
     pub(crate) fn walked(&self) -> WalkedRecord {
         let RecordHeader { record_bytes, frame, page_number, ranges, base } = self.header;
         WalkedRecord { offset: self.at, frame, page_number, record_bytes, ranges, whole: base == Base::Zeros }
     }
 }
 
-/// The most bytes of page images that recovery keeps until the log starts over. Without an image, rebuilding a page
-/// costs a read of the device for each of the page's records.
+/// The most bytes of page images that recovery caches. The images stay in the cache until the log starts over. Without
+/// an image, rebuilding a page costs a read of the device for each of the page's records.
 const RECOVERY_BYTES: usize = 64 << 20;
 
 /// The chains of one generation.
@@ -41,11 +41,11 @@ pub(crate) struct DeltaChains {
     index: Index,
     images: Images<RecordNumber>,
     zeros: Box<[u8]>,
-    /// Whether to cache the images of pages that a scan finds whole, because all pages are about to be read.
+    /// Whether a scan caches the images of pages that it finds whole. It does so if all pages are about to be read.
     keeps_images: bool,
     /// Buffer for a rebuilt image from which a difference is computed.
     rebuilt: Vec<u8>,
-    /// Working memory of the search for a page's changes.
+    /// Working memory for finding the changes in a page.
     changes: page_change::Scratch,
 }
 
@@ -113,11 +113,11 @@ impl DeltaChains {
         self.index.staged_frames()
     }
 
-    /// Stages the records of a transaction that a scan has found in the log at `at`. Does not bring cached images up to
-    /// these records; that happens when the page is read.
+    /// Stages the records of a transaction that a scan has found in the log at `at`. Does not update cached images by
+    /// these records; that happens when a page is read.
     ///
     /// `Corrupt` if a frame leaves a gap, if the frames are not those of the transaction, or if a chain is longer than
-    /// any valid chain. The last check keeps a damaged log from making the reading of its pages take longer than usual.
+    /// any valid chain. The last check keeps a damaged log from slowing down the reads of its pages.
     pub(crate) fn found(
         &mut self,
         at: u64,
@@ -185,7 +185,7 @@ impl DeltaChains {
         let gap = LogError::Unexpected("a gap in the frame numbers");
         let Staged { number, before, .. } = staged.ok_or(gap)?;
         match base {
-            // Applying the ranges copies fewer bytes than copying the whole page.
+            // Applying the ranges copies fewer bytes than replacing the whole page would.
             Base::Previous => {
                 self.images.renew(page_number, before, number, |image| header.apply(image, payload).is_ok())
             }
@@ -208,7 +208,7 @@ impl DeltaChains {
         self.index.transaction_after(sequence)
     }
 
-    /// Sets where the staged records finally are in the log: adds `base` (wrapping) to the `at` of each.
+    /// Gives the staged records their final places in the log: adds `base` (wrapping) to the `at` of each.
     pub(crate) fn move_staged(&mut self, base: u64) {
         self.index.move_staged(base);
     }
@@ -232,8 +232,8 @@ impl DeltaChains {
         self.rebuild(page_number, number, page, apply)
     }
 
-    /// Rebuilds a page as of a record. Starts from the page's cached image if that image is as of this record or of an earlier
-    /// record in its chain.
+    /// Rebuilds a page as of a record. Starts from the page's cached image, if the image includes no record after that
+    /// one.
     fn rebuild(
         &mut self,
         page_number: u32,
@@ -412,8 +412,8 @@ pub(crate) struct Index {
     committed_records: usize,
     staged_first: u32,
     staged: Vec<RecordNumber>,
-    /// The undo log of `heads`: the pages of the staged records, each with the head that the record replaced, oldest
-    /// first.
+    /// The undo log of `heads`. For each staged record: its page, and the head that the record replaced. The oldest
+    /// record is first.
     undo: Vec<(u32, Option<Head>)>,
 }
 
@@ -549,8 +549,8 @@ impl Index {
         }
     }
 
-    /// Returns the records that make up a page's image as of the record `number`, newest first. If `since` is among them,
-    /// returns `true` and only the records after `since`.
+    /// Returns the records from which a page's image as of the record `number` is built, newest first. If `since` is
+    /// among them, returns `true` and only the records after `since`.
     pub(crate) fn chain(
         &self,
         number: RecordNumber,
@@ -610,7 +610,7 @@ pub(crate) type RecordNumber = u32;
 /// A record in the log.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Record {
-    /// Where the record is in the log, in a unit of the engine.
+    /// Where the record is in the log. Each engine has its own unit for this.
     pub(crate) at: u64,
     pub(crate) record_bytes: u32,
     pub(crate) page_number: u32,

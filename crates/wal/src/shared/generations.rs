@@ -31,7 +31,7 @@ impl InForce {
     /// Returns the generation of an empty log.
     pub(crate) fn first() -> Self {
         let slot = Slot { generation: 1, ..Self::none().slot };
-        // No transaction is ever committed in this generation, so no time is counted from its beginning.
+        // No transaction is ever committed in this generation, so nobody needs the time at which it began.
         let origin = Origin { generation: 1, position: 0, time_ms: 0 };
         Self { active: active_word(1), slot, origin, wal_header: None }
     }
@@ -70,8 +70,8 @@ impl InForce {
         Ok(Self { active, slot, origin: Origin::decode(&bytes, id, generation), wal_header })
     }
 
-    /// Stores the generation, then a fence, and then the word that puts the generation in force. All of this is durable on
-    /// return.
+    /// Stores the generation, fences, and then stores the word that puts the generation in force. All of this is
+    /// durable on return.
     pub(crate) fn store(&self, nvm: &dyn Nvm, id: LogId) {
         for (at, bytes) in self.parts(id) {
             nvm.store(at, &bytes);
@@ -128,7 +128,7 @@ impl SealTime {
         Self { ms: origin.time_ms, is_known: origin.time_ms > 0 }
     }
 
-    /// Returns the milliseconds from the last transaction to `now`. If the clock was set back, the result is 0 until
+    /// Returns the milliseconds from the last transaction to `now`. If somebody has set the clock back, returns 0 until
     /// the clock has caught up or the log starts over.
     pub(crate) fn until(&self, now: u64) -> u32 {
         u32::try_from(now.saturating_sub(self.ms)).unwrap_or(u32::MAX)

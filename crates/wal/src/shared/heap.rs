@@ -21,7 +21,7 @@ use crate::LogError;
 const CHUNK_BYTES: u32 = 1 << 20;
 /// The most bytes by which the file grows at a time.
 const LARGEST_STEP: u32 = 256 << 20;
-/// The number of states that one read of the table reads.
+/// The number of states that a process reads from the table at once.
 const TABLE_STEP: usize = 256;
 
 /// Where the space of a record comes from (section 3.3, and the variants of figure 7).
@@ -226,7 +226,7 @@ impl Heap {
         self.nvm.fence();
     }
 
-    /// Frees blocks that no link leads to any more, from the end of the list to its beginning (section 4.3).
+    /// Frees blocks to which no link leads any more, starting from the end of the list (section 4.3).
     pub(crate) fn free(&mut self, list: &[u32]) {
         for &block in list.iter().rev() {
             self.set_state(block, BlockState::Free);
@@ -315,8 +315,8 @@ impl Heap {
         None
     }
 
-    /// Gives more blocks file space: a chunk, or half as many blocks as the log has if that is more. Returns the first new
-    /// block.
+    /// Allocates file space for more blocks: for a chunk, or for half as many blocks as the log has if that is more.
+    /// Returns the first new block.
     fn grow(&mut self) -> Result<u32, LogError> {
         let limit = self.limit_blocks();
         if self.grown >= limit {
@@ -340,8 +340,8 @@ impl Heap {
         Ok(first)
     }
 
-    /// Returns the most blocks that this process can use: the log's limit, or fewer if the process's address space ends
-    /// before it.
+    /// Returns the most blocks that this process can use. That is the log's limit, or fewer if the process has too
+    /// little address space.
     fn limit_blocks(&self) -> u32 {
         let mapped = self.nvm.capacity().saturating_sub(self.geometry.blocks_offset);
         let mapped = u32::try_from(mapped / u64::from(self.block_bytes())).unwrap_or(u32::MAX);
@@ -353,7 +353,8 @@ impl Heap {
         u64::from(self.limit_blocks()) * u64::from(self.block_bytes())
     }
 
-    /// Returns the number of blocks that stay if the file shrinks to `keep_bytes`, at least as many as a new log has.
+    /// Returns the number of blocks that stay if the file shrinks to `keep_bytes`. At least as many stay as a new log
+    /// has.
     pub(crate) fn kept_blocks(&self, keep_bytes: u64) -> u32 {
         let body = keep_bytes.saturating_sub(self.geometry.blocks_offset);
         let blocks = u32::try_from(body / u64::from(self.block_bytes())).unwrap_or(u32::MAX);
@@ -383,7 +384,8 @@ impl Heap {
         self.grown = grown;
     }
 
-    /// Gives the blocks below number `blocks` file space. The file may have holes there, which a shrink has left.
+    /// Allocates file space for the blocks below number `blocks`. The file may have holes there, which a shrink has
+    /// left.
     fn back(&self, blocks: u32) -> Result<(), MediumError> {
         let (from, to) = (self.geometry.file_bytes(self.grown), self.geometry.file_bytes(blocks));
         if from < self.nvm.len() { self.nvm.restore(from, to - from) } else { self.nvm.grow(to) }
@@ -426,9 +428,9 @@ impl Heap {
 
 // The list of a generation's blocks, as far as this process has followed the links.
 
-/// Blocks in the order of the list. No block is in the list twice. A damaged list may return to one of its own blocks,
-/// and readers refuse it. So following a damaged list takes at most one step for each block of the log with a valid
-/// header.
+/// Blocks in the order of the list. No block is in the list twice. In a damaged log, a link may lead back to a block
+/// that is in the list already. Readers refuse such a log. So following a damaged list takes at most one step for each
+/// block of the log with a valid header.
 #[derive(Debug, Default)]
 pub(crate) struct BlockList {
     order: Vec<u32>,

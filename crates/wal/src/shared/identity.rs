@@ -49,8 +49,9 @@ fn birth_ns(stat: &Statx) -> u64 {
     seconds.wrapping_mul(1_000_000_000).wrapping_add(u64::from(stat.stx_btime.tv_nsec))
 }
 
-/// Returns the stamp of the database at its path, without the fields that come from its first page. Returns `None` if
-/// the path leads to another file, or if the file system stores the time of a write only in whole seconds.
+/// Returns the stamp of the database at its path (see `archive::stamp`), without the fields that come from the
+/// database's first page. Returns `None` if the path leads to another file, or if the file system stores the time of a
+/// write only in whole seconds.
 pub(crate) fn stamp(database: &DatabaseIdentity) -> Result<Option<Stamp>, LogError> {
     let path = &database.path;
     let stat = statx(CWD, path, AtFlags::empty(), WANTED)
@@ -64,7 +65,7 @@ pub(crate) fn stamp(database: &DatabaseIdentity) -> Result<Option<Stamp>, LogErr
     Ok(is_usable.then_some(stamp))
 }
 
-/// Returns the time of the clock by which file systems set times, in nanoseconds since the epoch.
+/// Returns the time of the clock that file systems use for the times of files, in nanoseconds since the epoch.
 pub(crate) fn now_ns() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
     let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
@@ -142,8 +143,8 @@ impl DatabaseIdentity {
 
     /// Returns whether this process can trust a log's file, that is, whether the user who made the file may write the
     /// database anyway. The process trusts the database's owner, its own user and the superuser. If the database's
-    /// group may write the database, the process trusts every user who could give the log's file to that group. If
-    /// everybody may write the database, it trusts every file.
+    /// group may write the database, the process also trusts a file that belongs to that group. If everybody may write
+    /// the database, it trusts every file.
     pub(crate) fn trusts(&self, file: &Metadata) -> bool {
         let owner = file.uid();
         owner == self.uid

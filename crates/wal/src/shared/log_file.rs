@@ -33,7 +33,8 @@ const MAGIC_BYTES: u64 = 8;
 
 /// Length in bytes of the part of a log's file before the first transaction, in which the log describes itself.
 const BEGINNING: u64 = 12 << 10;
-/// The most bytes after that part in a log that has not been used yet. They are a table of blocks and the first blocks.
+/// A log that has not been used yet has at most this many bytes after that part. They are a table of blocks and the
+/// first blocks.
 const SHORT: u64 = 4 << 20;
 
 /// Device and inode: while a file is open, no other file can get the same pair.
@@ -61,8 +62,8 @@ pub(crate) fn open(path: &Path, write: bool, is_log: fn(&[u8]) -> bool) -> Resul
     check_kept(path, (meta.dev(), meta.ino()), is_log)?;
     let mut options = OpenOptions::new();
     options.read(true).write(write).custom_flags(OFlags::NOFOLLOW.bits().cast_signed());
-    // Occupy the numbers of the standard streams first. If the file's descriptor got such a number, it would be duplicated
-    // to a higher number and closed, and that close would release locks.
+    // Occupy the numbers of the standard streams first. If the file's descriptor got such a number, the library would
+    // duplicate it to a higher number and close it, and that close would release locks.
     let fillers = fill_standard_streams().map_err(failed)?;
     let file = OwnFile::open(|| options.open(path)).map_err(failed)?;
     drop(fillers);
@@ -149,12 +150,12 @@ const LONGEST: Duration = Duration::from_millis(2);
 /// How long a caller without a busy handler waits for processes that are opening a log, or dying.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Returns the patience of a caller without a busy handler: two seconds.
+/// Returns a pause function for a caller without a busy handler. It permits waiting for two seconds.
 pub(crate) fn pause() -> impl Fn(u32) -> bool {
     pause_for(PATIENCE)
 }
 
-/// Returns a patience that ends after `limit`.
+/// Returns a pause function that permits waiting for `limit`.
 pub fn pause_for(limit: Duration) -> impl Fn(u32) -> bool {
     let start = Instant::now();
     move |tries| {
@@ -184,7 +185,8 @@ pub(crate) fn lock(file: &File, how: Lock, pause: Pause<'_>) -> io::Result<bool>
     Ok(false)
 }
 
-/// Locks a file if no other process holds it. Returns whether it could be locked. A signal does not make the call fail.
+/// Locks a file, unless a lock of another process prevents it. Returns whether it could be locked. A signal does not
+/// make the call fail.
 pub(crate) fn try_lock(file: &File, how: Lock) -> io::Result<bool> {
     loop {
         let tried = match how {
@@ -299,7 +301,7 @@ pub(crate) fn remove(path: &Path, segment: &Path) -> io::Result<()> {
 
 /// Deletes a file that turned out to be no log, if its contents are what a power loss leaves of a new log that was not
 /// yet durable. Also closes the file that it deletes, which is safe, because no connection holds locks on such a file.
-/// First calls `is_own`, which says whether the file belongs to the database. Calls `make_sure` last before the
+/// First calls `is_own`, which says whether the file belongs to the database. Calls `make_sure` immediately before the
 /// deletion.
 pub(crate) fn remove_torn(path: &Path, is_own: &dyn Fn(&Metadata) -> bool, make_sure: &dyn Fn() -> bool) {
     let number = || path.symlink_metadata().map(|meta| (meta.dev(), meta.ino()));
@@ -410,7 +412,7 @@ mod tests {
             remove_torn(&path, &|_| is_own, &|| is_sure);
             assert!(path.exists());
             other.try_lock().unwrap();
-            // Locked, as by a process that is making a log.
+            // The file is locked, as if a process were making a log.
             remove_torn(&path, &|_| true, &|| true);
             assert!(path.exists());
             other.unlock().unwrap();

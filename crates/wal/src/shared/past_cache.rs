@@ -10,12 +10,12 @@ use std::time::{Duration, Instant};
 
 use crate::engine::media::HomeSync;
 
-/// The number of units of work for which a trial uses each way.
+/// A trial uses each of the two ways for this many units of work.
 const TRIED: u32 = 16;
 /// The most measurements that a [`Price`] keeps.
 const MEASURED: usize = 1024;
-/// The number of units from the end of one trial to the beginning of the next. So the process uses the more expensive
-/// way for one unit of 128.
+/// The number of units from the end of one trial to the beginning of the next. With it, one unit of 128 uses the more
+/// expensive way.
 const INTERVAL: u32 = 126 * TRIED;
 
 /// The measured cost of a line. `per_line` ignores the most expensive quarter of the measurements, because the machine
@@ -84,7 +84,7 @@ struct Trial {
 
 impl Choice {
     /// Returns the choice that the setting asks for. By the paper's rule ([`HomeSync::Average`]), a log is always
-    /// written through, because each of its pages is written less often than the average of all pages.
+    /// written through, because each of its pages is written less often than an average page.
     pub(crate) fn new(sync: HomeSync) -> Self {
         let trial = (sync == HomeSync::Adaptive).then(Mutex::default);
         let through = matches!(sync, HomeSync::WriteThrough | HomeSync::Average);

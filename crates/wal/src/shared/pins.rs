@@ -67,12 +67,12 @@ pub struct Recycling {
 pub enum Followers {
     /// No follower has pinned a position.
     None,
-    /// The log cannot start over now: a follower is behind, and has answered no request that was made since the log
-    /// started over.
+    /// The log cannot start over now. A follower has not read to the log's end, and has answered no request since the
+    /// log last started over.
     Behind,
-    /// The log may be able to start over soon: the followers are at the log's end, or do not count any more, or have
-    /// answered a request that was made since the log started over. A follower that has answered one request is
-    /// expected to answer the next while the holder of the WRITE lock waits.
+    /// The log may be able to start over soon. Either the followers are at the log's end, or their pins no longer
+    /// count, or they have answered a request since the log last started over. A follower that has answered one request
+    /// is expected to answer the next while the holder of the WRITE lock waits.
     Answer,
 }
 
@@ -89,8 +89,8 @@ impl Pins {
         self.words.store(self.own, 0);
     }
 
-    /// Pins the log from a position on. Returns whether the pin is in force; if it is not, an earlier pin stays. A
-    /// pin that is in force can always be moved forward.
+    /// Pins the log from a position on. Returns `false` if a writer may already have decided to start the log over past
+    /// this position; an earlier pin then stays. A pin that is in force can always be moved forward.
     #[must_use]
     pub fn pin(&self, position: u64) -> bool {
         let held = self.words.load(self.own);
@@ -148,9 +148,9 @@ impl Pins {
         Ok(oldest)
     }
 
-    /// Asks followers to read up to the log's end, if `pinned`, the lowest position that a living process has pinned,
-    /// is before it. Leaves an unanswered request as it is: if each attempt moved the request, many processes would
-    /// move it faster than a follower reads.
+    /// If a living process has pinned a position before the log's end, asks followers to read up to the end. `pinned`
+    /// is the lowest position that a living process has pinned. Leaves an unanswered request as it is: if each attempt
+    /// moved the request, many processes would move it faster than a follower reads.
     #[must_use]
     pub fn ask(&self, pinned: u64, recycling: &Recycling) -> Followers {
         let Recycling { oldest, end, is_full } = *recycling;

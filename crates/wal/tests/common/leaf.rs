@@ -1,5 +1,5 @@
-//! Leaves of a b-tree. The model inserts, deletes and changes their rows as SQLite does, so that most bytes only
-//! move, and few are new.
+//! Leaves of a b-tree. The model inserts, deletes and changes their rows as SQLite does, so most bytes of a page
+//! only move within it, and few bytes are new.
 
 use duralite_format::page_change;
 
@@ -12,7 +12,7 @@ const PAGE_ONE: u8 = 0x10;
 const ZEROED: u8 = 0x20;
 const INSERT: u8 = 1;
 const DELETE: u8 = 3;
-/// The bound below which a slot or a length takes one byte.
+/// A slot or a length below this number takes one byte.
 const ONE_BYTE: usize = 127;
 
 /// Returns a page without rows, for the page with this index, counted from 0.

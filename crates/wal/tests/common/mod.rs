@@ -150,7 +150,7 @@ pub struct Model {
     restarts: u32,
     /// The newest committed content of each page.
     pub pages: Vec<Vec<u8>>,
-    /// Whether the pages are leaves of a b-tree, and the model changes them as such.
+    /// Whether the pages are leaves of a b-tree, in which the model changes rows.
     is_tree: bool,
     /// The writes of the last committed transaction, until a caller takes them.
     writes: Vec<(u64, Vec<u8>)>,
@@ -260,7 +260,8 @@ impl Model {
                 writes.push((at(i) + 24, content.clone()));
             }
             if let Some(o) = overwritten.filter(|o| *o + 1 == i || (i == last && *o + 1 >= i)) {
-                // Insert the write before that of the commit frame, where a later spill would put it.
+                // Insert this write before the writes of the commit frame, where SQLite puts it after a later
+                // spill.
                 let position = writes.len() - 2;
                 writes.insert(position, (at(o) + 24, frames[o].1.clone()));
             }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use duralite_crashmodel::RecordingNvm;
 use duralite_medium::{Counters, Guarantee, Latency, MediumError, Nvm};
 
-/// The part of `whole` that has the `capacity` bytes from `base` on.
+/// The part of `whole` that consists of the `capacity` bytes from `base` on.
 #[derive(Debug, Clone)]
 pub struct Part {
     pub whole: Arc<RecordingNvm>,

@@ -78,7 +78,7 @@ pub struct DatabaseAt {
 }
 
 impl DatabaseAt {
-    /// Makes the database that `path` names when the file is first needed.
+    /// Makes a handle for the database at `path`. The first call that needs the file opens it.
     #[must_use]
     pub fn new(path: &Path) -> Self {
         Self { path: path.to_path_buf(), open: OnceCell::new() }

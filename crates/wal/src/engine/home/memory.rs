@@ -30,7 +30,8 @@ use crate::{LogError, hooks};
 const MOST_BYTES: u64 = 1 << 47;
 /// The least address space in bytes to reserve for a small file.
 const LEAST_ADDRESS_SPACE: u64 = 16 << 20;
-/// The least address space in bytes to reserve if the process cannot reserve more. No kernel has larger pages.
+/// The least address space in bytes to reserve if the process may not reserve more. It is the size of the largest
+/// memory pages that any kernel uses.
 const LEAST_FALLBACK: u64 = 64 << 10;
 
 /// A file that this process has open.
@@ -59,9 +60,9 @@ fn key_of(stat: &Stat) -> Key {
     (stat.st_dev, stat.st_ino)
 }
 
-/// Maps a file. `named` is a descriptor of the file (which may allow no access), and `path` is the file's name. All callers
-/// in this process share the mapping. If an access has found that somebody truncated the file under the mapping, the
-/// callers that have that mapping keep it, and new callers get another one.
+/// Maps a file. `named` is a descriptor of the file (which may allow no access), and `path` is the file's name. All
+/// callers in this process share the mapping. If somebody has truncated the mapped file and an access has noticed
+/// it, callers that already have the mapping keep it, and new callers get a new one.
 ///
 /// # Errors
 /// `Medium`: not DAX, no address space, or no space to fill the file's holes. `Io`: the file cannot be opened.

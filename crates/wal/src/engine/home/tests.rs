@@ -72,7 +72,7 @@ impl DatabaseFile for Recorded {
 
 const KEY: u8 = 0x5A;
 
-/// A home that stores every byte in the file combined with `KEY` by exclusive or.
+/// A home that XORs every byte that it stores in the file with `KEY`.
 struct Xor;
 
 impl Home for Xor {

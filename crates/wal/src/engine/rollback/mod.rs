@@ -101,8 +101,8 @@ const HEADER_BYTES: usize = 28;
 const PENDING_BYTE: u64 = 0x4000_0000;
 /// The number of records in a header that SQLite has not completed. In this case records follow up to the end of the journal.
 const UNKNOWN: u32 = u32::MAX;
-/// The distance in bytes between the bytes that a page's checksum adds up. The first of them is this far from the
-/// page's end.
+/// A page's checksum is the sum of single bytes of the page. Each of them is this many bytes before the next, and the
+/// last one is this far before the page's end.
 const CHECKSUM_STRIDE: usize = 200;
 /// The size in bytes of what follows the name of a super-journal: the length and the checksum of the name, and the magic
 /// number.
@@ -122,10 +122,10 @@ pub struct PlayedBack {
     pub super_journal: Option<PathBuf>,
 }
 
-/// Rolls the database back if the journal is hot, and then deletes the journal, hot or not. The pages go through the home, if
-/// there is one, to `file`, the database as it is on disk. Page 1 gets the guard of the log `id`. The database is durable
-/// before the journal is deleted, and the deletion is durable on return. After a crash in between, the caller can play the
-/// journal back again. The caller must be the only user of the database.
+/// Rolls the database back if the journal is hot. Then deletes the journal, whether it was hot or not. The pages go
+/// through the home, if there is one, to `file`, which is the database file itself. Page 1 gets the guard of the log
+/// `id`. The database is durable before the journal is deleted, and the deletion is durable on return. If a crash comes
+/// in between, the caller can play the journal back again. The caller must be the only user of the database.
 ///
 /// # Errors
 /// Those of `journal` and `file`.
@@ -180,8 +180,8 @@ impl Reader<'_> {
         Ok(self.journal.read(buf, offset)? == buf.len())
     }
 
-    /// Reads the header at `offset`; returns `None` if there is none. The caller uses the sizes only of a journal's first
-    /// header.
+    /// Reads the header at `offset`; returns `None` if there is none. The caller uses the sizes in the journal's first
+    /// header, and ignores those in later headers.
     fn header(&self, offset: u64) -> Result<Option<Header>, LogError> {
         let mut bytes = [0; HEADER_BYTES];
         if !self.fill(&mut bytes, offset)? || !bytes.starts_with(&MAGIC) {

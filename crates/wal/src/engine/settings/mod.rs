@@ -42,7 +42,7 @@ impl<T> Setting<T> {
         Self { name, values, shared: false, changeable: false, shown: false, set, get }
     }
 
-    /// Makes the setting one of the log in use, so that it is the same for every connection of a process.
+    /// Makes the setting belong to the log in use, so that it is the same for every connection of a process.
     #[must_use]
     pub const fn shared(mut self) -> Self {
         self.shared = true;

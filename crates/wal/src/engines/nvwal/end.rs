@@ -2,9 +2,10 @@
 //! leave zeros too.
 //!
 //! A writer marks a transaction of the order `Ordered` only after everything before it is durable. So if a whole
-//! transaction of that order follows the end, the transactions before it existed, and the log is damaged. The check
-//! reads an amount that does not grow with the log, with three exceptions: the table of block states; one cache line of
-//! each block that the table has and no list has; and a transaction that is complete except for its mark.
+//! transaction of that order follows the end, the transactions before it existed, and the log is damaged. The amount
+//! that the check reads does not grow with the log, with three exceptions: the table of block states; one cache line of
+//! each block that is taken according to the table but is in no list; and a transaction that is complete except for its
+//! mark.
 //!
 //! After a transaction that a power loss has torn, there may be whole transactions of the order `Async`. They are lost,
 //! because the log ends before them. [`Nvwal::erase_behind_end`] makes sure that none of them ever counts again (invariant 7).
@@ -59,9 +60,9 @@ impl Nvwal {
     }
 
     /// Erases the marks of a torn transaction at the end, and of all transactions after it. The erasure is durable on
-    /// return. Otherwise a new transaction could end where one of the old ones begins, and a power loss could leave the
-    /// old mark where the new transaction's terminator belongs. Also searches blocks that are about to be freed,
-    /// because a writer may take them again in this generation.
+    /// return. Otherwise a new transaction could end exactly where an old one begins. After a power loss the old mark
+    /// could then stand in the place of the new transaction's terminator. Also searches the blocks that recovery is
+    /// about to free, because a writer may take them again in this generation.
     ///
     /// Marks become durable in their order ([`Nvwal::follow`]). So if the word at the end is zero, no mark follows it.
     ///
@@ -99,14 +100,15 @@ impl Nvwal {
             }
         }
         nvm.fence();
-        // Erase the torn mark last, because recovery looks for the other marks only as long as the torn mark is there.
+        // Erase the torn mark last. If a crash interrupts the erasure, the torn mark makes the next recovery look for
+        // the other marks again.
         nvm.store_u64(torn_at, 0);
         nvm.flush(torn_at, 8);
         nvm.fence();
         Ok(())
     }
 
-    /// Returns the error for a log that continues after its end.
+    /// Returns the error for a log in which transactions follow after the end that the scan found.
     pub(super) fn broken_off(&self) -> LogError {
         let what = FormatError::Damaged { what: "the transactions before one that was ordered behind them" };
         self.heap.corrupt(self.tail.block, self.tail.offset, what)
@@ -158,7 +160,7 @@ impl Nvwal {
     /// `found`.
     pub(super) fn marks_in(&self, block: u32, (from, until): (u32, u32), found: &mut Vec<(u32, Position)>) {
         let generation = self.in_force.slot.generation;
-        // A mark of this generation minus the mark of number 0 is the transaction's number.
+        // The lower half of (mark XOR mark of number 0), within one generation, is the transaction's number.
         let base = encode_mark(Order::Ordered, generation, 0);
         let last = self.heap.block_bytes() - TX_HEADER_BYTES;
         for offset in (from..until.min(last + 1)).step_by(8) {

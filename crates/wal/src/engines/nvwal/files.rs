@@ -114,7 +114,7 @@ fn is_empty(log: &OpenFile<'_>) -> bool {
         || look_at(log).is_ok_and(|log| log.transactions() == 0)
 }
 
-/// Returns the options, with the size of the file system as the limit if they set none.
+/// Returns the options. If they set no limit, the limit becomes the size of the file system.
 fn within_file_system(options: &NvwalOptions, file: &File) -> NvwalOptions {
     let mut options = options.clone();
     if options.limit_bytes == 0

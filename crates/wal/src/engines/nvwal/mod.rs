@@ -55,10 +55,10 @@ pub struct Activity {
     pub generations: u64,
 }
 
-/// The limit in bytes of a log for which no limit is set, if the size of the file system is not known.
+/// The limit of a log in bytes, if the options set none and the size of the file system is not known.
 const NO_LIMIT: u64 = 1 << 40;
-/// The approximate limit of the number of blocks, for a log whose block size the engine chooses. Each block costs a
-/// byte of the table of states, and the table has its full size from the beginning.
+/// About the largest number of blocks in a log whose block size the engine chooses. Each block costs a byte of the
+/// table of states, and the table has its full size from the beginning.
 const STATES: u64 = 1 << 20;
 const LARGEST_BLOCK: u32 = 1 << 28;
 
@@ -82,9 +82,9 @@ pub struct Nvwal {
     writer: Writer,
     /// Ranges of sealed transactions that have not been flushed yet.
     unforced: Vec<(u64, u64)>,
-    /// Ranges that another process stored last: all of its last transaction, or only the mark of an `Async` one. This
-    /// process has read these ranges, but the other process may have died before it flushed them. So this process
-    /// flushes them before it marks a transaction that depends on them.
+    /// Ranges of the newest transaction, if another process stored it: the whole transaction, or, with the order
+    /// `Async`, only its mark. This process has read these ranges, but the other process may have died before it
+    /// flushed them. So this process flushes them before it marks a transaction that depends on them.
     doubtful: Vec<(u64, u64)>,
     activity: Activity,
     payload: Vec<u8>,
@@ -92,8 +92,8 @@ pub struct Nvwal {
 }
 
 impl Nvwal {
-    /// Writes an empty log onto a medium of `superblock.file_bytes(initial blocks)` bytes of zeros. The log is durable on
-    /// return, as far as the medium is durable.
+    /// Makes the medium large enough for a new log, and writes an empty log onto it. The medium reads as zeros before.
+    /// The log is durable on return, as far as the medium is durable.
     ///
     /// # Errors
     /// `Medium` if the medium cannot grow to that size.
@@ -109,7 +109,8 @@ impl Nvwal {
         Ok(())
     }
 
-    /// Returns the size of blocks in bytes, and the most blocks, for a new log of a database with this page size.
+    /// Returns the block size in bytes and the largest number of blocks, for a new log of a database with this page
+    /// size.
     #[must_use]
     pub fn shape(options: &NvwalOptions, page_bytes: u32) -> (u32, u32) {
         let least = page_bytes.next_multiple_of(4096) + 4096;
@@ -172,7 +173,7 @@ impl Nvwal {
         self.erase_behind_end()?;
         self.cut_behind_tail()?;
         // The heap frees the blocks that are not in this process's list. A dead process may have linked some of the
-        // listed blocks without flushing the links, so flush these first.
+        // listed blocks without flushing the links, so flush the links first.
         self.settle_doubtful();
         self.heap.flush_link(self.tail.block);
         self.heap.reconcile(&self.blocks);
@@ -269,7 +270,7 @@ impl Nvwal {
             sequence: self.sequence + 1,
             time_ms: self.sealed_at.told(),
         });
-        // Before a process marked this transaction, it made everything that the transaction depends on durable.
+        // Before another process marked this transaction, it made durable everything that the transaction depends on.
         self.doubtful.clear();
         let waits = match found.order {
             Order::Async => {

@@ -1,9 +1,9 @@
 //! Reads transactions from the medium. This decoder serves recovery, processes that follow others, `duralite verify` and
 //! fuzzing.
 //!
-//! The decoder accepts any bytes and never panics (invariant 12). It decides exactly by the table "valid if and only if" in
-//! `docs/format/nvwal.md`. So recovery yields a prefix of the commit order (invariant 7) and distinguishes garbage from the
-//! end of the log (invariant 8).
+//! The decoder accepts any bytes and never panics (invariant 12). It accepts exactly the transactions that the table
+//! "valid if and only if" in `docs/format/nvwal.md` allows. So recovery yields a prefix of the commit order (invariant
+//! 7) and distinguishes garbage from the end of the log (invariant 8).
 
 use duralite_format::nvwal::{
     BLOCK_HEADER_BYTES, Order, RECORD_HEADER_BYTES, RecordHeader, TX_HEADER_BYTES, TxHash, TxHeader,
@@ -29,8 +29,8 @@ impl Position {
     }
 }
 
-/// The offset in a block at which records continue if their transaction began in an earlier block. The word before this
-/// offset stays free, because a scanner looks for a commit mark there. So the scanner never takes a record for a mark.
+/// The offset in a block at which records continue if their transaction began in an earlier block. No record uses the
+/// word before this offset. A scanner looks there for a commit mark, and would otherwise take a record for one.
 pub(crate) const CONTINUED_AT: u32 = BLOCK_HEADER_BYTES + 8;
 
 /// A committed transaction.
@@ -161,7 +161,7 @@ fn enter(
     Ok(())
 }
 
-/// Returns whether a header can be that of a transaction that begins with this frame.
+/// Returns whether a transaction whose first frame is `first_frame` can have this header.
 fn fits(header: &TxHeader, first_frame: u32, expected: &Expected) -> bool {
     (1..=expected.frames + 1).contains(&first_frame)
         && header.last_frame >= first_frame

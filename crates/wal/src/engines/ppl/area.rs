@@ -23,10 +23,9 @@ pub(super) enum State {
     Next,
     /// The newest committed transaction with a record in the chain.
     Last,
-    /// The page's home position, as stored for this page alone. The home position of all pages counts instead if it is
-    /// later.
+    /// The page's own home position. If the home position that all pages share is later, the shared one counts.
     Home,
-    /// While the page is being merged, the number plus 1 of the slot with the page's new image; otherwise 0.
+    /// While the page is being merged, 1 plus the number of the slot that holds the page's new image; otherwise 0.
     Slot,
     /// The next chain in the same list of the page table, as a link to that chain's first extent.
     Bucket,
@@ -38,11 +37,11 @@ pub(super) enum State {
     Bytes,
 }
 
-/// The least number of bytes by which the log grows at a time, unless its usual size, its limit or the medium allows
-/// less.
+/// The least number of bytes by which the log grows at a time. The log grows by less if its usual size, its limit or
+/// the medium allows no more.
 const LEAST_STEP: u64 = 1 << 20;
-/// The divisor that gives the spare space of a log that grows beyond its usual size. The log then grows by an eighth of
-/// its usual size more than it has to, so that the next transactions need not grow it again.
+/// A log that grows beyond its usual size grows by more than it has to, so that the next transactions need not grow it
+/// again. The surplus is the usual size divided by this number.
 const SPARE: u32 = 8;
 
 /// The memory of one log.
@@ -53,8 +52,8 @@ pub(super) struct Area {
     limit_chunks: u32,
     usual_chunks: u32,
     pub(super) path: PathBuf,
-    /// The largest number of chunks that this process knows the log to have had. The file still has all of these
-    /// chunks. If the log has given back the space of some of them, they read as zeros.
+    /// The largest number of chunks that the log has had, as far as this process knows. The file still contains all of
+    /// these chunks. Those whose space the log has given back read as zeros.
     chunks: AtomicU32,
 }
 
@@ -73,7 +72,7 @@ impl Area {
         Ok(area)
     }
 
-    /// Returns an upper bound on the number of chunks that contain the extents known to this process.
+    /// Returns a number of chunks that contain all extents known to this process.
     pub(super) fn known_chunks(&self) -> u32 {
         self.chunks.load(Ordering::Relaxed)
     }
@@ -228,13 +227,13 @@ impl Area {
         Ok(Some(extent))
     }
 
-    /// Returns how many sectors and how many pieces transactions can still take if the log does not grow beyond its usual
-    /// size, or beyond its present size if that is larger.
+    /// Returns the numbers of sectors and of pieces that are still free for transactions if the log does not grow
+    /// beyond its usual size, or beyond its present size if that is larger.
     pub(super) fn free_counts(&self, words: &Words) -> Result<(u64, u64), LogError> {
         Ok(self.free_within(words, self.grown()?.max(self.usual_chunks()).min(self.most_chunks())))
     }
 
-    /// Returns how many sectors and how many pieces transactions can still take if the log has this many chunks.
+    /// Returns the numbers of sectors and of pieces that are free for transactions in a log with this many chunks.
     fn free_within(&self, words: &Words, chunks: u32) -> (u64, u64) {
         let (sectors, pieces) = self.extents(chunks);
         (sectors.saturating_sub(words.load(SECTORS_USED)), pieces.saturating_sub(words.load(PIECES_USED)))
@@ -245,7 +244,7 @@ impl Area {
         (chunks * u64::from(SECTORS_PER_CHUNK), chunks * u64::from(self.geometry.pieces_per_chunk))
     }
 
-    /// Returns the sectors and the pieces that a log of the usual size has, free or in use.
+    /// Returns the numbers of sectors and of pieces in a log of the usual size, both free and in use.
     pub(super) fn usual_extents(&self) -> (u64, u64) {
         self.extents(self.usual_chunks())
     }
@@ -283,9 +282,9 @@ impl Area {
         }
     }
 
-    /// Makes sure that a transaction can take the extents of `need`, or extents of the other kind in their place, from
-    /// the file as it is. If it cannot, grows the log up to its usual size, and beyond it if `may_outgrow`, but never
-    /// beyond its limit (invariant 10).
+    /// Makes sure that the extents of `need`, or enough extents of the other kind instead, are free in the file. If
+    /// they are not, grows the log up to its usual size, and beyond that size if `may_outgrow`, but never beyond its
+    /// limit (invariant 10).
     ///
     /// # Errors
     /// `LimitReached`, `NoSpace`: pages have to be merged first.
@@ -315,7 +314,7 @@ impl Area {
         }
     }
 
-    /// Grows the log, if necessary, until the file has the extents of `need` free.
+    /// Grows the log, if necessary, until the extents of `need` are free in the file.
     fn back(&self, words: &Words, turn: &Turn<'_>, need: Need) -> Result<(), LogError> {
         let sectors = (words.load(SECTORS_USED) + need.sectors).div_ceil(u64::from(SECTORS_PER_CHUNK));
         let pieces =
@@ -354,8 +353,8 @@ impl Area {
         Ok(true)
     }
 
-    /// Gives the chunks from number `from` to number `to` file space. The file may be long enough already, with holes where
-    /// chunks were given back.
+    /// Allocates file space for the chunks from number `from` on, up to but not including number `to`. The file may
+    /// already be long enough, and have holes where chunks were given back.
     fn extend(&self, from: u32, to: u32) -> Result<(), MediumError> {
         let (from, to) = (self.geometry.file_bytes(from), self.geometry.file_bytes(to));
         let extended =
@@ -380,14 +379,16 @@ impl Area {
     /// given up. A process may have added the rest, and died before it made that space a part of the log.
     pub(super) fn give_back_rest(&self, _turn: &Turn<'_>) -> Result<(), LogError> {
         let from = self.geometry.file_bytes(self.grown()?);
-        // The file may be longer than this process knows. It may also be shorter than the bound that is passed here.
+        // The file may be longer than this process knows. If it is shorter than the bound that is passed here, the call
+        // fails, and the error does no harm.
         let _ = self.nvm.refresh_len(self.geometry.file_bytes(self.limit_chunks).min(self.nvm.capacity()));
         // If the file system does not take back the space, the space stays allocated.
         let _ = self.nvm.system_free(from, self.nvm.len().saturating_sub(from));
         Ok(())
     }
 
-    /// Returns the number of chunks to keep so that the log has these extents and is no smaller than usual.
+    /// Returns the number of chunks to keep: enough to contain these extents, and at least as many as a log of the
+    /// usual size has.
     pub(super) fn chunks_for<'a>(&self, used: impl Iterator<Item = &'a Extent>) -> u32 {
         used.map(|extent| self.geometry.chunk_of(*extent) + 1).fold(self.usual_chunks, u32::max)
     }
@@ -416,8 +417,8 @@ impl Need {
         self.pieces += other.pieces;
     }
 
-    /// Returns the extents to take instead of `self`, for the same space: pieces replace missing sectors, and sectors
-    /// replace missing pieces. `sectors` and `pieces` are free. Returns `None` if they are not enough.
+    /// Returns the extents to take instead of `self`, if only `sectors` sectors and `pieces` pieces are free. Pieces
+    /// replace missing sectors, and sectors replace missing pieces. Returns `None` if the free extents are not enough.
     pub(super) fn within(self, sectors: u64, pieces: u64, sector_bytes: u32) -> Option<Self> {
         let short = self.sectors.saturating_sub(sectors);
         let in_pieces = u64::from(sector_bytes.div_ceil(PIECE_ROOM));

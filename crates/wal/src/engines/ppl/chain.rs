@@ -191,8 +191,8 @@ impl<'a> Walk<'a> {
 }
 
 impl Area {
-    /// Returns the extents that a record with a payload of this size needs, at the end of `chain` or as the first record of
-    /// a page.
+    /// Returns the extents that a record with a payload of this size needs. The record is appended to `chain`, or,
+    /// without a chain, it is the first record of a page.
     pub(super) fn need(&self, chain: Option<Extent>, payload_bytes: u32) -> Result<Need, LogError> {
         let bytes = RECORD_HEADER_BYTES + payload_bytes.next_multiple_of(8);
         let room = match chain {
@@ -310,8 +310,7 @@ pub(super) struct Chain {
     pub(super) extents: Vec<Extent>,
     /// The newest committed transaction with a record in the chain.
     pub(super) last: u64,
-    /// The page's home position, as stored for this page alone. The home position of all pages counts instead if it is
-    /// later.
+    /// The page's own home position. If the home position that all pages share is later, the shared one counts.
     pub(super) home: u64,
     /// The page on flash already includes the chain's records up to this transaction.
     pub(super) merged: u64,

@@ -28,12 +28,13 @@ use crate::shared::pins::{PINS_OFFSET, Pins};
 
 /// The number of bytes of the segment that the processes using a log share.
 pub const SHARED_BYTES: u64 = SHARED.all;
-/// The least number of bytes of sectors and pool together, in a log of the usual size, if the settings give no size.
+/// The least size in bytes of sectors and pool together, in a log of the usual size. It applies if the settings give
+/// no size.
 const USUAL_BYTES: u64 = 64 << 20;
-/// The least number of lists in the page table of a log without a limit, which may hold more pages than a log of the
-/// usual size.
+/// The least number of lists in the page table of a log without a limit. Such a log may hold more pages than a log
+/// of the usual size.
 const BUCKETS: u32 = 1 << 14;
-/// The number of bytes of page images for which a new log has slots.
+/// A new log has slots for this many bytes of page images.
 const SLOTS_BYTES: u32 = 512 << 10;
 
 /// The engine for flash memory that should wear less.
@@ -72,7 +73,8 @@ pub(super) fn shape(options: &PplOptions, head: &LogHead) -> Superblock {
         buckets: 1,
     };
     let usual_bytes = match (options.limit_bytes, options.usual_bytes) {
-        // Between two automatic checkpoints, SQLite may write a thousand pages that the log does not hold yet.
+        // The log has space for all pages that SQLite may write between two automatic checkpoints, which are about a
+        // thousand.
         (0, 0) => USUAL_BYTES.max(4096 * u64::from(page_bytes)),
         (0, bytes) | (bytes, _) => bytes,
     };

@@ -1,10 +1,11 @@
 //! The frames of the generation, and those of the open transaction.
 //!
-//! The frames of the generation say which page each frame holds, and which transaction wrote it. SQLite needs the frames
-//! only while it has the log open, because after a crash it finds an empty log. So the entries of frames are in memory that
-//! processes share, and nothing flushes them.
+//! The log's users share, for each frame of the generation, which page the frame holds and which transaction wrote it.
+//! SQLite needs this only while it has the log open, because after a crash it finds an empty log. So this information
+//! is in memory that processes share, and nothing flushes it.
 //!
-//! Each transaction has an entry. Entries are words in a list of pieces, taken from the common pool.
+//! Each transaction has an entry, which lists its frames. An entry is a sequence of words. The entries follow each
+//! other in a list of pieces of the common pool.
 
 use duralite_format::FormatError;
 use duralite_format::ppl::{EXTENT_HEADER_BYTES, Extent, PIECE_BYTES};
@@ -296,8 +297,8 @@ impl Frames {
         })
     }
 
-    /// Finds the transactions that a new transaction with frames from `first_frame` on would replace. Returns the number of
-    /// the first of these transactions, and the pages of all of them.
+    /// Finds the transactions that a new transaction replaces if its first frame is `first_frame`. Returns the number
+    /// of the first of them, and the pages of all of them.
     pub(super) fn replaced_by(&self, first_frame: u32) -> Option<(u64, &[u32])> {
         let number = self.number_of(first_frame)?;
         Some((number, self.pages.get(first_frame.saturating_sub(1) as usize..)?))
@@ -324,7 +325,7 @@ pub(super) struct StagedFrame {
     pub(super) payload: Vec<u8>,
 }
 
-/// The number of staged frames above which the writer finds the newest frame of each page in a map.
+/// If more frames than this are staged, the writer uses a map to find the newest frame of each page.
 const FEW: usize = 16;
 /// The number of payload buffers that the writer keeps for reuse, and the largest capacity in bytes of such a buffer.
 const SPARE: usize = 16;
@@ -344,7 +345,7 @@ impl Staged {
         self.frames.is_empty()
     }
 
-    /// Returns the bytes of all changes together.
+    /// Returns the size in bytes of all changes together.
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
     }

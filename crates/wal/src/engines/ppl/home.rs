@@ -1,5 +1,5 @@
-//! The database as SQLite sees it: pages on flash, with the records of the log applied. The home shows each page with its
-//! records up to the page's home position, which is the transaction up to which SQLite has checkpointed the page.
+//! The database as SQLite sees it: pages on flash, with records of the log applied. SQLite sees each page as of the
+//! page's *home position*, which is the transaction up to which SQLite has checkpointed the page.
 //!
 //! SQLite's checkpoint is *logical*: SQLite hands over a page as it is after some transaction, and the engine only moves the
 //! page's home position to that transaction. Readers of older snapshots still find their versions of the page, because no
@@ -107,8 +107,9 @@ impl Home for LoggedHome {
         }
     }
 
-    /// Sets only the size that the home shows; the drain truncates the file later. If the database grows again before
-    /// that, a new record of a page beyond the present end may be a change of the page that the file still has.
+    /// Sets only the size that SQLite sees; the drain truncates the file later. If the database grows again before
+    /// that, a new record of a page beyond the present end may be a difference from the page that is still in the
+    /// file.
     fn truncate(&self, _file: &dyn DatabaseFile, bytes: u64) -> Result<(), LogError> {
         let _turn = self.0.lock()?;
         self.0.words.store(HOME_PAGES, bytes.div_ceil(u64::from(self.0.page_bytes)));
@@ -138,7 +139,8 @@ impl Store {
             self.words.store(HOME_PAGES, u64::from(page_number));
         }
         if let Found::After(number) = found
-            // If the page has no chain any more, a process has merged it since the search, so the page is home.
+            // If the page has no chain any more, a process has merged it into the file since the search, so its home
+            // position need not move.
             && let Some(first) = self.area.find_chain(page_number)?
             && self.area.state(first, State::Home) < number
         {
@@ -153,7 +155,8 @@ impl Store {
         Ok(self.home_position(self.area.state(first, State::Home)) <= number)
     }
 
-    /// Searches for the first version of a page that equals `page`, beginning with the version that the home shows.
+    /// Searches for the first version of a page that equals `page`, beginning with the version at the page's home
+    /// position.
     fn find_version(
         &self,
         file: &dyn DatabaseFile,
@@ -207,14 +210,16 @@ impl Store {
         Ok(Found::Nowhere)
     }
 
-    /// Commits a page that SQLite writes without a WAL. The page is a transaction of its own, and the home shows it at once.
+    /// Commits a page that SQLite writes without a WAL. The page becomes a transaction of its own, and its home
+    /// position moves to that transaction at once.
     fn write_directly(&self, file: &dyn DatabaseFile, page_number: u32, page: &[u8]) -> Result<(), LogError> {
         let mut payload = Vec::new();
         page_change::encode_whole(page, &mut payload);
         let changes = [Change { page_number, payload }];
         let turn = self.lock_for(file, &changes, 0)?;
         if self.area.find_chain(page_number)?.is_some_and(|first| self.is_ahead(first)) {
-            // This write would replace what others have committed in the meantime.
+            // Others have committed a version of this page that SQLite has not checkpointed. This write would replace
+            // it.
             return Err(LogError::Unexpected("a page that was changed on its way to the database"));
         }
         let pages = self.home_pages(file)?.max(u64::from(page_number));
@@ -223,8 +228,8 @@ impl Store {
         Ok(())
     }
 
-    /// Writes every page to the file as the home shows it, and then drops all records that are left. The caller is the only
-    /// user of the database.
+    /// Writes every page to the file in the version that SQLite sees, and then drops all records that are left. The
+    /// caller is the only user of the database.
     fn drain(&self, file: &dyn DatabaseFile) -> Result<(), LogError> {
         // No process is merging now. If a slot has an owner, that process has died, and its process slot may belong to
         // a living process by now. So clear all owners.
@@ -273,7 +278,8 @@ impl Store {
         self.seal_home(&turn, &changes, end)
     }
 
-    /// Seals pages as a transaction that the home shows at once. Afterwards the database has `db_pages` pages.
+    /// Seals pages as a transaction, and moves the home positions of these pages to it. Afterwards the database has
+    /// `db_pages` pages.
     fn seal_home(&self, turn: &Turn<'_>, changes: &[Change], db_pages: u64) -> Result<(), LogError> {
         let number = self.words.load(SEALED) + 1;
         let entry = Entry::empty(number, u32::try_from(db_pages).unwrap_or(u32::MAX), wall_clock());
@@ -305,7 +311,7 @@ impl Store {
 /// Which version of a page equals the image that SQLite writes home.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Found {
-    /// The version that the home shows already.
+    /// The version that SQLite already sees in the database, at the page's home position.
     Home,
     /// The version after a transaction.
     After(u64),

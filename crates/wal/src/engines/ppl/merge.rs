@@ -64,12 +64,13 @@ pub(super) struct Merged {
 /// A batch of pages whose images have been stored in slots.
 pub(super) struct Published {
     batch: Vec<Merging>,
-    /// The number of pages at the front of the list that are done, including pages that have nothing to merge.
+    /// How many pages of the caller's list, from its beginning, this batch covers, including pages that have nothing to
+    /// merge.
     taken: usize,
     is_other_merging: bool,
 }
 
-/// The error of a merge that another process has continued.
+/// The error if another process has meanwhile continued this process's merge.
 const TAKEN: LogError = LogError::Unexpected("a slot that another process has taken");
 
 /// The merge of one page.
@@ -173,7 +174,7 @@ impl Store {
     pub(super) fn relieve(&self, file: &dyn DatabaseFile, cause: Cause) -> Result<Merged, LogError> {
         let mut pages = Vec::new();
         for (page_number, first) in self.steadily(|| self.area.all_chains())? {
-            // Sort the chains that a merge can remove completely to the front.
+            // Put the chains that a merge can remove completely at the front of the list.
             pages.push((self.is_ahead(first), self.area.state(first, State::Last), page_number));
         }
         pages.sort_unstable();
@@ -208,8 +209,8 @@ impl Store {
             Ok(if is_kept { Published { batch: Vec::new(), ..published } } else { published })
         });
         if published.as_ref().map_or(true, |published| published.batch.is_empty()) {
-            // Erase the slots. No chain names them, and after a crash recovery would take each for the valid image of
-            // its page.
+            // Erase the slots. No chain names them, but recovery would take each of them for the valid image of its
+            // page.
             self.erase_slots(stored.into_iter());
             return published;
         }
@@ -293,8 +294,8 @@ impl Store {
         (0..self.area.geometry.slots).rev().filter(is_free).collect()
     }
 
-    /// Frees slots. They are durably free on return. Before this call, either no chain names the slots, or the caller
-    /// has erased the records that the images in the slots replace.
+    /// Frees slots. They are durably free on return. The caller makes sure that no chain names the slots, or has erased
+    /// the records that the images in the slots replace.
     pub(super) fn erase_slots(&self, slots: impl Iterator<Item = u32>) {
         for slot in slots {
             let at = self.area.geometry.slot_offset(slot);
@@ -313,9 +314,9 @@ impl Store {
         self.area.nvm.flush(at, SLOT_HEADER_BYTES + image.len() as u64);
     }
 
-    /// Announces that the transactions up to `upto` can no longer be read one by one. Returns whether a follower has pinned
-    /// one of these transactions. This call misses no pin, because a follower stores its pin first and then checks the
-    /// announcement.
+    /// Announces that followers can no longer read the transactions up to `upto` one by one. Returns whether a follower
+    /// has pinned one of these transactions. A follower stores its pin first and then checks the announcement, so this
+    /// call misses no pin.
     fn loses_a_follower(&self, upto: u64) -> Result<bool, LogError> {
         if upto > self.words.load(LOST) {
             self.words.store(LOST, upto);
@@ -323,8 +324,8 @@ impl Store {
         Ok(upto > self.merge_limit()?)
     }
 
-    /// Returns the transaction beyond which no page may be merged, because a follower has pinned the transactions after it.
-    /// Without pins there is no limit. Ignores pins if the log is nearly full.
+    /// Returns the newest transaction up to which pages may be merged. Followers have pinned the transactions after it.
+    /// If there are no pins, or if the log is nearly full, there is no limit.
     fn merge_limit(&self) -> Result<u64, LogError> {
         let Some(pins) = &self.pins else { return Ok(u64::MAX) };
         let Some(pinned) = pins.oldest().map_err(|source| self.area.medium(source))? else {
@@ -345,9 +346,9 @@ impl Store {
         let mut image = vec![0; self.page_bytes as usize];
         let pages = self.home_pages(file)?;
         for merging in batch {
-            // Write pages beyond the end of the database too. The database may grow over these pages again without
-            // SQLite writing them. Later records of a page are then changes of what the file holds. A drain skips these
-            // pages, because it truncates the file afterwards.
+            // Write pages beyond the end of the database too. If the database grows again, it may include such a page
+            // without SQLite writing it. The next record of the page is then a difference from the page in the file. A
+            // drain skips these pages, because it truncates the file afterwards.
             if cause == Cause::Closing && u64::from(merging.page_number) > pages {
                 continue;
             }
@@ -404,9 +405,9 @@ impl Store {
             }
         }
         self.area.nvm.fence();
-        // From here on an error in one page must not stop the merges of the other pages. Otherwise their new sectors
-        // would stay: recovery would prefer them to the old logs, but the page table would still lead the next commits
-        // to the old logs.
+        // From here on, if the merge of one page fails, continue with the other pages. Otherwise the new sectors of
+        // these pages would stay. Recovery would prefer them to the old logs, but the page table would still lead the
+        // next commits to the old logs.
         let (mut ended, mut gone, mut left) = (Vec::new(), Vec::new(), Vec::new());
         let mut result = Ok(());
         for (merging, change) in batch.iter().zip(done) {

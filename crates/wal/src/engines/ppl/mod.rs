@@ -265,7 +265,7 @@ impl LogFile for Ppl {
         Fill { used_bytes, limit_bytes }
     }
 
-    /// Considers only the growth since the log last started over, because a checkpoint can reverse only that growth. Pages
+    /// Considers only the growth since the log last started over, because a checkpoint can free only that much. Pages
     /// that are home keep their logs until other pages need the space. So a log that has not grown needs no checkpoint,
     /// however full it is.
     fn is_short(&self) -> bool {

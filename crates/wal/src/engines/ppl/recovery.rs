@@ -187,8 +187,8 @@ fn scan_all(
     Ok(scanned)
 }
 
-/// Returns the slots with a valid image. For each page: the slot, and the newest transaction whose changes the image
-/// has.
+/// Returns the slots that hold a valid image. For each page: the slot, and the newest transaction that the image
+/// includes.
 fn scan_slots(area: &Area, page_bytes: u32, stale: &mut Vec<u32>) -> FxHashMap<u32, (u32, u64)> {
     let mut slots: FxHashMap<u32, (u32, u64)> = FxHashMap::default();
     let mut bytes = vec![0; SLOT_HEADER_BYTES as usize + page_bytes as usize];
@@ -309,7 +309,7 @@ impl Store {
         let turn = self.words.lock().map_err(|source| self.area.medium(source))?;
         let turn = turn.ok_or(LogError::Unexpected("a lock in new memory"))?;
         let last = last_commit(&self.area)?;
-        // The record may be visible without being durable, so flush it.
+        // Flush the record. It is visible, but the process that stored it may have died before the record was durable.
         let at = TransactionRecord::offset(last.number);
         self.area.nvm.flush(at, TRANSACTION_BYTES as u64);
         self.words.begin_after(&last);
@@ -366,8 +366,8 @@ impl Store {
         let area = &self.area;
         self.settle_doubtful()?;
         let scanned = scan(area, self.page_bytes, committed, |extent| others.contains(&extent))?;
-        // The image in a slot replaces the rest of its page's old log. So keep the slot until the erasure of that rest
-        // is durable.
+        // The image in a slot replaces what is left of its page's old log. So erase that rest first, durably, and then
+        // the slot.
         self.erase_litter(&scanned.litter);
         self.erase_slots(scanned.stale_slots.iter().copied());
         for (chain, end) in scanned.chains.values() {
@@ -425,8 +425,8 @@ impl Store {
         self.words.store(PIECES_USED, pieces);
     }
 
-    /// Makes every word durable as it is visible now. The next steps of recovery rely on these words, and a process may
-    /// have stored or erased a word and died before it flushed the word.
+    /// Makes each of these words durable with the value that this process sees. The next steps of recovery rely on
+    /// these words, and a process may have stored or erased a word and died before it flushed the word.
     fn settle_doubtful(&self) -> Result<(), LogError> {
         let (nvm, geometry) = (&self.area.nvm, &self.area.geometry);
         nvm.flush(GROWN_OFFSET, 8);

@@ -57,7 +57,7 @@ pub(super) fn walk(
     }
 }
 
-/// Visits transactions with their records, in the order of their numbers.
+/// Passes transactions, each with its records, to `visit` in the order of their numbers.
 fn visit_all(mut found: Vec<(u64, WalkedRecord)>, visit: &mut dyn FnMut(&WalkedTransaction)) {
     found.sort_by_key(|(number, record)| (*number, record.page_number));
     for (sequence, records) in (1u32..).zip(found.chunk_by(|one, other| one.0 == other.0)) {
@@ -278,7 +278,7 @@ fn history_of(
             Err(error) => break (Some(error), walk.transaction_at(at)),
         }
     };
-    // Accept the transaction number in a damaged record only if it is plausible.
+    // A damaged record may state any transaction number. Accept it only if it is plausible.
     let stated = stated.filter(|stated| *stated > good && *stated <= committed);
     let limit = (error.is_some() || is_cut).then(|| stated.unwrap_or(good + 1).max(base + 1));
     Ok((History { chain, base, records, limit }, error))

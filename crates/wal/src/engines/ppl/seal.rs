@@ -18,8 +18,9 @@ use crate::shared::log_memory::flush_all;
 
 /// SQLite's code for a full disk.
 const FULL: i32 = 13;
-/// How a writer waits for space: it tries again after each `WAIT`, at most `MOST_WAITS` times while another process is
-/// merging, and otherwise at most `FEW_WAITS` times, because another process may be checkpointing.
+/// How a writer waits for space: it tries again after each `WAIT`. While another process is merging, the writer tries
+/// at most `MOST_WAITS` times. Otherwise it tries at most `FEW_WAITS` times, because another process may be
+/// checkpointing.
 const WAIT: Duration = Duration::from_millis(1);
 const FEW_WAITS: u32 = 250;
 const MOST_WAITS: u32 = 5000;
@@ -108,8 +109,9 @@ impl Store {
         self.words.store(UNDO_LAST, last);
         self.words.store(UNDO_END, end);
         self.words.store(OPEN, number);
-        // Store the entry of the frames before the records, because it keeps its pieces longer than most chains do. A
-        // log that has outgrown its usual size can give back only the space after the last extent in use.
+        // Store the entry of the frames before the records, so that it takes pieces nearer to the beginning of the
+        // file. It keeps its pieces longer than most chains do, and a log that has outgrown its usual size can give
+        // back only the space after the last extent in use.
         self.area.append_entry(&self.words, turn, entry)?;
         let Buffers { dirty, chains } = buffers;
         dirty.clear();
@@ -128,8 +130,8 @@ impl Store {
         let begun = TransactionRecord { number, kind, db_pages, time_ms, retired: *retired };
         let at = TransactionRecord::offset(number);
         let bytes = begun.encode(self.area.id);
-        // Clear the mark first. Otherwise a torn record could carry the mark of the transaction that had this place
-        // before.
+        // Clear the mark first. It belongs to an earlier transaction whose record was in this place. A torn record of
+        // the new transaction must not carry it.
         let mark = TransactionRecord::mark_offset(number);
         nvm.store_u64(mark, 0);
         nvm.store(at + 16, &bytes[16..]);
@@ -176,16 +178,17 @@ impl Store {
         Ok(first)
     }
 
-    /// Returns whether the newest version of a page is later than the page's home position, and the page is not beyond
-    /// `end`, the number of pages. Once SQLite has checkpointed everything that it published, that version belongs to a
-    /// transaction that was sealed but never published, because its writer died. A page beyond the end needs no undo:
-    /// if the database grows again, the page's next record is a whole page.
+    /// Returns whether the newest version of a page is later than the page's home position. The caller makes sure that
+    /// SQLite has checkpointed everything that it published. Such a version then belongs to a transaction that was
+    /// sealed but never published, because its writer died. Returns `false` for a page beyond `end`, the number of
+    /// pages. Such a page needs no undo: if the database grows again, the page's next record is a whole page.
     pub(super) fn is_unseen(&self, page_number: u32, first: Extent, end: u64) -> bool {
         u64::from(page_number) <= end && self.is_ahead(first)
     }
 
-    /// Returns the changes that turn the newest versions of these pages into their versions `as_of`. `encode` gets both
-    /// images of a page, the newest first, and appends the payload that turns the first into the second.
+    /// Returns changes that lead from the newest versions of these pages to the versions that `as_of` selects. `encode`
+    /// gets the newest image of a page and the selected image, and appends the payload that turns the first into the
+    /// second.
     pub(super) fn changes_to(
         &self,
         file: &dyn DatabaseFile,

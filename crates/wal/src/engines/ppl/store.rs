@@ -1,5 +1,5 @@
-//! The pages of a database whose newest records are in a log. The rest of the engine, including its home, builds on this
-//! module.
+//! Builds the pages of a database from the database file and the records in the log. The rest of the engine, including
+//! its home, builds on this module.
 //!
 //! To build a page as of a transaction, a reader applies the page's records up to that transaction to a base image. The
 //! base is the page on flash, or, while the page is being merged, the image in a slot (SQLite/PPL, section 3.2, log
@@ -34,7 +34,7 @@ pub(super) struct Store {
     pub(super) page_bytes: u32,
     /// The pins of followers, if the log can have followers.
     pub(super) pins: Option<Pins>,
-    /// The number of bytes of records from which a page's log counts as full, so that the page is due for a merge.
+    /// When a page's log has this many bytes of records, it counts as full, and the page is due for a merge.
     pub(super) full_bytes: u64,
     pub(super) recent: Recent,
     pub(super) counts: Counts,
@@ -65,9 +65,9 @@ impl Counts {
 /// The version of a page that a reader wants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum AsOf {
-    /// The version that the home shows.
+    /// The version at the page's home position.
     Home,
-    /// The version as of a transaction, or the oldest later version if the log no longer has that one.
+    /// The version after this transaction. If the log no longer has that version, the oldest later one.
     Transaction(u64),
 }
 
@@ -155,7 +155,7 @@ impl Store {
         word.max(self.words.load(FLOOR))
     }
 
-    /// Returns whether the newest version of a chain's page is not home yet.
+    /// Returns whether the newest version of the page with this chain is later than the page's home position.
     pub(super) fn is_ahead(&self, first: Extent) -> bool {
         self.area.state(first, State::Last) > self.home_position(self.area.state(first, State::Home))
     }
@@ -255,8 +255,8 @@ impl Store {
         Ok(Version { transaction: version.transaction.max(base), is_chained: true })
     }
 
-    /// Collects in `scratch` the records that a reader needs to build the page as of transaction `upto`: those of the
-    /// chain from the last whole image on.
+    /// Collects in `scratch` the records that a reader needs to build the page as of transaction `upto`. These are the
+    /// chain's records after transaction `base`, from the last whole image on.
     fn collect(&self, base: u64, upto: u64, scratch: &mut Scratch) -> Result<Collected, LogError> {
         let mut walk = Walk::new(&self.area, &scratch.chain.extents, self.page_bytes).upto(upto);
         let mut found = Collected { transaction: 0, is_whole: false };
@@ -307,7 +307,7 @@ struct Collected {
     is_whole: bool,
 }
 
-/// Returns whether two images of a page are the same. Ignores the version bytes of page 1: in one of the images they
+/// Returns whether two images of a page are the same. Ignores the version bytes of page 1. In one of the images they
 /// may belong to the guard, and then nobody knows what SQLite wrote there.
 pub(super) fn is_same(page_number: u32, one: &[u8], other: &[u8]) -> bool {
     if page_number != 1 || one.len() != other.len() {

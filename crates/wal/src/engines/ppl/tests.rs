@@ -1,5 +1,5 @@
-//! Tests of faults in how merges, recovery and processes interleave, which a review of the code has found. Each test
-//! provokes one fault.
+//! Tests of faults that a code review has found in how merges, recovery and processes interleave. Each test provokes
+//! one fault.
 #![allow(clippy::unwrap_used)] // a panic is a failed test
 
 mod between;
@@ -40,7 +40,7 @@ struct Database {
 }
 
 impl Database {
-    /// Keeps the file as it is now, if the crash has come since the last change.
+    /// If the crash has come, keeps the file as it is now. Later calls do not replace what an earlier call has kept.
     fn keep_if_crashed(&self) {
         if self.crashing.as_ref().is_some_and(|nvm| nvm.has_crashed()) {
             self.at_crash.lock().unwrap().get_or_insert_with(|| self.bytes.lock().unwrap().clone());
@@ -261,8 +261,8 @@ fn inv17_a_merge_whose_end_fails_leaves_no_moved_log() {
     assert!(rig.recovered(2) == image(5) && rig.recovered(3) == image(4));
 }
 
-/// The merge cannot read the second page of its batch. If the slot of the first page stayed, recovery would take it for
-/// that page's image after a crash.
+/// The merge cannot read the second page of its batch, and gives up. It must erase the slot of the first page.
+/// Otherwise recovery would take that slot for the image of the first page.
 #[test]
 fn inv17_images_of_a_batch_that_is_given_up_are_erased() {
     let rig = Rig::new(2);
@@ -299,9 +299,9 @@ fn inv17_a_merge_ends_where_there_is_no_room_to_move_a_log() {
     assert!(rig.recovered(2) == image(3));
 }
 
-/// A process has ended a merge, and is stopped right after it released the lock. Another process takes the slot that
-/// this merge has freed for a merge of its own, and is stopped before it writes its page. The first process must not
-/// take over that second merge. Otherwise the slot could be used for a third page before both processes have written.
+/// A process has ended a merge, and is stopped right after it released the lock. Another process takes the free slot
+/// for a merge of its own, and is stopped before it writes its page. The first process must not take over that second
+/// merge. Otherwise the slot could be used for a third page before both processes have written.
 #[test]
 fn inv17_a_slot_that_another_process_takes_at_once_stays_its_own() {
     let between = Arc::new(Between::default());
@@ -378,8 +378,9 @@ fn inv17_a_page_that_is_listed_twice_is_merged_once() {
     assert!(rig.recovered(2) == image(4) && rig.recovered(3) == image(2));
 }
 
-/// While a process merges two pages, others change both, and the merge moves the new records. Then the list of the page
-/// table that has the first page is damaged. Later commits of both pages have to go to the logs that recovery finds.
+/// While a process merges two pages, others change both, and the merge moves the new records. Then the list in the page
+/// table that leads to the first page is damaged. Later commits of both pages have to go to the logs that recovery
+/// finds.
 #[test]
 fn inv17_a_page_whose_merge_fails_last_does_not_stop_the_others() {
     let between = Arc::new(Between::default());
@@ -460,7 +461,8 @@ fn a_writer_whose_sector_is_taken_again_changes_the_newest_version() {
         other.store.merge(&*same_file, &[3], Cause::Full).unwrap();
         assert_eq!((first_extent(&other, 3), other.store.last_of(3).unwrap()), (sector, Some(2)));
     });
-    // The transaction gives the page the contents of the old image, so relative to that image nothing changes.
+    // The transaction writes the old image to the page again. A writer that compared the page with the old image would
+    // find no change.
     commit(&mut log, &file, &[(2, 1)], PAGES).unwrap();
     assert!(between.is_over());
     let found = [2, 3].map(|page| home_page(&after_all(&rig), &file, page));
@@ -519,8 +521,8 @@ fn inv17_a_merge_writes_no_page_from_a_slot_that_has_another_page() {
     assert!(rig.recovered(2) == image(1) && rig.recovered(3) == image(2) && rig.recovered(4) == image(3));
 }
 
-/// Like the previous test, but the slot gets another image after the process has written its page. The log of that page
-/// stays, because its newer record has nowhere to move.
+/// Like the previous test, but the slot gets another image after the process has written its page. That page's log
+/// stays where it is, because no sector is free for its newer record.
 #[test]
 fn inv17_a_merge_erases_no_slot_that_has_another_page() {
     let rig = Rig::new(20);
@@ -559,7 +561,7 @@ fn inv11_a_transaction_that_somebody_completes_is_seen_by_whoever_writes_next() 
     assert_eq!(log.committed(), 1);
     drop(rig.attach(false).store.lock().unwrap());
     assert_eq!((rig.segment.load(SEALED), rig.segment.load(OPEN)), (2, 0));
-    // SQLite never published that commit. So its frames are replaced, and page 2 is as it was before.
+    // SQLite never published that commit. So the next transaction replaces its frames, and page 2 is as it was before.
     commit_at(&mut log, &rig.file, 2, &[(3, 4)], PAGES).unwrap();
     assert!(rig.recovered(2) == image(1) && rig.recovered(3) == image(4));
 }
@@ -730,9 +732,10 @@ fn inv17_a_crash_while_recovery_frees_a_dropped_log_leaves_a_log_that_opens() {
     assert!(crashes >= 400, "{crashes} crashes");
 }
 
-/// The number of chunks of a log without a limit, as long as no transaction needs more.
+/// The usual number of chunks of a log without a limit. The log has more only if a transaction needs more.
 const USUAL: u32 = 4;
-/// The number of pages of a database whose log, with a sector for each page, has ten times as many chunks as usual.
+/// The number of pages of a large database. A log with a sector for each of these pages has ten times the usual number
+/// of chunks.
 const LARGE: u32 = 10 * USUAL * SECTORS_PER_CHUNK;
 
 /// Returns all pages of the large database but the first one, whose guard is not part of its versions.
@@ -780,7 +783,7 @@ fn inv10_a_transaction_larger_than_the_log_lets_it_grow_and_the_checkpoint_lets_
         assert!(version == 1 || shows(&other, &rig.file, version - 1), "nothing is home yet");
         assert!(shows(&after_all(&rig), &rig.file, version));
         checkpoint_everything(&log, &rig.file, version);
-        // The frames of the transaction stay until the log starts over.
+        // The frames of the transaction keep a piece until the log starts over, which may take one more chunk.
         assert!(grown(&log) <= USUAL + 1 && grown(&other) == grown(&log));
         assert!(shows(&other, &rig.file, version) && shows(&after_all(&rig), &rig.file, version));
         log.begin_generation(&rig.file, None).unwrap();

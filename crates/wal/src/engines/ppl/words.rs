@@ -63,8 +63,8 @@ pub(super) const SLOT_OWNERS: u64 = 320;
 pub(super) const SLOTS: u64 = MOST_SLOTS as u64;
 /// The number of threads that sleep until the lock is released.
 const SLEEPERS: u64 = SLOT_OWNERS + 8 * SLOTS;
-/// 1 if some process has to check whether pages are due for a merge: since the last check, a page's log may have become
-/// full, or a merge has not been completed.
+/// 1 if some process has to check whether pages are due for a merge. A process stores 1 when a page's log becomes full,
+/// or when a merge was not completed.
 pub(super) const DUE: u64 = SLEEPERS + 8;
 /// 1 if some process has synced the database file since the first of the present processes attached the log.
 pub(super) const FILE_SYNCED: u64 = DUE + 8;
@@ -244,8 +244,8 @@ impl Words {
         }
     }
 
-    /// Sets the words of a log that no other process uses to the state after the log's newest commit: all pages are home, and
-    /// SQLite's log is empty.
+    /// Initialises the words to describe the log after its newest commit: all pages are home, and SQLite's log is
+    /// empty. No other process may be using the log.
     pub(super) fn begin_after(&self, last: &TransactionRecord) {
         let pages = u64::from(last.db_pages);
         let number = last.number;
@@ -307,7 +307,7 @@ mod tests {
 
     use super::*;
 
-    /// A process has died, and another process has its process slot now.
+    /// A process has died, and another process now has its process slot.
     #[test]
     fn inv11_a_process_slot_that_is_used_again_is_another_process() {
         let segment: Arc<dyn Segment> = Arc::new(LocalSegment::new(SHARED.all));
@@ -322,8 +322,8 @@ mod tests {
         assert_eq!(alive.is_merged_by_another(5), Ok(true), "what is its own it keeps");
         let taken = alive.lock().ok().flatten();
         assert!(taken.as_ref().is_some_and(|turn| turn.inherited), "there is something to repair");
-        // If the first process is only late instead of dead, dropping its turn must not release the lock, because that
-        // process no longer holds the lock.
+        // The first process may only be late, not dead. When it drops its turn then, it must not release the lock,
+        // because it no longer holds the lock.
         drop(held);
         assert_eq!(alive.load(LOCK), alive.id);
         drop(taken);

@@ -16,10 +16,10 @@ use crate::LogError;
 use crate::engine::Commit;
 use crate::engine::home::DatabaseFile;
 
-/// The version number of an image that was read from flash alone. It is valid only until the open transaction is
-/// sealed.
+/// The version number of an image that comes from flash alone, without records. The number is valid only until the
+/// open transaction is sealed.
 const ON_FLASH: u64 = 0;
-/// The version number for a change that is a whole page, and so needs no earlier image.
+/// Stands for the version to which a change applies, if the change is a whole page and needs no earlier image.
 const NO_IMAGE: u64 = u64::MAX;
 
 impl Ppl {
@@ -143,7 +143,8 @@ impl Ppl {
         Ok(())
     }
 
-    /// Applies a change to the cached image of version `base` of its page. The image then has version `number`.
+    /// Updates the cached image of a page after a change: the image of version `base` becomes the image of version
+    /// `number`.
     fn advance_image(&mut self, change: &Change, base: u64, number: u64) {
         let page_number = change.page_number;
         let renews = |image: &mut [u8]| page_change::apply(image, &change.payload).is_ok();
@@ -180,7 +181,8 @@ impl Ppl {
         self.changes_to(file, &pages, before)
     }
 
-    /// Returns the changes, as short as possible, that turn the newest versions of these pages into their versions `as_of`.
+    /// Returns changes, as short as possible, that lead from the newest versions of these pages to the versions that
+    /// `as_of` selects.
     pub(super) fn changes_to(
         &mut self,
         file: &dyn DatabaseFile,

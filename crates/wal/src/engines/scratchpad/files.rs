@@ -66,8 +66,8 @@ fn format(new: &NewLog<'_>) -> Result<(), LogError> {
     let nvm = hooked(new.file.path, mapping.map(&new.file, SUPERBLOCK_BYTES)?)?;
     Scratchpad::format(nvm.as_ref(), &superblock)
         .map_err(|source| LogError::Medium { path: new.file.path.to_path_buf(), source })?;
-    // The log has no name yet, and no process holds a lock on the region for it until a process attaches it. So the
-    // region has to count the log now.
+    // The region has to count the log now. The log has no name yet, and until a process attaches it, no lock on the
+    // region shows that the log exists.
     let path = region.path.clone();
     let region = hooked(&path, mapping.map(&OpenFile { path: &path, file: &region.file }, PAGE_BYTES)?)?;
     count_log(nvm.as_ref(), region.as_ref());
@@ -206,7 +206,7 @@ impl Scratchpad {
     }
 }
 
-/// The first thing that a process does when it opens a log.
+/// What a process does first when it opens a log.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Role {
     Recovers,

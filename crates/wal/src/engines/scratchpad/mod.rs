@@ -76,9 +76,10 @@ pub struct Scratchpad {
     chains: DeltaChains,
     /// The pages of the region that hold the generation's committed transactions.
     pages: Vec<u32>,
-    /// The first page of the last committed transaction, and the tag of that page's links; zeros without a transaction.
+    /// The first page of the last committed transaction, and the tag that the links in this page carry; zeros without a
+    /// transaction.
     newest: (u32, u32),
-    /// The first page of each transaction that a scan has found, with the tag of its links.
+    /// The first page of each transaction that a scan has found, with the tag that the links in this page carry.
     firsts: Vec<(u32, u32)>,
     /// The pages where transactions begin, as a scan of the region has found them. `None` if this process has no such
     /// scan.
@@ -98,7 +99,7 @@ pub struct Scratchpad {
     rollback: Arc<UndoLog>,
     /// Whether to log differences instead of whole pages.
     diff: bool,
-    /// The way in which lines of the region become durable.
+    /// The way in which cache lines of the region become durable.
     choice: Arc<Choice>,
     /// The database file in memory. `None` for a process that only inspects the log, or may only read it. Such a
     /// process reads the file itself, which has the same bytes as the mapping.
@@ -237,13 +238,13 @@ impl Scratchpad {
 
 /// The transaction that is being stored, and is not sealed yet.
 struct OpenTransaction {
-    /// The pages of the transaction, each with the tag of its links.
+    /// The pages of the transaction, each with the tag that the links in this page carry.
     pages: Vec<(u32, u32)>,
     /// The offset of the next entry in the last page.
     offset: u64,
     hash: TxHash,
     records: u32,
-    /// The way in which the lines of the transaction become durable.
+    /// The way in which the cache lines of the transaction become durable.
     work: Work,
 }
 
@@ -304,7 +305,8 @@ impl LogFile for Scratchpad {
         self.superblock.head.page_bytes
     }
 
-    /// Considers the guarantee of the home too, because a page at home is only as safe as the file that holds it.
+    /// Considers the guarantee of the home too, because pages that are home already are only as safe as the database
+    /// file.
     fn guarantee(&self) -> Guarantee {
         let region = self.region.nvm.guarantee();
         match &self.home {
@@ -450,7 +452,7 @@ impl LogReader for Scratchpad {
     }
 
     fn is_current(&self) -> bool {
-        // Load the word after the reads that it has to confirm as current.
+        // Load the word after all other reads, because it has to confirm that they were current.
         fence(Ordering::SeqCst);
         self.active_now() == self.in_force.active
     }

@@ -9,8 +9,8 @@ pub(super) const NAME: &str = "scratchpad";
 /// The default size limit of a region in bytes. In the paper, a larger region gains little (figures 15 and 16).
 const REGION_BYTES: u64 = 64 << 20;
 
-/// The engine's options. The size of a region is fixed when the region is made, and the limit when the log is
-/// made.
+/// The engine's options. The size of a region is fixed when the region is made. The limit of a log is fixed
+/// when the log is made.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ScratchpadOptions {
     /// The most bytes of a new region.
@@ -21,9 +21,10 @@ pub struct ScratchpadOptions {
     pub cache_bytes: usize,
     /// Whether to log differences. The paper logs whole pages.
     pub diff: bool,
-    /// The way in which the lines of a region become durable, if a store alone does not make them durable.
+    /// The way in which the cache lines of a region become durable, if a store alone does not make them
+    /// durable.
     pub sync: HomeSync,
-    /// Whether the home stores only those lines of a page that differ. The paper stores whole pages.
+    /// Whether the home stores only those cache lines of a page that differ. The paper stores whole pages.
     pub home_diff: bool,
 }
 

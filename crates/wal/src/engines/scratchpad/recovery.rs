@@ -32,7 +32,7 @@ impl Scratchpad {
         }
     }
 
-    /// Checks that after the last transaction that was found, no transaction follows that is committed but damaged.
+    /// Checks that no transaction after the last one that was found is committed but damaged.
     pub(super) fn check_nothing_follows(&self) -> Result<(), LogError> {
         let Some(scan) = self.scan.as_ref().filter(|_| self.in_force.wal_header.is_some()) else {
             return Ok(());
@@ -44,7 +44,7 @@ impl Scratchpad {
         }
     }
 
-    /// Checks that no complete transaction follows the next transaction, which is itself not committed.
+    /// The next transaction is not committed. Checks that no transaction with a later number is complete.
     fn check_later(&self, scan: &Scan) -> Result<(), LogError> {
         for sequence in scan.numbers_above(self.sequence.wrapping_add(1)) {
             let generation = self.in_force.slot.generation;
@@ -60,9 +60,9 @@ impl Scratchpad {
         Ok(())
     }
 
-    /// If no transaction was found, checks that the link to the first transaction leads to the beginning of a
-    /// transaction. As long as the log has that link, it owns the pages of the first transaction
-    /// ([`Self::forget_first`]). So if the link leads elsewhere, other logs have taken those pages, which is damage.
+    /// If the scan has found no transaction, checks that the link to the first transaction leads to the beginning of
+    /// a transaction. As long as the log has that link, it owns the pages of the first transaction
+    /// ([`Self::forget_first`]). If the link leads elsewhere, other logs have taken those pages, which is damage.
     fn check_first(&self) -> Result<(), LogError> {
         let Some(first) = self.linked_next().filter(|_| self.sequence == 0) else { return Ok(()) };
         let generation = self.in_force.slot.generation;
@@ -74,9 +74,9 @@ impl Scratchpad {
         Err(self.region.corrupt(first, "the first transaction, whose pages others have been given"))
     }
 
-    /// Clears the link to the first transaction if no first transaction is committed. An uncommitted first transaction may
-    /// own pages, so the link has to go before the log gives these pages back. The caller holds the WRITE lock, or no other
-    /// process uses the log.
+    /// Clears the link to the first transaction if no first transaction is committed. An uncommitted first
+    /// transaction may own pages. The log has to clear the link before it gives these pages back. The caller holds
+    /// the WRITE lock, or no other process uses the log.
     pub(super) fn forget_first(&self) {
         let at = first_link_offset(self.in_force.slot.generation);
         if self.sequence == 0 && self.nvm.load_u64(at) != 0 {
@@ -143,7 +143,7 @@ impl Scratchpad {
         }
     }
 
-    /// Flushes the last commit that this process has seen, for a caller that fences afterwards.
+    /// Flushes the last commit that this process has seen. The caller fences afterwards.
     pub(super) fn settle_flushed(&mut self) {
         self.flush_doubtful();
     }
@@ -159,8 +159,9 @@ impl Scratchpad {
         true
     }
 
-    /// Makes durable that the generation is in force. The process that began the generation may have died before the
-    /// generation was durable. A caller uses this method before it gives back pages of earlier generations (invariant 24).
+    /// Makes durable the generation in force, and the word that puts it in force. The process that began the
+    /// generation may have died before the generation was durable. A caller uses this method before it gives back
+    /// pages of earlier generations (invariant 24).
     pub(super) fn settle_generation(&self) {
         generations::flush(&*self.nvm, self.in_force.slot.generation);
         self.nvm.fence();

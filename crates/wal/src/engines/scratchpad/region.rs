@@ -30,7 +30,7 @@ pub(super) fn offset_of(page: u32) -> u64 {
     u64::from(page) * PAGE_BYTES
 }
 
-/// A region, on behalf of one log.
+/// A region, as one of its logs uses it.
 pub(super) struct Region {
     pub(super) nvm: Arc<dyn Nvm>,
     pub(super) superblock: RegionSuperblock,
@@ -48,7 +48,7 @@ pub(super) struct Region {
     pub(super) file: Option<RegionFile>,
     /// The log's file, to check whether it still has a name; `None` if nobody checks that.
     pub(super) log_file: Option<OwnFile>,
-    /// Whether this process must leave all pages of the log as they are.
+    /// Whether this process must change nothing in the region.
     is_kept: bool,
     /// The process that opened the region. A child process has no mapping of the region, and gives nothing back (invariant 14).
     process: ProcessId,
@@ -115,7 +115,7 @@ impl Region {
         }
     }
 
-    /// Returns how far, according to the platform, a store has to get to survive a power loss.
+    /// Returns how far a store has to get to survive a power loss, as the platform reports it.
     pub(super) fn persistence_domain(&self) -> PersistenceDomain {
         let dir = self.file.as_ref().and_then(|file| file.path.parent());
         dir.map_or(PersistenceDomain::Unknown, persistence_domain)
@@ -136,8 +136,8 @@ impl Region {
         self.reaches(page) && Owner::in_word(self.owner_word(page)) == Some(self.owner)
     }
 
-    /// Returns the header of a page and the tag of its links, if the header is one of this log. Does not check the page's
-    /// owner.
+    /// Returns the header of a page and the tag that the links in the page carry, if the header is one of this log.
+    /// Does not check the page's owner.
     pub(super) fn header(&self, page: u32) -> Option<(PageHeader, u32)> {
         if !self.reaches(page) {
             return None;
@@ -291,7 +291,8 @@ impl Region {
         (found == expected && self.is_own(next)).then_some((next, found, tag))
     }
 
-    /// Reads bytes of a transaction's stream from `at` on. `at` is an offset after the header of a page.
+    /// Reads bytes of a transaction's stream, beginning at offset `at` of the region. This offset is after the
+    /// header of a page.
     pub(super) fn read_stream(&self, at: u64, buf: &mut [u8]) -> Result<(), LogError> {
         let broken = |page| self.corrupt(page, "the chain of pages of a transaction");
         let mut page = u32::try_from(at / PAGE_BYTES).unwrap_or(u32::MAX);
@@ -314,7 +315,7 @@ impl Region {
     }
 }
 
-/// Adds `count` to a word. The result is at least 0.
+/// Adds `count` to a word. If the sum would be negative, stores 0.
 pub(super) fn add(nvm: &dyn Nvm, at: u64, count: i64) {
     let mut word = nvm.load_u64(at);
     loop {

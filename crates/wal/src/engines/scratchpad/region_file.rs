@@ -66,7 +66,8 @@ impl Mapping {
         Self { dax: false, durable_on_store: false, read_only: true, latency, persistency }
     }
 
-    /// Returns a mapping for writing, for a caller that does not know the media. The caller's stores are flushed.
+    /// Returns a mapping for writing, for a caller that does not know the media. The mapping assumes that stores have
+    /// to be flushed.
     pub(super) fn flushed() -> Self {
         Self { read_only: false, ..Self::read_only(&MediaOptions::default()) }
     }
@@ -151,8 +152,8 @@ impl RegionFile {
         self.path.parent().unwrap_or(Path::new("."))
     }
 
-    /// Returns which of these owners are missing: those without a log in the region's directory, and without a process
-    /// that uses their log.
+    /// Returns which of these owners are missing. The log of a missing owner is not in the region's directory, and no
+    /// process uses it.
     pub(super) fn missing(
         &self,
         id: RegionId,
@@ -171,7 +172,8 @@ impl RegionFile {
         logs_of(self.dir(), id).map_err(|error| LogError::io("look for logs in", self.dir(), &error))
     }
 
-    /// Returns whether no other process uses the region. If so, no process can begin to use it before this file is closed.
+    /// Returns `true` if only this process uses the region. No other process can then begin to use it before this
+    /// process closes the file.
     pub(super) fn is_unused(&self) -> bool {
         lock_byte(&self.file, ByteLock::Exclusive, Self::USERS_AT).unwrap_or(false)
     }
@@ -202,8 +204,8 @@ fn logs_of(dir: &Path, id: RegionId) -> io::Result<Vec<Owner>> {
             Err(LogError::Format { .. } | LogError::Io { kind: io::ErrorKind::NotFound, .. }) => {
                 continue;
             }
-            // This file cannot be read, but it may be a log with pages in this region, which must not go to other logs.
-            // So fail.
+            // Fail, because this file cannot be read. It may be a log with pages in this region, and no other log must
+            // get these pages.
             Err(error) => return Err(io::Error::other(error.to_string())),
         };
         let bytes = log_file::first_bytes(&path, &file, SUPERBLOCK_BYTES)
@@ -358,7 +360,7 @@ fn find_in(
     write: bool,
 ) -> Result<Found, LogError> {
     let mut found = Found::Nowhere;
-    // A region that cannot be examined is not missing, so keep the error.
+    // Keep the error for a region that cannot be examined, because it may be the region that this function looks for.
     let mut unknown = None;
     let mut paths = Vec::new();
     for dir in dirs {
@@ -439,8 +441,8 @@ pub fn is_region_name(path: &Path) -> bool {
     path.file_name().is_some_and(|name| name.as_bytes().starts_with(PREFIX.as_bytes()))
 }
 
-/// Returns the directory of a region, to be stored in the superblocks of its logs. Returns nothing if the directory cannot
-/// be determined.
+/// Returns the directory of a region. The region's logs store it in their superblocks. Returns nothing if the directory
+/// cannot be determined.
 pub(super) fn told_dir(region: &RegionFile) -> Vec<u8> {
     let dir = region.path.parent().and_then(|dir| dir.canonicalize().ok());
     dir.map(|dir| dir.into_os_string().into_vec()).unwrap_or_default()

@@ -1,10 +1,10 @@
 //! Finds pages that no log needs, and gives them back.
 //!
-//! A page is needed as long as a process may read its log again, and so as long as the log's file exists anywhere. If a
-//! log is no longer in the region's directory, somebody may have moved it, and the region still holds what was
-//! committed to it. So only a process that has the log's file open may give back the log's pages. That is a process
-//! that uses the log, the process that deletes the file ([`release`]), or the last process that closes a file without a
-//! name. If nobody can find a log, the log loses its pages only by an explicit command ([`reclaim`]).
+//! A page is needed as long as a process may read its log again, which is as long as the log's file exists anywhere. If
+//! a log is no longer in the region's directory, somebody may have moved it, and its pages are still needed. So only a
+//! process that has the log's file open may give back the log's pages. That is a process that uses the log, the process
+//! that deletes the file ([`release`]), or the last process that closes a file without a name. If nobody can find a
+//! log, the log loses its pages only by an explicit command ([`reclaim`]).
 //!
 //! Invariants kept here: 12, 14, 24.
 
@@ -21,8 +21,8 @@ use super::region_file::{self, RegionFile};
 use crate::LogError;
 
 impl Region {
-    /// Gives back the pages that dead processes of this log have left and that are not `needed`. Does nothing without
-    /// `needed`.
+    /// Gives back the pages that dead processes of this log have left and that are not `needed`. Does nothing if
+    /// `needed` is `None`.
     pub(super) fn collect_dead(&self, needed: Option<Needed<'_>>) {
         let (Some(needed), Some(segment)) = (needed, &self.segment) else { return };
         self.collect(needed, |slot| segment.is_alive(slot).unwrap_or(true));
@@ -95,8 +95,8 @@ impl Region {
     /// Removes this log from the region's count of logs.
     pub(super) fn uncount(&self, log: &dyn Nvm) {
         if self.is_writable() && log.compare_exchange_u64(COUNTED_OFFSET, 1, 0).is_ok() {
-            // Clear the log's word first. After a crash in between, the region counts one log too many, and so the
-            // region is kept. If it counted one too few, a process might delete the region.
+            // Clear the log's word first. If a crash comes in between, the region counts one log too many, and no
+            // process deletes it. If the region counted one too few, a process might delete it while a log needs it.
             log.flush(COUNTED_OFFSET, 8);
             log.fence();
             add(&*self.nvm, LOGS_AT, -1);
@@ -124,7 +124,8 @@ impl Drop for Region {
             self.collect_all();
         }
         // The last process deletes a region that no log needs. A log in another directory may still own pages. If it
-        // owns none at the moment, only the count of logs includes it. So check both the count and the owners.
+        // owns no page at the moment, only the count of logs shows that it exists. So check both the count and the
+        // owners of pages.
         if file.is_unused() && self.nvm.load_u64(LOGS_AT) == 0 && self.owners().is_empty() {
             file.remove_unused(self.superblock.id);
         }
@@ -140,7 +141,7 @@ pub struct RegionUse {
     pub limit_bytes: u64,
     /// The number of bytes of the logs that are in the region's directory or in use.
     pub used_bytes: u64,
-    /// The number of bytes of all other logs, which somebody has moved, or has deleted without this library.
+    /// The number of bytes of all other logs. Somebody has moved these logs, or has deleted them without this library.
     pub missing_bytes: u64,
     /// The number of the logs whose bytes `missing_bytes` counts.
     pub missing_logs: usize,

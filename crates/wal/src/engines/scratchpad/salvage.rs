@@ -102,7 +102,7 @@ impl Scratchpad {
             for part in &found.records {
                 record.resize(part.header.record_bytes as usize, 0);
                 self.region.read_stream(part.at, &mut record)?;
-                // If a record does not apply, salvage does not know the page. That is no error here.
+                // Ignore a record that does not apply. `images` has then dropped the page.
                 images.lay(&record).ok();
             }
             before = sequence;

@@ -1,8 +1,8 @@
 //! Reads transactions from the region. This decoder serves recovery, processes that follow others, `duralite verify`
 //! and fuzzing.
 //!
-//! The decoder accepts any bytes and never panics (invariant 12). It decides exactly by the table "valid if and only if" in
-//! `docs/format/scratchpad.md`.
+//! The decoder accepts any bytes and never panics (invariant 12). It accepts exactly the transactions that the table
+//! "valid if and only if" in `docs/format/scratchpad.md` allows.
 
 use duralite_format::record::largest_record;
 use duralite_format::scratchpad::{
@@ -96,8 +96,8 @@ fn read_last(region: &Region, at: u64, expected: &Expected) -> Result<Option<Com
     let committed = mark == committed_mark(region.id, generation, sequence);
     match entry {
         Some(entry) if committed => Ok(Some(entry)),
-        // A writer stores the mark *committing* or *committed* before the rest of its line. So a complete line without
-        // either mark is damaged.
+        // A writer stores the mark *committing* or *committed* before the rest of its line. So a line that is complete
+        // but has neither mark is damaged.
         None if !committed => Ok(None),
         Some(_) if mark == committing_mark(region.id, generation, sequence) => Ok(None),
         _ => Err(region.corrupt((at / PAGE_BYTES) as u32, "the last entry of a transaction")),
@@ -117,7 +117,7 @@ struct Body<'a> {
     header: PageHeader,
     tag: u32,
     pages: Vec<u32>,
-    /// The offset, in the last of `pages`, of the next entry.
+    /// The offset of the next entry. That entry is in the last of `pages`.
     offset: u64,
     hash: TxHash,
     scratch: Vec<u8>,

@@ -4,10 +4,10 @@
 //! it is. So a single store of 8 bytes, after a fence, is enough to create, extend, truncate or delete the journal.
 //!
 //! All processes see what a process has stored, even if the process dies before its stores are durable. If the dead
-//! process overwrote a journal's header, the old header may still be the durable one, and a crash would bring it back.
-//! So a count in the log's file is odd from the first store of a change until all of the change is durable. If a
-//! process finds the count odd without having made it odd itself, it first makes the journal's words and headers
-//! durable as it sees them.
+//! process overwrote a journal's header, the durable header may still be the old one, and a crash would bring it back.
+//! So a count in the log's file is odd while a change is in progress, from the first store of the change until all of
+//! the change is durable. If a process finds an odd count that it has not stored itself, it first makes the journal's
+//! words and headers durable as it sees them.
 //!
 //! Invariants kept here: 12, 24, 26. Callers hold SQLite's locks, so one writer at a time changes the journal.
 
@@ -30,7 +30,7 @@ use crate::shared::past_cache::{Choice, Work};
 
 /// The headers in SQLite's journals begin at multiples of the sector size, which is at least this many bytes.
 const SECTOR_BYTES: u64 = 512;
-/// The most attempts of a read. A read is repeated if another process has replaced the journal during it.
+/// The most attempts to read. A process tries again if another process has replaced the journal during the read.
 const READS: usize = 1000;
 
 /// The rollback journal of one database.
@@ -47,7 +47,7 @@ pub(super) struct UndoLog {
 struct Known {
     chain: u64,
     pages: Vec<u32>,
-    /// The count of changes as this process has stored it for its present change of the journal.
+    /// The odd count of changes that this process has stored for its own change in progress.
     change: u64,
     /// Ranges of the region that are stored but not flushed, each given as its first offset and its end.
     dirty: Vec<(u64, u64)>,
@@ -56,7 +56,7 @@ struct Known {
 }
 
 impl Known {
-    /// Switches to another chain with these pages. The change in progress continues.
+    /// Switches to another chain, which has these pages. Keeps the count of the change in progress.
     fn turn_to(&mut self, chain: u64, pages: Vec<u32>) {
         *self = Self { chain, pages, change: self.change, ..Self::default() };
     }
@@ -99,7 +99,7 @@ impl UndoLog {
     }
 
     /// Makes durable what a dead process may have stored: the words that say whether there is a journal and how long it
-    /// is, and the words of the journal at which headers may begin.
+    /// is, and, in the journal, every word at which a header may begin.
     fn settle(&self) -> Result<(), LogError> {
         self.flush_words();
         let (chain, UndoState::Bytes(bytes)) = self.state()? else { return Ok(()) };
@@ -167,8 +167,8 @@ impl UndoLog {
         known.pages.get(index).copied().ok_or(LogError::Corrupt { offset: JOURNAL_CHAIN_OFFSET, what })
     }
 
-    /// Returns all pages of the journal, if there is one. On return no crash can bring back a journal that has other
-    /// pages.
+    /// Returns all pages of the journal, if there is one. After this call, recovery needs no other pages for the
+    /// journal, even after a crash.
     pub(super) fn pages(&self) -> Result<Vec<u32>, LogError> {
         let found = self.state()?;
         self.flush_words();
@@ -200,7 +200,7 @@ impl UndoLog {
 
     /// Returns which pages of the log are needed, as far as the writer of a journal knows. These are all pages that
     /// this process has taken, the pages of the journal, and the pages of the generation in force unless it is empty.
-    /// On return no crash can bring back a state that needs other pages.
+    /// After this call, recovery needs no other pages, even after a crash.
     fn needed(&self) -> Option<Needed<'_>> {
         let (chain, state) = self.state().ok()?;
         let generation = read_active_word(self.nvm.load_u64(ACTIVE_OFFSET));
@@ -249,8 +249,8 @@ impl UndoLog {
             self.region.nvm.flush(offset_of(page), HEADER_BYTES);
             known.pages.push(page);
         }
-        // No fence is needed here. A fence precedes the store of a length that includes these pages, and makes them
-        // durable.
+        // No fence is needed here. The writer fences before it stores a length that includes these pages, and that
+        // fence makes the pages durable.
         Ok(())
     }
 
@@ -260,22 +260,22 @@ impl UndoLog {
         self.nvm.fence();
     }
 
-    /// Erases journal headers in a page, from byte `from` of the journal on. That byte is in this page. A length may become
-    /// durable before the bytes that it includes, and SQLite must not find an earlier journal's header among these bytes. The
-    /// erasure is durable with the next fence.
+    /// Erases old journal headers in a page, from byte `from` of the journal on. That byte is in this page. After a
+    /// crash, the journal's new length may be durable although its new bytes are not. SQLite must not find the header
+    /// of an earlier journal in their place. The erasure is durable with the next fence.
     fn erase_heads(&self, page: u32, index: usize, from: u64) {
         for at in self.places_of_heads(page, index, from) {
             if self.region.nvm.load_u64(at).to_le_bytes() == MAGIC {
                 self.region.nvm.store_u64(at, 0);
             }
-            // Flush even if there is no header. The visible word may not be durable, and the durable one may still be a
-            // header.
+            // Flush even if no header is visible. A header may have been erased without a flush, and the durable word
+            // may still be that header.
             self.region.nvm.flush(at, 8);
         }
     }
 
-    /// Returns the offsets in a page where stale journal headers may be, from byte `from` of the journal on. There are none
-    /// if a store is durable without a flush, because then a length never becomes durable before the bytes that it
+    /// Returns the offsets in a page where old journal headers may be, from byte `from` of the journal on. If a store
+    /// is durable without a flush, there are none, because a length then never becomes durable before the bytes that it
     /// includes.
     fn places_of_heads(&self, page: u32, index: usize, from: u64) -> impl Iterator<Item = u64> {
         let first = index as u64 * STREAM_BYTES;
@@ -284,11 +284,10 @@ impl UndoLog {
         heads.map(move |head| offset_of(page) + HEADER_BYTES + head - first)
     }
 
-    /// Erases the end of the part that the caller cuts off, if that end names a super-journal. The last word of the
-    /// part shows whether it does. If the end stayed, the length of a later, equally long journal could become durable
-    /// before the end of that later journal. After a crash the later journal would then name the wrong super-journal. A
-    /// process that writes a copy of the log home erases nothing: the pages belong to the original, whose users still
-    /// need the end.
+    /// Erases the end of the bytes that the caller cuts off the journal, if that end names a super-journal. The last
+    /// word of these bytes shows whether it does. If the end stayed, a later journal of the same length could become
+    /// durable without its own end. After a crash it would then name the wrong super-journal. A process that writes a
+    /// copy of the log home erases nothing: the pages belong to the original, whose users still need the end.
     fn erase_trailer(&self, known: &mut Known, chain: UndoChain, cut: Range<u64>) {
         if !self.region.is_writable() {
             return;
@@ -305,8 +304,8 @@ impl UndoLog {
 
     /// Flushes the last bytes of a journal of `end` bytes, which tell SQLite whether the journal names a super-journal.
     /// The bytes are durable with the next fence. A dead process may have deleted an earlier journal without erasing
-    /// its name of a super-journal at the end. If the new length became durable before the new end, that old name could
-    /// count, and SQLite would take the journal for that of a committed transaction.
+    /// the name of a super-journal at its end. If the new length became durable before the new end, SQLite could find
+    /// that old name, and take the transaction for committed.
     fn flush_end(&self, known: &mut Known, chain: UndoChain, end: u64) -> Result<(), LogError> {
         let is_durable = self.region.nvm.is_durable_on_store();
         let mut from = if is_durable { end } else { end.saturating_sub(SUPER_TAIL) };
@@ -324,7 +323,7 @@ impl UndoLog {
         self.nvm.store_u64(JOURNAL_STATE_OFFSET, state.word(self.region.id, chain));
     }
 
-    /// Stores whether the journal exists and how long it is, with one store (invariant 26). The store is durable on return.
+    /// Stores in one word whether the journal exists and how long it is (invariant 26). The word is durable on return.
     fn put_in_force(&self, state: UndoState, chain: UndoChain) {
         self.store_state(state, chain);
         self.flush_words();
@@ -345,8 +344,8 @@ impl UndoLog {
         Ok(())
     }
 
-    /// Stores bytes. The writer does not soon store the same whole line again, so `choice` may prescribe non-temporal
-    /// stores for whole lines.
+    /// Stores bytes. The writer does not soon store to the same cache lines again, so `choice` may prescribe
+    /// non-temporal stores for whole lines.
     fn put(&self, known: &mut Known, at: u64, bytes: &[u8]) {
         let nvm = &self.region.nvm;
         let work = known.work.get_or_insert_with(|| self.choice.begin());
@@ -390,8 +389,8 @@ impl UndoLog {
         Ok(())
     }
 
-    /// Stores the beginning of the journal. Stores the first word separately: after the other bytes if the word makes the
-    /// journal hot, before them if it ends the journal.
+    /// Stores the beginning of the journal. Stores the first word separately. If that word makes the journal hot, the
+    /// other bytes are stored first. If it ends the journal, the word is stored first.
     fn store_beginning(&self, known: &mut Known, chain: UndoChain, bytes: &[u8]) -> Result<(), LogError> {
         let Some((word, rest)) = bytes.split_first_chunk::<8>() else {
             return self.store(known, chain, bytes, 0);
@@ -495,7 +494,7 @@ impl RollbackJournal for UndoLog {
             let last = self.page(&mut known, chain, kept - 1)?;
             self.erase_heads(last, kept - 1, bytes);
         }
-        // The part of the journal that stays may have been stored since the last sync, so flush that part first.
+        // Flush first, because SQLite may have written to the remaining part of the journal since the last sync.
         self.flush(&mut known);
         self.put_in_force(UndoState::Bytes(bytes), chain);
         self.erase_trailer(&mut known, chain, bytes..length);

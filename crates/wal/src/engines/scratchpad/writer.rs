@@ -114,7 +114,7 @@ impl Scratchpad {
             match self.take_page(open) {
                 Ok(page) => open.pages.push(page),
                 Err(error) => {
-                    // The link to these pages stays. That does no harm, because a writer replaces the link later, or no
+                    // The link to these pages stays, which does no harm. Either a writer replaces it later, or no
                     // process ever follows it.
                     self.region.give_back(open.pages.drain(before..).map(|(page, _)| page));
                     return Err(error);
@@ -143,8 +143,8 @@ impl Scratchpad {
         Ok((page, header.tag(self.region.id, page)))
     }
 
-    /// Returns a function that tells which pages of the log are needed, or `None` if that is not known. On return no
-    /// crash can bring back a state that needs other pages.
+    /// Returns a function that tells which pages of the log are needed, or `None` if that is not known. After this
+    /// call, recovery needs no other pages, even after a crash.
     fn needed(&self, open: &OpenTransaction) -> Option<Needed<'static>> {
         // Only a writer that has applied everything committed knows which pages are needed.
         if !matches!(self.next_transaction(), Ok(None)) {
@@ -209,8 +209,8 @@ impl Scratchpad {
         Ok(())
     }
 
-    /// Flushes the lines that were stored through the cache. With non-temporal stores (`through`), these are only the
-    /// headers of pages and the last entry.
+    /// Flushes the cache lines that were stored through the cache. If the records were stored non-temporally
+    /// (`through`), these are only the headers of pages and the last entry.
     fn flush_stored(&self, open: &OpenTransaction, through: bool) {
         let nvm = &self.region.nvm;
         if nvm.is_durable_on_store() {

@@ -5,7 +5,7 @@ use crate::LogError;
 /// Smallest and largest size of a read, in bytes.
 const LEAST: u64 = 4 << 10;
 const MOST: u64 = 1 << 20;
-/// The number of bytes of memory that a cleared buffer keeps.
+/// The number of bytes of memory that a buffer keeps when it is cleared.
 const KEPT: usize = 16 << 10;
 
 /// A buffer with a part of the log.
@@ -19,9 +19,9 @@ pub(super) struct Ahead {
 }
 
 impl Ahead {
-    /// Returns `len` bytes from a byte position on. If the buffer does not hold them, calls `read` to fill the buffer
-    /// from that position on, perhaps with more than `len` bytes. `at_once()` returns how many bytes can be read in one
-    /// piece from that position on.
+    /// Returns `len` bytes from a byte position on. If the buffer does not hold them, fills the buffer from that
+    /// position on by calling `read`, which may read more than `len` bytes. `at_once()` returns how many bytes can be
+    /// read in one piece from that position on.
     ///
     /// # Errors
     /// The errors of `read`.

@@ -68,9 +68,9 @@ fn attach(log: Attaching<'_>) -> Result<Box<dyn Engine>, LogError> {
     let block = hooked(file.path, blocks(&options, &file, Some(superblock.block_bytes), false)?)?;
     Ok(Box::new(match (alone, is_new) {
         (true, false) => {
-            // Use the words only if each group was flushed before the next group was written. Otherwise the words prove
-            // nothing: the disk may have lost power since then (a stick may have been pulled out), and may have lost
-            // groups before the last one.
+            // Use the words only if each group was flushed before the next group was written. Otherwise groups before
+            // the last one may be lost, and the words do not show it: the disk may have lost power since then, for
+            // example because somebody has pulled out a stick.
             let left = left.filter(|_| options.waits() && options.durability != Durability::Normal);
             let left = left.and_then(|words| group::left(&words, DATA_OFFSET));
             // If the file is longer than the words say, a process may have died while it preallocated space. The file's

@@ -24,8 +24,8 @@ const AT_HAND: u64 = 64 << 10;
 struct Window(Ahead);
 
 impl Window {
-    /// Returns `len` bytes from a byte position on. May read ahead in the same piece, but only bytes before `end`, or
-    /// bytes that have left the ring.
+    /// Returns `len` bytes from a byte position on. May also read the bytes that follow, but only those that are
+    /// before `end` or have left the ring.
     fn get(&mut self, log: &Waldio, from: u64, len: u32, end: u64) -> Result<&[u8], LogError> {
         // Load the shared words only if bytes have to be read, because recovery calls this method for each record of
         // the log.
@@ -78,7 +78,8 @@ impl Waldio {
         Ok(())
     }
 
-    /// Applies the next transaction before `sealed`. Returns whether there was one.
+    /// Applies the next transaction, if there is one before the byte position `sealed`. Returns whether there was
+    /// one.
     pub(super) fn take_in_next(&mut self, sealed: u64) -> Result<bool, LogError> {
         if self.wal_header.is_none() || self.end >= sealed {
             return Ok(false);

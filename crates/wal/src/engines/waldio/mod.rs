@@ -146,8 +146,8 @@ impl Waldio {
         Ok(log)
     }
 
-    /// Joins the processes that share the log. With `known`, which gives the end of the log, initialises the shared
-    /// state instead.
+    /// Joins the processes that share the log. If `known` gives the end of the log, initialises the shared state
+    /// instead of joining.
     fn join(
         block: Arc<dyn Block>,
         superblock: Superblock,
@@ -243,8 +243,8 @@ impl Waldio {
         self.sequence
     }
 
-    /// Returns the number of bytes of the file up to the end of the generation that this process last read. The log may have
-    /// started over since then.
+    /// Returns how many bytes of the file the log uses, as of the generation that this process read last. The log may
+    /// have started over since then.
     #[must_use]
     pub fn used_bytes(&self) -> u64 {
         DATA_OFFSET + (self.end - self.start)
@@ -304,7 +304,7 @@ impl Waldio {
         Ok(())
     }
 
-    /// Returns an empty generation to follow this one.
+    /// Returns the parameters of an empty generation that can follow the present one.
     fn empty_generation(&self) -> NewGeneration {
         NewGeneration {
             wal_header: None,
@@ -433,7 +433,7 @@ impl LogFile for Waldio {
     }
 
     fn has_surplus(&self, keep_bytes: u64) -> bool {
-        // Another process may have made the file longer. Ignore an error, because the next read will report it again.
+        // Another process may have made the file longer. Ignore an error here, because the next read reports it.
         let _ = self.group.block().refresh_len();
         self.group.block().len() > self.group.kept_bytes(keep_bytes)
     }
@@ -564,8 +564,8 @@ impl LogWriter for Waldio {
         group.block().read(0, &mut head).map_err(failed)?;
         if !group.has_blocks() {
             // Write the slot with the length that the file will have with its first blocks. From then on recovery takes
-            // a shorter file for a truncated one. A crash before the blocks exist still does no harm, because the guard
-            // stays provisional until they exist, even if there is no space for them.
+            // a shorter file for a truncated one. A crash before the blocks exist does no harm, because the guard stays
+            // provisional until they exist. The same holds if there is no space for the blocks.
             let slot = recovery::load_slot(group.block(), &self.superblock, self.generation, &failed)?;
             let slot = Slot { file_bytes: group.first_bytes(), ..slot }.encode(self.log_id());
             let at = slot_offset(self.generation) as usize;

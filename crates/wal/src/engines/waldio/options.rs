@@ -121,7 +121,8 @@ pub(super) fn flush_interval(all: &EngineOptions) -> Option<Duration> {
     (!options.waits()).then_some(options.group_interval)
 }
 
-/// The paper's full synch, persistent direct I/O and normal synch (WALDIO, section 5).
+/// The values of the setting stand for what the paper calls full synch, persistent direct I/O and normal synch (WALDIO,
+/// section 5).
 const DURABILITIES: [(&str, Durability); 3] =
     [("full", Durability::Full), ("fua", Durability::Fua), ("normal", Durability::Normal)];
 const ACCESSES: [(&str, Access); 3] =

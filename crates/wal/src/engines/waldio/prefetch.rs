@@ -10,7 +10,8 @@ use std::thread::{self, Scope};
 use duralite_medium::MediumError;
 use duralite_medium::block::{AlignedBuf, Block};
 
-/// Smallest and largest size of a piece, in bytes. The sizes double. The threads start when a piece has the largest size.
+/// The smallest and the largest size of a piece, in bytes. Each piece is twice as large as the one before it. When a
+/// piece has the largest size, the threads start.
 const LEAST: u64 = 4 << 10;
 const MOST: u64 = 1 << 20;
 
@@ -185,7 +186,7 @@ struct Reader {
 struct Requested {
     readers: Vec<Reader>,
     /// The pieces that were requested and not taken yet, in the order of the log: where each piece begins, and which
-    /// thread reads it. The pieces leave no gap.
+    /// thread reads it. The pieces follow each other without a gap.
     asked: VecDeque<(u64, usize)>,
     /// Number of the thread that is to read the next piece.
     next: usize,
@@ -261,8 +262,8 @@ mod tests {
                 while at < log.len() {
                     let len = step.min(log.len() - at);
                     assert_eq!(pieces.get(at as u64, len).unwrap(), &log[at..at + len], "at {at}");
-                    // Read bytes that were read before. A caller does so if it reads a header first, and then reads the
-                    // header once more together with what follows it.
+                    // Read the same bytes twice, like a caller that first reads a header, and then the header together
+                    // with what follows it.
                     assert_eq!(pieces.get(at as u64, len / 2).unwrap(), &log[at..at + len / 2]);
                     at += len;
                 }
@@ -312,7 +313,7 @@ mod tests {
                 pieces.get(at, 4096).unwrap();
                 at += 4096;
             }
-            // By now at most `AHEAD` pieces have been requested. The first read after these fails.
+            // By now at most `AHEAD` pieces have been requested. After these, the next read of the device fails.
             let held = pieces.piece.end();
             block.fail(BlockOp::Read, AHEAD as u64, MediumError::NoSpace);
             let failed_at = (at..log.len() as u64).step_by(4096).find(|at| pieces.get(*at, 4096).is_err());

@@ -2,9 +2,9 @@
 //!
 //! The log ends before the first group whose checks fail. A valid group after that place may be *ordered*: it was
 //! written only after everything before it was durable. An ordered group there proves that the failed group is damage,
-//! and not a torn write. A valid group that is not ordered may be what a power loss left of writes without a flush
-//! between them. Recovery overwrites it with zeros before anything is appended. Otherwise a later scan could take the
-//! old group for the successor of a new one.
+//! and not a torn write. A valid group that is not ordered may be there without any damage: if no flush separates
+//! several writes, a power loss may leave a later one and tear an earlier one. Recovery overwrites such a group with
+//! zeros before anything is appended. Otherwise a later scan could take the old group for the successor of a new one.
 
 use std::thread;
 
@@ -168,7 +168,7 @@ impl<'a> Scan<'a> {
             time_ms: 0,
         };
         let candidates: Box<dyn Iterator<Item = Slot>> = match slot {
-            // The slot may be right after all: perhaps only the file is shorter than the slot says.
+            // Also try this slot, because it may be right. Perhaps the file is only shorter than the slot says.
             Some(slot) => Box::new([unknown(slot.generation + 1), slot].into_iter()),
             None => Box::new((1..=GENERATIONS_TRIED).map(unknown)),
         };
@@ -252,14 +252,14 @@ impl<'a> Scan<'a> {
 
 impl Found {
     /// Makes durable what the scan has found, and overwrites stale blocks with zeros. All of this is durable on return.
-    /// The flush is needed because the process that wrote the newest groups may have died, or may have failed in a
-    /// write, while these groups were still only in a cache.
+    /// The newest groups need a flush: the process that wrote them may have died, or one of its writes may have failed,
+    /// while they were only in a cache.
     pub(crate) fn settle(&self, block: &dyn Block, superblock: &Superblock) -> Result<(), MediumError> {
         if self.is_settled {
             return Ok(());
         }
-        // If the generation has groups, its slot was durable before the first group was written. So the slot needs no
-        // flush of its own before the groups, and one flush at the end is enough for both.
+        // If the generation has groups, its slot was durable before the first group was written. So the slot and the
+        // groups need no flush between them, and one flush at the end is enough for both.
         block.write(slot_offset(self.slot.generation), &self.slot.encode(superblock.head.log_id))?;
         let unit = u64::from(superblock.block_bytes);
         let end = self.recovered.end.next_multiple_of(unit);
@@ -288,8 +288,8 @@ impl Scan<'_> {
         u64::from(self.superblock.block_bytes)
     }
 
-    /// Refuses a log whose newest slot cannot be read. The older slot then seems to be the newest, but the first block
-    /// belongs to the generation after the older slot's.
+    /// Refuses a log whose newest slot cannot be read. Such a log seems to be in the generation of its older slot, but
+    /// its first block belongs to the generation after that one.
     fn refuse_newer_generation(&self) -> Result<(), LogError> {
         let (bytes, mut page) = self.first_frame()?;
         if self.starts_at(&bytes, &mut page, self.slot.generation + 1, DATA_OFFSET).is_some() {
@@ -312,8 +312,8 @@ impl Scan<'_> {
         u64::from(frame_bytes(page, unit, false))
     }
 
-    /// Checks whether a group, or a frame of the `embedded` layout, begins at a place. Returns `None` if neither begins
-    /// there. Otherwise returns whether an ordered group begins there. `page` is a buffer for a page.
+    /// Determines what begins at a place. Returns `None` if neither a group nor a frame of the `embedded` layout begins
+    /// there. Otherwise returns whether it is an ordered group. `page` is a buffer for a page.
     fn starts_at(&self, bytes: &[u8], page: &mut [u8], generation: u64, at: u64) -> Option<bool> {
         let Superblock { block_bytes, layout, .. } = *self.superblock;
         let log_id = self.superblock.head.log_id;
@@ -359,8 +359,8 @@ impl Scan<'_> {
             if group.ordered {
                 ordered_from = at;
             }
-            // A real log never has so many transactions. If the number comes from damage, applying the transactions
-            // reports the damage.
+            // No real log has so many transactions. If the number comes from damage, the damage is reported when the
+            // transactions are applied.
             sequence = sequence.saturating_add(group.transactions).min(u32::MAX - 1);
             end = at + group.bytes;
             visit(&CheckedGroup {
@@ -452,14 +452,14 @@ impl Scan<'_> {
     /// these groups is ordered.
     fn behind(&self, end: u64) -> Result<Vec<u64>, LogError> {
         let mut stale = Vec::new();
-        // Start after the block at the end. A group that begins in that block is torn, and the next group overwrites
-        // it.
+        // Skip the block in which the next group will begin. A group that begins there now is torn, and the next group
+        // overwrites it.
         let mut at = end.next_multiple_of(self.unit()) + self.unit();
         let overlap = self.longest_frame().max(GROUP_HEADER_BYTES);
         let mut bytes = Vec::new();
         let mut page = vec![0; self.superblock.head.page_bytes as usize];
         while at < self.block.len() {
-            // Start a little before the data. A frame that begins with zeros may begin in the hole before the data.
+            // Start a little before the data that follows a hole. A frame that begins with zeros may begin in the hole.
             let data = self.block.next_data(at).map_err(self.failed)?;
             at = at.max(data.start.saturating_sub(overlap) / self.unit() * self.unit());
             let until = data.end.min(at + CHUNK);

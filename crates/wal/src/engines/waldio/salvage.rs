@@ -179,7 +179,7 @@ impl Behind<'_, '_> {
         let mut at = from;
         while at < end {
             let data = self.scan.block.next_data(at).map_err(self.scan.failed)?;
-            // Start a little before the data. A frame that begins with zeros may begin in the hole before the data.
+            // Start a little before the data that follows a hole. A frame that begins with zeros may begin in the hole.
             at = at.max(data.start.saturating_sub(self.scan.longest_frame()) / unit * unit);
             if at >= end {
                 break;
@@ -230,8 +230,8 @@ impl Behind<'_, '_> {
         while place + u64::from(TX_HEADER_BYTES) <= end {
             match self.transaction(place, end, group.time_ms)? {
                 Some(next) => place = next,
-                // The group's hash is right, so the transaction was already wrong when it was written. Use neither this
-                // transaction nor the rest of the group.
+                // The group's hash is right, so the transaction was already wrong when its writer wrote it. Use neither
+                // this transaction nor the rest of the group.
                 None => break,
             }
         }

@@ -55,9 +55,9 @@ impl Open {
         self.direct.as_ref().map_or(0, |direct| direct.written) + self.bytes.len() as u64
     }
 
-    /// Returns whether the transaction may have to bypass the ring once `bytes` more bytes of pages have been staged.
-    /// The log may need more bytes than a page has: less than one and a half times as many with differences, and at
-    /// most one block more in the layout `embedded`.
+    /// Returns whether the transaction may have to bypass the ring if the writer stages `bytes` more bytes of pages.
+    /// Pages may take more bytes in the log than in the database: less than one and a half times as many if the log
+    /// holds differences, and at most one block more in the layout `embedded`.
     pub(super) fn outgrows(&self, bytes: usize, block_bytes: usize) -> bool {
         let frame = self.frames.first().map_or(0, |(_, page)| page.len() + block_bytes);
         let staged = self.bytes.len() + self.frames.len() * frame + block_bytes;
@@ -93,7 +93,7 @@ impl Open {
         Ok(())
     }
 
-    /// Applies a record to a page, wherever the record is stored.
+    /// Applies a record to a page. The record may be in memory, in the ring or on the device.
     pub(super) fn apply(
         &self,
         (group, superblock): (&Group, &Superblock),

@@ -20,12 +20,12 @@ use crate::engine::{Commit, Ticket};
 use crate::shared::delta_chains::Committed;
 use crate::shared::group::{Content, Group, Placing, RING_SHARE};
 
-/// The number of staged bytes above which the writer writes them to the device.
+/// If more bytes than this are staged, the writer writes them to the device.
 const STAGE_LIMIT: usize = 1 << 20;
 /// The size in bytes of each write of the frames of a large transaction.
 const FRAMES_STEP: usize = 1 << 20;
 
-/// Makes the record header by which the index refers to an embedded frame.
+/// Returns a record header for an embedded frame. The index keeps such a header for each frame.
 pub(super) fn frame_record(bytes: u32, frame: u32, page_number: u32) -> RecordHeader {
     RecordHeader { record_bytes: bytes, frame, page_number, ranges: 0, base: Base::Zeros }
 }
@@ -70,7 +70,7 @@ impl Waldio {
         Ok(())
     }
 
-    /// Writes the staged bytes that fill whole blocks to the device.
+    /// Writes the staged bytes to the device, as far as they fill whole blocks.
     fn spill(&mut self) -> Result<(), LogError> {
         let group = self.group.clone();
         let unit = self.superblock.block_bytes as usize;

@@ -19,7 +19,7 @@ use crate::shared::group::{
 
 /// The bytes of a transaction.
 pub(crate) enum Content<'a> {
-    /// Bytes that are the same wherever they are placed.
+    /// Bytes that do not depend on the place where they are stored.
     Anywhere(&'a [u8]),
     /// The number of bytes, and a function that makes the bytes once their byte position is known.
     At(u64, &'a mut dyn FnMut(Placing) -> Vec<u8>),
@@ -71,8 +71,8 @@ impl Group {
                 self.set(DIRECT_END, tail.position);
             }
             self.set(FRONTIER, end.max(self.get(FRONTIER)));
-            // A reader that reads any byte written from here on also sees the new `FRONTIER` when it checks that word
-            // afterwards.
+            // After this fence, a reader that sees any byte written below, and then loads `FRONTIER`, sees the new
+            // value of `FRONTIER`.
             self.segment.fence();
             if tail.closed {
                 if group_start - tail.position < self.block_bytes() {
@@ -110,9 +110,9 @@ impl Group {
         end.next_multiple_of(self.block_bytes()) <= self.durable().position + RING_BYTES
     }
 
-    /// Returns whether a writer may open another group after the last group, which is closed. Returns `false` if two
-    /// groups are not durable yet. `ENDS` has entries for only two groups, and a third group would overwrite the entry
-    /// of the first.
+    /// The last group is closed. Returns whether a writer may open another group after it. It may not if two groups are
+    /// not durable yet, because `ENDS` has entries for only two groups, and a third group would overwrite the entry of
+    /// the first.
     fn may_open_behind(&self, tail: Mark) -> bool {
         tail.group.wrapping_sub(self.durable().group) % GROUP_NUMBERS <= 1
     }
@@ -152,10 +152,10 @@ impl Group {
         (data_offset + first_step(block_bytes)).min(limit_bytes) / AREA_BYTES * AREA_BYTES
     }
 
-    /// Makes the file durably reach to an offset, even if the file has that length already, because another process may
-    /// have allocated the space without making it durable. Otherwise each commit would rely on its own write to make
-    /// the file's size and blocks durable. The medium does not promise that, and every commit would cost a transaction
-    /// of the file system's journal.
+    /// Makes the file reach to an offset, and makes that length durable. Does so even if the file has that length
+    /// already, because another process may have allocated the space without making it durable. Otherwise each commit
+    /// would rely on its own write to make the file's size and blocks durable. The medium does not promise that, and
+    /// every commit would cost a transaction of the file system's journal.
     pub(super) fn extend(&self, offset: u64) -> Result<(), LogError> {
         self.block.refresh_len().map_err(|source| self.failed(source))?;
         let length = self.block.len();
@@ -167,8 +167,8 @@ impl Group {
                 return Err(LogError::LimitReached { limit_bytes: limit });
             }
             let step = step(length.saturating_sub(self.geometry.data_offset), self.geometry.block_bytes);
-            // Take at most half of the free space and leave as much to the database, because a checkpoint has to write
-            // the contents of the log to the database file.
+            // Take at most half of the free space. The other half is for the database, because a checkpoint has to
+            // write the contents of the log to the database file.
             let step = step.min(self.block.free_bytes() / 2);
             let wanted = (length + step).max(offset).min(limit) / AREA_BYTES * AREA_BYTES;
             let least = offset.next_multiple_of(AREA_BYTES);
@@ -177,7 +177,8 @@ impl Group {
         self.reach(wanted, least)
     }
 
-    /// Makes the file durably `wanted` bytes long, or at least `least` bytes where there is not enough space.
+    /// Makes the file `wanted` bytes long, or at least `least` bytes if there is not enough space. The new length is
+    /// durable on return.
     ///
     /// Growing the file ends with a flush. If that flush fails, a group that this process is writing at the same time
     /// is in doubt: the kernel reports the failure to only one of two callers, so the leader's own flush may not report
@@ -200,7 +201,7 @@ impl Group {
     }
 
     /// Returns the byte position at which a transaction that bypasses the ring has to be written. On return everything
-    /// before that position is as durable as `durability` makes groups, and the last group is closed.
+    /// before that position is as durable as the setting `durability` demands, and the last group is closed.
     pub(crate) fn begin_direct(&self) -> Result<u64, LogError> {
         self.drain()?;
         self.refuse_during_switch()?;
@@ -208,8 +209,8 @@ impl Group {
     }
 
     /// Seals a group that its writer has written to the device, bypassing the ring, at the byte position that
-    /// [`Group::begin_direct`] gave. The group is as durable as `durability` makes groups. The holder of WRITE calls this
-    /// method, so no other process appends, and a leader finds nothing to write.
+    /// [`Group::begin_direct`] gave. The group is as durable as the setting `durability` demands. The holder of WRITE
+    /// calls this method, so no other process appends, and a leader finds nothing to write.
     pub(crate) fn publish_direct(&self, end: u64) -> Result<Ticket, LogError> {
         self.check()?;
         let (word, durable) = (self.get(TAIL), self.get(DURABLE));
@@ -227,10 +228,11 @@ impl Group {
     }
 }
 
-/// The number of blocks by which a log grows at first. The number is small, because a program that opens a database,
-/// commits once and closes it has to wait until they are zeroed.
+/// The number of blocks by which a log grows at first. The number is small, because the log fills new blocks with
+/// zeros, and a program that opens a database, commits once and closes it has to wait for that.
 const FIRST_BLOCKS: u64 = 16;
-/// The number of blocks by which a log grows while it has between a third of this number and four times this number.
+/// The number of blocks by which a log of medium size grows, that is, a log with between a third of this number and
+/// four times this number of blocks.
 const STEP_BLOCKS: u64 = 256;
 const LARGEST_STEP: u64 = 16 << 20;
 
@@ -324,7 +326,7 @@ impl Group {
 
     /// Makes a closed group durable: this is where a group is written and, with `durability=full`, flushed.
     ///
-    /// Writes the closed group from the ring with one write, unless another leader has done so or has taken over.
+    /// One write writes the closed group from the ring. Does not write if another leader has done so or has taken over.
     /// `durable` is the value of `DURABLE` from which this leader computed the group's offset in the file.
     fn write_group(&self, leader: &Leader<'_>, durable: u64, end: u64) -> Result<bool, LogError> {
         let generation = self.generation();
@@ -353,14 +355,15 @@ impl Group {
         self.learn_len(offset + whole.len() as u64).map_err(poison)?;
         let committed = self.block.write_durably(offset, whole, self.options.durability);
         committed.map_err(|source| self.failed(source)).map_err(poison)?;
-        // A flush of another process may have failed between this write and this flush.
+        // A flush by another process may have failed after this process wrote the group and before it flushed the
+        // group.
         self.check()?;
         self.activity.groups.fetch_add(1, Ordering::Relaxed);
         self.activity.led_transactions.fetch_add(transactions, Ordering::Relaxed);
         Ok(true)
     }
 
-    /// Wakes one committer of the group that is open or waits to be written. That committer then leads the group.
+    /// Wakes one committer of the last group, if that group is not durable yet. That committer then leads the group.
     pub(super) fn wake_next_leader(&self) {
         let tail = self.tail();
         if tail.position != self.durable().position {
@@ -368,13 +371,13 @@ impl Group {
         }
     }
 
-    /// Waits until everything that is sealed at the call is as durable as the log's `durability` makes it.
+    /// Waits until everything that is sealed at the call is as durable as the setting `durability` demands.
     pub(crate) fn drain(&self) -> Result<(), LogError> {
         self.wait_for(self.tail())
     }
 
-    /// Makes everything that is sealed at the call survive a power loss, even if commits are acknowledged before they
-    /// survive one (invariant 5).
+    /// Makes everything that is sealed at the call survive a power loss, even if the settings let the log acknowledge
+    /// commits earlier (invariant 5).
     pub(crate) fn force(&self) -> Result<(), LogError> {
         self.drain()?;
         if self.get(FLUSHED) >= self.durable().position {
@@ -393,9 +396,9 @@ impl Group {
         Ok(())
     }
 
-    /// Returns when everything up to `mark` is as durable as the log's `durability` makes it. The calling thread writes
-    /// and flushes if nobody else does: it leads if nobody leads, sleeps while another thread leads, and replaces a
-    /// leader whose process has died or makes no progress.
+    /// Returns when everything up to `mark` is as durable as the setting `durability` demands. The calling thread
+    /// writes and flushes if nobody else does: it leads if nobody leads, sleeps while another thread leads, and
+    /// replaces a leader whose process has died or makes no progress.
     fn wait_for(&self, mark: Mark) -> Result<(), LogError> {
         let sleepers = SLEEPERS[(mark.group % 2) as usize];
         let mut watch = Watch::default();
@@ -486,7 +489,7 @@ impl DurabilityWaiter for Group {
 
 /// How long a thread that waits for the leader lock sleeps before it tries again.
 const PAUSE: Duration = Duration::from_micros(50);
-/// How many times a thread checks, while no thread leads, whether the threads that may still write have ended. Their
+/// How many times a thread checks, while no thread leads, whether the threads that may still write have finished. Their
 /// writes may be about to end.
 const LOOKS: u32 = 20;
 
@@ -574,8 +577,9 @@ impl Group {
         self.segment.is_alive(process).map_err(|source| self.failed(source))
     }
 
-    /// Takes the leader lock from a leader that has made no progress for too long. Waits longer if more replaced
-    /// leaders may still be writing: then the cause may be a slow device, which more writers would not make faster.
+    /// Takes the leader lock from a leader that has made no progress for too long. The more replaced leaders may still
+    /// be writing, the longer this call waits: the cause may be a slow device, and more writers would not make it
+    /// faster.
     pub(super) fn take_over(&self, watch: &mut Watch) -> Result<Option<Leader<'_>>, LogError> {
         let word = self.get(LEADER);
         if process_of(word).is_none() || word & ALONE != 0 && self.get(INTENT) != self.get(GENERATION) {
@@ -678,8 +682,8 @@ impl Group {
         self.words.wait(LEADER, (word & 0xffff_ffff) as u32, PAUSE);
     }
 
-    /// Makes everything sealed durable, for the holder of the WRITE lock, which is about to start the log over. Returns
-    /// whether no thread is left that could still write to the log.
+    /// Makes everything sealed durable. The caller holds the WRITE lock and is about to start the log over. Returns
+    /// `false` if a thread is left that could still write to the log.
     pub(super) fn settle(&self) -> Result<bool, LogError> {
         self.force()?;
         let (mut watch, mut looks) = (Watch::default(), LOOKS);
@@ -710,8 +714,8 @@ impl Group {
 mod tests {
     use super::*;
 
-    /// Returns how often a log has to grow until it has room for `blocks` blocks of groups, and the bytes that it then
-    /// has.
+    /// Returns how often a log has to grow before it has space for `blocks` blocks of groups, and its size in bytes
+    /// after that.
     fn grown_to(blocks: u64, block_bytes: u32) -> (u32, u64) {
         let (mut growths, mut bytes) = (0, 0);
         while bytes < blocks * u64::from(block_bytes) {

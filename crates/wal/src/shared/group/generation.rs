@@ -91,7 +91,7 @@ impl Group {
             number: generation,
             wal_header: (state & STATE_EMPTY == 0).then_some(wal_header),
             retired: state & STATE_RETIRED != 0,
-            // Store the length that is known to be durable. The file may seem longer; if the slot with that greater
+            // Store the length that is known to be durable, although the file may seem longer. If a slot with a greater
             // length became durable before the file did, recovery would take the log for a truncated one.
             file_bytes: self.get(LENGTH),
             position: self.get(INTENT_POSITION),

@@ -1,4 +1,4 @@
-//! The state in which the last processes left a log, read from the words that they shared.
+//! Determines the state in which the last processes left a log, from the words that they shared.
 //!
 //! If a process dies, the words tell the other processes how to continue. After the last process has ended, the words
 //! tell the next process the same, as long as the shared memory exists. If they show that no operation was in progress,
@@ -41,7 +41,7 @@ pub(crate) fn left(words: &[u8], data_offset: u64) -> Option<Left> {
         && word(FLUSHED)? >= end
         && reached.iter().all(|position| *position <= end);
     let start = word(STARTS[(generation % 2) as usize])?;
-    // The generation itself may not be durable yet if it has no group, so such a log has to be recovered.
+    // A generation without a group may not be durable itself, so such a log has to be recovered.
     if !is_quiet || end <= start {
         return None;
     }

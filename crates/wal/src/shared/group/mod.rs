@@ -58,16 +58,16 @@ const GENERATION: u64 = 0;
 /// The end of the last sealed transaction, as a [`Mark`]. The holder of SQLite's WRITE lock moves it when sealing a
 /// transaction; a leader sets its bit *closed*.
 const TAIL: u64 = 128;
-/// The end of the last group that a leader, or the writer of a large transaction, has finished, as a [`Mark`]. Committers
-/// of transactions up to this end need not wait any more. The group is as durable as the log's `durability` makes it. With
-/// `durability=normal` it is only written, and [`FLUSHED`] says what survives a power loss.
+/// The end of the last group that a leader, or the writer of a large transaction, has finished, as a [`Mark`].
+/// Committers of transactions up to this end need not wait any more. The group is as durable as the setting
+/// `durability` demands. With `durability=normal` it is only written, and [`FLUSHED`] says what survives a power loss.
 const DURABLE: u64 = 256;
 /// The end of the bytes that are in the ring, or that a writer is about to store in it. A writer raises this word
 /// before it overwrites old bytes. So a reader knows that bytes more than [`RING_BYTES`] before `FRONTIER` have left
 /// the ring.
 const FRONTIER: u64 = 384;
-/// The leader word. From [`EPOCH`] up: an epoch that every acquisition advances. Below: the slot of the leader's process plus 1
-/// (0 if there is no leader), and the flag [`ALONE`].
+/// The leader word. The bits from [`EPOCH`] up are an epoch that every acquisition advances. The lower bits are the
+/// slot of the leader's process plus 1 (0 if there is no leader), and the flag [`ALONE`].
 const LEADER: u64 = 512;
 /// Not 0 once a write or flush of the log has failed in any process, or a group was inconsistent. No process uses the log after
 /// that (invariant 9).
@@ -95,7 +95,7 @@ const ENDS: [u64; 2] = [1296, 1304];
 const INTENT: u64 = 1408;
 /// Whether the new generation has no WAL header, and whether the log is retired.
 const INTENT_STATE: u64 = 1416;
-/// SQLite's WAL header of the new generation, in as many bytes.
+/// SQLite's WAL header of the new generation. It takes as many bytes as in SQLite's own log.
 const INTENT_HEADER: u64 = 1424;
 /// The number of transactions sealed before the new generation. It is the log's position, not a byte position.
 const INTENT_POSITION: u64 = 1456;
@@ -168,7 +168,8 @@ const _: () = assert!(INTENT_TIME + 8 <= SETTINGS);
 // The interface between group commit and the log that it serves. Group commit knows byte positions, groups and
 // generations, but no format.
 
-/// Generations begin at multiples of this number of bytes, and so does the end of the file. No device has larger blocks.
+/// Each generation begins at a multiple of this number of bytes, and the file ends at one. No device has blocks larger
+/// than this.
 pub(crate) const AREA_BYTES: u64 = 4096;
 
 /// The layout of groups in the file.
@@ -203,7 +204,7 @@ pub(crate) struct Generation {
     pub(crate) wal_header: Option<[u8; WAL_HEADER_BYTES]>,
     /// Whether everything committed is in the database file.
     pub(crate) retired: bool,
-    /// The least length of the file in bytes.
+    /// The length in bytes that the file has at least.
     pub(crate) file_bytes: u64,
     /// The number of transactions sealed before this generation. It is the log's position, not a byte position.
     pub(crate) position: u64,
@@ -248,8 +249,8 @@ pub(crate) trait Framing: Send + Sync {
         ordered: bool,
     ) -> Result<u64, LogError>;
 
-    /// Writes the beginning of a generation. It is durable on return or, with `later`, with the next flush or
-    /// preallocation.
+    /// Writes the beginning of a generation. It is durable on return. With `later`, it becomes durable only with the
+    /// next flush or preallocation.
     ///
     /// # Errors
     /// An error of the device.
@@ -398,12 +399,12 @@ impl Group {
         self.tail().position
     }
 
-    /// Returns the end of the last group that is as durable as the log's `durability` makes it, a byte position.
+    /// Returns the end of the last group that is as durable as the setting `durability` demands, a byte position.
     pub(crate) fn durable_end(&self) -> u64 {
         self.durable().position
     }
 
-    /// Orders earlier reads before later loads of words.
+    /// Makes sure that earlier reads happen before later loads of words.
     pub(crate) fn fence(&self) {
         self.segment.fence();
         std::sync::atomic::fence(Ordering::SeqCst);
@@ -501,7 +502,7 @@ impl Group {
         self.get(DIRECT_END).max(self.get(FRONTIER).saturating_sub(RING_BYTES))
     }
 
-    /// Asks for the length of the file again, if the file does not reach to `end` as far as this process knows, because
+    /// If the file does not reach to `end` as far as this process knows, asks for the file's length again, because
     /// another process may have extended the file.
     fn learn_len(&self, end: u64) -> Result<(), LogError> {
         if end <= self.block.len() {

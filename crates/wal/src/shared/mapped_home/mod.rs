@@ -238,9 +238,10 @@ impl MappedHome {
         }
     }
 
-    /// Makes durable what this process has stored. Returns whether no other process has stored anything. The caller
-    /// keeps the state locked until it has changed the word that names the writers. So a thread of this process that
-    /// stores something later enters the process's name after that change, and the name is not lost.
+    /// Makes durable what this process has stored. Returns `true` if no other process has stored anything since the
+    /// last sync. The caller keeps the state locked until it has changed the word that names the writers. So a thread
+    /// of this process that stores something later enters the process's name after that change, and the name is not
+    /// lost.
     fn flush(&self, state: &mut State) -> Result<bool, LogError> {
         let start = state.is_timed().then(Instant::now);
         state.dirty.flush(&*self.nvm);
@@ -259,7 +260,7 @@ impl MappedHome {
     }
 }
 
-/// The number of lines that were stored, and how many of them did not need a flush before and need one now.
+/// The number of cache lines that were stored, and how many of them need a flush now but did not need one before.
 #[derive(Debug, Default, Clone, Copy)]
 struct Stored {
     lines: u64,
@@ -508,21 +509,22 @@ impl Writers {
         }
     }
 
-    /// Returns whether no other process can have stored anything. The caller has made its own stores durable before.
+    /// Returns `true` if no other process can have stored anything since the word was last cleared. The caller has
+    /// already made its own stores durable.
     fn synced(&self) -> bool {
         let Some(Shared { segment, at, me }) = &self.0 else { return false };
         let word = segment.load(*at);
         word == NOBODY || word == *me
     }
 
-    /// Clears the word, because everything stored is durable. With `own`, only this process had stored something, and
-    /// it has flushed its lines. Without `own`, several processes may have stored something, and the caller has synced
-    /// the file.
+    /// Clears the word, because everything stored is durable. If `own`, only this process had stored something, and it
+    /// has flushed its lines. Otherwise several processes may have stored something, and the caller has synced the
+    /// file.
     fn end(&self, own: bool) {
         let Some(Shared { segment, at, me }) = &self.0 else { return };
         let expected = if own { *me } else { SEVERAL };
-        // Clear only the expected value. Any other name in the word is that of a process that may have stored something
-        // since, so it stays.
+        // Clear only the expected value. If the word has another value, some process may have stored something since,
+        // so the word stays.
         let _ = segment.compare_exchange(*at, expected, NOBODY);
     }
 }

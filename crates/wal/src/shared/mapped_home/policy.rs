@@ -1,8 +1,8 @@
 //! Chooses which pages are *written through*, with non-temporal stores, and which are *written back*, through the cache and
 //! by a flush (paper, section 5.2.3).
 //!
-//! Writing back flushes a line only once, however often it was stored before the next sync. So writing through may cost
-//! less only for a page that is written once between syncs. As in the paper, the policy at first writes back every
+//! Writing back flushes a line only once at each sync, however often the line was stored before. So writing through may
+//! cost less only for a page that is written once between syncs. As in the paper, the policy at first writes back every
 //! page, and counts its writes. The paper then writes through the pages that were written less often than the average.
 //!
 //! The paper assumes that this is the cheaper way for these pages. It also treats a page as hot if every transaction
@@ -17,15 +17,14 @@ use std::time::Duration;
 use crate::engine::media::HomeSync;
 use crate::shared::past_cache::Price;
 
-/// The number of writes that a sampling measures of each way: first that many writes back, then that many writes
-/// through.
+/// A sampling measures this many writes of each way: first it writes back, then it writes through.
 const SAMPLE_WRITES: u32 = 128;
-/// The number of writes that the paper's rule counts in a sampling. Some hundred transactions make that many writes,
-/// enough for a meaningful average.
+/// Under the paper's rule, a sampling counts this many writes. Some hundred transactions make that many writes, enough
+/// for a meaningful average.
 const AVERAGE_WRITES: u32 = 2048;
 /// The number of writes between two samplings, as a multiple of the writes that a sampling measures of each way. The
-/// multiple is large, because a sampling writes some pages in the more expensive way: one write of 64 or, by the
-/// paper's rule, one of 16.
+/// multiple is large, because a sampling writes some pages in the more expensive way. With these multiples, that is one
+/// of 64 writes, or one of 16 under the paper's rule.
 const INTERVAL: u32 = 62;
 const AVERAGE_INTERVAL: u32 = 15;
 /// The most pages that the policy counts. It needs a limit because a checkpoint may write all pages before it syncs.
@@ -40,7 +39,7 @@ enum Rule {
     Average,
 }
 
-/// What the writes of pages have shown so far.
+/// What the policy has learnt from the writes of pages.
 #[derive(Debug)]
 pub(super) struct Policy {
     rule: Rule,
@@ -52,11 +51,11 @@ pub(super) struct Policy {
     back: (Price, Price),
     /// The prices of non-temporal stores, and of the sync after these stores.
     through: (Price, Price),
-    /// Lines of this phase that no sync has made durable yet.
+    /// The number of cache lines that were stored in this phase and that no sync has made durable yet.
     unsynced: u64,
 }
 
-/// The counts for a page while it was written back.
+/// What the policy has counted for a page while the home wrote the page back.
 #[derive(Debug, Default, Clone, Copy)]
 struct Lines {
     writes: u64,
@@ -111,8 +110,8 @@ impl Policy {
         self.rule == Rule::Cheapest && !matches!(self.phase, Phase::Decided { .. })
     }
 
-    /// Records a write of a page: how many lines it stored, and how many of these lines need a flush now and did not
-    /// before.
+    /// Records a write of a page. It stored `stored` cache lines. Of these, `fresh` lines need a flush now but did not
+    /// need one before.
     pub(super) fn wrote(&mut self, page: u64, stored: u64, fresh: u64, elapsed: Duration) {
         self.writes = self.writes.saturating_add(1);
         match &self.phase {
@@ -168,8 +167,8 @@ impl Policy {
         *self = Self { phase: Phase::Decided { through, others }, ..Self::new(self.rule) };
     }
 
-    /// Returns whether writing through is cheaper for a page that is written once between syncs, and the pages for
-    /// which the opposite is cheaper.
+    /// Returns whether writing through is cheaper for a page that is written once between syncs. Also returns the pages
+    /// for which the other way is cheaper.
     fn cheapest(&self) -> (bool, HashSet<u64>) {
         let price = |price: &Price| price.per_line().unwrap_or(0.0);
         let (store, flush) = (price(&self.back.0), price(&self.back.1));

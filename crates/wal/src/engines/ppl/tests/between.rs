@@ -29,7 +29,7 @@ type Others = Box<dyn FnOnce() + Send>;
 pub(super) struct Between(Mutex<Option<(Step, Others)>>);
 
 impl Between {
-    /// Lets others do something when the process next comes to a step.
+    /// Makes others act the next time that the process under test comes to this step.
     pub(super) fn at(&self, step: Step, others: impl FnOnce() + Send + 'static) {
         *self.0.lock().unwrap() = Some((step, Box::new(others)));
     }
