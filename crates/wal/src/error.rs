@@ -230,7 +230,8 @@ pub enum LogError {
 /// The classes of errors on which callers act.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ErrorKind {
-    /// No space, on the medium or below the limit: the statement fails, and nothing is lost.
+    /// There is no space, because the medium is full or the log's limit is reached: the statement fails, and nothing is
+    /// lost.
     Full,
     /// The content is damaged or unreadable.
     Corrupt,

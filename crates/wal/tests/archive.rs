@@ -172,7 +172,7 @@ fn a_fence_stays_until_the_database_owns_an_archive_again() {
     fixture.close(A, 5, false);
     assert!(is_fenced());
     assert_eq!(fixture.open().records.fenced, Some(2));
-    // The fence stays, whatever else the file forgets.
+    // The file keeps the fence, whatever else it forgets.
     fixture.open().begin(&fixture.identity, B, true).expect("begin");
     fixture.open().forget_before(&fixture.identity, B).expect("forget");
     assert!(is_fenced());

@@ -78,9 +78,8 @@ fn read_write(path: &Path) -> File {
     OpenOptions::new().read(true).write(true).open(path).expect("file")
 }
 
-/// Begins to attach a log that another process has locked for itself, as a checkpoint does. While the
-/// attaching process waits, that other process does `work` on the log's file. Returns the result of
-/// attaching.
+/// Begins to attach a log while another process has locked it for itself, as a checkpoint does. While the attaching
+/// process waits, that other process does `work` on the log's file. Returns the result of attaching.
 fn attach_while(engine: &'static Descriptor, work: impl FnOnce(&Path)) -> Result<(), LogError> {
     let place = Place::new(engine);
     let log = place.create();

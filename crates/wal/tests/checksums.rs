@@ -54,8 +54,8 @@ impl Rig {
         32 + u64::from(frame - 1) * self.header.frame_bytes()
     }
 
-    /// Writes a frame with a page full of `fill`. The frame's checksum continues `before`, or is zeros. Returns the
-    /// checksum.
+    /// Writes a frame with a page full of `fill`. The frame's checksum continues the checksum `before`; without
+    /// `before`, it is zeros. Returns the checksum.
     fn frame(&self, log: &mut Log, frame: u32, size: u32, fill: u8, before: Option<Checksum>) -> Checksum {
         let page = [fill; PAGE];
         let sum = before.map_or([0, 0], |sum| self.header.extend(sum, frame, size, &page));

@@ -82,7 +82,7 @@ fn written(sync: SyncMode, transactions: u32, mut model: Model) -> (Vec<u8>, Vec
     (nvm.to_bytes(), model.committed)
 }
 
-/// Returns the good log with a transaction at its end that was stored but never sealed.
+/// Returns the undamaged log, followed by a transaction that was stored but never sealed.
 fn torn() -> Vec<u8> {
     let (bytes, _) = good(SyncMode::Lazy);
     let options = options(SyncMode::Lazy);
@@ -103,7 +103,7 @@ fn transactions_of(bytes: &[u8]) -> Vec<usize> {
     offsets
 }
 
-/// Returns the good log after it was retired, because everything in it is in the database.
+/// Returns the undamaged log after it was retired, because everything in it is in the database.
 fn retired() -> Vec<u8> {
     let nvm = Arc::new(RecordingNvm::from_bytes(good(SyncMode::Lazy).0, 1 << 20));
     let mut engine = Nvwal::open(nvm.clone(), Path::new("retired"), options(SyncMode::Lazy)).expect("open");

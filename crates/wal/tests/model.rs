@@ -189,7 +189,8 @@ impl Placed {
         self.parts[0].0
     }
 
-    /// Writes back the lines of the transaction, as the processor may do, except for the line of the terminator.
+    /// Writes back the cache lines of the transaction, as the processor may do, except for the one with the
+    /// terminator.
     fn evict(&self, nvm: &RecordingNvm) {
         for (at, bytes) in &self.parts {
             for line in at / LINE_BYTES..(at + bytes).div_ceil(LINE_BYTES) {
@@ -245,7 +246,7 @@ fn inv07_what_a_power_loss_left_behind_a_torn_transaction_never_counts_again() {
         }
         let whole = placed(&nvm).pop().expect("transactions");
         whole.evict(&nvm);
-        // The terminator of the whole transaction shares its line with the end of that transaction.
+        // The terminator of the whole transaction shares its cache line with the end of that transaction.
         nvm.flush(whole.end, 8);
         nvm.fence();
         let is_torn = |left: &RecordingNvm| u64::from(count(left.survive(), &options)) == before;

@@ -1,5 +1,5 @@
 //! Tests that a log that is truncated gives space back. The processes that share the log find it undamaged, and so does
-//! recovery after a power loss in between.
+//! recovery after a power loss during the truncation.
 
 #![allow(clippy::expect_used, clippy::panic, reason = "a failed expectation is a failed test")]
 

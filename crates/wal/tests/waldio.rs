@@ -246,8 +246,8 @@ fn inv07_histories_match_the_model_at_every_page_size() {
     }
 }
 
-/// A transaction larger than its share of the ring bypasses the ring, spills while it is open, and is read back while
-/// it is open.
+/// A transaction that is larger than its share of the ring bypasses the ring, spills while it is open, and is read
+/// back while it is open.
 #[test]
 fn inv07_large_transactions_are_committed_whole_or_not_at_all() {
     for layout in Layout::ALL {
@@ -431,8 +431,9 @@ impl OverBlock for FailingGrowth {
             return self.below.preallocate(len);
         }
         self.begun.send(()).expect("a committer");
-        // A correct committer waits for this growth, so this call takes the whole time. On a slow machine an incorrect
-        // committer may not commit in that time. The test may then miss the error, but it never fails without one.
+        // A correct committer waits for this growth, so `recv_timeout` takes the whole time. On a slow machine an
+        // incorrect committer may not commit in that time. The test may then miss the error, but it never fails
+        // without one.
         let _ = self.done.lock().expect("done").recv_timeout(Duration::from_millis(300));
         Err(MediumError::Io { op: "fsync", source: rustix::io::Errno::IO })
     }

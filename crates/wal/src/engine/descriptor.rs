@@ -160,9 +160,9 @@ pub struct Attaching<'a> {
     pub of_another: bool,
     /// Whether this process has just made the log: the log is empty, and there is nothing to recover.
     pub is_new: bool,
-    /// For a process that uses the log alone: the [`SharedBytes::zeroed`] bytes of the engine's part of the segment,
-    /// as the last process that used the log left them. `None` if those bytes are not known, or if the system has been
-    /// restarted since.
+    /// For a process that is the only user of the log: the [`SharedBytes::zeroed`] bytes of the engine's part of the
+    /// segment, as the last process that used the log left them. `None` if those bytes are not known, or if the system
+    /// has been restarted since.
     pub left: Option<Vec<u8>>,
 }
 
@@ -216,7 +216,7 @@ impl LogPlacement {
         Self { engine, dir: dir.to_path_buf(), media }
     }
 
-    /// Returns the same placement, but with each memory treated as the kind that it really is
+    /// Returns the same placement, but each memory counts as the kind that its directory really provides
     /// ([`MediaSet::as_found`]). A log in memory has the same format in emulated and in persistent memory, so this
     /// library can open either.
     #[must_use]

@@ -74,14 +74,14 @@ const SHAPE: std::ops::Range<usize> = 16..21;
 /// Inside SQLite, this is the file that the base VFS has opened for one connection. No code opens that file a second time,
 /// because closing another descriptor of the file would release that connection's locks.
 pub trait DatabaseFile {
-    /// Fills `buf` from byte `offset` on, as far as the file reaches, and returns how many bytes it read. The rest of `buf`
-    /// has no defined contents.
+    /// Reads the file from byte `offset` on into `buf`, as far as the file reaches, and returns how many bytes it read.
+    /// The rest of `buf` has no defined contents.
     ///
     /// # Errors
     /// `Io`, `BaseVfs`.
     fn read(&self, buf: &mut [u8], offset: u64) -> Result<usize, LogError>;
 
-    /// Writes all of `bytes` from byte `offset` on. The bytes are not durable on return.
+    /// Writes all of `bytes` into the file, beginning at byte `offset`. The bytes are not durable on return.
     ///
     /// # Errors
     /// `Io`, `BaseVfs`. Any part of `bytes` may then have been written.
@@ -170,7 +170,7 @@ pub trait Home: Send + Sync {
     /// log. The caller holds CHECKPOINT. Not every checkpoint calls `sync` afterwards.
     ///
     /// # Errors
-    /// Any; the caller ignores the error, since a lasting problem will show again.
+    /// Any; the caller ignores the error, because a lasting problem causes another error later.
     fn checkpointed(&self, _file: &dyn DatabaseFile) -> Result<(), LogError> {
         Ok(())
     }
@@ -185,7 +185,7 @@ pub trait Home: Send + Sync {
     /// has that size.
     ///
     /// # Errors
-    /// Any; the caller ignores the error, since writing will show the problem.
+    /// Any; the caller ignores the error, because the write will then fail too.
     fn hint(&self, _file: &dyn DatabaseFile, _bytes: u64) -> Result<(), LogError> {
         Ok(())
     }
@@ -247,9 +247,9 @@ impl<'a> Homed<'a> {
     }
 }
 
-/// Writes bytes of a home to the file from byte `offset` on, except for the guard's own bytes. The guard's bytes stay as
-/// they are on disk, even if a power loss tears this write. The caller must prevent others from putting the guard on or
-/// lifting it during the call, for example by holding SHARED. The bytes are not durable on return.
+/// Writes bytes of a home to the file, beginning at byte `offset`, except for the guard's own bytes. The guard's bytes
+/// stay as they are on disk, even if a power loss tears this write. The caller must prevent others from putting the
+/// guard on or lifting it during the call, for example by holding SHARED. The bytes are not durable on return.
 ///
 /// # Errors
 /// As [`DatabaseFile::read`] and [`DatabaseFile::write`].

@@ -331,7 +331,7 @@ impl MediaSet {
         }
     }
 
-    /// Returns the same set, but with this medium in this directory. Memory is treated as emulated.
+    /// Returns the same set, but with this medium in this directory. Memory counts as emulated.
     #[must_use]
     pub fn with(mut self, medium: Medium, dir: &Path) -> Self {
         let memory = || Some(Memory { kind: MemoryKind::Emulated, dir: dir.to_path_buf() });

@@ -192,8 +192,8 @@ pub trait LogFile: Send {
     /// Returns how full the log is, relative to its limit.
     fn fill(&self) -> Fill;
 
-    /// Returns how full the log is, relative to its usual size. The log has that size as long as no transaction needs more.
-    /// The usual size is the log's limit, unless the engine lets a log outgrow it.
+    /// Returns how full the log is, relative to its usual size. The log has that size as long as no transaction needs
+    /// more. The usual size is the log's limit, unless the engine lets a log grow beyond its usual size.
     fn room(&self) -> Fill {
         self.fill()
     }
@@ -265,8 +265,8 @@ pub trait LogReader: Send {
     /// Returns the origin of the generation that was last read: how many transactions came before it, and when it began.
     fn origin(&self) -> Origin;
 
-    /// Returns the number of transactions sealed in this generation, as of the last refresh, including those that a later
-    /// one has replaced.
+    /// Returns the number of transactions sealed in this generation, as of the last refresh, including those whose
+    /// frames a later transaction has replaced.
     fn transactions(&self) -> u32;
 
     /// Returns the number of transactions sealed since the log was made, as of the last refresh. This number only grows.

@@ -207,8 +207,8 @@ struct Seen {
     count: u64,
     numbered: u64,
     newest: u64,
-    /// The pages that the database file has exactly as a transaction after the damage wrote them, each with the number
-    /// of that transaction.
+    /// The pages that a transaction after the damage wrote and that the database file has with exactly these contents,
+    /// each with the number of that transaction.
     in_file: FxHashMap<u32, u64>,
     page: Vec<u8>,
 }

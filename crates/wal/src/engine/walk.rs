@@ -49,6 +49,7 @@ pub struct WalkSummary {
     pub frames: u32,
     /// Whether everything committed is in the database file already.
     pub retired: bool,
-    /// The first commit frame at which SQLite's recovery would stop early, if there is one.
+    /// The first commit frame whose stored checksum SQLite cannot have computed
+    /// ([`crate::engine::checksums::find_checksum_mismatch`]); `None` if there is none.
     pub mismatch: Option<u32>,
 }

@@ -289,7 +289,7 @@ impl Log {
         self.guarded(WalStream::size)
     }
 
-    /// Fills `buf` from stream offset `offset` on. Returns how many bytes it read.
+    /// Reads the stream from byte `offset` on into `buf`. Returns how many bytes it read.
     ///
     /// # Errors
     /// `Corrupt`, `Poisoned`.
@@ -465,7 +465,8 @@ impl Log {
         self.stream.engine().committed()
     }
 
-    /// Returns the name of the newest commit, for [`Log::acknowledged`]: the low half of the generation, and the frame.
+    /// Returns the number that stands for the newest commit, to compare it with [`Log::acknowledged`]: the low half of
+    /// the generation, and the frame.
     #[must_use]
     pub fn newest_commit(&self) -> u64 {
         newest_commit(self.stream.engine())
@@ -558,7 +559,7 @@ impl Log {
         &self.pins
     }
 
-    /// Returns the last commit that any process acknowledged, as a name that [`Log::newest_commit`] returns.
+    /// Returns the last commit that any process acknowledged, as a number like that of [`Log::newest_commit`].
     pub(crate) fn acknowledged(&self) -> u64 {
         self.segment.load(placement::ACKNOWLEDGED)
     }

@@ -62,7 +62,7 @@ pub struct WalStream<E: ?Sized> {
     /// begins, the flag is cleared.
     has_dropped: bool,
     acknowledged: u64,
-    /// The number of bytes to which the log's file may be cut when the log starts over.
+    /// The number of bytes to which the log's file may shrink when the log starts over.
     size_limit: Option<u64>,
 }
 
@@ -104,7 +104,7 @@ impl OpenTransaction {
     }
 }
 
-/// A frame that SQLite writes in pieces, so that it can sync at a sector boundary.
+/// A frame that SQLite writes in pieces, so that SQLite can sync at a sector boundary.
 #[derive(Default)]
 struct Pieces {
     start: u64,
@@ -165,7 +165,7 @@ impl<E: Engine + ?Sized> WalStream<E> {
         }))
     }
 
-    /// Fills `buf` from `offset` on and returns how many bytes it read.
+    /// Reads the stream from byte `offset` on into `buf`, and returns how many bytes it read.
     ///
     /// # Errors
     /// As [`crate::engine::LogReader::read_page`].
@@ -530,7 +530,8 @@ impl<E: Engine + ?Sized> WalStream<E> {
         Ok(header.frame_header(frame.page_number, frame.db_pages, sum))
     }
 
-    /// Returns the checksum of the frame before `number`, if that checksum was the last one computed.
+    /// Returns the checksum of the frame before `number`, if that checksum was the last one computed. Before frame 1,
+    /// returns that of the WAL header.
     fn sum_before(&self, header: &WalHeader, number: u32) -> Option<Checksum> {
         if number == 1 {
             return Some(header.checksum);

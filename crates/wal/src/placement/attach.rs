@@ -167,7 +167,7 @@ fn how_to_enter(
     Err(LogError::Busy { path: path.to_path_buf(), what })
 }
 
-/// An attached log, and the file whose lock says that this process uses the log.
+/// An attached log, and the file whose lock tells other processes that this process uses the log.
 pub(crate) struct OpenLog {
     pub(crate) kind: &'static Descriptor,
     pub(crate) engine: Box<dyn Engine>,
@@ -184,7 +184,7 @@ pub(crate) struct OpenLog {
     pub(crate) is_of_another_boot: bool,
     /// The lock that keeps other processes from attaching the log until this process has checked it.
     pub(crate) attaching: Option<OwnFile>,
-    /// Logs that were renamed so that this log could have their name: the old and the new path of each.
+    /// Logs that were renamed so that this log could get their name: the old and the new path of each.
     pub(crate) moved: Vec<(PathBuf, PathBuf)>,
     /// Whether the log was made just now, and neither its file nor its name is durable.
     pub(crate) is_provisional: bool,
@@ -217,7 +217,7 @@ impl OpenLog {
         self
     }
 
-    /// Returns the log as a user who may only read it has attached it.
+    /// Returns the attached log of a user who may only read it.
     pub(super) fn of_outside(outside: Outside, engine: Box<dyn Engine>) -> Result<Self, LogError> {
         let file = outside.file.try_clone();
         Ok(Self {

@@ -40,7 +40,8 @@ pub struct DeletedLog {
     pub process: u32,
     /// The path by which the process's open file can be opened.
     pub descriptor: PathBuf,
-    /// The path at which the log was, as far as this process can tell. The log may instead have had its shorter name.
+    /// The path at which the log was, as far as this process can tell. The log may instead have been under its shorter
+    /// name.
     pub path: PathBuf,
     /// The log's id.
     pub id: LogId,

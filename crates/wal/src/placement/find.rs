@@ -31,7 +31,7 @@ impl LogPlacement {
         let is_it = |head: &Head| head.log_id == id && head.engine == self.engine;
         let with_id = names::with_id(&self.dir, database, id);
         let plain = names::plain(&self.dir, database).filter(|_| database.parent() == Some(&*self.dir));
-        // The first error. The search returns it if no name leads to the log.
+        // The first error, which the search returns if it does not find the log under any name.
         let mut unknown = None;
         for path in [Some(&with_id), plain.as_ref()].into_iter().flatten() {
             match read_head(path) {
@@ -142,7 +142,7 @@ pub fn made_for(log_dirs: &[LogPlacement], db: &DatabaseIdentity) -> Result<Opti
     Ok(None)
 }
 
-/// Returns the files in a directory whose names are those of logs of this database.
+/// Returns the files in a directory that have the name of a log of this database.
 fn named_after(dir: &Path, database: &Path) -> Result<Vec<PathBuf>, LogError> {
     let failed = |error: std::io::Error| LogError::io("read directory", dir, &error);
     let entries = match std::fs::read_dir(dir).map_err(failed) {
@@ -186,8 +186,8 @@ pub(super) fn collect(dir: &Path, db: &DatabaseIdentity, scan: bool, make_sure: 
             log_file::remove_torn(&path, &|meta| is_named_after(name, meta, db), make_sure);
             continue;
         };
-        // With the lock, this process may delete the log. But another process may have deleted the log after this
-        // process opened it, and made a new log of the same name. So check that the name still leads to the locked
+        // Once this process has the lock, it may delete the log. But after this process opened the log, another process
+        // may have deleted it and made a new log of the same name. So check that the name still leads to the locked
         // file.
         let is_unused = || file.try_lock().is_ok() && is_in_place(&path, &file).unwrap_or(false);
         match fate(&path, &file, db) {
@@ -237,12 +237,13 @@ fn collect_memory(dir: &Path, entries: &[PathBuf], db: &DatabaseIdentity) {
     }
 }
 
-/// The most files of a directory that this module examines. In a larger directory, a leftover log without commits may stay.
+/// The largest number of files in a directory that this module examines. In a larger directory, a leftover log without
+/// commits may stay.
 const LOOKED_AT: usize = 1000;
 
-/// The most logs named after other databases that this module opens. It opens them because this database may have had
-/// another name. It opens no more, because a directory may hold the logs of hundreds of databases, and each log has to
-/// be opened and read.
+/// The largest number of logs named after other databases that this module opens. It opens such logs because this
+/// database may have had another name. It does not open all of them, because a directory may hold the logs of hundreds
+/// of databases, and each log has to be opened and read.
 const OTHERS_OPENED: usize = 16;
 
 fn entries(dir: &Path) -> Vec<PathBuf> {

@@ -37,7 +37,7 @@ use crate::shared::archived::{ARCHIVED_OFFSET, Archived, ArchivedWords};
 use crate::shared::log_file::is_in_place;
 use crate::{DatabaseIdentity, EngineOptions, LogError};
 
-/// The time for which an observer reads a log again and again while other processes change it.
+/// How long an observer keeps reading a log again while other processes change the log.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// The pause between two readings.
 const PAUSE: Duration = Duration::from_millis(2);

@@ -17,8 +17,8 @@ use crate::shared::log_file;
 const SUFFIX: &str = "-duralite";
 const SEGMENT_SUFFIX: &str = "-shm";
 const ID_CHARS: usize = 32;
-/// The most bytes of the database's name in the name of a log. The rest is cut off, because a file name has at most 255
-/// bytes.
+/// The largest number of bytes of the database's name in the name of a log. The rest is cut off, because a file name
+/// has at most 255 bytes.
 const LONGEST_NAME: usize = 200;
 
 /// Returns the beginning of the names of a database's logs, and whether the database's own name had to be cut.
@@ -101,7 +101,7 @@ fn parse_id(text: &[u8]) -> Option<LogId> {
     Some(LogId(id))
 }
 
-/// Returns whether a file name may be that of a file that belongs to this database's logs.
+/// Returns whether a file with this name may belong to this database's logs.
 pub(super) fn belongs_to(name: &OsStr, database: &Path) -> bool {
     name.as_bytes().starts_with(stem(database).0.as_bytes())
 }

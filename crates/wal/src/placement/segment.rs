@@ -164,7 +164,7 @@ fn number(id: &str) -> u64 {
 /// The error for a process that attaches a log while another process is attaching it.
 pub(super) const ATTACHING: &str = "another process is opening its log; try again";
 
-/// Creates the file of a new log's segment. If the file system can, the file has no name yet.
+/// Creates the file of a new log's segment. The file has no name yet, if the file system supports files without a name.
 pub(super) fn create(path: &Path, db: &DatabaseIdentity) -> Result<OwnFile, LogError> {
     let failed = |error: io::Error| LogError::io("make the shared memory of a log in", path, &error);
     hooks::step(FileStep::OpenShared, path).map_err(failed)?;
@@ -357,7 +357,7 @@ pub(super) fn complete(segment: &FileSegment) {
     segment.store(0, MAGIC);
 }
 
-/// Maps the segment of a log of this engine for a user who may only read it. Takes no process slot.
+/// Maps the segment of a log of this engine, for a user who may only read the log. Takes no process slot.
 pub(super) fn join_read_only(
     engine: &Descriptor,
     path: &Path,

@@ -94,8 +94,8 @@ impl Head {
         self.device != db.device && self.original().is_some_and(|original| original.device != db.device)
     }
 
-    /// Returns the database that the log was made for, if the path that the log names still leads to it. Does not open the
-    /// file, because closing it would release all of the locks that this process has on it.
+    /// Returns the database that the log was made for, if the path stored in the log still leads to that database. Does
+    /// not open the file, because closing it would release all of the locks that this process has on it.
     fn original(&self) -> Option<DatabaseIdentity> {
         DatabaseIdentity::of(&self.database()).ok().filter(|found| self.names(found))
     }
@@ -245,7 +245,7 @@ pub fn claim(log: &FoundLog, db: &DatabaseIdentity) -> Result<Claim, LogError> {
 
 /// The signs by which [`claim`] decides whether a log belongs to the database that names it.
 struct Signs {
-    /// Whether the log was made for this very file.
+    /// Whether the log was made for exactly this database file.
     is_own: bool,
     /// Whether the log has the name that this database's own log would have. A log that was found only by its id belongs to
     /// another database.

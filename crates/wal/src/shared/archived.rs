@@ -266,7 +266,7 @@ impl ArchivedWords<'_> {
         }
     }
 
-    /// Waits until the archive holds every transaction up to a position, for at most `limit`.
+    /// Waits, for at most `limit`, until the archive holds every transaction up to a position.
     ///
     /// # Errors
     /// `Fenced` or `Late`: the archive is not known to hold the transactions.

@@ -346,8 +346,8 @@ pub(crate) fn apply_record(page: &mut [u8], record: &[u8]) -> Result<(), FormatE
 }
 
 // The index of committed and staged records, in this process's memory. For each frame it has the record that holds the
-// frame, and for each record the page's earlier record on which the record builds. Each process rebuilds the index from
-// the log.
+// frame, and for each record the page's earlier record to which the record's difference applies. Each process rebuilds
+// the index from the log.
 
 /// If a page's chain has this many differences, the page's next record is a whole image.
 pub(crate) const CHAIN_RECORDS: u32 = 64;

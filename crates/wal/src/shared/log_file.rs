@@ -336,7 +336,7 @@ fn is_torn(file: &File) -> bool {
     begins_with_zeros && has_only_zeros_from(file, BEGINNING)
 }
 
-/// Returns whether a file has only zeros from an offset on, and is no longer than a log that has not been used.
+/// Returns whether a file has only zeros from an offset on, and is at most as long as a log that has never been used.
 pub(crate) fn has_only_zeros_from(file: &File, at: u64) -> bool {
     let Ok(meta) = file.metadata() else { return false };
     let mut bytes = vec![0; meta.len().saturating_sub(at).min(SHORT) as usize];

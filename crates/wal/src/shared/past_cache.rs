@@ -54,7 +54,7 @@ pub(crate) struct Work {
 }
 
 impl Work {
-    /// Runs a part of the work that stores `lines`. Measures the part if this unit is timed.
+    /// Runs a part of the work that stores this many cache lines. Measures the part if this unit is timed.
     pub(crate) fn part<T>(&mut self, lines: u64, work: impl FnOnce() -> T) -> T {
         if !self.timed {
             return work();
@@ -106,7 +106,7 @@ impl Choice {
         Work { through: self.through.load(Ordering::Relaxed), timed, ..Work::default() }
     }
 
-    /// Ends a unit of work. The caller has made all lines of the unit durable.
+    /// Ends a unit of work. The caller has made all cache lines of the unit durable.
     pub(crate) fn end(&self, work: &Work) {
         let Some(mut trial) = self.trial() else { return };
         trial.units += 1;

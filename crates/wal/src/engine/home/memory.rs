@@ -145,8 +145,8 @@ pub(super) fn map_open(
     }
 }
 
-/// Allocates the holes of a file. A store into a hole allocates space, and cannot report that there is none. The file keeps
-/// its size, because another process may be changing it.
+/// Allocates space for the holes of a file. A store into a hole allocates space, and cannot report that there is
+/// none. The file keeps its size, because another process may be changing it.
 fn fill_holes(file: &OwnFile, len: u64) -> Result<(), MediumError> {
     loop {
         match rustix::fs::fallocate(file, FallocateFlags::KEEP_SIZE, 0, len) {

@@ -36,16 +36,17 @@ pub trait RollbackJournal: Send + Sync {
     /// `NoSpace`, `LimitReached` become `SQLITE_FULL`.
     fn create(&self) -> Result<(), LogError>;
 
-    /// Fills `buf` from byte `offset` on, as far as the journal reaches. Returns the number of bytes read.
+    /// Reads the journal from byte `offset` on into `buf`, as far as the journal reaches. Returns the number of bytes
+    /// read.
     ///
     /// # Errors
     /// Any; the statement fails.
     fn read(&self, buf: &mut [u8], offset: u64) -> Result<usize, LogError>;
 
-    /// Writes all of `bytes` from byte `offset` on. The offset is within the journal or at its end, but SQLite may leave a
-    /// gap up to the next sector. The content of the gap is undefined. The bytes are durable after
-    /// [`RollbackJournal::sync`]. The first 8 bytes of the journal decide whether it is hot, so a write of these bytes
-    /// reaches the medium as a whole or not at all.
+    /// Writes all of `bytes` into the journal, beginning at byte `offset`. The offset is within the journal or at its
+    /// end, but SQLite may leave a gap up to the next sector. The content of the gap is undefined. The bytes are
+    /// durable after [`RollbackJournal::sync`]. The first 8 bytes of the journal decide whether it is hot, so a write
+    /// of these bytes reaches the medium as a whole or not at all.
     ///
     /// # Errors
     /// `NoSpace`, `LimitReached` become `SQLITE_FULL`: earlier writes stay in the journal.
@@ -172,7 +173,7 @@ fn word(bytes: &[u8], at: usize) -> u32 {
 }
 
 impl Reader<'_> {
-    /// Fills `buf` from `offset` on. Returns whether the journal has all of these bytes.
+    /// Fills `buf` with the journal's bytes from `offset` on. Returns whether the journal has all of these bytes.
     fn fill(&self, buf: &mut [u8], offset: u64) -> Result<bool, LogError> {
         if offset.checked_add(buf.len() as u64).is_none_or(|end| end > self.bytes) {
             return Ok(false);

@@ -140,7 +140,7 @@ fn superblock_of(log: &OpenFile<'_>) -> Result<Superblock, LogError> {
     check(log, &log_file::first_bytes(log.path, log.file, SUPERBLOCK_BYTES)?)
 }
 
-/// Reads the superblock. Checks that the file has the length that the log's size word gives.
+/// Reads the superblock. Checks that the file is as long as the log's size word says.
 fn check(log: &OpenFile<'_>, bytes: &[u8]) -> Result<Superblock, LogError> {
     let superblock = Superblock::decode(bytes)
         .map_err(|source| LogError::Format { log: log.path.to_path_buf(), source })?;

@@ -167,7 +167,8 @@ impl Nvwal {
     /// have the log open.
     ///
     /// # Errors
-    /// `Corrupt`, also if the log continues after its end, because freeing the blocks there would destroy transactions.
+    /// `Corrupt`, also if the log may continue after the end that recovery has found, because freeing the blocks there
+    /// would destroy transactions.
     pub fn recover_heap(&mut self) -> Result<(), LogError> {
         self.check_end()?;
         self.erase_behind_end()?;

@@ -198,7 +198,7 @@ impl Area {
         }
     }
 
-    /// Takes a free extent of a kind.
+    /// Takes a free extent of the given kind.
     pub(super) fn take_of(
         &self,
         words: &Words,
@@ -366,16 +366,16 @@ impl Area {
         })
     }
 
-    /// Gives the space of all chunks except the first `kept` ones back to the file system. No extent in the chunks given back
-    /// is in use or in a free list. The file keeps its length, because other processes have it mapped. A process that still
-    /// reads in the part given back must see zeros instead of faulting.
+    /// Gives back to the file system the space of all chunks except the first `kept` ones. No extent in the other
+    /// chunks is in use or in a free list. The file keeps its length, because other processes have it mapped. A process
+    /// that still reads in the part given back must see zeros instead of faulting.
     pub(super) fn shrink(&self, turn: &Turn<'_>, kept: u32) -> Result<(), LogError> {
         // First make the new size durable, so that no process takes an extent beyond it, even after a power loss.
         self.store_grown(kept);
         self.give_back_rest(turn)
     }
 
-    /// Gives the space after the log's chunks back to the file system. Some of it belongs to chunks that the log has
+    /// Gives back to the file system the space after the log's chunks. Some of it belongs to chunks that the log has
     /// given up. A process may have added the rest, and died before it made that space a part of the log.
     pub(super) fn give_back_rest(&self, _turn: &Turn<'_>) -> Result<(), LogError> {
         let from = self.geometry.file_bytes(self.grown()?);

@@ -134,7 +134,7 @@ impl Store {
             return self.write_directly(file, page_number, page);
         }
         let _turn = self.lock()?;
-        // Raise the size first, because the home shows no page beyond its end.
+        // Raise the size first, because SQLite sees no page beyond the home's size.
         if u64::from(page_number) > self.home_pages(file)? {
             self.words.store(HOME_PAGES, u64::from(page_number));
         }
@@ -262,7 +262,7 @@ impl Store {
 
     /// Undoes a transaction that was sealed but never published because its writer died. Undoes it by one transaction
     /// for all of its pages. If this method dropped the chains of these pages one after the other instead, a crash in
-    /// between would leave a part of the transaction, and recovery would show that part.
+    /// between would leave a part of the transaction, and recovery would make that part visible.
     fn undo_unseen(&self, file: &dyn DatabaseFile) -> Result<(), LogError> {
         let end = self.home_pages(file)?;
         let mut unseen = self.area.all_chains()?;

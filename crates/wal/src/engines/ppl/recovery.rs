@@ -260,9 +260,9 @@ fn incomplete(area: &Area, page_number: u32) -> LogError {
     LogError::Corrupt { offset, what: FormatError::Damaged { what: "a page's log" } }
 }
 
-/// Finds the end of a chain, after the last record of a committed transaction. Refuses a chain if zeros over a record
-/// have cut off later records. Returns `None` if a completed merge has already erased the end of the chain; then the
-/// slot's image has everything that the chain held.
+/// Finds the end of a chain, after the last record of a committed transaction. Refuses a chain if zeros have replaced a
+/// record and so hide the records after it. Returns `None` if a completed merge has already erased the end of the
+/// chain; then the slot's image has everything that the chain held.
 fn walk(
     area: &Area,
     (page_number, page_bytes): (u32, u32),
@@ -336,7 +336,8 @@ impl Store {
         Ok(())
     }
 
-    /// If the transaction that a process was storing is committed, makes it visible. Otherwise withdraws its frames.
+    /// Completes the transaction that a dead process was storing: makes it visible if it is committed, and otherwise
+    /// withdraws its frames.
     fn finish_open(&self, open: u64) -> Result<(), LogError> {
         let at = TransactionRecord::offset(open);
         let mut bytes = [0; TRANSACTION_BYTES];

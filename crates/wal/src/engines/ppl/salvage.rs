@@ -125,7 +125,8 @@ fn records_of(log: &Ppl) -> Result<Vec<(u64, WalkedRecord)>, LogError> {
 /// What is known of the versions of one page.
 struct History {
     chain: Chain,
-    /// The newest transaction whose changes the page's image has. The image is in the slot or in the database file.
+    /// The newest transaction whose changes the page's image includes. The image is in the slot or in the database
+    /// file.
     base: u64,
     /// The records after that image, up to the first record whose check fails.
     records: Vec<Record>,

@@ -82,7 +82,7 @@ pub(super) struct Scratch {
 /// The version of a page that was read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Version {
-    /// The newest transaction whose change the page has; 0 if the log does not say.
+    /// The newest transaction whose change the page includes; 0 if the log does not say.
     pub(super) transaction: u64,
     /// Whether the page has a chain. Without a chain, the transaction's number does not identify the version.
     pub(super) is_chained: bool,
@@ -333,8 +333,8 @@ struct Read {
     image: Vec<u8>,
 }
 
-/// The frame that each of a few threads read last. SQLite's checkpoint reads a frame and then writes the same image
-/// home, in the same thread. So the engine finds the version of that image here, without a search.
+/// The frame that a thread read last, for each of a few threads. SQLite's checkpoint reads a frame and then writes the
+/// same image home, in the same thread. So the engine finds the version of that image here, without a search.
 #[derive(Default)]
 pub(super) struct Recent([Mutex<Read>; PLACES]);
 

@@ -164,7 +164,7 @@ impl Words {
         &self.segment
     }
 
-    /// Takes the lock. Returns `None` if a living process, perhaps a stopped one, holds the lock for seconds.
+    /// Takes the lock. Returns `None` if a living process, perhaps a stopped one, holds the lock for several seconds.
     ///
     /// # Errors
     /// If the kernel does not report which processes are alive.
@@ -205,8 +205,9 @@ impl Words {
         self.segment.is_alive(slot_of(owner))
     }
 
-    /// Clears those slot owners that name a dead process which had the same process slot as this process. Returns whether
-    /// that dead process held the lock. If so, the caller has to take the lock, which repairs what the dead process left.
+    /// Clears those slot owners that name a dead process that had the same process slot as this process. Returns
+    /// whether that dead process held the lock. If so, the caller has to take the lock, which repairs what the dead
+    /// process left.
     pub(super) fn forget_predecessor(&self) -> bool {
         let is_predecessor = |word: u64| word != 0 && word != self.id && slot_of(word) == slot_of(self.id);
         for slot in 0..SLOTS {

@@ -69,8 +69,8 @@ impl Ppl {
     /// Loads the newest committed version of a page into the cache, if it is not there. Returns the number of that version.
     pub(super) fn load_image(&mut self, file: &dyn DatabaseFile, page_number: u32) -> Result<u64, LogError> {
         if let Some(last) = self.store.last_of(page_number)?
-            // If a process is just storing the first record of a chain, `last` is 0, and says nothing about cached
-            // images.
+            // While a process stores the first record of a chain, `last` is 0. Then `last` does not tell whether a
+            // cached image is current.
             && last != ON_FLASH
             && self.images.get(page_number, last).is_some()
         {

@@ -74,8 +74,8 @@ fn format(new: &NewLog<'_>) -> Result<(), LogError> {
     Ok(())
 }
 
-/// Gives back everything that a log owns in its region. The log holds nothing and is about to be deleted. Gives back
-/// nothing if the log is a copy, which owns no pages, or if a process uses another log with the same id.
+/// Gives back everything that a log owns in its region. The log has no transactions and is about to be deleted. Gives
+/// back nothing if the log is a copy, which owns no pages, or if a process uses another log with the same id.
 fn release(log: &OpenFile<'_>) -> Result<(), LogError> {
     let opening = Opening { mapping: Mapping::flushed(), segment: None, is_kept: false };
     let (superblock, nvm, region) = match opening.open(log) {

@@ -204,8 +204,8 @@ impl Scratchpad {
                     Ok(None) => {}
                     Ok(found) => return Ok(found),
                     // A dead process may have left this page in a transaction that it did not commit. A later
-                    // transaction has taken the same number, and the page's link may lead into it. So look for that
-                    // transaction before reporting the error.
+                    // transaction may have taken the same number, and the page's link may lead into that transaction.
+                    // So look for that transaction before reporting the error.
                     Err(error) => damage = damage.or(Some(error)),
                 }
             }

@@ -122,13 +122,13 @@ impl Scratchpad {
         self.pages.iter().copied().chain(undo).collect()
     }
 
-    /// Gives back pages that a dead process left when it had this process's slot. A process calls this method when it
-    /// joins others.
+    /// Gives back the pages that a dead process left behind. That process had the process slot that this process has
+    /// now. A process calls this method when it joins others.
     pub(super) fn collect_own(&mut self) {
         let Ok(undo) = self.rollback.pages() else { return };
-        // That process may have died while it started the log over. Then the generation in force may not be durable
-        // yet, and a crash would bring back the previous one. So make it durable before other logs can take the pages
-        // of the previous generation.
+        // The dead process may have died while it started the log over. Then the generation in force may not be
+        // durable yet, and a crash would bring back the previous one. So make it durable before other logs can take
+        // the pages of the previous generation.
         self.settle_doubtful();
         let mut kept = self.needed_beside(undo);
         // Another process may be committing the next transaction at this moment, so keep its first page.

@@ -273,12 +273,12 @@ impl Region {
         }
     }
 
-    /// Links a page to the next page of its transaction. The link is not durable on return.
+    /// Links the page `from` to the next page of its transaction, `to`. The link is not durable on return.
     pub(super) fn link(&self, from: u32, tag: u32, to: u32) {
         self.nvm.store_u64(offset_of(from) + LINK_AT, link_word(to, tag));
     }
 
-    /// Returns the page that a page's link leads to, if the link is valid.
+    /// Returns the page to which the link of `page` leads, if the link is valid.
     pub(super) fn linked(&self, page: u32, tag: u32) -> Option<u32> {
         read_link(self.nvm.load_u64(offset_of(page) + LINK_AT), tag, self.superblock.limit_pages)
     }

@@ -147,8 +147,9 @@ pub struct RegionUse {
     pub missing_logs: usize,
 }
 
-/// Examines the regions in a directory. With `discard`, also gives back the pages of missing logs. That cannot be undone,
-/// even if such a log was only moved. In the result the bytes that were given back still count as missing.
+/// Examines the regions in a directory. With `discard`, also gives back the pages of missing logs. That cannot be
+/// undone, even if such a log was only moved. In the result, the pages that this call gave back still count as pages of
+/// missing logs.
 ///
 /// # Errors
 /// `Io` if the directory or one of its logs cannot be read; `Format` and `Owner` for a region; `Busy` while a region is being

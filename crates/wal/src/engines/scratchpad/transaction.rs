@@ -255,8 +255,8 @@ impl Scan {
         self.heads.get(&transaction).map_or(&[], |heads| heads)
     }
 
-    /// Returns the numbers above this one for which the scan has found a page where a transaction may begin, in
-    /// ascending order.
+    /// Returns the transaction numbers above the given one for which the scan has found a page where a transaction may
+    /// begin, in ascending order.
     pub(super) fn numbers_above(&self, transaction: u32) -> Vec<u32> {
         let mut numbers: Vec<u32> =
             self.heads.keys().copied().filter(|number| *number > transaction).collect();

@@ -329,7 +329,7 @@ impl UndoLog {
         self.flush_words();
     }
 
-    /// Stores bytes at a place of the journal. The pages for them exist already.
+    /// Stores bytes at byte `offset` of the journal. The journal has the pages for these bytes already.
     fn store(&self, known: &mut Known, chain: UndoChain, bytes: &[u8], offset: u64) -> Result<(), LogError> {
         let (mut rest, mut offset) = (bytes, offset);
         while !rest.is_empty() {
@@ -550,7 +550,7 @@ impl UndoLog {
         Ok(count)
     }
 
-    /// Reads bytes at a place of the journal. The pages that hold them exist already.
+    /// Reads bytes at one place of the journal. The journal has the pages with these bytes already.
     fn read_pages(
         &self,
         known: &mut Known,

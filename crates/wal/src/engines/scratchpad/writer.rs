@@ -70,7 +70,7 @@ impl Scratchpad {
             if offset == PAGE_BYTES { (first_new, HEADER_BYTES) } else { (first_new - 1, offset) };
         let page_at = |index: usize| open.pages.get(index).map_or(0, |(page, _)| offset_of(*page));
         let record_at = page_at(index) + at + RECORD_AT;
-        // Assemble the entry in whole lines, so that no line is stored twice.
+        // Assemble the entry in whole cache lines, so that no cache line is stored twice.
         self.entry.clear();
         self.entry.extend_from_slice(&head);
         self.entry.extend_from_slice(payload);

@@ -175,7 +175,7 @@ impl Piece {
     }
 }
 
-/// The caller's end of the channels to a thread that reads. Dropping the `Reader` ends the thread.
+/// The caller's end of the channels to a thread that reads ahead. Dropping the `Reader` ends the thread.
 struct Reader {
     wanted: Sender<Piece>,
     read: Receiver<Result<Piece, MediumError>>,

@@ -282,8 +282,8 @@ pub(crate) struct Group {
     buffer: Mutex<AlignedBuf>,
     /// Why this process poisoned the log.
     reason: Mutex<Option<LogError>>,
-    /// Whether a thread of this process panicked while it waited or led. If so, this process stops using the log. The other
-    /// processes go on as if this process had died at that instruction, which the protocol permits.
+    /// Whether a thread of this process panicked while it waited or led. If so, this process stops using the log. The
+    /// other processes go on as if this process had died at the instruction that panicked, which the protocol permits.
     panicked: AtomicBool,
     pub(crate) activity: GroupActivity,
 }

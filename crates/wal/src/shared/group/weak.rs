@@ -111,7 +111,8 @@ fn join(process: Arc<WeakProcess>, first: bool) -> Group {
     Group::join(process, 0, Arc::new(OldBlock), geometry, Arc::new(Bare), options, recovered).unwrap()
 }
 
-/// Returns two processes that share a log. The old bytes are the last group of the log, whether or not it is durable.
+/// Returns the groups of two processes that share a log. The old bytes are the last group of the log, whether or not
+/// it is durable.
 fn pair() -> [Group; 2] {
     let place = RING + AT % RING_BYTES;
     let ranges = [0..LENGTH + 8, writing(0)..writing(PROCESS_SLOTS), place..place + 512];

@@ -107,7 +107,8 @@ impl MappedHome {
         }
     }
 
-    /// Makes the home share a word with the homes of other processes, at byte `at` of the log's segment. The word begins as 0.
+    /// Makes the home share a word with the homes of other processes, at byte `at` of the log's segment. The word must
+    /// be 0 at first.
     #[must_use]
     pub fn sharing(mut self, segment: Arc<dyn Segment>, at: u64) -> Self {
         self.writers = Writers::sharing(segment, at);
@@ -402,7 +403,7 @@ const MOST_CHUNKS: usize = 16 << 10;
 struct Dirty(BTreeMap<u64, u64>);
 
 impl Dirty {
-    /// Records a store of bytes. Returns how many of their lines were not dirty before.
+    /// Records a store of bytes. Returns how many cache lines of these bytes were not dirty before.
     fn stored(&mut self, range: Range<u64>) -> u64 {
         let mut line = range.start / LINE_BYTES;
         let mut fresh = 0;
@@ -416,7 +417,7 @@ impl Dirty {
         fresh
     }
 
-    /// Records a non-temporal store of bytes. The lines that it covers completely need no flush any more.
+    /// Records a non-temporal store of bytes. The cache lines that the store covers completely need no flush any more.
     fn streamed(&mut self, range: Range<u64>) {
         for line in range.start.div_ceil(LINE_BYTES)..range.end / LINE_BYTES {
             if let Some(lines) = self.0.get_mut(&(line / LINES)) {

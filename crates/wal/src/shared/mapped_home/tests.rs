@@ -114,7 +114,8 @@ fn what_goes_past_the_cache_is_not_flushed_again() {
     assert_eq!((written.stored_bytes, written.flushed_lines), (PAGE as u64, 16));
 }
 
-/// Lines that a dead process stored and did not sync are seen by every process, but they are not durable.
+/// Every process sees the cache lines that a dead process stored and did not sync, but these cache lines are not
+/// durable.
 #[test]
 fn inv20_lines_that_another_process_may_have_stored_are_flushed() {
     let fixture = Fixture::new(2);

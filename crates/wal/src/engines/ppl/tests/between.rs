@@ -1,6 +1,6 @@
-//! What other processes do between two steps of the process under test. That process uses the words that processes
-//! share through [`Shared`], and the log's memory through [`Memory`]. With [`Between`] the test says at which step the
-//! other processes act.
+//! Lets other processes act between two steps of the process under test. The process under test uses the words that
+//! processes share through [`Shared`], and the log's memory through [`Memory`]. With [`Between`] the test says at
+//! which step the other processes act.
 
 use std::fmt;
 use std::sync::{Arc, Mutex};
@@ -24,7 +24,7 @@ pub(super) enum Step {
 
 type Others = Box<dyn FnOnce() + Send>;
 
-/// An action of other processes at a step of the process. The action happens once.
+/// An action of other processes at a step of the process under test. The action happens once.
 #[derive(Default)]
 pub(super) struct Between(Mutex<Option<(Step, Others)>>);
 
