@@ -1,4 +1,5 @@
-//! Finds out whether a process that holds a wanted lock is dead, and frees the locks of dead processes.
+//! Finds out whether a process that holds a lock is dead, when another process wants that lock. Frees the
+//! locks of dead processes.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -7,9 +8,10 @@ use duralite_medium::{MediumError, Words};
 
 use crate::layout::{EPOCH, EXAMINED, member};
 
-/// The shortest time between two checks whether a process that holds a wanted lock is alive. A dead process
-/// may stay unnoticed for this long. Connections that can wait use this value: a queued connection tries
-/// again anyway, and a connection that begins to read can choose another mark.
+/// The shortest time between two checks whether a process that holds a wanted lock is alive. So a process may
+/// be dead for this long before another process notices. Connections that can wait use this value: a
+/// connection in the queue tries again anyway, and a connection that begins to read can take another read
+/// mark instead.
 pub(crate) const SUSPICION: Duration = Duration::from_millis(2);
 /// The shortest time between two such checks for a connection that cannot wait, and would get *busy* because
 /// of the lock. No program can learn of a process's death in less time than this.
@@ -28,10 +30,12 @@ impl Deaths {
     }
 
     /// Returns whether it is time to ask the kernel whether `process`, which holds a wanted lock, is alive.
-    /// It is time if the last check of `process` was at least `after` ago. Asking costs a system call, and
-    /// most processes are alive. So the segment stores the time of the last check of each process. Because
-    /// each process has a time of its own, checks of a living process do not delay the check of a dead one.
-    /// Because the times are in the segment, a process need not ask if another process has just asked.
+    /// It is time if the last check of `process` was at least `after` ago. There is this limit because asking
+    /// costs a system call, and most processes are alive.
+    ///
+    /// The segment stores the time of the last check of each process. Each process has a time of its own, so
+    /// checks of a living process do not delay the check of a dead one. All processes see these times, so a
+    /// process need not ask if another process has just asked.
     pub(crate) fn suspects(&self, process: usize, after: Duration) -> bool {
         let at = member(process) + EXAMINED;
         let (last, now) = (self.words.load(at), self.words.segment().clock_ns());
@@ -40,8 +44,9 @@ impl Deaths {
         is_due && self.words.compare_exchange(at, last, now).is_ok()
     }
 
-    /// Asks the kernel whether a process is dead. If the process is dead, clears the time of its last check.
-    /// So a connection that then finds another lock of the dead process asks at once.
+    /// Asks the kernel whether a process is dead. If it is dead, clears the time of its last check, so that
+    /// `suspects` does not delay the next check of this process: a connection may want another lock
+    /// that the dead process holds.
     pub(crate) fn is_dead(&self, process: usize) -> Result<bool, MediumError> {
         let is_dead = !self.words.segment().is_alive(process)?;
         if is_dead {
@@ -50,8 +55,8 @@ impl Deaths {
         Ok(is_dead)
     }
 
-    /// Frees the locks of a process if it is dead. `word` is the process's word as the caller has read it.
-    /// Returns whether the process is dead.
+    /// Frees the locks of a process if it is dead. `word` is the value that the caller has read from the word
+    /// of the table that holds the process's locks. Returns whether the process is dead.
     pub(crate) fn bury(&self, process: usize, word: u64) -> Result<bool, MediumError> {
         if !self.is_dead(process)? {
             return Ok(false);

@@ -1,16 +1,17 @@
 //! The lock of the database file: the lock that SQLite believes it holds, the lock that the file really
-//! holds, and what may be concluded from them (invariant 44).
+//! holds, and what this library may conclude from them (invariant 44).
 //!
 //! SQLite takes SHARED before it reads. Everything that SQLite concludes is valid until SQLite gives SHARED
 //! back. So while SQLite believes that it holds SHARED or EXCLUSIVE, the file must hold that lock without a
 //! gap. [`FileLock`] has no operation that gives the lock back during that time. (RESERVED is an exception:
 //! the file may hold only SHARED while SQLite believes that it holds RESERVED. RESERVED only announces a
-//! transaction, and under SHARED no other connection can commit one. See [`FileLock::refuse_exclusive`].)
-//! Sometimes this library must give up its lock, because another connection needs the file for itself. Then
-//! the lock is an [`Own`] lock, and SQLite believes that it holds nothing.
+//! transaction, and under SHARED no other connection can commit one. See [`FileLock::refuse_exclusive`].) A
+//! lock that this library must be able to give up, because another connection may need the file for itself,
+//! is an [`Own`] lock. This library takes such a lock only while SQLite believes that it holds nothing.
 //!
 //! What this library itself concludes under a lock is a [`Concluded`] value, which borrows from that lock,
-//! and so cannot outlive the lock. The compiler refuses to use such a value after the lock was given back:
+//! and so cannot outlive the lock. The compiler rejects code that uses such a value after the lock was given
+//! back:
 //!
 //! ```compile_fail,E0505
 //! # use duralite_locks::file::{FileLock, LockedFile};
@@ -65,7 +66,7 @@ pub enum Level {
     None,
     /// Other connections may read too, and none changes the file.
     Shared,
-    /// One connection is about to write, and others read.
+    /// One connection is about to write. Others may still read.
     Reserved,
     /// A connection waits for EXCLUSIVE, and no other connection begins to read.
     Pending,
@@ -94,7 +95,8 @@ impl Level {
     }
 }
 
-/// A file that can be locked as SQLite locks databases, by `xLock`, `xUnlock` and `SQLITE_FCNTL_LOCKSTATE`.
+/// A file with the locks that SQLite uses for databases. The methods are those of `xLock`, `xUnlock` and
+/// `SQLITE_FCNTL_LOCKSTATE`.
 pub trait LockedFile {
     /// Takes a lock. From [`Level::None`] only SHARED can be taken.
     ///
@@ -118,8 +120,8 @@ pub struct FileLock<F> {
     file: F,
     /// The lock that SQLite believes it holds.
     believed: AtomicU8,
-    /// The lock that was last taken and not given back. This type stores it for files that do not report
-    /// their lock.
+    /// The strongest lock that this type has taken through `file` and has not given back. It is used if
+    /// `file` does not report which lock it holds.
     taken: AtomicU8,
     /// Whether SQLite has taken RESERVED, and has not gone back to SHARED or to no lock since.
     reserved: AtomicBool,
@@ -147,9 +149,9 @@ impl<F: LockedFile> FileLock<F> {
         self.file.level().unwrap_or_else(|| level_of(&self.taken))
     }
 
-    /// Returns whether SQLite is writing with a rollback journal. SQLite takes RESERVED only for such a
-    /// transaction. It takes RESERVED neither in WAL mode nor to roll back a journal that another process has
-    /// left.
+    /// Returns whether SQLite is writing with a rollback journal. SQLite takes RESERVED for such a
+    /// transaction, and for nothing else: not in WAL mode, and not to roll back a journal that another
+    /// process has left.
     pub fn in_rollback_transaction(&self) -> bool {
         self.reserved.load(Ordering::Relaxed)
     }
@@ -163,7 +165,8 @@ impl<F: LockedFile> FileLock<F> {
         debug_assert!(self.is_held(level), "inv44: SQLite believes in {level:?}, held is {:?}", self.held());
     }
 
-    /// Returns whether the file holds a lock that is strong enough for code that believes it holds `level`.
+    /// Returns whether the lock that the file holds is strong enough if SQLite believes that it holds
+    /// `level`. For RESERVED and PENDING, SHARED is enough.
     fn is_held(&self, level: Level) -> bool {
         self.held() >= if level == Level::Exclusive { level } else { level.min(Level::Shared) }
     }
@@ -201,8 +204,8 @@ impl<F: LockedFile> FileLock<F> {
         given_back
     }
 
-    /// Lets SQLite believe that it has lowered its lock to this level, although the file keeps the stronger
-    /// lock. The file keeps the stronger lock until SQLite's next `xUnlock` or [`Self::end_keeping`].
+    /// Makes SQLite believe that it has lowered its lock to `level`, although the file keeps the stronger
+    /// lock until SQLite's next `xUnlock` or [`Self::end_keeping`].
     pub fn keep_for_sqlite(&self, level: Level) {
         self.believe(level.min(self.believed()));
     }
@@ -216,10 +219,10 @@ impl<F: LockedFile> FileLock<F> {
         }
     }
 
-    /// Gives back EXCLUSIVE, which [`Self::lock_for_sqlite`] has just taken. SQLite then believes again that
-    /// it holds the lock `before`. The file keeps SHARED all the time, so no other connection commits.
-    /// Another connection may take RESERVED during this call. In that case neither connection can commit
-    /// before the other has ended its transaction.
+    /// Gives back EXCLUSIVE, which [`Self::lock_for_sqlite`] has just taken. SQLite then believes that it
+    /// holds `before`, the lock that it held before that call. The file keeps SHARED all the time, so no
+    /// other connection commits. During this call another connection may take RESERVED. Then two connections
+    /// believe that they are writing, but neither can commit before the other one has ended its transaction.
     pub fn refuse_exclusive(&self, before: Level) {
         if before < Level::Exclusive && self.give_back(Level::Shared).is_ok() && before > Level::Shared {
             let _ = self.take(Level::Reserved);
@@ -227,21 +230,21 @@ impl<F: LockedFile> FileLock<F> {
         self.believe(before);
     }
 
-    /// Returns the lock that SQLite holds. Returns `None` if SQLite holds no lock, or if the file holds less
-    /// than SQLite believes. In the second case no caller may conclude anything, and SQLite has to begin
-    /// again (`SQLITE_BUSY`).
+    /// Returns the lock that SQLite holds. Returns `None` if SQLite holds no lock, or if the file holds a
+    /// weaker lock than SQLite believes. In the second case the caller may conclude nothing, and must make
+    /// SQLite repeat its transaction (`SQLITE_BUSY`).
     pub fn sqlites(&self) -> Option<Held<'_, F>> {
         self.is_held(self.believed().max(Level::Shared)).then_some(Held { lock: self })
     }
 
-    /// Returns EXCLUSIVE if SQLite holds it. Returns `None` if the file does not hold EXCLUSIVE, whatever
-    /// SQLite believes.
+    /// Returns EXCLUSIVE if the file holds it, or `None` if the file does not. What SQLite believes does not
+    /// matter here.
     pub fn sqlites_exclusive(&self) -> Option<Exclusive<'_, F>> {
         (self.held() >= Level::Exclusive).then_some(Exclusive { lock: self, goes_back: false })
     }
 
-    /// Returns EXCLUSIVE because SQLite believes that it holds EXCLUSIVE, even if the file does not. This is
-    /// a fault that a test has to find.
+    /// Returns EXCLUSIVE even if the file does not hold it. The caller believes SQLite, which is a fault.
+    /// Tests use this function to check that they find that fault.
     #[cfg(feature = "controls")]
     pub fn believed_exclusive(&self) -> Exclusive<'_, F> {
         Exclusive { lock: self, goes_back: false }
@@ -263,7 +266,8 @@ impl<F: LockedFile> FileLock<F> {
     }
 }
 
-/// The proof that the file holds at least SHARED, without a gap, as long as this value exists.
+/// The proof that the file holds at least SHARED. The file holds it without interruption as long as this
+/// value exists.
 #[derive(Debug)]
 pub struct Held<'l, F: LockedFile> {
     lock: &'l FileLock<F>,
@@ -275,10 +279,10 @@ impl<F: LockedFile> Held<'_, F> {
         Concluded { value, lock: PhantomData }
     }
 
-    /// Takes EXCLUSIVE. Returns `None` if another connection does not give up its lock. PENDING keeps other
-    /// connections from beginning to read, and this connection waits for those that are just finishing.
-    /// Between two attempts this function calls `wait`, which sleeps and then returns whether to try again.
-    /// No conclusion that was drawn before this call can be used after it.
+    /// Takes EXCLUSIVE. Returns `None` if another connection keeps its lock. While this function waits,
+    /// PENDING keeps other connections from beginning to read, so it waits only for connections that are
+    /// reading already. Between two attempts this function calls `wait`, which sleeps, and returns whether to
+    /// try again. No conclusion that was drawn before this call can be used after it.
     ///
     /// # Errors
     /// SQLite's code. The file still holds the lock that it held before.
@@ -371,7 +375,7 @@ pub struct Concluded<'h, T> {
 }
 
 impl<'h, T> Concluded<'h, T> {
-    /// Returns the value itself. The caller must forget the value before the lock is given back.
+    /// Returns the value itself. The caller must not use the value after the lock was given back.
     pub fn keep(self) -> T {
         self.value
     }

@@ -31,32 +31,34 @@
 //! Turns are measured in time, not in transactions, because each hand-over costs a wake-up and empties
 //! SQLite's page cache. A turn begins with a reservation and lasts for the time given to
 //! [`Table::with_turn`]. During a turn any running connection may take a free WRITE although others wait.
-//! After the turn the oldest waiter is next, so any other connection gets *busy* for WRITE, even if
-//! WRITE is free. A waiter may also take a free WRITE during a turn, with one exception. A waiter that is
-//! known to come back for WRITE at once leaves WRITE to the connection whose turn it is, as long as that
-//! connection also keeps coming back.
+//! After the turn the oldest waiter is next, so any other connection gets *busy* for WRITE, even if WRITE is
+//! free. A waiter may also take a free WRITE during a turn, with one exception. Some connections are known to
+//! ask for WRITE again at once, each time that they have given it back. A waiter of this kind leaves WRITE to
+//! the connection whose turn it is, as long as that connection is of this kind too.
 //!
 //! A connection that gives WRITE back wakes the oldest waiter, with one exception: within its turn, a
-//! connection that is known to come back for WRITE at once wakes nobody. If it then does not come back, the
-//! oldest waiter's sleep ends with the turn. If it comes back after its turn, it gets *busy*, and wakes the
-//! oldest waiter at that moment.
+//! connection that is known to ask for WRITE again at once wakes nobody. If it then does not ask again, the
+//! oldest waiter's sleep ends with the turn. If it asks after its turn, it gets *busy*, and wakes the oldest
+//! waiter at that moment.
 //!
 //! If a connection does not take up its reservation in time, other connections may take the reservation away.
 //! If a process dies before it wakes a sleeper, the sleeper notices that after one slice of its sleep. If a
 //! waiter is dead or stopped, the others pass over it after a few slices.
 //!
-//! **Starting the log over** takes CHECKPOINT together with the read marks (invariant 45). SQLite before
-//! 3.51.3 does not notice if the log starts over after a checkpoint has read the header and before the
-//! checkpoint does its work. That checkpoint then writes frames home that the log no longer has, and counts
-//! commits as written home that are not. So no connection starts the log over while another connection
-//! checkpoints, and no connection begins to checkpoint while the log starts over.
+//! **Starting the log over** takes CHECKPOINT together with the read marks (invariant 45). In a checkpoint,
+//! SQLite before 3.51.3 reads the header and then does its work, and does not notice if the log starts over
+//! in between. Such a checkpoint writes frames to the database file that the log no longer has. It also
+//! records newer commits as checkpointed although it has not written them to the database file. So no
+//! connection starts the log over while another connection checkpoints, and no connection begins to
+//! checkpoint while the log starts over.
 //!
 //! **Readers who may not write** the segment are users who may only read the database. Such a reader cannot
 //! announce itself in a word. Instead it holds its mark as a lock on a byte of the file, which requires no
 //! right to write, and then looks at the processes' words. If a living process holds or claims the mark
 //! exclusively, the reader is *busy*. A process that takes marks exclusively announces that in its word, and
-//! may then ask the kernel whether such readers hold the marks. Asking each time would cost a system call in
-//! every transaction that moves its own mark. So a process asks only in three cases:
+//! may then ask the kernel whether such readers hold the marks. If the process asked each time, every
+//! transaction that sets its read mark to a newer frame would cost a system call. So a process asks only in
+//! three cases:
 //!
 //! 1. It takes *several marks at once*, because then the log is about to start over, and readers may be
 //!    reading its frames.
@@ -77,8 +79,8 @@
 //! takes CHECKPOINT together with RECOVER, but need not wait for such readers. It writes nothing to the
 //! database, and changes no mark that rule 2 finds taken.
 //!
-//! The price is that a reader of this kind that stays long prevents all checkpoints, whereas any other reader
-//! holds back only the frames that it reads.
+//! This has a price: a reader of this kind that reads for long prevents all checkpoints, whereas any other
+//! reader only keeps checkpoints from going beyond the frames that it reads.
 //!
 //! [`Segment::has_outside_readers`]: duralite_medium::Segment::has_outside_readers
 //! [`Segment::hold_mark`]: duralite_medium::Segment::hold_mark

@@ -1,5 +1,5 @@
-//! Tells which locks processes hold, and counts events, for programs that only observe and for code that
-//! bases a decision on the answers. Nothing here takes or gives back a lock.
+//! Tells which locks processes hold, and counts events. Some callers only show the answers, others base a
+//! decision on them. Nothing here takes or gives back a lock.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -18,8 +18,8 @@ pub struct Held {
     pub shared: u8,
     /// The locks that the process holds exclusively, one bit for each.
     pub exclusive: u8,
-    /// Whether the process holds WRITE only because WRITE is reserved for one of its connections, which has
-    /// not come back for it yet.
+    /// Whether the process holds WRITE only because it has reserved WRITE for one of its connections, which
+    /// has not asked for WRITE again yet.
     pub is_reserved: bool,
     /// The time since which the process has held the oldest of its read marks without a break, in nanoseconds
     /// of the segment's clock. `None` if the process holds no read mark.

@@ -2,9 +2,10 @@
 //!
 //! A waiter has a place in shared memory. One word of the place holds both the waiter's ticket and its
 //! process. So the waiter is either completely in the queue or not in it at all, at whatever point its
-//! process dies. A waiter *stamps* its place, that is, writes the time there, at least once a slice, awake or
-//! asleep. A waiter that has not stamped its place for [`PRESENCE`] is dead or stopped, so the others stop
-//! waiting for it. If a stopped waiter continues, it has its old place in the order again.
+//! process dies. A waiter *stamps* its place, that is, writes the time there, at least once in each `SLICE`
+//! of time, whether it is awake or asleep. A waiter that has not stamped its place for [`PRESENCE`] is dead
+//! or stopped, so the others stop waiting for it. If a stopped waiter continues, it has its old place in the
+//! order again.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -16,8 +17,8 @@ use crate::layout::{LINE, PLACES_OFFSET, WAITERS, WAITERS_OFFSET};
 
 /// The offset of the word that holds the last ticket drawn.
 const TICKETS: u64 = LINE;
-/// The offset of the time until which running connections may pass over the waiters. Only the holder of WRITE
-/// changes this time.
+/// The offset of the time until which connections that are not in the queue may take WRITE ahead of the
+/// waiters. Only the holder of WRITE changes this time.
 const TURN_ENDS: u64 = 2 * LINE;
 /// The offset of the word that holds the highest place ever used, plus 1.
 const HIGH_WAITER: u64 = 3 * LINE;
@@ -25,8 +26,8 @@ const HIGH_WAITER: u64 = 3 * LINE;
 /// The offset of a word that is always zero. A waiter without a place in the queue sleeps on this word.
 const NOWHERE: u64 = 4 * LINE;
 
-/// The offset of the number of waiters that have ever entered the queue. A process that has seen an empty
-/// queue need not look again until this number changes.
+/// The offset of the count of all waiters that have ever entered the queue. A process that has seen an empty
+/// queue need not look at the queue again until this count changes.
 const ARRIVALS: u64 = 5 * LINE;
 
 /// Returns the offset of the word that says which waiter has the place with this number: the waiter's ticket
@@ -37,7 +38,8 @@ const fn waiter(index: usize) -> u64 {
     WAITERS_OFFSET + index as u64 * 8
 }
 
-/// Returns the offset of the rest of a place, which is on a cache line of its own.
+/// Returns the offset of the words of a place other than its waiter's word. They are on a cache line of their
+/// own.
 pub(crate) const fn place(index: usize) -> u64 {
     PLACES_OFFSET + index as u64 * LINE
 }
@@ -52,10 +54,11 @@ const SEEN: u64 = 16;
 const TICKET: u64 = 1 << 8;
 const _: () = assert!((PROCESS_SLOTS as u64) < TICKET);
 
-/// The time after which a sleeper checks again whether a process died before it woke the sleeper.
+/// The longest time for which a waiter sleeps at once. Then it checks whether the process that should have
+/// woken it has died.
 pub(crate) const SLICE: Duration = Duration::from_millis(10);
 
-/// The time for which the others wait for a waiter that does not stamp its place.
+/// If a waiter has not stamped its place for this long, the others no longer wait for it.
 const PRESENCE: Duration = SLICE.saturating_mul(5);
 
 /// Returns the process that a waiter's word names.
@@ -68,9 +71,10 @@ pub(crate) struct Queue {
     words: Words,
     /// This process's slot.
     process: usize,
-    /// The time for which running connections may pass over the waiters.
+    /// The length of a turn: the time for which connections that are not in the queue may take WRITE ahead of
+    /// the waiters.
     turn: Duration,
-    /// The number of arrivals when this process last found the queue empty.
+    /// The count of arrivals at the time when this process last found the queue empty.
     empty_at: AtomicU64,
 }
 
@@ -86,8 +90,9 @@ impl Queue {
         (0..high).map(|index| (self.words.load(waiter(index)), index)).filter(|(waiter, _)| *waiter != 0)
     }
 
-    /// Returns whether no connection waits. A connection that queues after this call announces itself first,
-    /// and then looks whether WRITE is free. So that connection does not depend on this call to see it.
+    /// Returns whether the queue is empty. A connection that enters the queue after this call enters it
+    /// first, and then checks whether WRITE is free. So it gets a free WRITE although this call has not seen
+    /// the connection.
     pub(crate) fn is_empty(&self) -> bool {
         let arrivals = self.words.load(ARRIVALS);
         if self.empty_at.load(Ordering::Relaxed) == arrivals {
@@ -100,7 +105,8 @@ impl Queue {
         empty
     }
 
-    /// Returns the place and the word of the waiter that is next.
+    /// Returns the place and the word of the waiter that gets WRITE next: the oldest one that is neither dead
+    /// nor stopped.
     pub(crate) fn oldest(&self) -> Option<(usize, u64)> {
         let mut absent = 0;
         loop {
@@ -114,19 +120,20 @@ impl Queue {
         }
     }
 
-    /// Begins a turn of the running connections. The caller holds WRITE.
+    /// Begins a turn, in which connections that are not in the queue may take WRITE ahead of the waiters. The
+    /// caller holds WRITE.
     pub(crate) fn begin_turn(&self) {
         let end = self.words.segment().clock_ns().saturating_add(self.turn.as_nanos() as u64);
         self.words.store(TURN_ENDS, end);
     }
 
-    /// Returns the time that is left of the turn of the running connections.
+    /// Returns how much time is left of the turn.
     pub(crate) fn left_of_turn(&self) -> Duration {
         let end = self.words.load(TURN_ENDS);
         Duration::from_nanos(end.saturating_sub(self.words.segment().clock_ns()))
     }
 
-    /// Returns whether a connection that has not queued may take WRITE if it is free.
+    /// Returns whether a connection that is not in the queue may take WRITE if WRITE is free.
     pub(crate) fn may_overtake(&self, deaths: &Deaths) -> Result<bool, MediumError> {
         if self.is_empty() || !self.left_of_turn().is_zero() {
             return Ok(true);
@@ -141,8 +148,8 @@ impl Queue {
         Ok(true)
     }
 
-    /// Wakes the oldest waiter after a connection has given WRITE back. Does nothing if the turn is not over
-    /// and the connection is known to come back for WRITE at once (`at_once`).
+    /// Wakes the oldest waiter, because a connection has given WRITE back. Does nothing if the turn is not
+    /// over and that connection is known to ask for WRITE again at once (`at_once`).
     pub(crate) fn pass_on(&self, at_once: bool) {
         let is_awaited = !self.is_empty();
         if is_awaited && (!at_once || self.left_of_turn().is_zero()) {
@@ -172,7 +179,7 @@ impl Queue {
             if self.words.load(word) != 0 {
                 return false;
             }
-            // Raise the number of the highest place first, so that no place in use is ever beyond it.
+            // Raise the number of the highest place first, so that every place in use is always below it.
             self.raise_mark(*index as u64 + 1);
             self.words.compare_exchange(word, 0, own).is_ok()
         })?;
@@ -234,14 +241,14 @@ impl Queue {
     }
 }
 
-/// A place in use. Dropping it frees the place.
+/// A waiter's place in the queue. Dropping this value frees the place.
 pub(crate) struct Waiter<'a> {
     queue: &'a Queue,
     pub(crate) index: usize,
 }
 
 impl Waiter<'_> {
-    /// Stamps the place, which shows that the waiter is there.
+    /// Stamps the place, which tells the others that the waiter is alive and not stopped.
     pub(crate) fn show(&self) {
         self.queue.words.store(place(self.index) + SEEN, self.queue.words.segment().clock_ns());
     }
@@ -251,8 +258,8 @@ impl Waiter<'_> {
         self.queue.words.load(place(self.index) + FUTEX)
     }
 
-    /// Sleeps for at most `limit`, unless the waiter was woken since it read the number `seen`. Returns
-    /// whether it has been woken by now.
+    /// Sleeps for at most `limit`. Does not sleep if the waiter was woken after `Waiter::wakes` returned
+    /// `seen`. Returns whether the waiter has been woken by now.
     pub(crate) fn sleep(&self, seen: u64, limit: Duration) -> bool {
         let (words, at) = (&self.queue.words, place(self.index));
         words.store(at + ASLEEP, 1);

@@ -21,18 +21,21 @@ use crate::queue::Queue;
 
 /// The time for which a reservation of WRITE is valid.
 pub(crate) const RESERVATION: Duration = Duration::from_millis(20);
-/// How many times a connection looks again, every 50 us, while another process claims the lock.
+/// How many times a connection checks, every 50 us, whether another process still claims the lock.
 const PATIENCE: u32 = 2000;
-/// The time for which running connections may pass over a waiter before it is the oldest waiter's turn.
+/// The length of a turn: the time for which connections that are not in the queue may take WRITE ahead of the
+/// oldest waiter.
 const TURN: Duration = Duration::from_micros(300);
-/// The time within which a connection comes back for WRITE if it does nothing but commit.
+/// A connection that does nothing but commit asks for WRITE again within this time after it has given WRITE
+/// back.
 const AT_ONCE: Duration = Duration::from_micros(20);
 
 /// The reason why a lock was not taken.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LockError {
-    /// The lock is not available now: another connection holds or claims it, a waiter is due for it, a reader
-    /// who may not write the segment has the mark, or a dead process was not found yet.
+    /// The lock is not available now. Another connection may hold or claim the lock. A waiter may be the next
+    /// to get it. A reader who may not write the segment may have the mark. Or a dead process may hold the
+    /// lock, and its death was not noticed yet.
     #[error("busy")]
     Busy,
     /// The kernel did not report whether a process is alive.
@@ -69,14 +72,15 @@ pub struct Table {
     pub(crate) waits: AtomicU64,
 }
 
-/// The exclusive locks of this process, and for each the connection that holds it.
+/// The connections of this process that hold locks exclusively, one for each lock.
 #[derive(Default)]
 struct Local {
     exclusive: [Option<u64>; SLOTS],
-    /// Whether this process has WRITE only as a reservation, for a connection that has not come back for it
-    /// yet.
+    /// Whether this process has WRITE only as a reservation, for a connection that has not asked for WRITE
+    /// again yet.
     reserved: bool,
-    /// Whether the holder of CHECKPOINT took it only together with the read marks, to start the log over.
+    /// Whether the holder of CHECKPOINT has it only to start the log over, and took it together with the read
+    /// marks.
     is_starting_over: bool,
 }
 
@@ -108,14 +112,16 @@ pub(crate) struct Holding {
     /// The connection's ticket among the waiters for WRITE, kept until the connection gets the lock. 0 if it
     /// has no ticket.
     pub(crate) ticket: u64,
-    /// By how much the connection's last sleeps for WRITE were longer than SQLite asked for.
+    /// The time that the connection has slept for WRITE beyond what SQLite has asked for. This
+    /// time counts towards the connection's next sleeps.
     pub(crate) ahead: Duration,
     /// The time at which the last sleep for WRITE ended, in nanoseconds of the segment's clock.
     pub(crate) woke: u64,
     /// The time at which the connection last gave WRITE back while others waited for it, in nanoseconds of
-    /// the segment's clock. 0 after the connection has come back.
+    /// the segment's clock. 0 once the connection has asked for WRITE again.
     gave_back: u64,
-    /// Whether the connection came back for WRITE at once the last time.
+    /// Whether the connection, the last time that it gave WRITE back while others waited, asked for it again
+    /// within `AT_ONCE`.
     pub(crate) comes_back: bool,
 }
 
@@ -127,8 +133,8 @@ impl Table {
         Self::with_turn(segment, base, TURN)
     }
 
-    /// Joins the table as [`Table::join`] does. `turn` is the time for which running connections may pass
-    /// over a waiter for WRITE.
+    /// Joins the table as [`Table::join`] does. `turn` is the time for which connections that are not in the
+    /// queue may take WRITE ahead of the waiters.
     #[must_use]
     pub fn with_turn(segment: Arc<dyn Segment>, base: u64, turn: Duration) -> Arc<Self> {
         let process = segment.process_slot();
@@ -203,8 +209,8 @@ impl Holder {
         &self.table
     }
 
-    /// Returns whether the connection is between transactions: it holds nothing, does not wait for WRITE, and
-    /// has no reservation.
+    /// Returns whether the connection is between transactions: it holds no lock, does not wait for WRITE, and
+    /// WRITE is not reserved for it.
     #[must_use]
     pub fn begins(&self) -> bool {
         let held = self.held();
@@ -221,14 +227,14 @@ impl Holder {
 // Exclusive locks.
 
 impl Holder {
-    /// Takes `count` locks exclusively, beginning with `first`; either all of them or none. A request for all
-    /// read marks but the first starts the log over, which requires CHECKPOINT. If this connection does not
-    /// hold CHECKPOINT, this call takes CHECKPOINT, and the connection gives it back together with the marks
-    /// (invariant 45).
+    /// Takes `count` locks exclusively, beginning with `first`: either all of them or none. A connection that
+    /// asks for all read marks but the first is about to start the log over, and must also have CHECKPOINT
+    /// (invariant 45). If it does not hold CHECKPOINT yet, this call takes CHECKPOINT too, and the connection
+    /// gives CHECKPOINT back together with the marks.
     ///
     /// # Errors
-    /// `Busy` if one of the locks is not available now, which includes WRITE while a waiter is due for it;
-    /// `Medium`.
+    /// `Busy` if one of the locks is not available now. WRITE is not available while a waiter is the next to
+    /// get it. `Medium`.
     pub fn lock_exclusive(&self, first: usize, count: usize) -> Result<(), LockError> {
         let mut held = self.held();
         let mask = mask_of(first, count);
@@ -282,8 +288,8 @@ impl Table {
         }
         if first == WRITE && !self.queue.may_overtake(&self.deaths)? {
             drop(local);
-            // The connection that gave WRITE back last may have woken nobody, if it was expected to come back
-            // before its turn was over. So wake the oldest waiter here.
+            // The connection that gave WRITE back last may have woken nobody, because it was expected to ask
+            // for WRITE again before its turn was over. So wake the oldest waiter here.
             self.wake_oldest_if_free();
             return self.busy();
         }
@@ -307,7 +313,7 @@ impl Table {
     ) -> Result<(), LockError> {
         let slots = first..first + count;
         if slots.contains(&WRITE) && local.reserved && local.exclusive[WRITE] != Some(holder) {
-            // Another connection of this process has reserved WRITE.
+            // WRITE is reserved for another connection of this process.
             let word = self.words.load(self.own);
             if word & RESERVED == 0 || self.expire(self.process, word) {
                 local.reserved = false;
@@ -352,7 +358,7 @@ impl Table {
     }
 
     /// Gives back each of these locks that the connection holds. `at_once` says whether the connection is
-    /// known to come back for WRITE as soon as it can.
+    /// known to ask for WRITE again at once.
     fn unlock_exclusive(&self, holder: u64, first: usize, count: usize, at_once: bool) {
         if self.is_read_only {
             return;
@@ -389,9 +395,9 @@ impl Table {
         }
     }
 
-    /// Wakes the oldest waiter after this process has withdrawn a claim on WRITE. That waiter may have been
-    /// awake, seen the claim and gone back to sleep. Wakes nobody if a connection holds WRITE now, because
-    /// that connection wakes the waiter later.
+    /// Wakes the oldest waiter after this process has withdrawn a claim on WRITE. The waiter may have seen
+    /// that claim when it was awake, and may have gone back to sleep. Wakes nobody if a connection holds
+    /// WRITE now, because that connection wakes the waiter later.
     pub(crate) fn wake_oldest_if_free(&self) {
         if self.queue.oldest().is_some() && !self.is_write_taken() {
             self.queue.wake_oldest();
@@ -409,8 +415,8 @@ impl Table {
         })
     }
 
-    /// Returns whether some process has WRITE, either for a connection that holds it or reserved for a
-    /// connection.
+    /// Returns whether some process has WRITE. Either one of its connections holds WRITE, or the process has
+    /// reserved WRITE for a connection.
     #[must_use]
     pub fn is_write_taken(&self) -> bool {
         (0..self.high()).any(|process| self.words.load(member(process)) & 1 << HELD != 0)
@@ -424,16 +430,17 @@ impl Table {
 enum Looked {
     /// No other process prevents this process from holding the locks.
     Free,
-    /// Another process has a lock, or will have it.
+    /// Another process has one of the locks, or is about to get it.
     Taken,
-    /// The process in this slot also claims the lock, and goes first. It may still fail to get the lock.
+    /// The process in this slot claims one of the locks too, and goes first. It may still fail to get the
+    /// lock.
     Claimed(usize),
 }
 
 impl Table {
-    /// Checks whether another process prevents this process from holding the locks in `mask`, exclusively or
-    /// shared. This process has already set its own bits. Asks the kernel only now and then which processes
-    /// are alive.
+    /// Checks whether another process prevents this process from holding the locks in `mask`, either
+    /// exclusively or shared. This process has already set its own bits. To save system calls, this function
+    /// asks the kernel only now and then whether a process is alive.
     fn look(&self, mask: u64, exclusive: bool, comes_again: bool) -> Result<Looked, LockError> {
         let own = self.process;
         let held = if exclusive { mask | mask << HELD } else { mask << HELD };
@@ -528,7 +535,7 @@ impl Holder {
         for slot in (0..SLOTS).filter(|slot| held.shared & 1 << slot != 0) {
             self.table.unlock_shared(slot);
         }
-        // Give back all exclusive locks, because `held` does not show a reservation.
+        // Give back all exclusive locks, because a reservation of WRITE is not in `held`.
         self.table.unlock_exclusive(self.id, 0, SLOTS, false);
     }
 }
@@ -663,9 +670,10 @@ impl Table {
         Ok(possible && self.words.segment().has_outside_readers(first, count)?)
     }
 
-    /// Takes a lock shared as an outside reader, for the first connection of this process. Returns `false` if
-    /// a process holds or claims the lock exclusively. If the lock is not a mark, only examines it, because
-    /// SQLite takes such a lock only to find out whether it is free, and gives it back at once.
+    /// Takes a lock shared, as an outside reader. The caller is the first connection of this process to take
+    /// it. Returns `false` if a process holds or claims the lock exclusively. A lock that is no mark is only
+    /// examined and not taken: SQLite takes such a lock only to find out whether it is free, and gives it
+    /// back at once.
     fn lock_from_outside(&self, slot: usize) -> Result<bool, LockError> {
         if slot >= FIRST_READ && !self.words.segment().hold_mark(slot)? {
             return Ok(false);
@@ -699,14 +707,15 @@ impl Table {
 // Reservations of WRITE, for a connection whose turn it is.
 
 impl Table {
-    /// Takes WRITE on behalf of a connection that will come back for it.
+    /// Reserves WRITE: takes it for a connection that will ask for it again soon. Returns whether WRITE is
+    /// now reserved.
     pub(crate) fn reserve(&self, holder: u64) -> Result<bool, LockError> {
         let mut local = self.local();
         if local.exclusive[WRITE] == Some(holder) {
             if !local.reserved || self.words.load(self.own) & RESERVED != 0 {
                 return Ok(true);
             }
-            // The reservation was taken away before the connection came back.
+            // The reservation was taken away before the connection asked for WRITE again.
             local.reserved = false;
             local.exclusive[WRITE] = None;
         }
@@ -718,13 +727,15 @@ impl Table {
         local.reserved = true;
         let until = self.clock_ns() + RESERVATION.as_nanos() as u64;
         self.words.store(self.own + RESERVED_UNTIL, until);
-        // Advance the epoch, because a process that saw an earlier reservation expire must not end this one.
+        // Advance the epoch. Otherwise a process that has seen an earlier reservation expire could end this
+        // one.
         self.words.fetch_add(self.own, EPOCH);
         self.words.fetch_or(self.own, RESERVED);
         Ok(true)
     }
 
-    /// Turns this process's reservation into a lock. Returns `false` if the reservation is gone.
+    /// Turns this process's reservation into a lock that the connection holds. Returns `false` if the
+    /// reservation is gone.
     fn take_up(&self, local: &mut Local) -> bool {
         if !local.reserved {
             return true;
@@ -738,7 +749,7 @@ impl Table {
         true
     }
 
-    /// Takes away a reservation whose time is over. Returns whether the reservation is gone.
+    /// Takes away a reservation whose time is over. Returns whether it has taken the reservation away.
     fn expire(&self, process: usize, word: u64) -> bool {
         let expired =
             word & RESERVED != 0 && self.clock_ns() > self.words.load(member(process) + RESERVED_UNTIL);

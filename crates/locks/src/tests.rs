@@ -45,7 +45,7 @@ struct State {
     /// Marks held by readers without a process slot, and whether there can be such readers.
     marks: [u32; SLOTS],
     outside: bool,
-    /// The number of waiters' places that are in use.
+    /// The number of places in the queue that are in use.
     queued: usize,
     /// Whether a connection was queued when the WRITE lock was last taken.
     taken_before_waiters: bool,
@@ -401,7 +401,8 @@ fn the_lock_is_kept_for_the_waiter_that_it_is_reserved_for() {
         assert_eq!(one.lock_exclusive(WRITE, 1), BUSY);
         assert!(!one.wait_for_write(MS).unwrap());
         two.lock_exclusive(WRITE, 1).unwrap();
-        // The lock is held now, and stays held for as long as its holder likes.
+        // The lock is held now, not reserved. So it stays held until its holder gives it back, however long
+        // that takes.
         assert!(!one.wait_for_write(3 * RESERVATION).unwrap());
         two.unlock_exclusive(WRITE, 1);
         one.lock_exclusive(WRITE, 1).unwrap();
@@ -483,8 +484,8 @@ fn the_locks_of_a_process_that_follows_a_dead_one_are_its_own() {
     std::mem::forget(dead);
 }
 
-/// Does the work of a process that dies at some point of this work. `other` is a connection of another
-/// process.
+/// Does the work during which a process dies. It may die at any point of this work. `other` is a connection
+/// of another process.
 fn live(table: &Arc<Table>, process: &Arc<ProcessSlot>, other: &Arc<Holder>) {
     let (one, two) = (table.holder(), table.holder());
     one.lock_shared(READ).unwrap();

@@ -1,4 +1,4 @@
-//! Waits for WRITE, in the sleep in which SQLite's busy handler spends its time.
+//! Waits for WRITE while SQLite's busy handler sleeps.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -12,27 +12,28 @@ const LEAST: Duration = Duration::from_millis(8);
 /// The time for which the oldest waiter watches the lock before it sleeps, if no other thread wants its
 /// processor.
 const SPIN: Duration = Duration::from_micros(30);
-/// The time before the end of a turn at which the oldest waiter wakes up, so that it can take the lock as
-/// soon as the lock is free.
+/// The oldest waiter wakes up this long before the end of a turn, so that it can take the lock as soon as the
+/// lock is free.
 pub(crate) const EARLY: Duration = Duration::from_micros(80);
-/// If the connection whose turn it is leaves WRITE free for this long, a waiter takes it to be doing
-/// something else.
+/// If the connection whose turn it is leaves WRITE free for this long, a waiter assumes that this connection
+/// is doing something else.
 pub(crate) const GONE: Duration = Duration::from_micros(10);
 /// If a yield takes longer than this, it has let another thread run.
 const LONG_YIELD: Duration = Duration::from_micros(5);
 
-/// The time after the end of a turn at which the oldest waiter looks at the lock without being woken, so that
-/// a transaction in progress at the end of the turn can end first.
+/// The oldest waiter checks the lock this long after the end of a turn, even if nobody wakes it. A
+/// transaction that is in progress at the end of the turn has this time to end.
 const GRACE: Duration = Duration::from_micros(100);
 
 impl Holder {
     /// Sleeps until WRITE is reserved for this connection, for at most `limit`. Returns whether WRITE is
-    /// reserved. The connection keeps its place in the queue over several calls, until it takes the lock.
+    /// reserved. The connection keeps its rank in the queue over several calls, until it takes the lock.
     ///
-    /// SQLite's first sleeps last 1, 2 and 5 ms, and after each it tries to begin a transaction and fails.
-    /// Here these sleeps are one sleep: a call that does not get WRITE lasts at least 8 ms, even if `limit`
-    /// is less. The next calls return at once until SQLite has asked for as much sleep in total as the
-    /// connection has already had, or until the connection has done something else for 8 ms.
+    /// SQLite's first sleeps last 1, 2 and 5 ms, and after each of them SQLite would try in vain to begin a
+    /// transaction. This function joins these sleeps into one: a call that does not get WRITE lasts at least
+    /// 8 ms, even if `limit` is less. The next calls return at once, until their limits add up to the extra
+    /// time that the connection has slept. The extra time is forgotten if the connection does something else
+    /// for 8 ms.
     ///
     /// # Errors
     /// `Medium`.
@@ -65,11 +66,12 @@ impl Table {
     /// Sleeps until it is the turn of this ticket and WRITE is reserved. Returns whether WRITE was reserved
     /// in time.
     ///
-    /// A connection that comes back for WRITE at once wakes no waiter when it gives the lock back before its
-    /// turn is over. So such a connection wakes the next waiter here, in advance, when its own turn begins.
-    /// That waiter then sleeps no longer than the turn. A waiter that itself comes back at once watches the
-    /// lock for a moment before it sleeps. All other waiters sleep at once, because the holder of the lock
-    /// needs the processor. The holder wakes the next waiter when it gives the lock back.
+    /// A connection that asks for WRITE again at once, each time that it has given WRITE back, wakes no
+    /// waiter before its turn is over. So such a connection wakes the next waiter here, in advance, when its
+    /// own turn begins. That waiter then sleeps no longer than the turn. A waiter that is itself such a
+    /// connection watches the lock for a moment before it sleeps. All other waiters sleep at once, because
+    /// the holder of the lock needs the processor. The holder wakes the next waiter when it gives the lock
+    /// back.
     fn wait_turn(&self, holder: u64, ticket: u64, at_once: bool, limit: Duration) -> Result<bool, LockError> {
         let queue = &self.queue;
         let deadline = self.clock_ns().saturating_add(limit.as_nanos() as u64);
@@ -131,10 +133,10 @@ impl Table {
         Ok(false)
     }
 
-    /// Reserves WRITE for the oldest waiter. Returns whether WRITE is now reserved. A waiter that always
-    /// comes back at once first watches the lock for a moment, and leaves the lock to the running connection
-    /// until that connection's turn is over. The waiter does so because each hand-over costs more than the
-    /// running connection's next commits.
+    /// Reserves WRITE for the oldest waiter. Returns whether WRITE is now reserved. If the waiter is known to
+    /// ask for WRITE again at once (`at_once`), it first watches the lock for a moment, and leaves the lock
+    /// to the running connection until that connection's turn is over. The reason is that each hand-over
+    /// costs more than the running connection's next commits.
     fn reserve_in_turn(&self, holder: u64, at_once: bool, turn: Duration) -> Result<bool, LockError> {
         if (!at_once || turn.is_zero()) && self.reserve(holder)? {
             return Ok(true);
@@ -142,9 +144,9 @@ impl Table {
         Ok(at_once && self.watch(turn) && self.reserve(holder)?)
     }
 
-    /// Watches WRITE for a moment, because a holder that only writes to memory is done sooner than a sleeping
-    /// waiter would wake. Returns whether the lock is free, and the connection whose turn it is does not seem
-    /// about to take the lock again.
+    /// Watches WRITE for a moment, because a holder that writes only to memory gives WRITE back sooner than a
+    /// sleeping waiter would wake. Returns whether the lock is free and the connection whose turn it is does
+    /// not seem about to take the lock again.
     fn watch(&self, turn: Duration) -> bool {
         let start = self.clock_ns();
         let until = start + (SPIN + turn.min(EARLY)).as_nanos() as u64;
@@ -170,15 +172,15 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    /// Records what the waiter sees at the time `now`. Returns whether the lock is available, or `None` while
-    /// that is not known. `left` is the rest of the turn of the running connections.
+    /// Records what the waiter sees at the time `now`. Returns whether the lock is available, or `None` as
+    /// long as that is not known. `left` is how much time is left of the turn.
     pub(crate) fn see(&mut self, is_taken: bool, left: Duration, now: u64) -> Option<bool> {
         match (is_taken, self.free_since) {
             (false, _) if left.is_zero() => return Some(true),
             (false, Some(since)) if now.saturating_sub(since) > GONE.as_nanos() as u64 => return Some(true),
             (false, None) => self.free_since = Some(now),
             (false, Some(_)) => {}
-            // The running connection has come back for the lock.
+            // The running connection has taken the lock again.
             (true, Some(_)) if left > EARLY => return Some(false),
             (true, _) => self.free_since = None,
         }

@@ -19,7 +19,7 @@ const NOT_CLOSED: &str = "; not closed: its newest commits are in the log, where
 static IS_ON: AtomicBool = AtomicBool::new(false);
 static ACCOUNT: PerProcess<Mutex<Account>> = PerProcess::new();
 
-/// The use that this process has made of a log so far.
+/// A log's engine and guarantee, and how many transactions this process has committed to the log so far.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Summary {
     /// The engine's name.
@@ -45,10 +45,10 @@ struct Account {
 
 #[derive(Default)]
 struct Fate {
-    /// The commits of all logs of the database that are no longer in use, with the engine and the guarantee
-    /// of the last of these logs. `None` if there is no such log.
+    /// The commits to those logs of the database that are no longer in use, with the engine and the guarantee
+    /// of the last of these logs. `None` if the database has had no such log.
     served: Option<Summary>,
-    /// What to report about the database as long as no log has served it.
+    /// The text to report about the database if no log has ever served it.
     plain: Option<String>,
 }
 
@@ -87,8 +87,9 @@ pub fn is_on() -> bool {
 #[must_use]
 pub fn text() -> String {
     let mut text = String::new();
-    // Declare `in_use` before `account`, so that it is dropped after the account is unlocked. If this drop
-    // ends the last use of an attachment, the attachment locks the account to add its commits.
+    // Declare `in_use` before `account`, so that `in_use` is dropped later, after the account is unlocked. A
+    // reference in `in_use` may be the last one to an attachment. When the attachment is dropped, it locks
+    // the account to add its commits.
     let mut in_use = Vec::new();
     let account = account();
     for (path, fate) in &account.databases {

@@ -101,12 +101,12 @@ impl Worker {
         }
     }
 
-    /// Checkpoints most of the log beside the writers, then keeps writers out and checkpoints the few frames
-    /// that were added in between. The next writer then starts the log over.
+    /// Checkpoints most of the log while writers continue. Then keeps writers out, and checkpoints the few
+    /// frames that they have added meanwhile. The next writer then starts the log over.
     fn checkpoint(&self) -> Result<(), Failure> {
         let Some(_turn) = self.maintenance.own_turn(true) else { return Ok(()) };
-        // Forks wait for the end of the checkpoint. A child that is forked during SQLite's work could find
-        // SQLite's allocator locked for good.
+        // Let forks wait for the end of the checkpoint. Otherwise a child that is forked during SQLite's work
+        // could find SQLite's allocator locked for good.
         let _forks = ForksWait::begin();
         // Read the settings now, because some of them can be changed while the log is in use.
         let Some(settings) = self.attachment.upgrade().map(|attachment| attachment.in_force().clone()) else {

@@ -10,9 +10,9 @@ pub fn shield<T>(default: T, body: impl FnOnce() -> T) -> T {
     catch_unwind(AssertUnwindSafe(body)).unwrap_or(default)
 }
 
-/// Marks this thread as doing something, so that callbacks that SQLite calls on it know. The mark ends when
-/// this value is dropped. A panic drops the value too, which matters because [`shield`] stops the panic and
-/// the thread continues.
+/// Marks what this thread is doing, for callbacks that SQLite calls on this thread. The mark ends when this
+/// value is dropped. A panic drops the value too, which matters because [`shield`] stops the panic and the
+/// thread continues.
 pub struct Said {
     at: &'static LocalKey<Cell<bool>>,
     before: bool,

@@ -75,7 +75,7 @@ fn nobody_checkpoints_beside_it() {
     let reader = reader(&memory).0.holder();
     for mark in FIRST_READ..SLOTS {
         reader.lock_shared(mark).unwrap();
-        // The reader's mark may be moved, because nothing depends on it now.
+        // The process may move the reader's mark, because no checkpoint depends on the mark now.
         one.lock_exclusive(mark, 1).unwrap();
         one.unlock_exclusive(mark, 1);
         assert_eq!(one.lock_exclusive(CHECKPOINT, 1), BUSY);
@@ -122,7 +122,8 @@ fn both_announce_before_they_look() {
         seen.when_asked(move || *result.lock().unwrap() = Some(hooked.lock_exclusive(MARK, 1)));
         let read = reader.lock_shared(MARK);
         let taken = taken.lock().unwrap().take();
-        // Without a checkpoint the process does not ask the kernel, and gets the mark. The reader gives way.
+        // Without a checkpoint the process does not ask the kernel about readers, so it gets the mark, and
+        // the reader does not.
         let expected = if checkpoints { (Ok(()), Some(BUSY)) } else { (BUSY, Some(Ok(()))) };
         assert_eq!((read, taken), expected);
     }

@@ -49,7 +49,8 @@ fn who_comes_back_at_once_wakes_nobody_before_his_turn_is_over() {
         let mut before = wakes();
         for again in 0..4 {
             running.unlock_exclusive(WRITE, 1);
-            // The first time that it gives WRITE back, the connection is not yet known to come back at once.
+            // When the connection gives WRITE back for the first time, it is not yet known to ask for WRITE
+            // again at once.
             assert_eq!(wakes() - before, u64::from(again == 0));
             before = wakes();
             running.lock_exclusive(WRITE, 1).unwrap();
@@ -104,7 +105,7 @@ fn waiters_have_their_turns_in_the_order_in_which_they_came() {
         (memory.process(2), memory.process(1));
     let (first, second) = (first_table.holder(), second_table.holder());
     running.lock_exclusive(WRITE, 1).unwrap();
-    // The first waiter queues, gives up for a while, and keeps its place.
+    // The first waiter enters the queue, stops waiting for a while, and keeps its rank.
     assert!(!first.wait_for_write(MS).unwrap());
     second_process.in_wait(move || {
         first_process.in_wait(move || running.unlock_exclusive(WRITE, 1));
@@ -221,7 +222,7 @@ fn however_many_are_refused_a_lock_the_kernel_is_asked_now_and_then_only() {
     others[0].lock_exclusive(READ, 1).unwrap();
 }
 
-/// Makes `holder` a connection that is known to come back for WRITE at once.
+/// Makes `holder` a connection that is known to ask for WRITE again at once.
 fn make_known(memory: &Arc<Memory>, holder: &Arc<Holder>) {
     let (table, process) = memory.process(9);
     let other = table.holder();
@@ -273,9 +274,9 @@ fn a_turn_is_left_to_whoever_comes_back_and_not_to_whoever_is_gone() {
         let mut watch = wait::Watch::default();
         seen.iter().map(|(is_taken, now)| watch.see(*is_taken, left, *now)).collect::<Vec<_>>()
     };
-    // The running connection comes back for the lock.
+    // The running connection takes the lock again.
     assert_eq!(see(&[(true, 0), (false, 1), (true, 2)], TURN), [None, None, Some(false)]);
-    // The running connection does not come back.
+    // The running connection does not take the lock again.
     assert_eq!(see(&[(false, 1), (false, 2), (false, gone + 2)], TURN), [None, None, Some(true)]);
     // The turn of the running connection is about to end, so the waiter waits for that end.
     let near = wait::EARLY / 2;

@@ -24,8 +24,8 @@ use duralite_wal::{DatabaseIdentity, Log, LogError};
 
 use super::{Attachment, Key, attached};
 
-/// The least time in nanoseconds between two checks whether the log was deleted. A commit between two checks
-/// costs no system call for this, so a connection acknowledges the commit even if the log has just been
+/// The least time in nanoseconds between two checks whether the log was deleted. A commit in between costs no
+/// system call for this check, so a connection acknowledges such a commit even if the log has just been
 /// deleted.
 const LOOK_EVERY_NS: u64 = 100_000_000;
 
@@ -84,16 +84,17 @@ impl Attachment {
         ArchivedWords::new(&*self.segment, ARCHIVED_OFFSET)
     }
 
-    /// Returns whether the caller must look for an archive of the database and record there what it does. The
-    /// answer is `false` if [`Self::has_looked_for_line`] was called and the words of the archive have not
-    /// been set. A database that gets an archive later gets a sidecar first, and the sidecar sets these words
-    /// before it archives anything of the log.
+    /// Returns whether the caller must look for an archive of the database, and if there is one, record in
+    /// the archive's file what it does to the database. The answer is `false` if this process has already
+    /// looked ([`Self::has_looked_for_line`]) and no sidecar has set the archive's words in the segment. A
+    /// database that gets an archive later gets a sidecar first, and the sidecar sets these words before it
+    /// archives anything of the log.
     pub fn may_be_archived(&self) -> bool {
         !self.has_looked_for_line.load(Ordering::Relaxed) || self.archived().have_been_set()
     }
 
-    /// Notes that this process has looked for an archive, and has either found none or recorded what the
-    /// archive needs.
+    /// Notes that this process has looked for an archive of the database. If it has found one, it has also
+    /// written the records that the archive needs.
     pub fn has_looked_for_line(&self) {
         self.has_looked_for_line.store(true, Ordering::Relaxed);
     }
@@ -135,8 +136,8 @@ impl Attachment {
     }
 
     /// Checks whether the log has been deleted, unless this process has checked within the last tenth of a
-    /// second. Ignores a deleted log if the database itself has no name either (`has_no_name`), because the
-    /// files of a deleted database go with its last user, as with stock SQLite.
+    /// second. Ignores a deleted log if the database itself has no name either (`has_no_name`): as with stock
+    /// SQLite, the files of a deleted database disappear when its last user closes it.
     pub fn look_for_log(&self, now_ns: u64, has_no_name: impl FnOnce() -> bool) {
         if is_due(&self.looked_ns, now_ns) {
             self.look_for_log_now(has_no_name);
@@ -188,9 +189,9 @@ impl Attachment {
         LogError::Deleted(self.log().path().to_path_buf())
     }
 
-    /// Returns whether this thread should now try to write a deleted log home. The caller asks each time that
-    /// a commit is refused, because readers may have kept earlier attempts from writing everything. The
-    /// answer is `true` at most once in a tenth of a second.
+    /// Returns whether this thread should now try to write the commits of a deleted log to the database file.
+    /// The caller asks each time that a commit is refused, because readers may have kept earlier attempts
+    /// from writing everything. The answer is `true` at most once in a tenth of a second.
     pub fn is_to_be_saved(&self) -> bool {
         is_due(&self.saved_ns, self.clock_ns())
     }

@@ -1,5 +1,5 @@
-//! Statistics of this process since it attached the log: the pages on which its transactions were overtaken,
-//! and how often each kind of event has happened.
+//! Statistics of this process since it attached the log: the pages on which transactions of other connections
+//! overtook its own transactions, and how often each kind of event has happened.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -9,7 +9,8 @@ use duralite_wal::metrics::Counter;
 /// A page, and the conflicts on it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HotPage {
-    /// The number of transactions that were overtaken on this page.
+    /// The number of this process's transactions that could not commit because another connection had changed
+    /// this page.
     pub count: u64,
     pub page: u32,
     /// The table, the index or the like to which the page belonged when a connection last looked for its

@@ -3,7 +3,7 @@
 //! The thread uses a log only while connections use it. A connection detaches the log only while the thread
 //! does not use it. A connection that is about to take EXCLUSIVE, as the last close does, keeps the thread
 //! from opening the database until EXCLUSIVE is released. So the thread never opens a database that was just
-//! closed, and the guard is off when the last `sqlite3_close` returns.
+//! closed, and the guard is already off the database file when the last `sqlite3_close` returns.
 
 use std::cell::Cell;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -115,9 +115,9 @@ impl Maintenance {
         Some(HoldOff(Arc::clone(self)))
     }
 
-    /// Takes the turn. Only the background thread calls this. Returns `None` when the thread must stop. Also
-    /// returns `None` when the thread wants to checkpoint while a connection holds checkpoints off. The next
-    /// commit then asks for a checkpoint again.
+    /// Takes the turn for the background thread, which alone calls this. Returns `None` when the thread must
+    /// stop. Also returns `None` when the thread wants to checkpoint and a connection keeps it from doing so
+    /// (`hold_off`). The next commit then asks for a checkpoint again.
     pub fn own_turn(self: &Arc<Self>, checkpoint: bool) -> Option<Turn> {
         let mut needed = self.wait_while(|needed| needed.turn && !needed.stop);
         if needed.stop || checkpoint && needed.holding_off > 0 {

@@ -75,8 +75,8 @@ impl Key {
 /// threads that want this log wait.
 type Slot = Arc<Mutex<Weak<Attachment>>>;
 
-/// The attachments of this process. Two copies of SQLite in one process that load this library share these
-/// attachments. A forked child begins with no attachments.
+/// The attachments of this process. If two copies of SQLite in one process load this library, they share
+/// these attachments. A forked child begins with no attachments.
 static ATTACHED: PerProcess<Mutex<HashMap<Key, Slot>>> = PerProcess::new();
 
 fn attached() -> MutexGuard<'static, HashMap<Key, Slot>> {
@@ -97,8 +97,9 @@ fn lock_slot<'a>(slot: &'a Slot, pause: Pause<'_>) -> Result<MutexGuard<'a, Weak
 
 /// The rights of this process's user on a log.
 enum Access {
-    /// The user may read and write. A commit waits for durability through this waiter, and does not hold the
-    /// mutex of the log meanwhile. `None` if the engine makes transactions durable when they are sealed.
+    /// The user may read and write. A commit waits through this waiter until it is durable, and does not hold
+    /// the mutex of the log while it waits. `None` if the engine makes transactions durable when they are
+    /// sealed.
     Full(Option<Arc<dyn DurabilityWaiter>>),
     /// The user may only read. Such a user can make nothing durable, and cannot wait for a process that makes
     /// commits durable, so there is no waiter.
@@ -113,9 +114,11 @@ pub struct Attachment {
     segment: Arc<FileSegment>,
     /// The database's rollback journal in the log, if the engine keeps such journals.
     journal: Option<Arc<dyn RollbackJournal>>,
-    /// The home through which SQLite and this VFS access the database file, if the log has one.
+    /// The engine's view of the database file (its home), through which SQLite and this VFS access the file.
+    /// `None` if the engine has no such view.
     home: Mutex<Option<Arc<dyn Home>>>,
-    /// The error that every commit gets once the database file was truncated under the home's mapping.
+    /// The error that every commit gets once some program has truncated the database file while the home had
+    /// the file mapped.
     home_cut: OnceLock<String>,
     /// The counters of this process's use of the log.
     recorder: Option<Arc<Recorder>>,
@@ -123,15 +126,15 @@ pub struct Attachment {
     locks: Arc<Table>,
     /// The free pages of the database that concurrent connections of this process have leased.
     leases: Leases,
-    /// The pages on which transactions of this process were overtaken.
+    /// The pages on which transactions of other connections overtook transactions of this process.
     conflicts: Conflicts,
     /// The thread of this process that holds WRITE; 0 if none is known.
     writer: AtomicU64,
     usage: Usage,
     bound: Bound,
     room: Room,
-    /// Whether this process has looked for an archive of the database, and has either found none or recorded
-    /// what the archive needs.
+    /// Whether this process has looked for an archive of the database. If it has found one, it has also
+    /// written the records that the archive needs.
     has_looked_for_line: AtomicBool,
     /// The time at which this process last checked whether the log was deleted, in nanoseconds of the
     /// segment's clock.
@@ -243,8 +246,8 @@ impl Attachment {
         self.log().ask_followers().unwrap_or(Followers::None)
     }
 
-    /// Returns the home through which the database file is accessed, or `None` if the log has none. Whether a
-    /// log has a home never changes.
+    /// Returns the home: the engine's view of the database file, through which all accesses to that file go.
+    /// Returns `None` if the log's engine has none. Whether a log has a home never changes.
     pub fn home(&self) -> Option<Arc<dyn Home>> {
         self.home.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -262,14 +265,14 @@ impl Attachment {
     }
 
     /// Returns whether the log has commits, or a rollback journal that may be hot. The caller must keep such
-    /// a log, because the next reader of the database needs what a crash may have left there.
+    /// a log. If a crash has left them there, the next reader of the database needs them.
     pub fn holds_anything(&self) -> Result<bool, Failure> {
         let pages = self.log().db_pages().map_err(|error| Failure::of(&error, During::Delete))?;
         Ok(pages > 0 || self.has_hot_journal()?)
     }
 
-    /// Looks at the log again, as [`Log::look_again`] does. The log may have another home afterwards, so this
-    /// call renews [`Self::home`].
+    /// Attaches the log again if need be, for a user who may only read it, as [`Log::look_again`] does. The
+    /// log may then have a new home object, so this function renews the object that [`Self::home`] returns.
     pub fn look_again(&self, pause: Pause<'_>) -> Result<bool, LogError> {
         let mut log = self.log();
         let is_live = log.look_again(pause)?;
@@ -291,7 +294,7 @@ impl Attachment {
         }
     }
 
-    /// Returns the log as a user who may only read it sees it, or `None` for all others.
+    /// Returns what a user sees of the log who may only read it. Returns `None` for a user who may write.
     pub fn outside(&self) -> Option<&Outside> {
         match &self.access {
             Access::Full(_) => None,
@@ -307,8 +310,8 @@ impl Attachment {
         self.maintenance.set(started)
     }
 
-    /// Returns the longest time after which the background thread flushes an acknowledged commit (Group
-    /// Synch), or `None` if no commit needs a flush in the background.
+    /// Returns the longest time between the acknowledgement of a commit and the background thread's flush of
+    /// that commit (Group Synch). Returns `None` if no commit needs a flush in the background.
     pub fn flush_interval(&self) -> Option<Duration> {
         self.flush_interval
     }
@@ -328,8 +331,8 @@ impl Attachment {
         &self.leases
     }
 
-    /// Returns the pages on which transactions of this process were overtaken, and this process's counts of
-    /// events.
+    /// Returns the pages on which transactions of other connections overtook transactions of this process,
+    /// and this process's counts of events.
     pub fn conflicts(&self) -> &Conflicts {
         &self.conflicts
     }
@@ -357,9 +360,10 @@ impl Attachment {
         self.writer.load(Ordering::Relaxed) == this_thread()
     }
 
-    /// Notes that the file was truncated under the home that has it mapped, for the reason `why`. From now on
-    /// commits to the WAL and checkpoints fail. Also notes, as [`Self::home_failed`] does, that a process
-    /// that attaches the log again must write all committed pages again, into a mapping of the present file.
+    /// Notes that some program has truncated the database file, for the reason `why`, while the home had the
+    /// file mapped. From now on commits to the WAL and checkpoints fail. As [`Self::home_failed`] does, this
+    /// function also notes that a process that attaches the log again must first write all committed pages
+    /// once more. That process maps the file as it is then.
     pub fn home_cut(&self, why: &str) {
         if self.home_cut.set(why.to_owned()).is_ok() {
             self.home_failed();
@@ -385,9 +389,9 @@ impl Attachment {
         TimedTurn { segment: &*self.segment, word: RESTART_UNTIL }
     }
 
-    /// Returns the gate. Like [`Self::restart_turn`], it is a turn that at most one connection among all
-    /// processes has at a time. While a connection has it, transactions of concurrent connections do not
-    /// begin.
+    /// Returns the gate: a turn that keeps concurrent connections from beginning transactions while any
+    /// connection has it. As with [`Self::restart_turn`], at most one connection among all processes has the
+    /// gate at a time.
     pub fn gate(&self) -> TimedTurn<'_> {
         TimedTurn { segment: &*self.segment, word: BEGINS_AFTER }
     }
@@ -424,9 +428,10 @@ impl Attachment {
         Ok(used)
     }
 
-    /// Tries to make this connection the only one, in all processes, that uses the log in the way `kind`.
-    /// Returns whether that succeeded. The attempt fails if another connection uses the log in that way. With
-    /// [`SegmentUse::Wal`], connections that have used only rollback journals may keep the log attached.
+    /// Tries to make this connection the only one, in all processes, that uses the log for the purpose
+    /// `kind`. Returns whether that succeeded. The attempt fails if another connection uses the log for that
+    /// purpose. With [`SegmentUse::Wal`], connections that have used only rollback journals may keep the log
+    /// attached.
     pub fn take_alone(&self, kind: SegmentUse) -> Result<bool, Failure> {
         if self.outside().is_some() { Ok(false) } else { self.usage.take_alone(kind) }
     }
@@ -472,7 +477,7 @@ impl Drop for Attachment {
             maintenance.stop();
         }
         let mut attached = attached();
-        // If another thread is about to put the next attachment in the slot, the slot stays.
+        // Keep the slot if another thread is about to put the next attachment in it.
         let unused = |slot: &Slot| {
             Arc::strong_count(slot) == 1 && slot.try_lock().is_ok_and(|place| place.strong_count() == 0)
         };

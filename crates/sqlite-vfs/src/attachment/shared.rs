@@ -11,12 +11,11 @@ use duralite_wal::placement::{GUARD_CONFIRMED, GUARD_KIND, HOME_FAILURES, HOME_S
 
 use super::Attachment;
 
-/// The values of the word that names the guard.
+/// The values of the segment's word that says which kind of guard is in the database's header.
 const GUARD_WAL: u64 = 1;
 const GUARD_ROLLBACK: u64 = 2;
-/// The value of the word that names the guard while another log is about to replace this one. A user of this
-/// log that finds this value looks at the database's header before it begins anything, to see which log the
-/// header names.
+/// The value of the same word while another log is about to replace this one. A user of this log that finds
+/// this value first reads the database's header, to see which log the header names now.
 const REPLACED: u64 = 3;
 
 /// The offset in bytes, in the first region of the wal-index, of SQLite's count of changes of the database
@@ -24,7 +23,8 @@ const REPLACED: u64 = 3;
 const CHANGES: usize = 8;
 /// The offset in bytes, in the first region of the wal-index, of the number of committed frames (`mxFrame`).
 const FRAMES: usize = 16;
-/// The offset in bytes, in the first region of the wal-index, of the number of frames that are home.
+/// The offset in bytes, in the first region of the wal-index, of the number of frames that checkpoints have
+/// written to the database file.
 const BACKFILLED: usize = BACKFILLED_WORD * 4;
 
 impl Attachment {
@@ -73,8 +73,8 @@ impl Attachment {
         self.segment.store(GUARD_CONFIRMED, 1);
     }
 
-    /// Returns how often a sync of the database file has failed, in any process, since a process last wrote
-    /// all committed pages to the file again.
+    /// Returns how often a sync of the database file has failed, in any process. The count begins again at 0
+    /// when a process has written all committed pages to the file again and has synced it.
     pub fn home_failures(&self) -> u64 {
         self.segment.load(HOME_FAILURES)
     }
@@ -108,9 +108,9 @@ impl Attachment {
         self.segment.store(HOME_SYNCED, 0);
     }
 
-    /// Returns whether everything in the database file is durable, including the guard. If the shared memory
-    /// was set up again, the answer is `false` at first, because another process may have died before its
-    /// sync.
+    /// Returns whether everything in the database file is durable, including the guard. Each time that a
+    /// process sets up the shared memory again, the answer is `false` at first, because an earlier process
+    /// may have died before it synced the file.
     pub fn home_is_synced(&self) -> bool {
         self.home_failures() == 0 && self.segment.load(HOME_SYNCED) == self.home_writes() + 1
     }
@@ -133,18 +133,21 @@ impl Attachment {
         self.word_of_index(CHANGES)
     }
 
-    /// Returns the number of committed frames that the wal-index gives. If this number is smaller than the
-    /// one that this process last saw, another process has started the log over.
+    /// Returns the number of committed frames, as the wal-index says. If this number is smaller than the last
+    /// one that this process read there, another process has started the log over.
     pub fn indexed_frames(&self) -> u32 {
         self.word_of_index(FRAMES)
     }
 
-    /// If a process has died while it started the log over, finishes that in its place. SQLite first stores
-    /// in the header that the log has no frames, and then that no frames are home. If the process dies
-    /// between these two stores, connections would believe that the first frames of the next commits are home
-    /// already (invariant 15). The caller has just got WRITE, so no living process is between the two stores.
-    /// Returns whether there was anything to finish. If so, a connection that began to read earlier has to
-    /// begin again, because it looks only for frames after those that seemed to be home.
+    /// If a process has died while it started the log over, does the rest of its work. SQLite starts the log
+    /// over with two stores: first, that the log has no frames, and then, that checkpoints have written no
+    /// frames to the database file. If the process dies between these stores, connections would believe that
+    /// the first frames of the next commits are in the database file already (invariant 15). The caller has
+    /// just got WRITE, so no living process is between the two stores.
+    ///
+    /// Returns whether there was work to do. If so, a connection that began to read before this call must
+    /// begin its transaction again, because it looks only for frames after those that it believes to be in
+    /// the database file.
     pub fn complete_start_over(&self) -> bool {
         let Some(first) = self.first_of_index() else { return false };
         let [frames, backfilled] = [FRAMES, BACKFILLED].map(|offset| self.word(first, offset));

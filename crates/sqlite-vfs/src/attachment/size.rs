@@ -52,18 +52,18 @@ impl Bound {
         }
     }
 
-    /// Returns whether a concurrent connection is to checkpoint after a commit. The connection's SQLite wants
-    /// to checkpoint from `frames` frames on. After one attempt, the next is due when the log has grown by
-    /// another quarter of `frames`.
+    /// Returns whether a concurrent connection should checkpoint after a commit. `frames` is the number of
+    /// frames at which the connection's settings ask for a checkpoint. After one attempt, the next is due
+    /// when the log has grown by another quarter of `frames`.
     pub fn is_due(&self, frames: u32) -> bool {
         let (now, tried) = (self.frames.load(Ordering::Relaxed), self.tried.load(Ordering::Relaxed));
         let next = if tried == 0 { frames } else { tried.saturating_add(frames / 4).max(frames) };
         now >= next && self.tried.compare_exchange(tried, now, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 
-    /// Notes how many frames the wal-index has. All processes see that number, so it shows whether another
-    /// process has started the log over. A commit that was just sealed appears in the wal-index a moment
-    /// later, which does not matter here.
+    /// Notes the number of frames that the wal-index gives. All processes see that number, so it shows
+    /// whether another process has started the log over. A commit that was just sealed appears in the
+    /// wal-index a moment later, which does not matter here.
     pub fn indexed(&self, frames: u32) {
         if frames < self.checkpointed.load(Ordering::Relaxed) {
             self.committed(frames);
@@ -97,8 +97,8 @@ impl Bound {
         self.failures.load(Ordering::Relaxed) >= PATIENT_TRIES
     }
 
-    /// Notes that a connection has asked followers to read on. The next attempt to start the log over is due
-    /// when the log has grown by another sixteenth of its limit.
+    /// Notes that a connection has asked followers to read the log to its end. The next attempt to start the
+    /// log over is due when the log has grown by another sixteenth of its limit.
     pub fn wait_for_followers(&self) {
         let distance = self.limit().unwrap_or(LEAST_FRAMES) / 16;
         let frames = self.frames.load(Ordering::Relaxed);
@@ -120,13 +120,13 @@ impl Bound {
     }
 }
 
-/// After a failed attempt to make room, the next one is due when another eighth of the log has been filled.
-/// An eighth is the log's limit divided by this number.
+/// After a failed attempt to make room, connections fill another part of the log before the next attempt is
+/// due. The size of that part is the log's limit divided by this number.
 const DISTANCE: u64 = 8;
-/// After an attempt to make room has waited for other connections in vain, later attempts do not wait for
-/// them for this time, in nanoseconds. But if another eighth of the log has been filled, an attempt waits
-/// again. Without this limit every transaction could wait, because once a write has found no room, each
-/// transaction that begins makes an attempt.
+/// If an attempt to make room has waited in vain for other connections, then for this time, in nanoseconds,
+/// later attempts do not wait for them. An attempt waits earlier only if another eighth of the log has been
+/// filled. Without this limit every transaction could wait: once a write has found no room, each transaction
+/// makes an attempt when it begins.
 const PATIENT_EVERY_NS: u64 = 1_000_000_000;
 
 /// What a process knows about the room in a log.
@@ -137,12 +137,12 @@ pub struct Room {
     limit: AtomicU64,
     /// Whether the engine wants the log to start over.
     is_short: AtomicBool,
-    /// Whether a write has found no room since room was last made.
+    /// Whether a write has found no room since the last successful attempt to make room.
     is_refused: AtomicBool,
-    /// The number of bytes in use from which the next attempt to make room is due.
+    /// The next attempt to make room is due when this many bytes are in use.
     postponed: AtomicU64,
-    /// The time, in nanoseconds, of the last attempt to make room that waited for other connections and
-    /// failed; 0 if there has been none since there was room.
+    /// The time, in nanoseconds, of the last failed attempt to make room that waited for other connections. 0
+    /// if there has been none since the last successful attempt.
     patient_at: AtomicU64,
 }
 
@@ -192,8 +192,8 @@ impl Room {
         self.patient_at.store(0, Ordering::Relaxed);
     }
 
-    /// Notes a failed attempt to make room: a reader still needed frames that the log would have given up.
-    /// `patient_at` is the time of the attempt, if the attempt waited for others.
+    /// Notes a failed attempt to make room: a reader still needed frames that the log had to give up.
+    /// `patient_at` is the time of the attempt, if the attempt waited for other connections.
     pub fn postpone(&self, patient_at: Option<u64>) {
         let distance = self.limit.load(Ordering::Relaxed) / DISTANCE;
         let used = self.used.load(Ordering::Relaxed);
@@ -204,8 +204,9 @@ impl Room {
     }
 }
 
-/// The lowest bits of a turn's word, which hold the process slot that has the turn. The other bits are the
-/// time in nanoseconds at which the turn ends. The slot replaces less than a microsecond of that time.
+/// The lowest bits of a turn's word. They hold the slot of the process that has the turn. The word without
+/// these bits is the time in nanoseconds at which the turn ends, which is therefore less than a microsecond
+/// too early.
 const SLOT: u64 = PROCESS_SLOTS as u64 - 1;
 const _: () = assert!(PROCESS_SLOTS.is_power_of_two());
 
@@ -233,7 +234,7 @@ impl TimedTurn<'_> {
         self.is_held(self.segment.load(self.word))
     }
 
-    /// Ends the turn, unless it took so long that another connection has it by now.
+    /// Ends the turn. Does nothing if the turn's time is up and another connection has taken the turn.
     pub fn end(&self, turn: u64) {
         let _ = self.segment.compare_exchange(self.word, turn, 0);
     }

@@ -16,16 +16,16 @@ use crate::errors::Failure;
 /// The purpose for which a connection begins to use a log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Entering {
-    /// To keep rollback journals in the log. An idle connection with this purpose does not prevent another
-    /// connection from using the WAL alone.
+    /// To keep rollback journals in the log. While such a connection is idle, another connection may still
+    /// become the only user of the WAL.
     Journal,
-    /// To use the WAL beside other connections.
+    /// To use the WAL together with other connections.
     Wal,
-    /// To use the WAL, which no other connection has open.
+    /// To use the WAL as its only user.
     WalAlone,
 }
 
-/// The connections of this process that use a log in one way.
+/// The connections of this process that use a log for one purpose (`SegmentUse`).
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 enum Users {
     #[default]
@@ -62,7 +62,7 @@ impl Kinds {
     }
 }
 
-/// The account of the connections that use one log.
+/// Counts the connections of this process that use one log.
 pub struct Usage {
     log: LogId,
     segment: Arc<FileSegment>,
@@ -112,9 +112,9 @@ impl Usage {
         }
     }
 
-    /// Tries to keep all other processes from using the log in the way `kind`. Does so only if exactly one
-    /// connection of this process uses the log in that way. Returns whether that connection is now the only
-    /// one in all processes.
+    /// Tries to keep all other processes from using the log for the purpose `kind`. Does so only if exactly
+    /// one connection of this process uses the log for that purpose. Returns whether that connection is now
+    /// the only one in all processes.
     pub fn take_alone(&self, kind: SegmentUse) -> Result<bool, Failure> {
         let mut kinds = self.kinds();
         let users = kinds.of(kind);

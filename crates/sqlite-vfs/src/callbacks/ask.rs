@@ -16,8 +16,8 @@ use crate::sqlite::{Sqlite, plain};
 /// The number of the file control, which spells "Dura". SQLite's own numbers are below 100.
 pub const OPERATION: c_int = 0x4475_7261;
 
-/// The value whose address marks a question of this copy of the library. This copy does not answer another
-/// copy's question, because that question may have another layout.
+/// A question contains the address of this value if this copy of the library asks it. This copy does not
+/// answer another copy's question, which may have another layout.
 static MARK: u8 = 1;
 
 #[repr(C)]

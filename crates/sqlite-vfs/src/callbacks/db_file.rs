@@ -19,8 +19,9 @@ use crate::registration::Registration;
 use crate::shield::shield;
 use crate::status;
 
-/// The beginning of the memory that SQLite gives for a file. The base VFS's file follows it. No code borrows
-/// this structure mutably, because SQLite may call a method of the file while another method runs.
+/// The structure at the beginning of the memory that SQLite gives for a file. The base VFS's file follows
+/// this structure. No code borrows the structure mutably, because SQLite may call a method of the file while
+/// another method runs.
 #[repr(C)]
 pub struct DbFile {
     methods: *const IoMethods,
@@ -116,9 +117,9 @@ macro_rules! with_db {
     };
 }
 
-/// Does the same as [`with_db`], for the calls that SQLite never makes between deleting the WAL and closing
-/// the database. Such a call shows that SQLite continues with the database, so the macro first lifts a guard
-/// that was kept for the close.
+/// Does the same as [`with_db`], for calls that SQLite never makes between deleting the WAL and closing the
+/// database. The last close may leave the guard on the database. If SQLite makes such a call, it does not
+/// close the database but continues with it, so the macro first takes that guard off.
 macro_rules! with_open_db {
     ($file:ident, $default:expr, |$db:ident| $body:expr) => {
         with_db!($file, $default, |$db| {
@@ -163,8 +164,8 @@ unsafe extern "C" fn close(file: *mut File) -> c_int {
             db.detach();
             db.close_left_mapping();
         } else {
-            // Releases the locks that the base VFS counts in this child for the parent's connections. This
-            // happens while the files of all these connections still exist.
+            // The base VFS in this child still counts the locks of the parent's connections. Release these
+            // locks here, while the files of all these connections still exist.
             registration.enter();
             // The database belongs to the parent process, so this child releases nothing of it.
             std::mem::forget(db);
@@ -212,7 +213,7 @@ unsafe extern "C" fn read(file: *mut File, buf: *mut c_void, len: c_int, offset:
     })
 }
 
-/// Reads through the home of the attached log.
+/// Reads the database through the home of the attached log: the engine's view of the database file.
 ///
 /// # Safety
 /// `buf` has room for `len` bytes.
@@ -351,7 +352,8 @@ unsafe fn control(db: &Db, op: c_int, arg: *mut c_void) -> Option<c_int> {
             unsafe { *arg.cast::<c_int>() = 0 };
             ffi::OK
         }),
-        // A home decides how large the file is, so the base VFS does not get the hint.
+        // If the log has a home, the home decides how large the file is, so do not pass the hint on to the
+        // base VFS.
         ffi::FCNTL_SIZE_HINT => db.has_home().then(|| {
             // SAFETY: SQLite passes the size.
             let bytes = unsafe { arg.cast::<i64>().as_ref() };
@@ -441,8 +443,8 @@ unsafe extern "C" fn fetch(file: *mut File, offset: i64, len: c_int, out: *mut *
         if offset < guard_end && db.is_capable() || db.is_outside() || db.has_home() || is_concurrent {
             // A null address makes SQLite read the page by `xRead` instead. A mapped page would be wrong in
             // four cases. The first page has the guard, which `xRead` removes. For a user who may only read
-            // the log, this VFS checks each read afterwards. Pages in a home are not in the file. A
-            // concurrent connection reads its own snapshot.
+            // the log, this VFS checks each read afterwards. If the log has a home, the newest pages are
+            // there and not in the file. A concurrent connection reads its own snapshot.
             // SAFETY: SQLite passes where it wants the address.
             unsafe { *out = ptr::null_mut() };
             return ffi::OK;

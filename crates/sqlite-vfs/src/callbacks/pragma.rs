@@ -110,8 +110,8 @@ fn lines(status: &Status) -> String {
     status.iter().map(|(name, value)| format!("{name}\t{value}")).collect::<Vec<_>>().join("\n")
 }
 
-/// Returns a line for each page on which transactions were overtaken: how many transactions, the page's
-/// number, and the table or index to which the page belongs, with tabs in between.
+/// Returns a line for each page on which transactions were overtaken. The line has the count of these
+/// transactions, the page's number, and the table or index to which the page belongs, with tabs in between.
 fn conflicts(db: &Db) -> String {
     let line = |hot: &HotPage| {
         // Replace tabs and line ends in the name of a table, because they separate the columns and lines

@@ -150,7 +150,8 @@ unsafe extern "C" fn open(
     })
 }
 
-/// Opens a rollback journal that this VFS keeps or watches. Returns `false` if the base VFS opens the file.
+/// Opens a rollback journal if this VFS keeps it or passes SQLite's calls for it on. Returns `false` if the
+/// base VFS has to open the file.
 ///
 /// # Safety
 /// `file` is memory for a file of this VFS, and `name` ends with a zero.

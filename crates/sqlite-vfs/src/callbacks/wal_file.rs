@@ -95,8 +95,8 @@ impl Wal {
         Ok(self.take(offset, data))
     }
 
-    /// Takes the header with which the WAL begins. Also makes the guard final and durable, unless it is
-    /// confirmed already. If the guard was not provisional, the log may have had commits, so this function
+    /// Takes the header with which the WAL begins. If the guard is not confirmed yet, also makes the guard
+    /// final and durable. If the guard is not provisional, the log may have had commits, so this function
     /// first makes sure that the log may start over.
     fn begin(&self, data: &[u8]) -> Result<c_int, Failure> {
         self.attachment.look_for_log_now(|| self.db.has_no_name());
@@ -131,8 +131,9 @@ impl Wal {
         if !self.attachment.may_start_over() {
             return Err(ffi::BUSY);
         }
-        // Usually SQLite has locked the read marks before, and this VFS synced the file then, so there is
-        // nothing left to sync. In exclusive locking mode SQLite takes no such locks, so sync the file here.
+        // Usually nothing is left to sync here: SQLite has locked the read marks earlier, and this VFS has
+        // synced the file at that time. In exclusive locking mode SQLite does not lock the marks, so sync the
+        // file here.
         let synced = self.db.sync_home(&self.attachment, None, ffi::SYNC_NORMAL);
         synced.map_err(|failure| self.db.sqlite.fail(&failure))
     }

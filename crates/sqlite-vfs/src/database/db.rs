@@ -129,7 +129,7 @@ pub(super) struct Commit {
     /// opens the super-journals, and this VFS does not see them.
     has_main_elsewhere: AtomicBool,
     /// Whether this connection has written to the database file in a transaction that no log serves, and has
-    /// not committed since.
+    /// not committed that transaction yet.
     has_written_plain: AtomicBool,
 }
 
@@ -162,8 +162,8 @@ pub enum Serving {
 /// An attached log.
 struct Attached {
     used: Use,
-    /// Whether SQLite's accesses to the database file go through a home. That never changes for an attached
-    /// log.
+    /// Whether SQLite accesses the database file through the engine's home. That never changes for an
+    /// attached log.
     has_home: bool,
 }
 
@@ -177,7 +177,8 @@ enum State {
     /// The WAL is closed. SQLite holds EXCLUSIVE and will delete the WAL next. That deletion needs the log.
     Lingering {
         log: Attached,
-        /// Whether guard and log stay if SQLite closes the database next. SQLite has then deleted the WAL.
+        /// Whether guard and log stay if SQLite's next call closes the database. This is `true` only after
+        /// SQLite has deleted the WAL.
         is_kept: bool,
     },
     /// The log serves rollback journals until the database is closed.
@@ -445,9 +446,9 @@ impl Db {
         let forgotten = if lasts { None } else { prepared.take() };
         drop(prepared);
         if let Some(Prepared::Log(used)) = &forgotten {
-            // The note has kept the log attached until now. Another connection that closed meanwhile was not
-            // the log's last user, so it left guard and log in place. So when this connection closes, it must
-            // check whether a log is left, as after a refused EXCLUSIVE.
+            // Until now the note has kept the log attached. So a connection that closed in that time was not
+            // the log's last user, and left guard and log in place. Therefore this connection, when it
+            // closes, must check whether a log is left, as it does after it was refused EXCLUSIVE.
             self.set_refused_exclusive(used.log().segment_path().to_path_buf());
         }
         drop(forgotten);
@@ -529,7 +530,8 @@ impl Db {
         previous.let_go();
     }
 
-    /// Returns whether the attached log has a home, through which accesses to the database file go.
+    /// Returns whether the attached log has a home: the engine's view of the database file, through which
+    /// accesses to the file go.
     #[inline]
     pub fn has_home(&self) -> bool {
         self.is_so_at_a_glance(HAS_HOME)
@@ -657,7 +659,8 @@ impl Db {
     }
 
     /// Detaches a log in which a user who may only read has looked for a rollback journal. Once SQLite has
-    /// given SHARED back, other connections may write that log home and delete it.
+    /// given SHARED back, other connections may write the log's commits to the database file and delete the
+    /// log.
     pub fn end_outside(&self) {
         if self.is_outside() && self.is_serving(Serving::Journal) {
             self.detach();
@@ -737,8 +740,8 @@ impl Db {
         {
             attachment.wait(ticket)?;
         }
-        // If SQLite has given up the commit of a transaction that was sealed before, this store replaces the
-        // ticket of that transaction. No commit waits for that ticket any more.
+        // SQLite may have given up the commit of an earlier transaction after the transaction was sealed.
+        // This store then replaces the earlier transaction's ticket, for which no commit waits any more.
         *locked(&self.commit.sealed) = sealed;
         Ok(())
     }
@@ -803,23 +806,23 @@ impl Db {
 
 /// The time, by the segment's clock, at which the commit of this connection's transaction began.
 ///
-/// The latency of a commit counts from this time, at which SQLite hands over the first page. Before that the
-/// transaction's statements run, or the application does something else. SQLite hands pages over before the
-/// commit only if the transaction outgrows SQLite's cache. The latency then counts from the first of these
-/// pages.
+/// The latency of a commit counts from this time, at which SQLite writes the transaction's first page to the
+/// WAL. Earlier, the transaction's statements run, or the application does something else. If a transaction
+/// outgrows SQLite's cache, SQLite writes pages before the commit. The latency then counts from the first of
+/// these pages.
 #[derive(Default)]
 pub struct CommitClock {
     /// The time in nanoseconds; 0 while SQLite has written nothing since the last commit.
     began: AtomicU64,
-    /// The offset in the WAL of the last write that asked for the time.
+    /// The offset in the WAL of the transaction's first write.
     offset: AtomicU64,
 }
 
 impl CommitClock {
     /// Notes that SQLite writes at this offset of the WAL. If a transaction begins to commit with this write,
-    /// asks for the time and returns the time. Such a write is the first one after a commit, or a write to an
-    /// offset that SQLite has written before. In the second case SQLite has rolled the earlier transaction
-    /// back. (In exclusive locking mode SQLite does not tell the VFS of a rollback.)
+    /// asks for the time and returns the time. Such a write is the first one after a commit, or it is not
+    /// behind the transaction's first write. In the second case SQLite has rolled that transaction back, and
+    /// another one begins. (In exclusive locking mode SQLite does not tell the VFS of a rollback.)
     pub fn written(&self, offset: u64, clock_ns: impl FnOnce() -> u64) -> Option<u64> {
         if self.began.load(Ordering::Relaxed) != 0 && offset > self.offset.load(Ordering::Relaxed) {
             return None;

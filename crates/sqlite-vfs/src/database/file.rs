@@ -72,10 +72,10 @@ impl OpenedFile {
         Mappable { base, file: self, path }
     }
 
-    /// Closes the descriptor that a mapping of the file has left. A connection that is being closed and holds
-    /// no lock calls this. Closing any descriptor of a file releases all POSIX locks that this process holds
-    /// on the file. So if any connection holds a lock, in this process or another, the descriptor stays open
-    /// until another connection is closed.
+    /// Closes the descriptor that a mapping of the file has left open. A connection that is being closed and
+    /// holds no lock calls this. Closing any descriptor of a file releases all POSIX locks that this process
+    /// holds on the file. So if any connection holds a lock, in this process or another, the descriptor stays
+    /// open until another connection is closed.
     pub fn close_left_mapping(&self, lock: &FileLock<BaseFile>, was_served: bool) {
         let may_have_mapped = was_served || self.mapped.load(Ordering::Relaxed);
         let Some(file) = self.descriptor().filter(|_| may_have_mapped) else { return };
@@ -201,7 +201,8 @@ fn succeeded(op: &'static str, code: c_int) -> Result<(), LogError> {
 mod tests {
     use super::*;
 
-    /// *Busy* would let the application try again, and no try succeeds before it opens the database again.
+    /// *Busy* would make the application try again with the same connection. No such attempt succeeds: the
+    /// application must open the database again.
     #[test]
     fn a_file_that_was_replaced_while_it_was_opened_is_not_busy() {
         let opened = OpenedFile { named: Ok(None), mapped: AtomicBool::new(false) };

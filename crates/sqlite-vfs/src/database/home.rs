@@ -1,10 +1,10 @@
 //! The I/O on the database file: reads and writes that hide the guard from SQLite, and syncs (invariants 1,
 //! 5, 6).
 //!
-//! Every access to pages by SQLite or this VFS goes through this module. If the attached log has a home
-//! ([`duralite_wal::engine::home`]), the access goes to the home, else to the base VFS's file. That decision
-//! costs one branch. The VFS bypasses the home for three things only: the guard (which is always in the file
-//! itself), the page size, and whether the file is a database.
+//! Every access to pages by SQLite or this VFS goes through this module. If the attached log has a home (the
+//! engine's view of the database file, see [`duralite_wal::engine::home`]), the access goes to the home, else
+//! to the base VFS's file. That decision costs one branch. The VFS bypasses the home for three things only:
+//! the guard (which is always in the file itself), the page size, and whether the file is a database.
 
 use std::ffi::c_int;
 use std::path::Path;
@@ -30,8 +30,8 @@ const HEADER_PAUSE_US: c_int = 1000;
 
 impl Db {
     /// Returns the bytes at the file's beginning as they are on disk, and how many bytes the file has there.
-    /// If a home holds the header, the bytes on disk are out of date until the home is drained, except for
-    /// the guard.
+    /// If the engine's home holds the header, the bytes on disk, except for the guard, are out of date until
+    /// the home has written everything to the file (`drain`).
     pub fn raw_header(&self) -> Result<([u8; HEADER_BYTES], usize), Failure> {
         let mut header = [0; HEADER_BYTES];
         let failed =
@@ -39,7 +39,8 @@ impl Db {
         if self.has_home()
             && let Some(home) = self.attached_home().filter(|home| home.header() == Header::Shared)
         {
-            // The mapped memory is the file, and reading memory takes no system call.
+            // This home has mapped the file itself. So it reads the header from memory, without a system
+            // call.
             let read = home.read(&self.base, &mut header, 0);
             return read.map(|len| (header, len)).map_err(|error| self.home_failure(&error, During::Read));
         }
@@ -160,8 +161,8 @@ impl Db {
         Err(Failure::new(ffi::BUSY, message))
     }
 
-    /// Returns the database as the home of the attached log shows it, or `None` if SQLite's accesses go
-    /// straight to the base VFS's file.
+    /// Returns the home of the attached log, through which this VFS then reads and writes the database.
+    /// Returns `None` if SQLite's accesses go straight to the base VFS's file.
     #[inline]
     fn homed(&self) -> Option<Homed<'_>> {
         if self.has_home() {
@@ -233,10 +234,10 @@ impl Db {
     }
 
     /// Refuses a write over the guard while no log is attached. SQLite may overwrite only a provisional
-    /// guard, and only under EXCLUSIVE. It does so if a power loss has brought back the rollback journal of a
-    /// transaction from before the log, and SQLite rolls that transaction back. The log of that guard has no
-    /// commits, and must not serve the WAL after the guard is gone. If `prepare` noted that this log will
-    /// serve the WAL, this function forgets that note.
+    /// guard, and only under EXCLUSIVE. It does so when it rolls back a transaction that is older than the
+    /// log, because a power loss has brought back the rollback journal of that transaction. The log of the
+    /// overwritten guard has no commits, and must not serve the WAL any more. If `prepare` noted that this
+    /// log will serve the WAL, this function forgets that note.
     fn check_overwrites_guard(&self) -> Result<(), Failure> {
         let has_all = self.lock.sqlites_exclusive().is_some();
         if let DatabaseHeader::Guarded { provisional, .. } = self.header()?
@@ -253,7 +254,7 @@ impl Db {
     }
 
     /// Writes the first page, or a part of it, outside of WAL mode. If the page changes the journal mode,
-    /// this write also puts on the guard of the other kind.
+    /// this write also puts on the guard for the new mode.
     fn put_first_page(
         &self,
         attachment: &Attachment,
@@ -308,8 +309,9 @@ impl Db {
         result.map(|()| ffi::OK).map_err(|error| self.home_failure(&error, during))
     }
 
-    /// Returns the answer to SQLite for a failure of the home. If the file was truncated under its mapping,
-    /// this process acknowledges nothing more until the log is attached again (invariant 9).
+    /// Returns the answer to SQLite for a failure of the home. If some program has truncated the file while
+    /// the home had it mapped, this process acknowledges nothing more until the log is attached again
+    /// (invariant 9).
     fn home_failure(&self, error: &LogError, during: During) -> Failure {
         if let LogError::Medium { source: MediumError::Cut { .. }, .. } = error
             && let Some(attachment) = self.attached()
@@ -365,10 +367,10 @@ impl Db {
     }
 
     /// Returns whether a later sync covers what a checkpoint has just written. That is so while connections
-    /// queue for WRITE, and when the database is being closed. A close shows as EXCLUSIVE with a mapped
-    /// wal-index, since SQLite maps no wal-index with `locking_mode=EXCLUSIVE`. The answer is `false` for a
-    /// log that a power loss destroys (`process-crash`). Of such a log only what was checkpointed survives,
-    /// so each checkpoint needs its sync.
+    /// queue for WRITE, and when the database is being closed. A connection that holds EXCLUSIVE and has the
+    /// wal-index mapped is closing the database. (With `locking_mode=EXCLUSIVE` SQLite maps no wal-index.)
+    /// The answer is `false` for a log that a power loss destroys (`process-crash`). Of such a log only what
+    /// was checkpointed survives, so each checkpoint needs its sync.
     fn is_synced_later(&self, log: &Attachment) -> bool {
         let begun_later =
             log.locks().has_waiters() || self.lock.believed() >= Level::Exclusive && self.index.is_mapped();
@@ -406,8 +408,8 @@ impl Db {
         code
     }
 
-    /// Makes the home write everything to the file. The file is durable on return. Returns whether there is a
-    /// home. The caller is about to lift the guard, so it must have the database to itself.
+    /// Makes the home write everything to the database file, and makes the file durable. Returns whether
+    /// there is a home. The caller is about to lift the guard, so it must be the only user of the database.
     pub fn drain(&self) -> Result<bool, Failure> {
         let Some(homed) = self.homed() else { return Ok(false) };
         homed.drain().map_err(|error| {
@@ -437,8 +439,8 @@ impl Db {
         let failures = attachment.home_failures();
         if failures > 0 {
             // Leave out frames that a process has sealed but not published, because no reader may see them,
-            // and another writer may replace them. A connection that is alone here, without a wal-index, has
-            // published all that is sealed.
+            // and another writer may replace them. A connection that holds EXCLUSIVE is the only one, and may
+            // have no wal-index. It has published everything that is sealed.
             let published = attachment.indexed_frames();
             let last = (published > 0 && self.lock.sqlites_exclusive().is_none()).then_some(published);
             match log {

@@ -53,9 +53,10 @@ pub fn wait_to_read(db: &Db, attachment: &Attachment) -> Result<(), Failure> {
         return Ok(());
     }
     if let Some(newest) = newest {
-        // The committer may have died after it had published the commit. The sidecar would then leave the
-        // commit out until another commit follows. This reader has the commit in its snapshot, so no other
-        // commit replaces it any more.
+        // The committer may have died after it had published the commit and before it acknowledged the
+        // commit. The sidecar would then leave the commit out until another commit follows. So acknowledge
+        // the commit here. This reader has the commit in its snapshot, so no other commit can replace it any
+        // more.
         follow::acknowledge(attachment.segment(), newest);
     }
     wait_for(db, attachment, position, limit, UNREADABLE)
@@ -84,8 +85,8 @@ fn wait_for(
 }
 
 /// Returns what is known about the sidecar. If no sidecar runs, this function also looks at the file beside
-/// the database in which a sidecar records that another primary has taken the archive over. The sidecar has
-/// also said so in the shared memory, but the shared memory may be gone since.
+/// the database in which a sidecar records that another primary has taken the archive over. A sidecar says
+/// this in the shared memory too, but that memory may be gone by now.
 fn sidecar(db: &Db, attachment: &Attachment) -> Sidecar {
     let known = attachment.archived().look().sidecar;
     let is_there = !matches!(known, Sidecar::None | Sidecar::Died);
@@ -161,7 +162,8 @@ pub fn status(db: &Db, attachment: &Attachment) -> Vec<(&'static str, String)> {
     // Ignore an error, because the next commit meets and reports it.
     let mut behind = log.behind(position).unwrap_or_default();
     if behind.transactions > 0 {
-        // The sidecar may hold commits that the log no longer has.
+        // The sidecar may hold commits that are not in the archive yet and that the log no longer has. So
+        // count what the sidecar reports too.
         behind.bytes = behind.bytes.max(shown.bytes);
         behind.since_ms =
             [behind.since_ms, shown.since_ms].into_iter().filter(|since| *since > 0).min().unwrap_or(0);

@@ -113,8 +113,9 @@ pub fn start_over_if_due(db: &Db, attachment: &Attachment) -> bool {
             if followers == Followers::None {
                 bound.committed(0);
             } else {
-                // A connection that chose its mark before the checkpoint may still append. Then the follower
-                // is behind, this attempt was in vain, and the bound stays.
+                // Followers read the log, so it is not certain that the log starts over: a connection that
+                // chose its mark before the checkpoint may still append to it, and then a follower is behind.
+                // So count this attempt as failed, and keep the bound.
                 bound.postpone(false);
             }
             room.made();
@@ -198,10 +199,10 @@ fn restart(db: &Db, attachment: &Attachment, is_patient: bool, is_urgent: bool) 
         waiting::in_queue(busy_timeout, try_for),
         purpose,
     )?;
-    // This checkpoint writes most of the log home while the writers continue.
+    // This checkpoint writes most of the log to the database file while the writers continue.
     own.run(c"PRAGMA wal_checkpoint(PASSIVE)")?;
-    // If the file is not synced now, the first checkpoint did not get everything home. A sync now makes the
-    // sync of the second checkpoint short.
+    // If the file is not synced now, the first checkpoint could not write all frames. Sync the file here,
+    // while writers continue, so that the sync of the second checkpoint is short.
     if !db.has_home() && !attachment.home_is_synced() && db.sync(ffi::SYNC_NORMAL) != ffi::OK {
         return Ok(false);
     }

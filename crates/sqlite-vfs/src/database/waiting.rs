@@ -26,12 +26,12 @@ struct Refused {
     /// mapped.
     process: ProcessId,
     holder: Weak<Holder>,
-    /// Whether the connection tries again within its read transaction.
+    /// Whether this VFS itself tries again, while the connection stays in its read transaction.
     in_transaction: bool,
 }
 
 thread_local! {
-    /// The connection to which this thread was last refused the WRITE lock.
+    /// The connection of this thread that was refused WRITE last.
     static REFUSED: RefCell<Option<Refused>> = const { RefCell::new(None) };
 }
 
@@ -43,7 +43,7 @@ enum Room {
     /// `xShmLock` has just returned busy because the log is short of room.
     Wanted,
     /// The busy handler's sleep was skipped, and the transaction begins again. The value is the time that the
-    /// sleep would have lasted. The wait for room may last as long.
+    /// sleep would have lasted. The thread may wait for room for that time.
     Awaited(Duration),
 }
 
@@ -88,9 +88,9 @@ pub fn forget() {
 }
 
 /// Waits in the queue for at most `limit` if this thread was refused the WRITE lock, and returns whether it
-/// waited. Otherwise returns `false` at once. A thread that must begin its transaction again does not sleep
-/// here, because the thread waits for room when the transaction begins. For that thread the answer is `true`
-/// too.
+/// waited. Otherwise returns `false` at once. A thread that must begin its transaction again for lack of room
+/// does not sleep here, because it waits for room when the transaction begins. For such a thread the answer
+/// is `true` at once.
 pub fn sleep(limit: Duration) -> bool {
     if ROOM.try_with(|room| room.replace(Room::Unwanted) == Room::Wanted).unwrap_or(false) {
         let _ = ROOM.try_with(|room| room.set(Room::Awaited(limit)));

@@ -29,7 +29,7 @@ pub struct Index {
     /// The private wal-index of a concurrent connection, which SQLite uses instead of `mapped`. The pointer
     /// comes from a box, or is null. The pointer is atomic because every call of SQLite loads it.
     concurrent: AtomicPtr<Concurrent>,
-    /// The number of changes of the database when SQLite last took a read mark.
+    /// SQLite's count of the database's changes, as it was when SQLite last took a read mark.
     seen_changes: AtomicU32,
 }
 

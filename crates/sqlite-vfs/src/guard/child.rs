@@ -54,8 +54,8 @@ pub fn database_of(journal: &Path) -> Option<PathBuf> {
 pub struct ChildJournal {
     journal: Arc<dyn RollbackJournal>,
     registration: &'static Registration,
-    /// The use that keeps the log attached. This field is declared before the file, so the log is detached
-    /// before the file is closed.
+    /// Keeps the log attached. This field is declared before the file, so the log is detached before the file
+    /// is closed.
     _used: Use,
     _file: OwnFile,
 }
@@ -83,8 +83,8 @@ impl ChildJournal {
             return Err(Failure::new(code, format!("cannot read the header of {}", database.display())));
         }
         let id = match guard::inspect(&header) {
-            // The log of a provisional guard has no journal, and may not exist. So there is no journal to
-            // find.
+            // While a guard is provisional, its log has no journal, and may not even exist. So there is no
+            // journal to find.
             DatabaseHeader::Guarded { provisional: true, .. } => return Ok(None),
             DatabaseHeader::Guarded { log_id, .. } => log_id,
             DatabaseHeader::Damaged => {

@@ -14,10 +14,10 @@ use crate::attachment::Entering;
 use crate::database::{Db, Serving, lock};
 use crate::errors::Failure;
 
-/// Deletes the WAL: lifts the guard if the database file holds all that the log holds (invariant 1). If the
-/// log may stay at the last close, changes nothing until SQLite has shown whether it closes the database (see
-/// [`lift_kept`]). Returns `false` if the database has no guard of WAL mode. The base VFS then deletes the
-/// file.
+/// Answers SQLite's deletion of the WAL: takes the guard off if the database file holds everything that the
+/// log holds (invariant 1). If the log may stay after the last close, does nothing yet: SQLite's next call
+/// shows whether it is closing the database (see [`lift_kept`]). Returns `false` if the database has no guard
+/// of WAL mode. The base VFS then deletes the file.
 pub fn delete_wal(db: &Db) -> Result<bool, Failure> {
     let DatabaseHeader::Guarded { log_id, kind: JournalKind::Wal, provisional, .. } = db.header()? else {
         db.detach_lingering();
@@ -55,8 +55,8 @@ pub fn unlock(db: &Db, level: Level) -> c_int {
     lock::unlock(db, level)
 }
 
-/// Does the same as [`lift_kept`], but fails if the guard stays. SQLite is about to open a rollback journal,
-/// and a rollback journal must never meet the guard.
+/// Does the same as [`lift_kept`], but fails if the guard stays. SQLite is about to open a rollback journal
+/// in a file, and a database with the guard must never have such a journal.
 pub fn lift_for_journal(db: &Db) -> Result<(), Failure> {
     lift_kept(db);
     match db.header()? {

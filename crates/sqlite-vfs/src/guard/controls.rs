@@ -6,7 +6,7 @@
 //! | value | the fault |
 //! | --- | --- |
 //! | `lapse` | when SQLite opens the WAL, SHARED is released without SQLite's knowledge, and the header is then read again to decide what serves the WAL |
-//! | `absorb` | when SQLite opens the WAL, an ordinary `-wal` is checkpointed; EXCLUSIVE is released for that time, and SQLite believes in it afterwards |
+//! | `absorb` | when SQLite opens the WAL, an ordinary `-wal` is checkpointed; meanwhile EXCLUSIVE is released, and afterwards SQLite still believes that it holds EXCLUSIVE |
 //! | `unlocked` | when SQLite opens the WAL, a read-only connection releases SHARED, and goes on even if it does not get SHARED back |
 
 use std::time::Duration;
@@ -46,8 +46,8 @@ fn has_base_wal(db: &Db) -> Result<bool, Failure> {
     Ok(db.base_wal_bytes()?.is_some_and(|bytes| bytes > 0))
 }
 
-/// Returns whether SQLite gets SHARED although no log was prepared, so that the log is opened only when
-/// SQLite opens the WAL.
+/// Returns whether the control lets SQLite have SHARED although this VFS has prepared no log. The log is then
+/// opened only when SQLite opens the WAL.
 pub fn leaves_log_for_later(db: &Db) -> Result<bool, Failure> {
     if !is_in_wal_mode(db)? {
         return Ok(false);

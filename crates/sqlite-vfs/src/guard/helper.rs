@@ -77,8 +77,8 @@ fn may_write(db: &Db) -> bool {
     access(&db.path, Access::WRITE_OK).is_ok()
 }
 
-/// The work of closing a log that has lost its last user but was not checkpointed and deleted. A log that was
-/// made for a reader needs this work, and so does a log whose last users closed at the same time. A
+/// Closes a log that no connection uses any more and that nobody has checkpointed and deleted. Two kinds of
+/// logs need this: a log that was made for a reader, and a log whose last users closed at the same time. A
 /// connection makes its `Lifter` before it closes its files, and runs the `Lifter` after that.
 pub struct Lifter {
     sqlite: &'static Sqlite,
@@ -89,9 +89,9 @@ pub struct Lifter {
 }
 
 impl Lifter {
-    /// Returns the closing work that this connection leaves. There is such work if the connection has used a
-    /// log and either was read-only or was refused EXCLUSIVE. Returns `None` if there is no such work, or if
-    /// a connection of the VFS's own must not do this work.
+    /// Returns the `Lifter` that must run after this connection has closed. It must run if the connection has
+    /// used a log and either was read-only or was refused EXCLUSIVE. Returns `None` otherwise, and also if a
+    /// connection of the VFS's own must not do this work.
     pub fn of(db: &Db) -> Option<Self> {
         let refused = db.refused_exclusive();
         if HELPING.get() || !db.was_served() || !(db.read_only || refused.is_some()) || !may_write(db) {
@@ -106,8 +106,8 @@ impl Lifter {
     }
 
     /// Opens and closes the database, so that SQLite checkpoints at the last close and this VFS deletes the
-    /// log. After a refused EXCLUSIVE, makes several attempts, because other connections may make attempts at
-    /// the same time, and each may keep the others from EXCLUSIVE again.
+    /// log. If the connection was refused EXCLUSIVE, makes several attempts. Other connections may make
+    /// attempts at the same time, and each may again keep the others from EXCLUSIVE.
     pub fn run(self) {
         helping(|| self.close_anew());
     }

@@ -3,9 +3,9 @@
 //!
 //! Invariant 21: a journal in a log counts only while the guard names that log. So the guard goes on, and is
 //! synced, under SQLite's EXCLUSIVE, before any page of the database changes. The guard comes off when no
-//! connection has the log attached, no journal is hot, and the home holds nothing that is not in the file. A
-//! connection that has the log attached keeps the guard on until it is closed, so it need not look at the
-//! guard again.
+//! connection has the log attached, no journal is hot, and the engine holds no page of the database that is
+//! not in the file. A connection that has the log attached keeps the guard on until it is closed, so it need
+//! not look at the guard again.
 //!
 //! | where the open journal is | guard | what happens next |
 //! | --- | --- | --- |
@@ -53,8 +53,8 @@ fn journal_of(db: &Db) -> Result<Option<Arc<dyn RollbackJournal>>, Failure> {
             Err(failure) => return Err(failure),
         };
         let Some(journal) = attachment.rollback_journal() else { return Ok(None) };
-        // The log may have other users whatever lock SQLite holds, so this connection enters as one of
-        // several.
+        // Whatever lock SQLite holds, the log may have other users. So this connection does not enter as the
+        // log's only user.
         match attachment.enter(Entering::Journal) {
             Ok(used) => db.attach(used, Serving::Journal),
             // Another connection is about to close the log. That connection will not get EXCLUSIVE, because
@@ -166,8 +166,8 @@ pub fn begin(db: &Db) -> Result<(), Failure> {
         if !can_carry_guard(&header, page_bytes) {
             return Ok(());
         }
-        // Close the base VFS's file here. It is deleted before the guard goes on, because SQLite would roll
-        // such a file back over the log.
+        // Close the base VFS's file here. The file is deleted before the guard goes on. If it were left
+        // beside a guard, SQLite could take it for a hot journal and undo commits that came later.
         db.journal.leave_base();
         db.journal.set_makes_database(false);
     }

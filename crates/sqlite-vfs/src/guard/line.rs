@@ -1,9 +1,9 @@
 //! Records a database's logs in `app.db-archive`, so that the database's archive continues from log to log
 //! without a new snapshot, as long as nothing but these logs has changed the database (invariant 72).
 //!
-//! The caller of each function holds EXCLUSIVE. For a database without that file, each call costs one look
-//! for the file. If a function cannot write a record, the VFS serves the database all the same, because a
-//! record that is missing only makes the archive take a snapshot.
+//! The caller of each function holds EXCLUSIVE. For a database without that file, each call only checks
+//! whether the file exists. If a function cannot write a record, the VFS serves the database all the same,
+//! because a record that is missing only makes the archive take a snapshot.
 
 use duralite_format::LogId;
 use duralite_format::archive::{Record, Stamp};
@@ -17,12 +17,13 @@ use crate::attachment::Attachment;
 use crate::database::Db;
 use crate::errors::{During, Failure};
 
-/// Returns whether the database file is still in the state in which the line of its logs has left it. The
-/// caller asks before it makes a log, because making a log may allocate space for the database file.
+/// Returns whether the database file is still in the state in which the last of its logs has left it. The new
+/// log then continues the line of logs. The caller asks before it makes the new log, because making a log may
+/// allocate space for the database file.
 pub fn is_intact(db: &Db, _alone: &Alone<'_>, kind: JournalKind, page_bytes: u32) -> bool {
     if kind == JournalKind::Rollback || db.journal.is_open() {
-        // A transaction that commits with a rollback journal is in no log. The header still says WAL mode
-        // while a transaction with such a journal leaves that mode.
+        // A transaction that commits with a rollback journal is in no log, so it ends the line. The header
+        // alone does not show this: it still says WAL mode while such a transaction changes the journal mode.
         return false;
     }
     unless_it_fails(db, |db| {
@@ -41,20 +42,20 @@ pub fn begin(db: &Db, _alone: &Alone<'_>, log: LogId, intact: bool) {
     });
 }
 
-/// Writes a backlog of the commits that the archive may not have, before the pages of a home are written to
-/// the database file. Some engines can rebuild older versions of pages only from the unchanged file
-/// (invariant 73). Returns whether there is a backlog, or `None` if `app.db-archive` needs no record of the
-/// log.
+/// Writes a backlog: the commits that the archive may not have yet. The caller writes the pages that a home
+/// holds to the database file only after this call, because some engines can rebuild older versions of pages
+/// only from the unchanged file (invariant 73). Returns whether there is a backlog, or `None` if
+/// `app.db-archive` needs no record of the log.
 pub fn keep(db: &Db, attachment: &Attachment, log: &mut Log) -> Option<bool> {
     unless_it_fails(db, |db| {
         let Some((file, identity)) = open(db)? else { return Ok(None) };
         if log.position() == 0 && file.records.tail_of(log.id()).is_some() {
-            // The log had no commits, so [`rest`] leaves it out.
+            // The log has had no commits, so [`rest`] removes its record.
             return Ok(None);
         }
         let archived = attachment.archived().look().position;
         Ok(Some(backlog::write(log, &db.base, &identity, archived).unwrap_or_else(|error| {
-            // Without the backlog the archive finds a gap.
+            // Without the backlog these commits are missing in the archive, which then has a gap.
             db.sqlite.report(ffi::WARNING, &failed(error).message);
             false
         })))
@@ -71,9 +72,9 @@ pub fn end(db: &Db, log: &Log, backlog: bool) {
     });
 }
 
-/// Notes the state of the database file, after the caller has taken off the guard of the log. A log that has
-/// had no commits (`is_empty`) leaves no trace. A log that has had commits, and for which [`end`] could not
-/// write the record, breaks the line.
+/// Records the state of the database file, after the caller has taken off the guard of the log. If the log
+/// has had no commits (`is_empty`), this function removes the log's own record. If the log has had commits
+/// and [`end`] could not write their record, the line of logs ends here.
 pub fn rest(db: &Db, _alone: &Alone<'_>, log: LogId, page_bytes: u32, is_empty: bool) {
     unless_it_fails(db, |db| {
         let Some((mut file, identity)) = open(db)? else { return Ok(()) };

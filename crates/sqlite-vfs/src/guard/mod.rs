@@ -1,5 +1,6 @@
-//! The guard. This module puts the guard on when a database's log is opened, and takes it off when the log
-//! goes.
+//! The guard: the mark in a database's header that keeps programs without Duralite out while a log holds
+//! commits. This module puts the guard on when a database's log is opened, and takes it off when the log is
+//! deleted.
 //!
 //! [`states`] has the states of a guard and the steps between them. The other modules decide when to take a
 //! step:

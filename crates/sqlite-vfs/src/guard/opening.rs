@@ -52,8 +52,8 @@ use crate::errors::Failure;
 use crate::sqlite::base::BaseFile;
 use crate::sqlite::connection::OwnConnection;
 
-/// The number of times that [`open_wal`] looks at a database under one lock. It needs more than one look if
-/// it must delete a log before it makes another one.
+/// The number of times that [`open_wal`] may examine a database under one lock. If it has deleted a log, it
+/// must examine the database again before it makes another log.
 const LOOKS: u32 = 4;
 
 /// Takes a lock for SQLite (`xLock`). Once SQLite has EXCLUSIVE, it changes the database, so this function
@@ -110,7 +110,7 @@ enum Need<'h, 'd> {
     Forget(LogId, Failure),
     /// The deletion of this log, which holds nothing and does not fit the database.
     PutAway(Arc<Attachment>),
-    /// Another look, because the guard has changed just now.
+    /// A new decision, because the guard has changed just now.
     Look,
 }
 
@@ -201,9 +201,10 @@ pub fn begin(db: &Db) -> Result<c_int, Failure> {
     Err(contended(db))
 }
 
-/// Returns whether the connection that prevents SHARED may be opening or closing the log, so that a wait
-/// makes sense. In rollback mode SQLite also commits under EXCLUSIVE. A connection that has the log attached
-/// knows that it meets such a commit, and reports busy at once, as stock SQLite does.
+/// Returns whether the connection that prevents SHARED may be opening or closing the log, so that it makes
+/// sense to wait. With a guard of rollback mode, SQLite also commits under EXCLUSIVE. If this connection has
+/// the log attached already, the other one is not opening the log but committing. This connection then
+/// reports busy at once, as stock SQLite does.
 fn may_be_opening(db: &Db) -> bool {
     db.is_capable()
         && match db.header() {
@@ -238,8 +239,8 @@ struct Opening<'d> {
     /// This thread's turn among the threads of this process.
     turn: Option<Turn>,
     writer: Writer,
-    /// Whether this user lacks a right that a checkpoint of an ordinary `-wal` needs. Such a user reads the
-    /// database as without this library.
+    /// Whether this user lacks a right that a checkpoint of an ordinary `-wal` needs. SQLite's
+    /// own `-wal` then serves the database, as without this library.
     reads_base: bool,
     /// Whether another connection kept this one from taking EXCLUSIVE at the last attempt.
     is_in_use: bool,
@@ -299,8 +300,8 @@ impl Opening<'_> {
     }
 
     /// Takes the turn among the threads of this process, and returns the lock. If another thread has the
-    /// turn, releases the lock, because it would keep that thread from EXCLUSIVE, and waits for the turn to
-    /// end.
+    /// turn, this function releases the lock, because the lock would keep the other thread from EXCLUSIVE. It
+    /// then waits until the other thread's turn ends, and returns `None`.
     fn with_turn<'l>(&mut self, own: Own<'l, BaseFile>) -> Result<Option<Own<'l, BaseFile>>, Failure> {
         if self.turn.is_some() {
             return Ok(Some(own));
@@ -404,9 +405,9 @@ impl Opening<'_> {
             return Ok(Step::Again);
         }
         drop(own);
-        // Another connection prevents EXCLUSIVE. If the guard is still on when patience has run out, that
-        // connection uses the database with other settings. The error of attaching the log then tells more
-        // than busy would. If the guard is gone, that connection has taken it off.
+        // Another connection prevents EXCLUSIVE. If the guard is still on when no patience is left, that
+        // connection uses the database with other settings. In that case report why the log cannot be
+        // attached, which says more than busy does. If the guard is gone, that connection has taken it off.
         self.again(tries).or_else(|busy| Err(if is_guarded_by(db, id)? { refused } else { busy }))
     }
 }
@@ -454,7 +455,8 @@ fn lift_empty(db: &Db, old: &Attachment, alone: &Alone<'_>) -> Result<(), Failur
 pub fn has_wal(db: &Db) -> Result<Option<bool>, Failure> {
     match db.prepared_log() {
         Some(true) => return Ok(Some(true)),
-        // Without a prepared log no guard was on, and no guard can go on while SQLite holds its lock.
+        // This VFS has noted that there is no log, because no guard was on. While SQLite holds its lock, no
+        // guard can go on. So only the base VFS can tell.
         Some(false) => return Ok(None),
         None => {}
     }
@@ -532,10 +534,10 @@ fn serve(db: &Db, used: Use) -> Result<Prepared, Failure> {
 }
 
 /// Returns whether an ordinary `-wal` has commits while the log has none. No such file exists when a
-/// connection puts a guard on, and no connection can make such a file under a guard. So the file exists only
-/// if a process lifted the guard and died before the lifting was durable, stock SQLite then used the
-/// database, and at last a power loss brought the guard back. The log was retired before the guard was
-/// lifted, so the log has nothing to lose.
+/// connection puts a guard on, and no connection can make such a file under a guard. So such a file exists
+/// only after three events: a process lifted the guard and died before the change was durable, stock SQLite
+/// then used the database, and finally a power loss brought the guard back. The first process had retired the
+/// log before it lifted the guard, so the log holds nothing that could be lost.
 fn is_outdated(db: &Db, attachment: &Attachment) -> Result<bool, Failure> {
     let may_be = !db.read_only && attachment.outside().is_none();
     let has_none = may_be && (!attachment.log().was_begun() || Guard::of(db, attachment)?.is_provisional());

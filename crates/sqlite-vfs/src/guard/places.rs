@@ -1,5 +1,5 @@
-//! Finds the log of a database, and, at `xOpen`, writes home a log that came along with a copy of its
-//! database.
+//! Finds the log of a database. If a database file is a copy and its log was copied too, writes that log's
+//! commits to the database file at `xOpen`.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -18,18 +18,18 @@ use crate::database::Db;
 use crate::errors::{During, Failure};
 use crate::settings::{Journal, Settings};
 
-/// Checks at `xOpen`, before anything else, that this VFS can serve a database. Writes a log home in two
-/// cases: if the log came along with a copy of its database, and if an interrupted checkpoint has torn the
-/// first page of the database.
+/// Checks at `xOpen`, before anything else, that this VFS can serve a database. Writes the log's commits to
+/// the database file in two cases: if the database was copied together with its log, and if an interrupted
+/// checkpoint has torn the first page of the database.
 pub fn check_open(db: &Db, ignores_wal: bool) -> Result<(), Failure> {
     let check = |header| check_header(db, header, ignores_wal);
     once_settled(|| db.header(), check, |tries| db.patience.pause(tries))
 }
 
-/// Calls `check` with the result of `look`. This connection holds no lock here, so another connection may be
-/// writing the log home or closing the log meanwhile. If the check fails, this function therefore calls both
-/// again as long as `look` finds something other than before. When `pause` allows no more attempts, the
-/// failure's code becomes `SQLITE_BUSY`, and its text stays.
+/// Calls `check` with the result of `look`. This connection holds no lock here, so another connection may at
+/// the same time write the log's commits to the database file, or close the log. So if the check fails, this
+/// function calls both again, as long as `look` returns something else than the time before. When `pause`
+/// allows no more attempts, the failure's code becomes `SQLITE_BUSY`, and its text stays.
 fn once_settled<Seen: PartialEq + Copy>(
     mut look: impl FnMut() -> Result<Seen, Failure>,
     mut check: impl FnMut(Seen) -> Result<(), Failure>,
@@ -109,8 +109,8 @@ fn check_guarded(db: &Db, log_id: LogId, ignores_wal: bool) -> Result<(), Failur
     }
 }
 
-/// Writes home the log that was made for this file, if the file's torn header no longer names the log.
-/// Returns `None` if there is no such log.
+/// Finds the log that was made for this file, if the file's torn header no longer names the log, and writes
+/// the log's commits to the file. Returns `None` if there is no such log.
 fn put_torn_home(db: &Db) -> Result<Option<()>, Failure> {
     if !db.is_capable() {
         return Ok(None);

@@ -139,9 +139,10 @@ pub fn raise(db: &Db, alone: &Alone<'_>, placement: &LogPlacement) -> Result<Rai
             db.path.display()
         )));
     }
-    // The header that was just read may not be durable, if a process has lifted a guard and died before the
-    // sync. A power loss may then bring that guard back. So the log that this guard names must still exist,
-    // although it holds nothing. `make_log` deletes that log only after the new header is durable.
+    // A process may have lifted an earlier guard and died before it synced the header. Then the header that
+    // was just read is not durable, and a power loss may bring that guard back. So the log that the earlier
+    // guard names must still exist, although that log holds nothing. `make_log` deletes that log only after it
+    // has made the header durable without a guard.
     remove_leftover_journal(db)?;
     let identity = db.identity()?;
     let settings = db.settings().clone();
@@ -316,8 +317,8 @@ fn confirm(db: &Db, attachment: &Attachment, header: &[u8; HEADER_BYTES]) -> Res
     // therefore syncs the file.
     attachment.home_in_doubt();
     let writes = attachment.home_writes();
-    // The log's id is written first. So even if the second write fails and a power loss follows, the disk
-    // never has the versions of the guard without the log's id.
+    // Write the log's id first. So even if the second write fails and a power loss follows, the disk never
+    // has the guard's version numbers without the log's id.
     put_durably(db, header, &[LOG_ID, VERSIONS])?;
     attachment.home_synced(writes);
     attachment.confirm_guard();
@@ -388,8 +389,8 @@ fn lift_alone(db: &Db, alone: &Alone<'_>, attachment: &Attachment) -> Result<(),
         db.sync_home(attachment, Some(&mut log), ffi::SYNC_FULL)?;
     }
     if db.drain()? {
-        // The home is drained, so the pages must now be in the file itself, where programs without the home
-        // read them.
+        // The home has now written all its pages to the file. So check that the pages are in the file itself,
+        // where programs without the home read them.
         find_all(db, &mut log, |buf, offset| Ok(db.base.read(buf, offset)))?;
     }
     if let Some(backlog) = backlog {
@@ -402,7 +403,7 @@ fn lift_alone(db: &Db, alone: &Alone<'_>, attachment: &Attachment) -> Result<(),
     if holds_anything {
         log.retire().map_err(failed)?;
     }
-    // If a home held the header, the drain of the home has written the header to the file.
+    // If a home held the header, the call of `drain` above has written the header to the file.
     let (mut header, _) = db.raw_header()?;
     guard::lift(&mut header);
     if let Some(versions) = versions {

@@ -142,8 +142,9 @@ impl Settings {
         }
     }
 
-    /// Returns the longest time after which the background thread flushes an acknowledged commit in a log of
-    /// this engine (Group Synch). Returns `None` if no commit needs a flush in the background.
+    /// Returns the longest time between the acknowledgement of a commit in a log of this engine and the
+    /// background thread's flush of that commit (Group Synch). Returns `None` if no commit needs a flush in
+    /// the background.
     pub fn flush_interval(&self, engine: &Descriptor) -> Option<Duration> {
         (engine.flush_interval)(&self.options)
     }

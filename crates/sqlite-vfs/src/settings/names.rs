@@ -58,10 +58,11 @@ const FOREIGN: [&str; 28] = [
 ];
 /// Pragmas whose names begin like settings. SQLite does not accept them as parameters.
 const PRAGMAS: [&str; 2] = ["journal_mode", "journal_size_limit"];
-/// The smallest length in bytes at which this module recognises a setting of one word within a longer name.
+/// A setting whose name is a single word is recognised within a longer name only if the word has at least
+/// this many bytes.
 const DISTINCT_BYTES: usize = 6;
-/// The length in bytes from which this module recognises a setting with two typing errors. It recognises a
-/// shorter setting only with one.
+/// The name of a setting is recognised with two typing errors if it has at least this many bytes. A shorter
+/// name is recognised only with one.
 const LONG_BYTES: usize = 7;
 
 /// Refuses names that are meant for Duralite but are not settings.

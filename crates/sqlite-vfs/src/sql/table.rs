@@ -192,7 +192,7 @@ unsafe extern "C" fn filter(
     shield(ffi::ERROR, || {
         // SAFETY: SQLite passes an open cursor.
         let cursor = unsafe { cursor_of(cursor) };
-        // SAFETY: SQLite sets the cursor's table when it has opened it.
+        // SAFETY: after SQLite has opened the cursor, it stores the cursor's table there.
         let table = unsafe { table_of(cursor.base.table) };
         // SAFETY: this is SQLite's own argument, which the plan asks for.
         cursor.schema = unsafe {

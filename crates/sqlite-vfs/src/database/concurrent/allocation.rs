@@ -1,5 +1,5 @@
-//! Merges what a transaction has done to the free list and to the size of the database with what other
-//! transactions have done to them.
+//! Merges a transaction's changes of the free list and of the database's size with those of other
+//! transactions.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,8 +21,8 @@ use crate::errors::Failure;
 pub(super) struct Allocation {
     /// The size of the database after the commit, in pages.
     pub pages: u32,
-    /// Whether SQLite on this connection has to drop its cache, because it assumes another size of the
-    /// database, or because the connection's lease is to be renewed.
+    /// Whether SQLite on this connection has to drop its cache. It has to if the database now has another
+    /// size than SQLite assumes, or if the connection's lease is to be renewed.
     pub is_larger: bool,
     /// The effect on the connection's lease, if the connection has one.
     pub lease: Option<Settled>,
@@ -35,8 +35,8 @@ pub(super) struct Settled {
     pub view: View,
 }
 
-/// The number of bytes to reckon for a page in the log if the database's pages are smaller than this. An
-/// engine may keep a few sectors for each page.
+/// The least number of bytes that the estimate of the log's room counts for one page, because an engine may
+/// keep a few sectors for each page.
 const MOST_OF_A_PAGE: usize = 16 << 10;
 
 /// A part of a free list, from the list's beginning.
@@ -49,11 +49,12 @@ struct Part {
 
 impl Concurrent {
     /// Returns whether the transaction may have taken or freed pages, judged by the images that SQLite has
-    /// written. If the answer is `false`, and no other connection has written page 1 since the snapshot
-    /// either, then the list and the size have not changed.
+    /// written. If the answer is `false`, and no other connection has written page 1 since the snapshot, then
+    /// the free list and the database's size are unchanged.
     pub(super) fn may_allocate(&self, newest: &Snapshot, images: &Images<'_>, pages: u32) -> bool {
         // SQLite writes page 1 with every page that it takes or frees. A page on which the connection's own
-        // list depends counts too, because the commit must leave out a trunk of that list.
+        // order of the free list depends counts too, because the commit must not contain a trunk that exists
+        // only in that order.
         let state = self.state();
         images.pages().any(|page| page == 1 || state.lease.is_of(page)) || newest.header.db_pages() != pages
     }
@@ -123,11 +124,11 @@ impl Concurrent {
     /// succeeds if only this transaction has allocated, or if only other connections have. If both have, the
     /// transaction is overtaken.
     ///
-    /// In a database with pointer maps a transaction may have taken pages after the end, and cut them off
-    /// again at its commit. Page 1 then says what it said before, but the pointer-map entries of these pages
-    /// have changed. Other connections that have taken the same pages may rely on these entries without
-    /// having written them. So in such a database every transaction that has written page 1 counts as one that
-    /// has allocated. SQLite writes page 1 with every page that it takes or frees.
+    /// In a database with pointer maps a transaction may take pages after the end of the database, and cut
+    /// them off again at its commit. Page 1 is then the same as before the transaction, but the pointer-map
+    /// entries of these pages have changed. Other connections that have taken the same pages may rely on
+    /// these entries without having written them. So in such a database every transaction that has written
+    /// page 1 counts as one that has allocated. SQLite writes page 1 with every page that it takes or frees.
     fn allocate_from_list(
         &self,
         db: &Db,
@@ -174,10 +175,11 @@ impl Concurrent {
         }
         let taken: BTreeSet<u32> = before.pages.difference(&after.pages).copied().collect();
         let given: BTreeSet<u32> = after.pages.difference(&before.pages).copied().collect();
-        // Do not commit what SQLite has written to a page that was free and is free again, because the page
-        // may be a trunk of the real list. A page that was a trunk only in the list that SQLite was shown is
-        // no trunk of the real list. If such a page has just become free, commit zeros for it, so that its
-        // old content is gone (`secure_delete`).
+        // Leave out what SQLite has written to a page that was free before the transaction and is free after
+        // it, because such a page may be a trunk of the real list. If SQLite has made a page that the
+        // transaction has freed a trunk of the list that SQLite was shown, commit zeros for this page instead
+        // of that trunk. The real list does not need the trunk, and the page's old content must be gone
+        // (`secure_delete`).
         images.retain(|page| !(before.pages.contains(&page) && after.pages.contains(&page)));
         for page in after.trunks.keys().filter(|page| given.contains(page)) {
             images.insert(*page, vec![0; self.page_bytes]);
@@ -218,9 +220,9 @@ impl Concurrent {
         Ok(Allocation { pages: size, is_larger: size != pages, lease: settled(view) })
     }
 
-    /// Returns the allocation of a transaction that has WRITE, and whose pages are in the log as SQLite has
-    /// written them. `written` finds the last image of a page. Adds to `images` the pages that belong to the
-    /// free list and are not in the log.
+    /// Returns the allocation of a transaction that has WRITE. The log already has the transaction's pages as
+    /// SQLite has written them. `written` returns the last image of a page. This function adds to `images`
+    /// those pages of the free list that are not in the log yet.
     pub(super) fn allocate_as_written(
         &self,
         db: &Db,
@@ -240,8 +242,9 @@ impl Concurrent {
         }
     }
 
-    /// Returns the allocation of a transaction that has made the database smaller. No other allocation can be
-    /// merged with it. So the transaction commits what SQLite has written, on top of what SQLite has seen.
+    /// Returns the allocation of a transaction that has made the database smaller. Such an allocation cannot
+    /// be merged with those of other transactions. So if another transaction has committed since the
+    /// snapshot, this one is overtaken. Otherwise it commits what SQLite has written.
     #[allow(clippy::too_many_arguments, reason = "as `allocate_from_lease`")]
     fn shrink(
         &self,
@@ -274,9 +277,10 @@ impl Concurrent {
         Allocation { pages, is_larger: true, lease }
     }
 
-    /// Returns a part of the free list, which begins at `at`. It consists of trunks that only this connection
-    /// knows: those in `written`, and those of the view. With `until`, the part continues through the
-    /// snapshot's list to the trunk that `until` names.
+    /// Returns a part of the free list, beginning with the trunk at `at`. The part consists of trunks that
+    /// only this connection knows: those that `written` returns, and those of the connection's view. If
+    /// `until` is given, the part also contains trunks of that snapshot's list, up to the trunk that `until`
+    /// names.
     fn part(
         &self,
         db: &Db,
@@ -311,9 +315,9 @@ impl Concurrent {
         Ok(part)
     }
 
-    /// Returns how many pages a transaction may add to the `images` pages that it writes already. No
-    /// connection needs these new pages yet, so they must not fill a log that has room for the transaction
-    /// itself. They take at most half of the room that is left.
+    /// Returns how many free pages a transaction may add to the database, besides the `images` pages that it
+    /// writes anyway. No connection needs the added pages yet. So that they do not fill the log, they and the
+    /// transaction together take at most half of the room that is left.
     fn room_for_pages(&self, images: usize) -> usize {
         let (fill, _) = self.attachment.log().fill();
         if fill.limit_bytes == 0 {
@@ -334,12 +338,14 @@ impl Concurrent {
     ) -> Result<Allocation, Failure> {
         let Some(first) = images.get(1) else { return Ok(allocation) };
         let state = self.state();
-        // A transaction that holds WRITE leaves the database as large as stock SQLite would.
+        // If the transaction holds WRITE while it runs, add no pages, so that the database is as large as
+        // with stock SQLite.
         let adds = state.write == Write::Validated;
         let count = if adds { state.lease.pages_to_add(free_pages(first)) } else { 0 };
         drop(state);
         let count = count.min(self.room_for_pages(images.len()));
-        // While another statement runs, SQLite continues with the size and the free list that it knows.
+        // Do not add pages either while another statement runs, because SQLite then continues with the size
+        // and the free list that it knows.
         if count == 0
             || !db.host.runs_one_statement(db.sqlite)
             || has_pointer_maps(first)
@@ -363,8 +369,8 @@ impl Concurrent {
         };
         let (mut first, trunks) = trunks;
         set_size(&mut first, last);
-        // Each new page gets a frame, because a checkpoint believes that a database is damaged if it is
-        // larger than its frames explain.
+        // Commit a frame for each new page. If the database became larger without frames for the new pages, a
+        // checkpoint would conclude that the database is damaged.
         images.extend(new.iter().map(|page| (*page, vec![0; self.page_bytes])));
         images.extend(trunks);
         images.insert(1, first);

@@ -184,8 +184,8 @@ pub fn number(bytes: &[u8], at: usize) -> Option<u32> {
     bytes.get(at..at.checked_add(4)?)?.try_into().ok().map(u32::from_be_bytes)
 }
 
-/// Returns SQLite's number of variable length at the beginning of these bytes, and how many bytes the number
-/// takes.
+/// Returns the variable-length integer (SQLite's varint) at the beginning of these bytes, and how many bytes
+/// it takes.
 pub fn varint(bytes: &[u8]) -> Option<(u64, usize)> {
     let mut value = 0;
     for (at, byte) in bytes.iter().take(9).enumerate() {

@@ -55,9 +55,9 @@ impl Concurrent {
             Checkpoint::Restart => c"PRAGMA wal_checkpoint(RESTART)",
             Checkpoint::Truncate => c"PRAGMA wal_checkpoint(TRUNCATE)",
         };
-        // Between two attempts SQLite calls this connection's busy handler. If the handler agrees, the next
-        // attempt waits for a while. During that time WRITE keeps other connections from beginning again
-        // under marks that prevent the checkpoint.
+        // SQLite calls this connection's busy handler between two attempts. If the handler agrees, the next
+        // attempt polls for a while. The checkpoint holds WRITE during that time, so a reader that begins
+        // meanwhile reads the newest commit, and does not prevent the checkpoint.
         let polling = if self.tries_again.load(Ordering::Relaxed) { CHECKPOINT_TRY } else { Duration::ZERO };
         let uri = uri_of(&db.path, &db.settings().parameters())?;
         let wait = waiting::in_queue(polling, Duration::ZERO);
@@ -137,10 +137,12 @@ impl Concurrent {
         Ok(self.index().backfilled()? == self.settled_header(db, false)?.frames())
     }
 
-    /// Writes the frames that no reader needs in the log to the database, as SQLite's `walCheckpoint` does.
-    /// Returns whether these are all frames of the log, or `None` if another connection checkpoints.
+    /// Checkpoints the log, as SQLite's `walCheckpoint` does: writes the log's frames to the database, but no
+    /// frames that are newer than a reader's snapshot. Returns whether all frames of the log are in the
+    /// database afterwards, or `None` if another connection checkpoints.
     fn write_home(&self, db: &Db) -> Result<Option<bool>, Failure> {
-        // Recover the wal-index first if need be, because recovery needs CHECKPOINT.
+        // If the wal-index is broken, recover it before this connection takes CHECKPOINT, because recovery
+        // takes that lock itself.
         self.settled_header(db, false)?;
         match self.holder.lock_exclusive(CHECKPOINT, 1) {
             Ok(()) => {}
@@ -157,8 +159,8 @@ impl Concurrent {
         is_whole
     }
 
-    /// Writes to the database those frames that the header counts and no reader needs in the log. Returns
-    /// whether all frames that the header counts are in the database afterwards.
+    /// Writes the frames that the header counts to the database, but no frames that are newer than a reader's
+    /// snapshot. Returns whether all frames that the header counts are in the database afterwards.
     fn write_what_is_safe(&self, db: &Db, header: &IndexHeader) -> Result<bool, Failure> {
         let index = self.index();
         let mut safe = header.frames();

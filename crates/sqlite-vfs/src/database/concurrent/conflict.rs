@@ -17,19 +17,19 @@ use crate::database::{Db, Serving};
 use crate::errors::Failure;
 
 /// The largest number of pages that this VFS reads to find out to which table or index the page of a conflict
-/// belongs. The overtaken transaction has WRITE meanwhile, so this VFS does so only at the first, the second,
-/// the fourth conflict on a page, and so on.
+/// belongs. The overtaken transaction has WRITE meanwhile, so this VFS reads them only at the first, the
+/// second, the fourth, the eighth conflict on a page, and so on.
 const READS_OF_CONFLICT: usize = 64;
 /// The largest number of pages that this VFS reads when the application asks for the owners of pages.
 const READS_OF_QUESTION: usize = 10_000;
 
 /// The reason why a transaction cannot commit.
 pub(super) enum Conflict {
-    /// Another transaction has written this page, which the transaction has read or written.
+    /// Another transaction has written this page, which this transaction has read or written.
     Page(u32),
     /// The database has become smaller.
     Shrunk,
-    /// Since the snapshot so much was committed that it is no longer known which pages were written.
+    /// So much was committed since the snapshot that this VFS no longer knows which pages were written.
     Unknown,
     /// A checkpoint keeps writers out until this transaction is over.
     Checkpoint,
@@ -100,8 +100,8 @@ impl Concurrent {
 impl Db {
     /// Returns the pages on which transactions of this process were overtaken, those with the most conflicts
     /// first. With each page comes the table or index to which it belongs at the newest commit. If the
-    /// connection does not use the log yet, or uses it for rollback journals, these are the tables and
-    /// indexes that were known before.
+    /// connection does not use the log yet, or uses it for rollback journals, this function cannot look for
+    /// the owners, and returns those that were found earlier.
     pub fn hot_pages(&self) -> Vec<HotPage> {
         let served = self.serving();
         let is_wal = served.as_ref().is_some_and(|(_, serving)| *serving == Serving::Wal);

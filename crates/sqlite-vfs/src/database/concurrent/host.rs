@@ -11,8 +11,8 @@ use duralite_sqlite_ffi::{BusyHandler, Connection, Statement};
 
 use crate::sqlite::Sqlite;
 
-/// The SQLite connection that uses a database, as SQLite has told the VFS. All methods run within calls by
-/// SQLite, which hold the connection's mutex.
+/// What SQLite has told the VFS about the SQLite connection that uses a database. All methods run within
+/// calls by SQLite, and SQLite holds the connection's mutex during these calls.
 #[derive(Default)]
 pub struct Host {
     /// The address, in SQLite's own memory for the open database, at which SQLite keeps the pointer to the

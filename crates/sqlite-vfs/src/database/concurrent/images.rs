@@ -5,10 +5,11 @@ use std::borrow::Cow;
 /// The image of a page, either as SQLite has written it or as this VFS has changed it.
 pub type Image<'a> = Cow<'a, [u8]>;
 
-/// The images of pages, in the order of their numbers.
+/// The images of pages, sorted by page number.
 #[derive(Default)]
 pub struct Images<'a> {
-    /// The image of the only page. A single page is the most frequent case, and needs no allocation.
+    /// The image, if there is only one. One page is the most frequent case, and this field needs no
+    /// allocation.
     one: Option<(u32, Image<'a>)>,
     any: Vec<(u32, Image<'a>)>,
 }
@@ -22,7 +23,7 @@ impl<'a> Images<'a> {
             return Self { one: first, any: Vec::new() };
         }
         let mut any: Vec<_> = first.into_iter().chain(second).chain(images).collect();
-        // Images of one page keep their order.
+        // The sort is stable, so several images of one page keep their order.
         any.sort_by_key(|(page, _)| *page);
         any.dedup_by(|later, kept| {
             let is_same = later.0 == kept.0;

@@ -7,22 +7,23 @@ use duralite_format::wal_index::IndexHeader;
 pub(super) struct InLog {
     /// The state of the log directly before the first of these frames.
     pub base: IndexHeader,
-    /// The page of each frame that is in the log.
+    /// The page number of each of these frames.
     pub pages: Vec<u32>,
-    /// The frame, counted from 0, whose header SQLite has just written.
+    /// The frame, counted from 0, whose header SQLite has written and whose page is not complete yet.
     begun: Option<usize>,
-    /// The first frame, counted from 0, whose page SQLite has written again.
+    /// The first frame, counted from 0, whose page SQLite has written more than once.
     pub overwritten: Option<usize>,
 }
 
 impl InLog {
-    /// Makes the value for a large transaction without frames yet, whose first frame comes directly after
-    /// this state of the log.
+    /// Makes the value for a large transaction that has no frames in the log yet. Its first frame will come
+    /// directly after the state `base` of the log.
     pub fn behind(base: IndexHeader) -> Self {
         Self { base, pages: Vec::new(), begun: None, overwritten: None }
     }
 
-    /// Returns the number in the log of the frame `at`, which is counted from 0.
+    /// Returns the frame number under which the log has the transaction's frame `at`, which is counted from
+    /// 0.
     pub fn number(&self, at: usize) -> u32 {
         self.base.frames() + u32::try_from(at + 1).unwrap_or(u32::MAX)
     }
@@ -38,8 +39,9 @@ impl InLog {
         }
     }
 
-    /// Notes that SQLite appends the frame `at`, with this page. After a rollback to a savepoint, SQLite may
-    /// also write the frame again.
+    /// Notes that SQLite writes the header of the frame `at`, for this page. The frame is usually a new one.
+    /// After a rollback to a savepoint, SQLite may continue with an earlier frame, and the frames from there
+    /// on are dropped.
     pub fn begin_frame(&mut self, at: usize, page: u32) {
         self.pages.truncate(at);
         self.overwritten = self.overwritten.filter(|first| *first < at);

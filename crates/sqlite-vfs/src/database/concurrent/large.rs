@@ -54,7 +54,8 @@ impl Concurrent {
         let has_lock = match how {
             Write::Not => false,
             Write::Locked => true,
-            // While SQLite commits, the pages that it writes are in its own memory anyway.
+            // While SQLite commits, keep the transaction in memory. The pages that SQLite writes at that time
+            // are in SQLite's own memory anyway, so they do fit.
             Write::Validated if db.host.is_in_transaction(db.sqlite) != Some(true) => false,
             Write::Validated => self.lock_for_large(db).map_err(Failure::amid_writes)?,
         };
@@ -64,8 +65,8 @@ impl Concurrent {
         self.write_buffered(db, write).map_err(Failure::amid_writes)
     }
 
-    /// Takes the real WRITE lock for a transaction that has written. Returns whether the transaction has the
-    /// lock.
+    /// Takes the real WRITE lock for a transaction that has already written pages. Returns whether the
+    /// transaction now has the lock.
     fn lock_for_large(&self, db: &Db) -> Result<bool, Failure> {
         let mut state = self.state();
         let committed = self.committed_bytes(&state);
@@ -93,8 +94,8 @@ impl Concurrent {
         }
     }
 
-    /// Returns the pages that the open transaction has in memory, in ascending order. If SQLite has taken one
-    /// of these pages from the free list, it has not read the page.
+    /// Returns the pages that the open transaction has in memory, in ascending order. They include pages that
+    /// SQLite has taken from the free list and has never read.
     fn buffered_pages(&self) -> Vec<u32> {
         let state = self.state();
         let frames = state.wal.get(self.committed_bytes(&state)..).unwrap_or_default();
@@ -124,7 +125,7 @@ impl Concurrent {
         let mut state = self.state();
         let committed = self.committed_bytes(&state);
         let mut large = InLog::behind(base);
-        // Until the whole transaction is in the log, reads by SQLite must not find any frame of it there.
+        // Until all of these frames are in the log, SQLite's reads must not find any of them there.
         state.large = Some(InLog::behind(base));
         let frames = state.wal.split_off(committed);
         state.wal.shrink_to(0);
@@ -214,8 +215,8 @@ impl Concurrent {
             return Ok(ffi::IOERR_WRITE);
         };
         let held = state.wal.split_off(committed);
-        // Stock SQLite, too, increments the change counter that it has read. Here other connections may have
-        // incremented the counter since.
+        // SQLite has incremented the change counter of the page 1 that it has read, as stock SQLite does. But
+        // here other connections may have incremented the counter in the meantime.
         let is_alone = state.cache == Some(snapshot.header);
         drop(state);
         let header = frame_header(&held, 0);

@@ -1,11 +1,12 @@
 //! Free pages that one connection uses first, so that transactions that allocate do not conflict.
 //!
 //! SQLite takes a new page from the first trunk of the free list, or after the end of the database, and notes
-//! that in page 1. So any two transactions that allocate would conflict. Therefore this VFS shows a
-//! connection that has allocated the free list in an order of its own. A trunk with pages that the connection
-//! has *leased* comes first, then the rest. When the connection commits, `publish` takes the list as it is by
-//! then, removes the pages that the connection has taken, and adds the pages that it has given back. The list
-//! that SQLite is shown is a permutation of the real list, so all that SQLite counts and checks stays true.
+//! that in page 1. So any two transactions that allocate would conflict. Therefore, once a connection has
+//! allocated a page, this VFS shows it the free list in another order. In that order a trunk with pages that
+//! the connection has *leased* comes first, and then the rest. When the connection commits, `publish` takes
+//! the list as it is by then, removes the pages that the connection has taken, and adds the pages that it has
+//! given back. The list that SQLite is shown is a permutation of the real list, so all that SQLite counts and
+//! checks stays true.
 //!
 //! A lease binds nobody (invariant 64). The pages stay on the real list. Other connections of this process
 //! lease other pages. If another connection nevertheless takes a leased page, the transaction that commits
@@ -70,8 +71,9 @@ impl Lease {
         self.wanted = (2 * self.wanted).clamp(AT_FIRST, AT_MOST);
     }
 
-    /// Returns whether to show SQLite the free list in another order, because few leased pages are left, or
-    /// because the connection believes that it is alone.
+    /// Returns whether this VFS must choose again in which order SQLite sees the free list. It must if few
+    /// leased pages are left. It also must if the connection has a lease and believes that no other
+    /// connection commits any more.
     pub fn is_to_be_renewed(&self, has_others: bool) -> bool {
         let is_over = self.is_wanted() && !has_others;
         is_over || !self.is_short && self.pages.len() < self.wanted / 8
@@ -110,8 +112,8 @@ impl Lease {
         self.view = Some(view);
     }
 
-    /// Returns whether the list that SQLite sees depends on this page. It does if the page is leased, or is a
-    /// trunk that SQLite sees with other content.
+    /// Returns whether the list that SQLite sees depends on this page. It depends on leased pages, and on
+    /// trunks that SQLite sees with other content.
     pub fn is_of(&self, page: u32) -> bool {
         let depends = |view: &View| self.pages.contains(&page) || view.trunks.contains_key(&page);
         self.view.as_ref().is_some_and(depends)

@@ -4,21 +4,21 @@
 //! While a transaction runs that is to be validated at its commit, other transactions commit, and each of
 //! their commits may overtake it. A transaction that has WRITE cannot be overtaken, but no other transaction
 //! commits meanwhile. Transactions may conflict on the same rows, as at the right edge of a table to which
-//! all append. Then a transaction had better take WRITE. Otherwise it would conflict with the others again,
-//! and each time its writer waits longer before it runs the transaction again. But an interior page of a
-//! table changes only when one of its child pages is split or balanced. Two transactions that conflict only
-//! on such a page do so by chance, as with random keys. The overtaken transaction then runs again without
-//! WRITE, and makes no other transaction wait.
+//! all append. Then a transaction had better take WRITE. Otherwise it would conflict with the others again
+//! and again, and the program would wait longer before each new attempt. But an interior page of a table
+//! changes only when one of its child pages is split or balanced. Two transactions that conflict only on such
+//! a page do so by chance, as with random keys. The overtaken transaction then runs again without WRITE, and
+//! makes no other transaction wait.
 
 /// What this VFS has learned from the connection's last transactions.
 ///
-/// After each conflict on rows, some transactions take WRITE before the connection tries one without WRITE
-/// again: twice as many as after the previous conflict. A transaction does not count towards that number if
-/// it writes pages that others have committed since the connection's last commit, because without WRITE it
-/// would have conflicted with them.
+/// After a conflict on rows, a number of the connection's transactions take WRITE, before the connection
+/// again tries a transaction without WRITE. Each further conflict doubles that number. A transaction does not
+/// count towards that number if it writes pages that others have committed since the connection's last
+/// commit, because without WRITE it would have conflicted with them.
 #[derive(Default)]
 pub(super) struct Luck {
-    /// The number of transactions that are still to take WRITE.
+    /// The number of transactions that have yet to take WRITE before one runs without it.
     left: u8,
     /// One less than the number of transactions that are to take WRITE after the next conflict.
     next: u8,

@@ -68,7 +68,7 @@ impl Region<'_> {
         IndexHeader::of(first).filter(|_| self.copy(1) == first)
     }
 
-    /// Returns whether the header is this one, and whole.
+    /// Returns whether both copies of the header are equal to `header`.
     #[inline]
     pub fn is_header(self, header: &IndexHeader) -> bool {
         let same =
@@ -81,13 +81,13 @@ impl Region<'_> {
         for slot in (0..HASH_SLOTS).filter(|slot| u32::from(self.slot(*slot)) > kept) {
             self.set_slot(slot, 0);
         }
-        // Begin at the end. If this process dies here, the first of these frames is still there, and leads to
-        // the others.
+        // Clear these words from the last to the first. If this process dies in between, the first word still
+        // shows the next writer that there are frames to remove.
         (place.first_word + kept as usize..HASH_OFFSET / 4).rev().for_each(|word| self.store(word, 0));
     }
 
-    /// Writes both copies of the header in the order in which SQLite writes them, so that a reader that finds
-    /// the first copy new finds the second copy new too.
+    /// Writes both copies of the header in the order in which SQLite writes them. So a reader that sees the
+    /// new first copy also sees the new second copy.
     pub fn set_header(self, header: &IndexHeader) {
         for copy in [1, 0] {
             for (at, word) in header.words().iter().enumerate() {

@@ -3,13 +3,13 @@
 //! **The trick.** Such a connection has a wal-index of its own ([`memory::Private`]), which says that all
 //! frames of earlier transactions, except the last frame, are in the database. So SQLite reads pages from the
 //! database file, by `xRead`, and this VFS answers from the connection's snapshot: with the newest frame of
-//! the page in the real log up to the snapshot, else from the file. When SQLite asks for an earlier frame, it
-//! gets the same answer. SQLite's WAL is therefore nothing but the frames of the transaction that is open, in
-//! a buffer. When SQLite writes the page of the commit frame, the VFS commits. Under the real WRITE lock it
-//! validates the transaction, writes the last image of each page to the real log as one transaction, and
-//! publishes that transaction in the real wal-index. (If the wal-index said that all frames are in the
-//! database, SQLite would start its WAL over with each transaction. Starting over costs as much as the rest
-//! of a small transaction, so this VFS makes SQLite start over only now and then.)
+//! the page in the real log up to the snapshot, else from the file. If SQLite nevertheless asks its WAL for a
+//! frame of an earlier transaction, it gets the same answer. SQLite's WAL is therefore nothing but the frames
+//! of the transaction that is open, in a buffer. When SQLite writes the page of the commit frame, the VFS
+//! commits. Under the real WRITE lock it validates the transaction, writes the last image of each page to the
+//! real log as one transaction, and publishes that transaction in the real wal-index. (If the wal-index said
+//! that all frames are in the database, SQLite would start its WAL over with each transaction. Starting over
+//! costs as much as the rest of a small transaction, so this VFS makes SQLite start over only now and then.)
 //!
 //! **What is promised.** Transactions are serializable, in the order in which they are published. These rules
 //! make it so; each has a number in `docs/invariants.md`.
@@ -34,9 +34,9 @@
 //! - *Interior pages* (invariant 63). If a transaction has only read an interior page of a table, and others
 //!   have changed that page, this is no conflict as long as the new page leads from the same rowids to the
 //!   children that the transaction has used.
-//! - *Leases* (invariant 64). This VFS shows each connection that allocates the free list in an order of its
-//!   own. When the connection commits, the VFS removes the pages that the connection has taken from the real
-//!   list, and adds the pages that it has given back.
+//! - *Leases* (invariant 64). To each connection that allocates pages, this VFS shows the free list in
+//!   another order. When the connection commits, the VFS changes the real list: it removes those pages that
+//!   the connection has taken, and adds those that the connection has given back.
 //!
 //! | module | holds |
 //! | --- | --- |

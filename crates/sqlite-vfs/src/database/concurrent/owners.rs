@@ -2,7 +2,7 @@
 //!
 //! `sqlite_schema` names the roots. From there the search goes down all b-trees at once, a level at a time.
 //! The parents of the leaves hold the numbers of the leaves, so the search reads only the first leaf of each
-//! tree. A page whose owner is still unknown then may be on the free list, or may hold the rest of a long
+//! tree. If a page has no known owner after that, it may be on the free list, or may hold the rest of a long
 //! row. To find the rests of long rows, the search reads all pages. The search ends when it knows all owners
 //! that the caller asked for, or has read as many pages as it may.
 

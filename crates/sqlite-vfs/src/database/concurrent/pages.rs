@@ -16,8 +16,9 @@ pub fn read_page(
     page: u32,
     buf: &mut [u8],
 ) -> Result<(), Failure> {
-    // Do not read after the end of the database. The file may have been longer, and a home's mapping of the
-    // file may still be longer. The home relies on this function not to read there.
+    // Do not read after the end of the database. The file may have been longer in the past, and a home that
+    // has mapped the file may still have that length mapped. The home relies on its callers not to read
+    // there.
     if !snapshot.may_have(page) {
         buf.fill(0);
         return Ok(());

@@ -22,8 +22,8 @@ use crate::database::{Db, restart, super_journal, waiting};
 use crate::errors::Failure;
 use crate::settings::Concurrency;
 
-/// The largest number of frames with which a connection's own WAL begins. There is a limit because each frame
-/// takes memory.
+/// The largest number of frames that this VFS shows to SQLite at the beginning of the connection's own WAL.
+/// There is a limit because each frame takes memory.
 const MOST_SHOWN: u32 = 1 << 16;
 /// The time for which a transaction may wait for WRITE while a checkpoint has WRITE and waits for the
 /// transaction.
@@ -95,9 +95,9 @@ impl Concurrent {
         Ok(ffi::OK)
     }
 
-    /// Takes a snapshot, which gives SQLite the read mark `mark` of the private wal-index. If SQLite's cache
-    /// belongs to another snapshot, SQLite then finds another header, gives the mark back, and takes the mark
-    /// again.
+    /// Takes a snapshot, and then gives SQLite the lock `mark` of the private wal-index. If SQLite's cache
+    /// belongs to another snapshot, this function also changes the private header. SQLite then finds that the
+    /// header has changed, gives the lock back, and takes it again.
     fn begin_to_read<'a>(
         &'a self,
         db: &Db,
@@ -158,8 +158,9 @@ impl Concurrent {
     /// application has begun takes no lock here, because this VFS validates it when it commits. Every other
     /// transaction takes the real WRITE lock now.
     fn lock_write(&self, db: &Db) -> Result<c_int, Failure> {
-        // Forget the super-journal here, and not where the COMMIT of a validated transaction takes the real
-        // WRITE, because SQLite has opened the super-journal before that COMMIT.
+        // Forget the super-journal here, when a transaction begins to write. The COMMIT of a validated
+        // transaction takes the real WRITE later, and by then SQLite has opened the super-journal of that
+        // COMMIT.
         super_journal::forget();
         let in_transaction = db.host.is_in_transaction(db.sqlite).unwrap_or(false);
         let mut state = self.state();
@@ -207,7 +208,8 @@ impl Concurrent {
     /// Takes the real WRITE lock. A connection in a transaction waits here for the lock, as long as its busy
     /// handler agrees. SQLite itself does not call that handler for a transaction that has read.
     pub(super) fn lock_real_write(&self, db: &Db, waits: bool) -> Result<c_int, Failure> {
-        // How long this connection may wait for the present reason, and when that reason began.
+        // If there is a reason why this connection must not wait for long: how long it may wait for that
+        // reason, and when that reason began.
         let mut in_the_way: Option<(Duration, Instant)> = None;
         let mut has_waited = false;
         loop {
@@ -358,8 +360,8 @@ impl Concurrent {
     fn ask_to_end(&self, db: &Db) -> Failure {
         let mut state = self.state();
         state.writes_since = None;
-        // If SQLite rolls back because it lacks memory, its cache may keep a page that it could not read
-        // again.
+        // Let SQLite drop its cache. If SQLite lacks memory while it rolls back, the cache may keep a page
+        // that SQLite could not read again.
         state.cache = None;
         drop(state);
         overtaken(db, &Conflict::Overdue)
@@ -399,8 +401,9 @@ impl Concurrent {
         Some((frame, behind % self.frame_bytes()))
     }
 
-    /// Answers SQLite's truncation of the WAL. After a `TRUNCATE` checkpoint, checkpoints the real log.
-    /// SQLite also truncates the WAL because its own WAL has become shorter. Then there is nothing to do.
+    /// Answers SQLite's call to truncate the WAL (`xTruncate`). If the call belongs to a checkpoint in the
+    /// mode `TRUNCATE`, this function checkpoints the real log. Otherwise SQLite truncates its own WAL only
+    /// because that WAL has become shorter, and there is nothing to do.
     pub fn truncate_wal(&self, db: &Db) -> Result<c_int, Failure> {
         if !self.checkpoints.load(Ordering::Relaxed) {
             return Ok(ffi::OK);
@@ -417,8 +420,8 @@ impl Concurrent {
         self.lock_at_newest(db, true)
     }
 
-    /// Writes home what is in the log. SQLite has EXCLUSIVE and no snapshot. It is closing the WAL or leaving
-    /// WAL mode, and believes that everything is checkpointed.
+    /// Writes everything in the log to the database file. SQLite has EXCLUSIVE and no snapshot. It is closing
+    /// the WAL or leaving WAL mode, and believes that everything is checkpointed.
     pub fn put_home(&self, db: &Db) -> Result<(), Failure> {
         self.state().all_is_home();
         db.put_home_alone(&self.attachment)
@@ -437,12 +440,13 @@ impl Db {
             return Ok(None);
         }
         if self.reserves_bytes()? {
-            // A VFS above this one may fill the ends of pages, and has to see each checkpoint.
+            // A VFS above this one may fill the reserved bytes at the ends of pages. Such a VFS has to see
+            // each checkpoint.
             return Ok(None);
         }
         if self.lock.sqlites_exclusive().is_some() {
-            // SQLite leaves WAL mode, or closes the database, without having read. No other connection can
-            // use the database now.
+            // SQLite leaves WAL mode, or closes the database, and has read nothing before. No other
+            // connection can use the database now.
             return Ok(None);
         }
         let Some(locks) = self.index_locks() else { return Ok(None) };

@@ -21,9 +21,8 @@ use crate::database::Db;
 use crate::errors::{During, Failure};
 use crate::refusals;
 
-/// The largest number of frames of other connections that a transaction with WRITE examines, to find out
-/// whether they hold pages that it writes too. If there are more frames, the transaction counts as one that
-/// has met no others.
+/// The largest number of frames of other connections in which a transaction with WRITE looks for pages that
+/// it writes too. If there are more frames, this VFS assumes that others have written none of these pages.
 const MOST_LOOKED_AT: u32 = 512;
 
 /// A function that writes bytes of the WAL at an offset, as SQLite would, and returns the code for SQLite.
@@ -85,7 +84,8 @@ impl Concurrent {
         if within > FRAME_HEADER_BYTES {
             put(&mut state.wal, header + within, data);
         }
-        // The page of the commit frame goes to the log from SQLite's own memory.
+        // The buffer does not get the page of the commit frame. This VFS writes that page to the log from
+        // SQLite's own memory.
         let page = if within == FRAME_HEADER_BYTES { Some(data) } else { None };
         let end = header + if page.is_some() { FRAME_HEADER_BYTES } else { self.frame_bytes() };
         let kept = self.committed_bytes(&state);
@@ -110,7 +110,8 @@ impl Concurrent {
         if code == ffi::OK {
             state.committed = frame;
             if state.after == state.snapshot.map(|snapshot| snapshot.header) {
-                // The snapshot has everything that was in the WAL.
+                // The snapshot now contains this commit, so SQLite can read everything from it that was in
+                // the WAL.
                 state.forget_wal(frame);
             } else if let Some(page) = page {
                 put(&mut state.wal, header + FRAME_HEADER_BYTES, page);
@@ -119,9 +120,9 @@ impl Concurrent {
         Ok(code)
     }
 
-    /// Commits a transaction that has WRITE, so that no other transaction has committed since its snapshot.
-    /// Tells [`Luck`](super::luck) whether others, between the state `since` and the snapshot, have committed
-    /// pages that the transaction writes.
+    /// Commits a transaction that has WRITE. Because of WRITE, no other transaction has committed since the
+    /// snapshot. Tells [`Luck`](super::luck) whether other transactions, between the state `since` and the
+    /// snapshot, have committed pages that this transaction writes.
     fn commit_locked(
         &self,
         db: &Db,
@@ -188,7 +189,8 @@ impl Concurrent {
     /// transaction is overtaken already.
     fn validate_early(&self, db: &Db, transaction: &Transaction<'_>) -> Result<(), Failure> {
         let Transaction { snapshot, images, .. } = transaction;
-        // Under the first mark the log may start over while this function reads it.
+        // If the connection reads only the database file, it does not keep the log from starting over while
+        // this function reads the log. So check nothing here.
         if snapshot.is_in_file() {
             return Ok(());
         }
@@ -283,8 +285,9 @@ impl Concurrent {
         let base = self.base_for(db, &snapshot, newest)?;
         let after = self.append(&base, None, &images, pages, write)?;
         let mut state = self.state();
-        // SQLite's cache does not have the pages that this VFS has made: trunks of the real free list, and
-        // pages by which the database has become larger (invariant 58).
+        // Add only SQLite's own images to the read set, because SQLite's cache does not have the pages that
+        // this VFS has made: trunks of the real free list, and pages by which the database has become larger
+        // (invariant 58).
         images.written().for_each(|page| state.read.insert(page));
         if newest == snapshot.header {
             state.has_committed(&snapshot, after, is_larger);
@@ -298,7 +301,7 @@ impl Concurrent {
         Ok(())
     }
 
-    /// Starts the log over if it can start over. Returns the state of the log to which the transaction adds
+    /// Starts the log over if that is possible. Returns the state of the log to which the transaction adds
     /// its frames. The caller has WRITE, and `newest` is the newest commit.
     pub(super) fn base_for(
         &self,
@@ -383,7 +386,7 @@ impl Concurrent {
     }
 
     /// Starts the log over, as SQLite does before it writes, if the whole log is in the database and no
-    /// connection reads the log. Returns the header after that.
+    /// connection reads the log. Returns the header that the wal-index has then.
     fn start_over(&self, db: &Db, newest: IndexHeader) -> Result<IndexHeader, Failure> {
         let index = self.index();
         if newest.frames() == 0 || index.backfilled()? != newest.frames() {
@@ -423,8 +426,8 @@ fn lost(db: &Db, failure: Failure) -> Failure {
     Failure::new(ffi::BUSY, format!("RELEASE cannot commit; use ROLLBACK: {}", failure.message))
 }
 
-/// Turns the code that a write has returned into a result. If a reason was recorded after the refusal with
-/// the number `recorded`, the failure carries that reason.
+/// Turns the code that a write has returned into a result. `recorded` is the number of this thread's last
+/// refusal before the write. If the write has recorded another refusal, the failure carries its reason.
 pub(super) fn done(recorded: u64, code: c_int) -> Result<(), Failure> {
     match code {
         ffi::OK => Ok(()),

@@ -13,10 +13,10 @@ use super::state::Concurrent;
 use crate::database::Db;
 use crate::errors::{During, Failure};
 
-/// How many times a connection looks at the wal-index before it gives up, if another connection is writing
-/// the wal-index each time.
+/// How many times a connection reads the header of the wal-index before it gives up, if the header is
+/// incomplete each time.
 const TRIES: u32 = 1000;
-/// How many of these looks come before the first pause.
+/// After this many attempts the connection pauses between attempts.
 const AT_ONCE: u32 = 10;
 const PAUSE: Duration = Duration::from_millis(1);
 

@@ -45,7 +45,8 @@ impl<'a> SharedIndex<'a> {
         self.first.map_or_else(|| self.mapped(0), Ok)
     }
 
-    /// Makes room for the frames after `before` up to `last`. After that, adding these frames cannot fail.
+    /// Makes the regions of the wal-index that the frames after `before`, up to the frame `last`, need. After
+    /// this call, adding these frames cannot fail.
     pub fn make_room(self, before: u32, last: u32) -> Result<(), Failure> {
         self.first()?;
         for region in Place::of(before.max(1)).region.max(1)..=Place::of(last).region {
@@ -124,9 +125,9 @@ impl<'a> SharedIndex<'a> {
         Ok(None)
     }
 
-    /// Removes the entries after the `committed` frames, if any of them is in the place of a frame up to
-    /// `last`. Writers that have died or were rolled back have left these entries. [`Self::make_room`] has
-    /// already made their regions.
+    /// Removes the entries after those of the `committed` frames, if any of them is an entry that a frame up
+    /// to `last` needs. Writers that have died or were rolled back have left these entries.
+    /// [`Self::make_room`] has already made the regions.
     pub fn forget_left(self, committed: u32, last: u32) -> Result<(), Failure> {
         if committed > 0 {
             let place = Place::of(committed);
@@ -135,9 +136,9 @@ impl<'a> SharedIndex<'a> {
         Ok(())
     }
 
-    /// Adds a frame after the committed frames and the frames that were added since. [`Self::forget_left`]
-    /// has already removed what was left in that place, and [`Self::make_room`] has already made the region
-    /// of the frame.
+    /// Adds a frame after all frames that are committed or were added since. [`Self::forget_left`] has
+    /// already removed any old entry that the frame needs, and [`Self::make_room`] has already made the
+    /// region of the frame.
     pub fn append(self, frame: u32, page: u32) -> Result<(), Failure> {
         let place = Place::of(frame);
         add(self.region(place.region)?, place, frame, page)
@@ -174,8 +175,8 @@ impl<'a> SharedIndex<'a> {
     /// the database.
     pub fn start_over(self, header: &IndexHeader) -> Result<(), Failure> {
         let first = self.first()?;
-        // Make this store first, unlike SQLite. If this process dies before the next store, the frames are
-        // still there, and a checkpoint writes them home once more.
+        // Unlike SQLite, store this word first. If this process dies before the next store, the frames are
+        // still there, and a checkpoint writes them to the database file once more.
         first.store(BACKFILLED_WORD, 0);
         self.publish(header)?;
         first.store(ATTEMPTED_WORD, 0);
@@ -213,9 +214,9 @@ fn find_in(
     Ok(found)
 }
 
-/// Removes the entries after the last of the `committed` frames from the region of that frame, if any entry
-/// is in the place of a frame up to `last`. A process may have died while it removed these entries, so the
-/// first place may be free while later places are not.
+/// In the region that has the last of the `committed` frames, removes the entries after that frame, if any of
+/// them is an entry that a frame up to `last` needs. This function checks all of those entries, because a
+/// process may have died while it removed them. So the first may be free while later ones are not.
 fn forget_left(region: Region<'_>, place: Place, committed: u32, last: u32) {
     let first = place.first_word + (committed - place.before) as usize;
     let behind = (place.first_word + (last - place.before) as usize).min(HASH_OFFSET / 4);
@@ -228,7 +229,7 @@ fn forget_left(region: Region<'_>, place: Place, committed: u32, last: u32) {
 fn add(region: Region<'_>, place: Place, frame: u32, page: u32) -> Result<(), Failure> {
     let entry = frame - place.before;
     if entry == 1 {
-        // The region still has frames from before the log started over.
+        // The region may still have frames from before the log started over.
         region.forget(place, 0);
     }
     let mut slot = first_slot(page);
@@ -248,10 +249,10 @@ fn add(region: Region<'_>, place: Place, frame: u32, page: u32) -> Result<(), Fa
 /// Makes the region list frames with these pages, from the first page on, until all pages are listed or the
 /// region is full. The region lists no other frames then. Calls `stored` after each store.
 ///
-/// Other connections may use the region meanwhile, because a connection keeps its snapshot even if another
-/// connection has died while it wrote the header. They look for frames at the beginning of the log, and these
-/// frames have the same places whenever a region is filled in order. So this function does not touch a word
-/// that already has its value (invariant 15).
+/// The region may be in use meanwhile: a reader keeps its snapshot even if another connection has died while
+/// it wrote the header. The reader looks for frames at the beginning of the log. Each time that a region is
+/// filled in order, such a frame gets the same words. So this function does not store to a word that already
+/// has its value (invariant 15).
 fn fill(region: Region<'_>, place: Place, pages: &[u32], mut stored: impl FnMut()) {
     let words = place.first_word..HASH_OFFSET / 4;
     let mut slots = vec![0; HASH_SLOTS];
@@ -294,8 +295,8 @@ mod tests {
     }
 
     /// A process has died with frames that it never published. The searches for the pages of these frames all
-    /// begin at one slot. Another process may have died while it removed these frames. SQLite removes them
-    /// from the first to the last, and this VFS from the last to the first.
+    /// begin at the same slot of the hash table. Another process may have died while it removed these frames.
+    /// SQLite removes them from the first to the last, and this VFS from the last to the first.
     #[test]
     fn inv15_what_the_dead_have_left_takes_no_place() {
         let left: Vec<u32> = (1..20).map(|nth| 4 + nth * 8192).collect();

@@ -114,10 +114,10 @@ impl Snapshot {
         self.mark == 0
     }
 
-    /// Returns whether a checkpoint that has WRITE waits for the end of this snapshot, or `None` if that is
-    /// not known. Because of the snapshot's mark, the checkpoint may be unable to write newer frames home, or
-    /// to let the log start over. The checkpoint may also have looked at the mark before the mark was set to
-    /// the newest frame, and may still wait.
+    /// Returns whether a checkpoint that has WRITE waits for the end of this snapshot. It waits if the
+    /// snapshot's mark keeps it from writing newer frames to the database file, or keeps the log from
+    /// starting over. Returns `None` if this is not known. In that case the mark is at the newest frame, but
+    /// the checkpoint may have read the mark earlier, when it was at an older frame.
     pub fn is_in_the_way(&self, index: SharedIndex<'_>) -> Result<Option<bool>, Failure> {
         let Some(newest) = index.header()? else { return Ok(Some(false)) };
         let is_home = index.backfilled()? == newest.frames();
@@ -131,8 +131,9 @@ impl Snapshot {
     /// frames are no longer known.
     ///
     /// While the connection holds any mark but the first, the log does not start over. While it holds the
-    /// first mark, the log may start over, but only once. No frame of the new generation gets into the
-    /// database file, so the new generation cannot end.
+    /// first mark, the log may start over once, and not a second time: the mark keeps checkpoints from
+    /// writing the frames of the new generation to the database file, and without that a generation cannot
+    /// end.
     pub fn frames_until(&self, newest: &IndexHeader) -> Option<std::ops::RangeInclusive<u32>> {
         if newest.salt() == self.header.salt() {
             return Some(self.header.frames().saturating_add(1)..=newest.frames());
@@ -140,25 +141,25 @@ impl Snapshot {
         self.is_in_file().then(|| 1..=newest.frames())
     }
 
-    /// Returns the snapshot moved to the newer commit `newest`, under the same mark. The caller holds WRITE.
-    /// The mark holds checkpoints back further than the newer commit needs, and still keeps the log from
-    /// starting over.
+    /// Returns this snapshot, moved to the newer commit `newest`. The caller holds WRITE. The connection
+    /// keeps the mark of the old snapshot. So checkpoints cannot write all frames that the moved snapshot
+    /// would permit, and the log still does not start over.
     pub fn moved_to(&self, newest: &IndexHeader) -> Self {
         let first = if newest.salt() == self.header.salt() { self.first } else { 1 };
         Self { header: *newest, first, ..*self }
     }
 }
 
-/// Returns the number of the first of the log's `frames` frames that may not be in the database file. The
-/// wal-index may count more frames as home than the log has, but only if a process died while it started the
-/// log over.
+/// Returns the number of the first frame that may not be in the database file yet. The log has `frames`
+/// frames. The wal-index may count more frames than that as written to the database file, but only if a
+/// process has died while it started the log over.
 fn first_not_home(index: SharedIndex<'_>, frames: u32) -> Result<u32, Failure> {
     Ok(index.backfilled()?.min(frames).saturating_add(1))
 }
 
-/// Chooses the mark for a log with this many frames, as SQLite does. If no mark is at the last of these
-/// frames, sets a free mark to it. If no mark is free, takes the highest mark that is not beyond these
-/// frames. Returns the mark and its frame.
+/// Chooses the mark for a log with this many frames, as SQLite does. If no mark is at the last frame, sets a
+/// free mark to that frame. If no mark is free, takes the highest mark that is not beyond the last frame.
+/// Returns the mark and the frame that it is at.
 pub fn choose_mark(
     index: SharedIndex<'_>,
     holder: &Holder,

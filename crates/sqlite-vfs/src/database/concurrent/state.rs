@@ -34,9 +34,10 @@ pub struct Concurrent {
     state: Owned<State>,
     /// Whether SQLite is in a checkpoint.
     pub(super) checkpoints: AtomicBool,
-    /// Whether the checkpoint has left frames in the log. SQLite must not try to write these home itself.
+    /// Whether the checkpoint in which SQLite is now has left frames in the log. SQLite must not try to write
+    /// these frames to the database itself.
     pub(super) is_partial: AtomicBool,
-    /// Whether the last attempt at the checkpoint failed because another connection prevented it.
+    /// Whether the last attempt at a checkpoint failed because another connection prevented it.
     pub(super) tries_again: AtomicBool,
 }
 
@@ -53,8 +54,8 @@ pub(super) struct State {
     /// The locks of the private wal-index that SQLite holds shared, as bits.
     pub(super) shared: u8,
     pub(super) write: Write,
-    /// The time, by the clock of the log's users, at which the open transaction began to write, if it is to
-    /// be validated. `None` once this VFS has asked the application to end the transaction.
+    /// The time, by the segment's clock, at which the open transaction began to write, if it is to be
+    /// validated. `None` once this VFS has asked the application to end the transaction.
     pub(super) writes_since: Option<u64>,
     /// The state of the log to which SQLite's cache belongs; `None` if SQLite has to drop its cache.
     pub(super) cache: Option<IndexHeader>,
@@ -67,8 +68,8 @@ pub(super) struct State {
     /// The number of bytes that the open transaction may write before this VFS again tries to make it a large
     /// one.
     pub(super) large_from: usize,
-    /// The number of frames of SQLite's WAL that this VFS does not keep. SQLite reads their pages as of the
-    /// snapshot.
+    /// The number of frames of SQLite's WAL that this VFS does not keep. If SQLite reads such a frame, it
+    /// gets the frame's page as of the snapshot.
     pub(super) base: u32,
     /// The last frame of SQLite's WAL that is committed.
     pub(super) committed: u32,
@@ -90,8 +91,8 @@ pub(super) struct State {
     pub(super) lease: Lease,
     /// The state of the log after the connection's last commit.
     pub(super) own: Option<IndexHeader>,
-    /// For how many of its next commits the connection assumes that others commit too; 0 if it believes that
-    /// it is alone.
+    /// How many times this connection still has to commit before it believes that no other connection
+    /// commits. 0 if it believes that now. A commit of another connection sets this to `ALONE`.
     pub(super) others: u8,
 }
 
@@ -188,8 +189,8 @@ impl State {
         let shown = header.private(frames, self.changes, [random(), random()]);
         self.index.address(Place::of(frames.max(1)).region as usize, true);
         if self.highest > frames {
-            // SQLite uses the entries for frames in the order of the frames. It removes entries after its
-            // last frame only if it finds an entry in the place of the next frame.
+            // Remove the entries after `frames` here. SQLite itself removes such entries only if it finds one
+            // in the place of its next frame.
             self.index.forget_after(frames);
         }
         self.highest = frames;
@@ -257,8 +258,8 @@ impl State {
         // SQLite takes the second mark, and continues after the last frame.
         self.says_home(frames.saturating_sub(1), frames);
         if let Some(first) = self.index.first() {
-            // No older state of this log can be opened (`sqlite3_snapshot_open`), because its frames are
-            // forgotten.
+            // Keep SQLite from opening an older state of this log (`sqlite3_snapshot_open`), because the
+            // frames of that state are forgotten.
             first.store(ATTEMPTED_WORD, frames);
         }
         // SQLite's cache holds the transaction only if SQLite has published the transaction in its own

@@ -17,8 +17,9 @@ use super::state::{Concurrent, Write};
 use crate::database::Db;
 use crate::errors::{During, Failure};
 
-/// The parts of page 1 that may differ: the change counter, and the version of SQLite with the counter for
-/// which that version is valid (sqlite.org/fileformat2.html, section 1.3). No statement reads them.
+/// The parts of page 1 that may differ: the change counter, SQLite's version number, and the value of the
+/// change counter for which that version number is valid (sqlite.org/fileformat2.html, section 1.3). No
+/// statement reads them.
 const COUNTERS: [Range<usize>; 2] = [24..28, 92..100];
 
 /// The pages that a transaction has written, in ascending order.
@@ -26,7 +27,7 @@ const COUNTERS: [Range<usize>; 2] = [24..28, 92..100];
 enum Written<'a> {
     /// The transaction ends with these pages.
     AtItsEnd(&'a [u32], &'a Freed<'a>),
-    /// The transaction continues, and SQLite relies on its cache.
+    /// The transaction has written these pages so far. It continues, and SQLite relies on its cache.
     SoFar(&'a [u32]),
 }
 
@@ -109,8 +110,8 @@ impl Concurrent {
         };
         let is_on_rows = self.meets_on_rows(db, snapshot, &written, &others)?;
         let mut state = self.state();
-        // Both transactions may have taken the same free page. That will not happen again, because the next
-        // transaction has a lease.
+        // This transaction and another one may have taken the same free page. That will not happen again,
+        // because this connection's next transaction has a lease.
         let by_chance = !is_on_rows || state.lease.is_to_come();
         state.luck.lost(by_chance);
         drop(state);
@@ -174,7 +175,8 @@ impl Concurrent {
         if pages.first() == Some(&1) {
             let before = self.page_at(db, snapshot, 1)?;
             let after = self.page_at(db, &newest, 1)?;
-            // The allocations of a transaction that ends are merged with those of others.
+            // If the transaction ends here, its allocations are merged with those of others. So ignore the
+            // part of page 1 that describes allocations.
             let ignored = if matches!(written, Written::AtItsEnd(..)) { ALLOCATION } else { 0..0 };
             if !is_same_but_for_counters(&before, &after, ignored) {
                 return Ok(Some(Conflict::Page(1)));
@@ -223,8 +225,8 @@ impl Concurrent {
             let (pages, used) = (newest.header.db_pages(), interior::uses(&state.read, written));
             interior::is_same_for(&before, &after, pages, used)
         };
-        // A page that the transaction frees counts even if the change does not matter otherwise. SQLite does
-        // not write such a page, but may have copied cells from it to a page that it writes.
+        // If the transaction frees this page, any change of the page counts. SQLite does not write a page
+        // that it frees, but may have copied cells from it to a page that it writes.
         Ok(!is_same || self.is_free_at_the_end(db, freed, page)?)
     }
 
